@@ -1,0 +1,69 @@
+"""The ``hangscope`` command: one file per subcommand, each loaded only when it is called.
+
+``hangscope --help`` must answer at once, so the short helps stand here and neither torch nor
+pandas nor Textual is imported for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import rich_click as click
+
+from hangscope._version import __version__
+from hangscope.cli.errors import UserError
+
+COMMANDS = {
+    "analyze": "Say who diverged, where, and what to do, from run directories, dumps or logs.",
+    "run": "Run a command with recording on and HangScope as its monitor.",
+    "tui": "Timelines in the terminal: live while the job runs, post-mortem after.",
+    "export": "Write a run in another tool's form.",
+    "replay": "Check that recorded hangs still get their expected verdict.",
+    "doctor": "Check the launch environment before a job starts.",
+    "env": "Print the recommended environment for sh, docker or json.",
+    "demo": "Run a real job with a real fault, and the verdict on it.",
+}
+
+
+class LazyGroup(click.RichGroup):
+    """A command group that imports ``hangscope.cli.<name>`` only when that command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        if ctx.resilient_parsing or not _is_called(cmd_name):
+            return click.Command(cmd_name, help=COMMANDS[cmd_name])
+        command = importlib.import_module(f"hangscope.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+
+def _is_called(name: str) -> bool:
+    """Whether the command line calls this command, rather than listing it in the help."""
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    return bool(words) and words[0] == name
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hangscope")
+def cli() -> None:
+    """Find out why a distributed PyTorch job hangs.
+
+    Record with HANGSCOPE=1, then ask: hangscope analyze RUN_DIRECTORY
+    """
+
+
+def main() -> None:
+    """Entry point: exit status 0 healthy, 1 something found, 2 bad usage or nothing readable."""
+    try:
+        cli(prog_name="hangscope")
+    except UserError as error:
+        click.echo(f"hangscope: {error}", err=True)
+        sys.exit(error.exit_status)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)

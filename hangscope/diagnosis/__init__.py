@@ -1,0 +1,1 @@
+"""Trace to Diagnosis: small pure functions, one file per kind of cause."""

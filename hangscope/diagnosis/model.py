@@ -1,0 +1,176 @@
+"""What a diagnosis is: the verdict, its findings and their evidence, as frozen data.
+
+The field names are those of ``analyze --json`` (schema ``hangscope/diagnosis/1``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hangscope.trace.model import Source, Stack
+
+SCHEMA = "hangscope/diagnosis/1"
+
+
+class Verdict(str, Enum):
+    """The fixed vocabulary of causes."""
+
+    HEALTHY = "healthy"
+    COLLECTIVE_MISMATCH = "collective_mismatch"
+    SHAPE_MISMATCH = "shape_mismatch"
+    DTYPE_MISMATCH = "dtype_mismatch"
+    ARGUMENT_MISMATCH = "argument_mismatch"
+    MISSING_RANK = "missing_rank"
+    RANK_CRASHED = "rank_crashed"
+    RANK_EXITED = "rank_exited"
+    RANK_LOST = "rank_lost"
+    DEADLOCK_CYCLE = "deadlock_cycle"
+    P2P_UNMATCHED = "p2p_unmatched"
+    STUCK_COLLECTIVE = "stuck_collective"
+    INCONCLUSIVE = "inconclusive"
+    QUIESCENT = "quiescent"
+
+
+class Confidence(str, Enum):
+    """How far the verdict may be trusted."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    AMBIGUOUS = "ambiguous"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRef:
+    """The group a finding is about; ``ranks`` are global."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """The name people use for the group."""
+        if self.desc == "default_pg":
+            return "default"
+        return self.desc if self.desc and self.desc != "undefined" else self.name or "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Ranks that did the same thing at the place where the job parted.
+
+    ``op`` is None for ranks that issued nothing there. ``stack`` is innermost first and reduced to
+    the user's frames; ``differs_at`` is the index in it of the frame where this side parts from the
+    others, or None. ``activity`` is what a rank without an operation was doing ("in load_batch",
+    "stopped", "in new_group", "exited with status 0").
+    """
+
+    ranks: tuple[int, ...]
+    op: str | None = None
+    seq: int | None = None
+    input_sizes: tuple[tuple[int, ...], ...] | None = None
+    output_sizes: tuple[tuple[int, ...], ...] | None = None
+    dtypes: tuple[str, ...] | None = None
+    reduce_op: str | None = None
+    root: int | None = None
+    peer: int | None = None
+    stack: Stack = ()
+    full_stack: Stack = ()
+    differs_at: int | None = None
+    waiting_s: float | None = None
+    activity: str = ""
+    last_op: str | None = None
+    last_seq: int | None = None
+    last_age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One independent cause."""
+
+    verdict: Verdict
+    culprits: tuple[int, ...]
+    victims: tuple[int, ...]
+    confidence: Confidence
+    summary: str
+    """One sentence: who, what, where."""
+    why: str = ""
+    """One sentence: the mechanism."""
+    fix: str = ""
+    """One sentence: what to do."""
+    playbook: str = ""
+    """Hang class, ``"D9"`` or ``"D9, D22"``."""
+    group: GroupRef | None = None
+    seq: int | None = None
+    op: str | None = None
+    sides: tuple[Side, ...] = ()
+    evidence: tuple[str, ...] = ()
+    unknowns: tuple[str, ...] = ()
+    """What is not known and lowered the confidence."""
+    began_ns: int = 0
+    """When the first victim began to wait, or the culprit ended; 0 if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitEdge:
+    """``waiter``'s oldest unfinished operation needs ``on``, who has not issued it."""
+
+    waiter: int
+    on: int
+    group: str
+    seq: int
+    op: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LastOperation:
+    """The last operation a rank issued."""
+
+    group: str
+    seq: int
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """One row of the rank table.
+
+    ``role``: ``culprit``, ``victim``, ``bystander`` or ``unknown``. ``state``: ``running``,
+    ``busy``, ``waiting``, ``sleeping``, ``stopped``, ``gil-held``, ``exited``, ``crashed``,
+    ``lost`` or ``unknown``.
+    """
+
+    rank: int
+    role: str = "bystander"
+    state: str = "unknown"
+    host: str | None = None
+    pid: int | None = None
+    waiting_for: tuple[int, ...] = ()
+    waiting_s: float | None = None
+    last: LastOperation | None = None
+    stack: Stack = ()
+    phase: str | None = None
+    exit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The whole answer. ``verdict`` and ``culprits`` are those of the first cause."""
+
+    verdict: Verdict
+    culprits: tuple[int, ...]
+    confidence: Confidence
+    summary: str
+    world_size: int | None = None
+    backend: str = ""
+    stalled_s: float | None = None
+    """How long nothing has moved, where it is known."""
+    live: bool = False
+    ranks: tuple[RankReport, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    wait_for: tuple[WaitEdge, ...] = ()
+    sources: tuple[Source, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default_factory=tuple)
+    """Remarks that change nothing: a slow rank, other attempts in the directory."""

@@ -1,0 +1,1 @@
+"""Inside the training process: hook, recorder, stacks, lifecycle, watcher."""

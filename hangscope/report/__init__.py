@@ -1,0 +1,1 @@
+"""Diagnosis and Trace to text, JSON, HTML, Perfetto and Flight Recorder."""

@@ -1,0 +1,1 @@
+"""The ring file both sides share: layout, writer, reader. No torch, no pandas."""

@@ -1,0 +1,1 @@
+"""Prevention: barriers, environment, launch, warm-up, deterministic reduction."""

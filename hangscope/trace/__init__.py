@@ -1,0 +1,1 @@
+"""Trace tables, and one reader per kind of source."""

@@ -1,0 +1,1 @@
+"""The Textual application: timelines, live and post-mortem."""
