@@ -25,6 +25,8 @@ COMMANDS = {
     "demo": "Run a real job with a real fault, and the verdict on it.",
 }
 
+_RESOLVING = "hangscope.resolving"
+
 
 class LazyGroup(click.RichGroup):
     """A command group that imports ``hangscope.cli.<name>`` only when that command is called."""
@@ -35,17 +37,17 @@ class LazyGroup(click.RichGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        if ctx.resilient_parsing or not _is_called(cmd_name):
+        if not ctx.meta.get(_RESOLVING):  # only listed in the help
             return click.Command(cmd_name, help=COMMANDS[cmd_name])
         command = importlib.import_module(f"hangscope.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 
-
-def _is_called(name: str) -> bool:
-    """Whether the command line calls this command, rather than listing it in the help."""
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    return bool(words) and words[0] == name
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        ctx.meta[_RESOLVING] = True
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

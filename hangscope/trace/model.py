@@ -96,7 +96,7 @@ MEMBER_DTYPE = np.dtype(
         ("completed_ns", np.int64),
     ]
 )
-"""One row per (rank, group) a source had counters for (``pg_status``, a ring's group table, logs)."""
+"""One row per (rank, group) with counters (``pg_status``, a ring's group table, log lines)."""
 
 Records = npt.NDArray[np.void]
 """An array of `RECORD_DTYPE` or `MEMBER_DTYPE`."""
@@ -272,8 +272,8 @@ class Claim:
     ``kind`` is one of ``timeout``, ``desync_report``, ``fingerprint_mismatch``,
     ``monitored_barrier``, ``missing_ranks``, ``device_error``, ``network_error``,
     ``ddp_unused_parameters``, ``ddp_marked_twice``, ``ddp_model_mismatch``, ``rendezvous``,
-    ``launcher_failure``, ``oom``, ``nan``, ``dump_signal``, ``size_mismatch``, ``reduction_corrupt``,
-    ``barrier_timeout`` or ``other``.
+    ``launcher_failure``, ``oom``, ``nan``, ``dump_signal``, ``size_mismatch``,
+    ``reduction_corrupt``, ``barrier_timeout`` or ``other``.
     """
 
     kind: str
