@@ -1,0 +1,42 @@
+"""What ``import torch`` calls, through the ``torch.backends`` entry point.
+
+Standard library only, returns at once unless ``HANGSCOPE=1``, and never raises: an exception from
+here would make ``import torch`` fail for everyone who installed HangScope.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_ON = frozenset({"1", "true", "yes", "on"})
+_OFF = frozenset({"", "0", "false", "no", "off"})
+
+
+def autoload() -> None:
+    """Start recording where ``HANGSCOPE=1`` is set and this process is a rank of a job.
+
+    A process that may become a rank later (a ``spawn`` child, a job whose launcher exports no
+    ``RANK``) only gets a wrapper around ``init_process_group`` that starts recording then.
+    """
+    value = os.environ.get("HANGSCOPE")
+    if value is None:
+        return
+    try:
+        word = value.strip().lower()
+        if word in _OFF:
+            return
+        if word not in _ON:
+            sys.stderr.write(
+                f"[hangscope] HANGSCOPE={value!r} is not understood; set it to 1 to record or "
+                "leave it unset. Not recording.\n"
+            )
+            return
+        from hangscope.recording.enable import enable
+
+        enable()
+    except Exception as error:
+        try:
+            sys.stderr.write(f"[hangscope] recording is off: {type(error).__name__}: {error}\n")
+        except Exception:
+            pass
