@@ -1,0 +1,41 @@
+"""Text from files made harmless before it reaches a terminal or a page.
+
+Names, paths and messages come out of dumps that anybody may have written. A terminal obeys escape
+sequences and a reader is fooled by characters that change the direction of writing, so every such
+character is shown by its code instead. Rich and Jinja then only ever see text without markup.
+"""
+
+from __future__ import annotations
+
+import re
+
+_UNSAFE = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0 and C1 controls, ESC and CSI among them
+    "\u00ad\u034f\u061c\u180e"  # soft hyphen, joiners and marks that do not show
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f"  # zero width, separators, direction
+    "\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f"  # invisible tags
+    "\ud800-\udfff"  # lone surrogates: no encoder takes them
+    "]"
+)
+
+
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def plain(text: object, limit: int = 2000) -> str:
+    """One line of `text` without anything a terminal obeys, at most `limit` characters long.
+
+    Line breaks and tabs become spaces; every other character that steers instead of showing is
+    replaced by its escape, such as ``\\x1b``.
+    """
+    line = str(text)
+    if len(line) > limit:
+        line = line[: limit - 1] + "…"
+    line = line.replace("\r\n", " ").replace("\n", " ").replace("\t", " ").replace("\r", " ")
+    return _UNSAFE.sub(_visible, line)

@@ -1,0 +1,78 @@
+"""Both sides' stacks as one small tree: what they share, then where they part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from hangscope.diagnosis.model import Side
+from hangscope.report.escape import plain
+from hangscope.report.ranks import named
+from hangscope.report.source_lines import source_line
+from hangscope.report.stack_tree import Branch, merge
+from hangscope.report.words import short_path
+from hangscope.trace.model import Frame
+
+_SHARED = 3
+_OWN = 8
+_SIDES = 6
+
+
+def side_stacks(
+    sides: Sequence[Side], culprits: Sequence[int], *, everything: bool
+) -> Iterator[Text]:
+    """Lines of the tree over the stacks of `sides`; none where no side has a stack."""
+    shown = [s for s in sides if s.stack][: None if everything else _SIDES]
+    roots = merge([(s.ranks, s.stack) for s in shown])
+    marked = {_marked(s) for s in shown} - {None}
+    if len(roots) == 1 and not roots[0].children:  # everybody at one place
+        yield from _frames(roots[0].frames, "", _OWN, marked, everything)
+        return
+    everyone = {r for root in roots for r in root.ranks}
+    for root in roots:
+        for branch, indent, bar in _drawn(root, alone=len(roots) == 1):
+            if set(branch.ranks) == everyone:
+                yield from _frames(branch.frames, indent, _SHARED, set(), everything)
+                continue
+            guilty = bool(culprits) and set(branch.ranks) <= set(culprits)
+            yield Text(indent).append(named(branch.ranks, 60), "bold red" if guilty else "bold")
+            yield from _frames(branch.frames, indent + bar, _OWN, marked, everything)
+
+
+def _drawn(root: Branch, *, alone: bool) -> Iterator[tuple[Branch, str, str]]:
+    """(branch, its indent, what to put before its frames) for the tree below `root`."""
+    for branch in root.walk():
+        depth = branch.depth - (1 if alone and branch.depth else 0)
+        yield branch, "  " * depth, "  "
+
+
+def _marked(side: Side) -> Frame | None:
+    """The frame where a side parts from the others, where the diagnosis says so."""
+    if side.differs_at is None or not 0 <= side.differs_at < len(side.stack):
+        return None
+    return side.stack[side.differs_at]
+
+
+def _frames(
+    frames: Sequence[Frame], indent: str, limit: int, marked: set[Frame | None], everything: bool
+) -> Iterator[Text]:
+    """One line a frame, outermost first, with its source below where it can be read.
+
+    What is left out is left out at the outer end: the inner frames are the ones that differ.
+    """
+    kept = frames if everything or len(frames) <= limit + 1 else frames[-limit:]
+    if len(kept) < len(frames):
+        yield Text(f"{indent}  … {len(frames) - len(kept)} outer frames", "dim")
+    places = [f"{short_path(f.filename)}:{f.line}" for f in kept]
+    width = min(max((len(p) for p in places), default=0), 36)
+    for frame, where in zip(kept, places, strict=True):
+        hit = frame in marked
+        line = Text(indent)
+        line.append("▸ " if hit else "  ", "bold yellow")
+        line.append(where.ljust(width), "bold" if hit else "")
+        line.append(f"  in {plain(frame.name, 80)}", "" if hit else "dim")
+        yield line
+        code = source_line(frame) if hit or frame is kept[-1] else ""
+        if code:
+            yield Text(f"{indent}      {code}", "cyan")

@@ -1,0 +1,39 @@
+"""The wait-for graph in few words: ranks that wait for the same thing are one bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hangscope.diagnosis.model import Diagnosis, WaitEdge
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """`waiters` wait on `on`, all of them in the same operation of the same group."""
+
+    waiters: tuple[int, ...]
+    on: tuple[int, ...]
+    group: str
+    seq: int
+    op: str
+
+
+def bundles(edges: Iterable[WaitEdge]) -> tuple[Bundle, ...]:
+    """The graph with equal waits joined, most waiters first."""
+    on_of: dict[tuple[int, str, int, str], set[int]] = {}
+    for edge in edges:
+        on_of.setdefault((edge.waiter, edge.group, edge.seq, edge.op), set()).add(edge.on)
+    waiters_of: dict[tuple[tuple[int, ...], str, int, str], set[int]] = {}
+    for (waiter, group, seq, op), on in on_of.items():
+        waiters_of.setdefault((tuple(sorted(on)), group, seq, op), set()).add(waiter)
+    joined = [
+        Bundle(tuple(sorted(waiters)), on, group, seq, op)
+        for (on, group, seq, op), waiters in waiters_of.items()
+    ]
+    return tuple(sorted(joined, key=lambda b: (-len(b.waiters), b.waiters, b.group, b.seq)))
+
+
+def group_labels(diagnosis: Diagnosis) -> dict[str, str]:
+    """Group names as they stand in the graph to the labels people use."""
+    return {f.group.name: f.group.label for f in diagnosis.findings if f.group is not None}

@@ -1,0 +1,161 @@
+"""Durations, tensors and operations in words, shared by every report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Side, Verdict
+from hangscope.report.escape import plain
+from hangscope.trace.model import Frame
+
+_DTYPES = {
+    "Byte": "uint8",
+    "Char": "int8",
+    "Short": "int16",
+    "Int": "int32",
+    "Long": "int64",
+    "Half": "float16",
+    "Float": "float32",
+    "Double": "float64",
+    "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+    "Bool": "bool",
+    "BFloat16": "bfloat16",
+}
+"""The names c10 gives to scalar types, against those people write."""
+
+HEADLINES = {
+    Verdict.HEALTHY: "HEALTHY",
+    Verdict.QUIESCENT: "QUIESCENT",
+    Verdict.INCONCLUSIVE: "INCONCLUSIVE",
+    Verdict.RANK_CRASHED: "CRASH",
+    Verdict.RANK_EXITED: "EARLY EXIT",
+    Verdict.RANK_LOST: "LOST RANK",
+    Verdict.COLLECTIVE_MISMATCH: "MISMATCH",
+    Verdict.SHAPE_MISMATCH: "MISMATCH",
+    Verdict.DTYPE_MISMATCH: "MISMATCH",
+    Verdict.ARGUMENT_MISMATCH: "MISMATCH",
+    Verdict.DEADLOCK_CYCLE: "DEADLOCK",
+}
+"""One word for the badge of a report; everything else is a HANG."""
+
+
+def headline(verdict: Verdict) -> str:
+    """The word for the badge on top of a report."""
+    return HEADLINES.get(verdict, "HANG")
+
+
+def is_found(verdict: Verdict) -> bool:
+    """Whether the verdict speaks of something wrong."""
+    return verdict is not Verdict.HEALTHY
+
+
+def duration(seconds: float | None) -> str:
+    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 05 min``, ``4 d 03 h``; empty for None."""
+    if seconds is None or seconds != seconds:
+        return ""
+    if seconds < 0:
+        return "0 s"
+    if seconds < 0.0005:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 0.0995:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    whole = int(seconds + 0.5) if seconds < 1e15 else int(1e15)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s".replace(" 00 s", "")
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min".replace(" 00 min", "")
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h".replace(" 00 h", "")
+
+
+def dtype(name: str) -> str:
+    """A dtype as people write it: ``Float`` becomes ``float32``."""
+    return _DTYPES.get(name, plain(name, 40))
+
+
+def tensors(
+    sizes: Sequence[Sequence[int]] | None, dtypes: Sequence[str] | None, limit: int = 3
+) -> str:
+    """``float32[4096]``, ``int64[2×3] + 4 more``; empty where nothing is known."""
+    if sizes is None:
+        return " ".join(dict.fromkeys(dtype(d) for d in dtypes or ()))
+    if not sizes:
+        return "no tensors"
+    written = []
+    for i, size in enumerate(sizes):
+        kind = dtypes[min(i, len(dtypes) - 1)] if dtypes else ""
+        written.append(f"{dtype(kind) if kind else ''}[{'×'.join(map(str, size))}]")
+    if len(set(written)) == 1 and len(written) > 1:
+        return f"{len(written)} × {written[0]}"
+    rest = f" + {len(written) - limit} more" if len(written) > limit else ""
+    return " ".join(written[:limit]) + rest
+
+
+def operation(op: str | None, seq: int | None) -> str:
+    """``all_reduce #118``."""
+    name = plain(op, 60) if op else "an operation"
+    return f"{name} #{seq}" if seq is not None and seq >= 0 else name
+
+
+def arguments(side: Side) -> str:
+    """What a side passed: tensors, reduce op, root or peer."""
+    parts = []
+    if side.input_sizes is not None or side.dtypes:
+        inputs = tensors(side.input_sizes, side.dtypes)
+        outputs = tensors(side.output_sizes, side.dtypes)
+        parts.append(f"{inputs} → {outputs}" if outputs and outputs != inputs else inputs)
+    if side.reduce_op:
+        parts.append(plain(side.reduce_op, 30).lower())
+    if side.root is not None and side.root >= 0:
+        parts.append(f"root {side.root}")
+    if side.peer is not None and side.peer >= 0:
+        parts.append(f"peer {side.peer}")
+    return "  ".join(p for p in parts if p)
+
+
+def short_path(path: str) -> str:
+    """The last part of a path: ``/job/src/train.py`` becomes ``train.py``."""
+    return plain(path, 400).replace("\\\\", "/").rstrip("/").rsplit("/", 1)[-1] or plain(path, 400)
+
+
+def place(frame: Frame) -> str:
+    """``train.py:88 in backward``."""
+    return f"{short_path(frame.filename)}:{frame.line} in {plain(frame.name, 80)}"
+
+
+def confidence_note(confidence: Confidence) -> str:
+    """Why a verdict should not be taken for more than it is; empty for a certain one."""
+    if confidence is Confidence.LIKELY:
+        return "likely: some evidence is missing"
+    if confidence is Confidence.AMBIGUOUS:
+        return "ambiguous: nothing decides between the sides"
+    return ""
+
+
+def scene(diagnosis: Diagnosis) -> str:
+    """The line beside the badge: ``4 ranks · gloo · no progress for 12 s``."""
+    parts = []
+    world = diagnosis.world_size or len(diagnosis.ranks)
+    if world:
+        parts.append(f"{world:,} rank{'s' if world != 1 else ''}".replace(",", " "))
+    if diagnosis.backend:
+        parts.append(plain(diagnosis.backend, 40))
+    if diagnosis.stalled_s is not None and is_found(diagnosis.verdict):
+        parts.append(f"no progress for {duration(diagnosis.stalled_s)}")
+    parts.append("live" if diagnosis.live else "post-mortem")
+    return " · ".join(parts)
+
+
+def members(finding: Finding) -> str:
+    """``group dp (ranks 0–3)``; empty without a group."""
+    from hangscope.report.ranks import named
+
+    group = finding.group
+    if group is None:
+        return ""
+    ranks = f" ({named(group.ranks, 40)})" if group.ranks else ""
+    return f"group {plain(group.label, 60)}{ranks}"

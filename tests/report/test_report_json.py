@@ -1,0 +1,75 @@
+"""``analyze --json``: the contract's keys, whatever the names in it are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import view_samples as samples
+
+from hangscope.report.json import to_json
+
+
+def test_contract() -> None:
+    document = json.loads(to_json(samples.hang().diagnosis))
+    assert document["schema"] == "hangscope/diagnosis/1"
+    assert document["verdict"] == "missing_rank"
+    assert document["culprits"] == [2]
+    assert document["confidence"] == "certain"
+    assert document["summary"] == "Rank 2 never joined all_reduce #103 in group dp (ranks 0–3)"
+    assert document["world_size"] == 4
+    culprit = document["ranks"][2]
+    assert {k: culprit[k] for k in ("rank", "role", "state", "host", "pid")} == {
+        "rank": 2,
+        "role": "culprit",
+        "state": "sleeping",
+        "host": "node0",
+        "pid": 4711,
+    }
+    assert culprit["waiting_for"] is None
+    assert document["ranks"][0]["waiting_for"] == [2]
+    assert culprit["last"] == {"group": "0", "seq": 102, "op": "all_reduce"}
+    assert culprit["stack"][0] == {"name": "load_batch", "filename": "/job/data.py", "line": 41}
+    finding = document["findings"][0]
+    assert finding["victims"] == [0, 1, 3]
+    assert finding["group"] == {"name": "0", "desc": "dp", "ranks": [0, 1, 2, 3]}
+    assert (finding["seq"], finding["op"], finding["playbook"]) == (103, "all_reduce", "D9, D22")
+    waiting, absent = finding["sides"]
+    assert waiting["ranks"] == [0, 1, 3]
+    assert waiting["input_sizes"] == waiting["output_sizes"] == [[4096]]
+    assert waiting["dtypes"] == ["Float"]
+    assert absent["op"] is None
+    assert document["wait_for"][0] == {
+        "waiter": 0,
+        "on": 2,
+        "group": "0",
+        "seq": 103,
+        "op": "all_reduce",
+    }
+    assert document["warnings"] == []
+
+
+def test_sources_are_listed() -> None:
+    job = samples.hang()
+    document = json.loads(to_json(replace(job.diagnosis, sources=job.trace.sources)))
+    assert document["sources"][2] == {
+        "path": "rank_2.ring",
+        "format": "hangscope-ring",
+        "version": "1",
+        "rank": 2,
+        "records": 136,
+        "dropped": 0,
+    }
+
+
+def test_what_json_cannot_hold_is_written_as_text() -> None:
+    diagnosis = samples.hostile().diagnosis
+    first = replace(diagnosis.findings[0].sides[0], input_sizes=((2**70,),), waiting_s=float("nan"))
+    finding = replace(diagnosis.findings[0], sides=(first,), seq=np.int64(7))
+    document = json.loads(to_json(replace(diagnosis, findings=(finding,))))
+    side = document["findings"][0]["sides"][0]
+    assert side["input_sizes"] == [[str(2**70)]]
+    assert side["waiting_s"] is None
+    assert document["findings"][0]["seq"] == 7
+    assert "\\udc80" in document["summary"]
