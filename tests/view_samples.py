@@ -85,15 +85,17 @@ def hang(
     Every step has `per_step` all-reduces in "dp" and, for the pair groups, two all-gathers.
     """
     everyone = tuple(range(world))
-    groups = [Group("0", "dp", everyone, backend="gloo")]
-    for first in range(0, world - 1, 2):
-        groups.append(Group(str(1 + first // 2), f"tp{first // 2}", (first, first + 1), 0, "gloo"))
+    pairs = (
+        Group(str(1 + first // 2), f"tp{first // 2}", (first, first + 1), 0, "gloo")
+        for first in range(0, world - 1, 2)
+    )
+    groups = (Group("0", "dp", everyone, backend="gloo"), *pairs)
     records, members = _history(world, culprit, steps, waited_s, per_step)
     stuck = steps * per_step + 1
     trace = Trace(
         records=records,
         members=members,
-        groups=tuple(groups),
+        groups=groups,
         signatures=(REDUCE, GATHER),
         stacks=(backward, loader),
         ranks={r: _facts(r, world, hosts, loader if r == culprit else backward) for r in everyone},
@@ -145,16 +147,9 @@ def _row(
     rank: int, group: int, seq: int, record: int, signature: int, created: int, completed: int
 ) -> tuple[int, ...]:
     state = State.COMPLETED if completed else State.STARTED
-    return (rank, group, seq, 0, seq, record, signature, 0, -1, -1) + (
-        created,
-        created + 1000,
-        completed,
-        0,
-        1,
-        10_000,
-        int(state),
-        0,
-    )
+    what = (rank, group, seq, 0, seq, record, signature, 0, -1, -1)
+    when = (created, created + 1000, completed, 0, 1, 10_000, int(state), 0)
+    return what + when
 
 
 def _facts(rank: int, world: int, hosts: int, stack: Stack) -> RankFacts:

@@ -292,7 +292,7 @@ def _last(report: RankReport) -> str:
 def _rank_table(diagnosis: Diagnosis) -> Iterator[RenderableType | None]:
     """All ranks, those that look alike in one row."""
     order = {"culprit": 0, "victim": 1, "unknown": 2, "bystander": 3}
-    alike: dict[tuple[str, ...], list[int]] = {}
+    alike: dict[tuple[str, str, str, str], list[int]] = {}
     for report in diagnosis.ranks:
         at = place(report.stack[0]) if report.stack else report.exit or report.phase or ""
         last = operation(report.last.op, report.last.seq) if report.last else ""
