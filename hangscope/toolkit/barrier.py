@@ -1,0 +1,196 @@
+"""A barrier that names who is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hangscope.toolkit.circles import call_site, circle_of, ready
+from hangscope.toolkit.last_seen import last_seen
+from hangscope.toolkit.meeting import Circle, Outcome, meet
+from hangscope.toolkit.ranks import compress, name_ranks
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+RINGS_READ = 4
+"""Missing ranks whose rings are read for the message."""
+HOSTS_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRank:
+    """What is known of a rank that did not come."""
+
+    rank: int
+    host: str = ""
+    last: str = ""
+    """What it was last doing, where this machine sees its ring."""
+
+
+class BarrierTimeout(TimeoutError):  # noqa: N818 - the name is the contract's
+    """Not everybody came in time. Every member that did come gets this.
+
+    Attributes:
+        missing: global ranks that did not come; empty where the store was lost.
+        arrived: global ranks that did.
+        details: host and last activity of the missing, by rank.
+        reason: what the barrier was for.
+        waited_s: how long this rank waited.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        missing: Sequence[int] = (),
+        arrived: Sequence[int] = (),
+        details: Mapping[int, MissingRank] | None = None,
+        reason: str = "",
+        waited_s: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.missing = list(missing)
+        self.arrived = list(arrived)
+        self.details = dict(details or {})
+        self.reason = reason
+        self.waited_s = waited_s
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        fields = (self.missing, self.arrived, self.details, self.reason, self.waited_s)
+        return type(self), (str(self), *fields)
+
+
+def barrier(
+    timeout: float = 60.0, reason: str = "", group: dist.ProcessGroup | None = None
+) -> None:
+    """Wait until every member of ``group`` is here, whatever its backend.
+
+    All members return, or every member that came raises. It meets in the job's key-value store
+    and issues no collective, so it works while communicators are broken or not yet made, and it
+    does not wait for work queued on a device. The first member whose ``timeout`` runs out ends it
+    for all. A member that comes later, from the same place in the program, raises at once.
+
+    Without an initialised process group, or on a rank outside ``group``, it warns and returns.
+
+    Args:
+        timeout: seconds, above zero.
+        reason: what the barrier is for; part of the message.
+        group: the process group; ``None`` is the default group.
+
+    Raises:
+        BarrierTimeout: somebody did not come, or the store was lost.
+        ValueError: ``timeout`` is not a positive number.
+    """
+    check_timeout(timeout)
+    if not ready("barrier", group):
+        return
+    with _phase(reason):
+        hold(circle_of(group, "barrier"), timeout, reason, call_site())
+
+
+def hold(circle: Circle, timeout: float, reason: str, site: str = "") -> None:
+    """`barrier` for any circle, before a process group exists too."""
+    if len(circle.ranks) == 1:
+        return
+    outcome = meet(circle, timeout_s=timeout, site=f"{site}|{reason}")
+    if not outcome.met:
+        raise timeout_error(circle, outcome, timeout, reason)
+
+
+def check_timeout(timeout: float, name: str = "timeout") -> None:
+    """Refuse what is no positive number of seconds."""
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise ValueError(f"{name} is in seconds, a positive number, not {timeout!r}")
+    if not timeout > 0 or math.isnan(timeout):
+        raise ValueError(f"{name}={timeout}: a positive number of seconds is needed")
+
+
+def timeout_error(circle: Circle, outcome: Outcome, timeout: float, reason: str) -> BarrierTimeout:
+    """The exception for a meeting that failed, with everything that is known of the missing."""
+    details = {
+        rank: MissingRank(
+            rank,
+            outcome.hosts.get(rank, ""),
+            (last_seen(rank) or "") if index < RINGS_READ else "",
+        )
+        for index, rank in enumerate(outcome.missing)
+    }
+    return BarrierTimeout(
+        _message(circle, outcome, details, timeout, reason),
+        outcome.missing,
+        outcome.arrived,
+        details,
+        reason,
+        outcome.waited_s,
+    )
+
+
+def _message(
+    circle: Circle,
+    outcome: Outcome,
+    details: Mapping[int, MissingRank],
+    timeout: float,
+    reason: str,
+) -> str:
+    what = f"barrier{f' for {reason!r}' if reason else ''} in group {circle.label or 'default'}"
+    if outcome.store_error:
+        return (
+            f"{what}: the job's key-value store was lost after {outcome.waited_s:.1f} s "
+            f"({outcome.store_error}). Likely cause: the process that serves it (rank 0, or "
+            "torchrun on the first node) has ended; look at its log first."
+        )
+    if outcome.late:
+        return (
+            f"{what}: rank {circle.me} came after the others had given up on "
+            f"{name_ranks(outcome.missing)}. Look at what delayed this rank, or give the barrier "
+            f"more than {timeout:g} s."
+        )
+    known = [_known(details[rank]) for rank in outcome.missing[:HOSTS_NAMED]]
+    return (
+        f"{what}: {name_ranks(outcome.missing)} of {len(circle.ranks)} did not come within "
+        f"{timeout:g} s. Missing: {'; '.join(known)}"
+        f"{'; ...' if len(outcome.missing) > HOSTS_NAMED else ''}. "
+        f"Arrived: {compress(outcome.arrived)}. Likely: {likely_cause(circle, outcome, details)}."
+    )
+
+
+def _known(missing: MissingRank) -> str:
+    where = f" on {missing.host}" if missing.host else ""
+    return f"rank {missing.rank}{where}{f' ({missing.last})' if missing.last else ''}"
+
+
+def likely_cause(circle: Circle, outcome: Outcome, details: Mapping[int, MissingRank]) -> str:
+    """The most probable explanation for who is missing, in one sentence."""
+    ended = [rank for rank, known in details.items() if known.last.startswith(("ended", "raised"))]
+    if ended:
+        return f"{name_ranks(ended)} ended before the barrier: fix the first error in that log"
+    hosts = {rank: host.split(" ")[0] for rank, host in outcome.hosts.items()}
+    shared = set(hosts.values())
+    if len(outcome.missing) > 1 and len(hosts) == len(outcome.missing) and len(shared) == 1:
+        return f"all of them run on {shared.pop()}: that node or its network is down"
+    if len(outcome.missing) * 2 >= len(circle.ranks):
+        return (
+            "the barrier stands in a branch that only some ranks take, or the ranks disagree on "
+            "MASTER_ADDR, MASTER_PORT or WORLD_SIZE"
+        )
+    return (
+        "it crashed, is still busy with something else, or took a branch that has no barrier; "
+        "look at its log and its stack"
+    )
+
+
+def _phase(reason: str) -> contextlib.AbstractContextManager[object]:
+    """Mark the barrier in the recording, if there is one; never load the recorder for it."""
+    api = sys.modules.get("hangscope.recording.api")
+    phase = getattr(api, "phase", None)
+    if phase is None:
+        return contextlib.nullcontext()
+    try:
+        marked = phase(f"barrier: {reason}" if reason else "barrier")
+    except Exception:
+        return contextlib.nullcontext()
+    return marked if hasattr(marked, "__enter__") else contextlib.nullcontext()

@@ -1,0 +1,381 @@
+"""Where the members of a group meet: in the job's own key-value store, never in a collective.
+
+A barrier, a comparison of arguments and a comparison of checksums are one thing: every member
+comes, says something short, and all of them learn the same outcome. The protocol for generation
+``k`` of a circle of ``n`` members:
+
+* a member appends one line about itself to the *roll* and adds 1 to the *count*: two requests;
+* whoever makes the count ``n`` writes the *verdict* "met"; the others look for the verdict, with
+  pauses that grow to a cap set by ``n``, so the server sees a bounded rate of requests;
+* a member whose time is up asks to be *judge*; one is elected, reads the roll once, and writes the
+  verdict "failed" with the missing; if a judge dies, the next is elected.
+
+The verdict is written by compare-and-set, so it is decided once, and everybody obeys it: either
+all members return, or all that arrived fail. Generations are counted by every process itself and
+go on after a failure. A member that comes to a generation which has already failed without it is
+*late* if it comes from the same place in the program, and else goes on to the next generation.
+
+Waiting looks with ``check`` rather than the store's own ``wait``: a waiting TCPStore client holds
+its lock, which would stop every other thread that needs the store, and writes lines into the
+job's log each time it is interrupted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hangscope.toolkit.ranks import compress, expand
+
+FIRST_PAUSE_S = 0.0003
+"""First pause between two looks for the verdict; each is half as long again as the last."""
+SERVER_LOOKS_PER_S = 4000
+"""Looks per second that the whole circle may cost the server: sets the longest pause."""
+SHORTEST_CAP_S, LONGEST_CAP_S = 0.02, 1.0
+JUDGE_GRACE_S = 3.0
+"""How long an elected judge may take before another is elected."""
+JUDGES = 3
+"""Elections before every remaining member judges for itself."""
+NAMED_HOSTS = 32
+"""Missing members whose hosts the verdict lists."""
+GOODBYE_S = 2.0
+"""How long the process that serves the store waits at its end for members still reading."""
+
+Ranks = tuple[int, ...]
+
+_PARTS = ("roll", "count", "verdict")
+_FAILED_PARTS = ("gone", *(f"judge{election}" for election in range(JUDGES)))
+
+
+class Store(Protocol):
+    """What is used of ``torch.distributed.Store``; requests are counted in tests through it."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def add(self, key: str, amount: int) -> int: ...
+    def append(self, key: str, value: str) -> None: ...
+    def check(self, keys: list[str]) -> bool: ...
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes: ...
+    def delete_key(self, key: str) -> bool: ...
+    def has_extended_api(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """Who meets where. ``ranks`` are global, in group order; ``name`` is unique in the store."""
+
+    store: Store
+    name: str
+    ranks: Ranks
+    me: int
+    label: str = ""
+    life: str = ""
+    """Identity of the store: counts of generations never outlive it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a member says of itself on arrival."""
+
+    rank: int
+    host: str = ""
+    pid: int = 0
+    node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a meeting ended. Every member that takes part in it gets the same ``met``."""
+
+    met: bool
+    arrived: Ranks = ()
+    missing: Ranks = ()
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    """Hosts of the missing as far as anybody knows."""
+    said: Mapping[str, Ranks] = field(default_factory=dict)
+    """What was said, and by whom, where the meeting compares."""
+    late: bool = False
+    """This member came after the others had given up."""
+    store_error: str = ""
+    waited_s: float = 0.0
+
+
+class _Progress:
+    """How many generations of every circle this process has been through."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.next: dict[tuple[str, str], int] = {}
+        self.clean: dict[tuple[str, str], int] = {}
+        self.goodbye: tuple[Store, str, int] | None = None
+        """The store, the key and the count at which everybody has read the last verdict."""
+
+    def take(self, circle: Circle) -> int:
+        with self.lock:
+            key = (circle.life, circle.name)
+            generation = self.next.get(key, 0)
+            self.next[key] = generation + 1
+            return generation
+
+    def cleaned(self, circle: Circle, upto: int) -> int:
+        """Note that everything before ``upto`` is gone; return where that began before."""
+        with self.lock:
+            key = (circle.life, circle.name)
+            since = self.clean.get(key, 0)
+            self.clean[key] = max(since, upto)
+            return since
+
+
+_PROGRESS = _Progress()
+
+
+def meet(
+    circle: Circle,
+    *,
+    timeout_s: float,
+    say: str = "",
+    compare: bool = False,
+    site: str = "",
+    progress: _Progress = _PROGRESS,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Outcome:
+    """Meet the other members of ``circle``; never raises for their sake.
+
+    Args:
+        circle: who meets; every member must call with the same ranks and name.
+        timeout_s: seconds until this member gives up, and with it everybody.
+        say: a short text for the others.
+        compare: the verdict lists what was said and by whom; same on all members.
+        site: where in the program this is; tells a latecomer from a new meeting.
+        progress: counts of generations (one per simulated process in tests).
+        clock: seconds, monotonic.
+        sleep: waits that many seconds.
+    """
+    began = clock()
+    try:
+        while True:
+            generation = progress.take(circle)
+            outcome = _attend(
+                circle, generation, began, timeout_s, say, compare, site, progress, clock, sleep
+            )
+            if outcome is not None:
+                return outcome
+    except RuntimeError as error:  # torch's DistError and its children
+        return Outcome(False, store_error=_one_line(error), waited_s=clock() - began)
+
+
+def _attend(
+    circle: Circle,
+    generation: int,
+    began: float,
+    timeout_s: float,
+    say: str,
+    compare: bool,
+    site: str,
+    progress: _Progress,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> Outcome | None:
+    """One generation; ``None`` means that it had failed before, elsewhere: try the next."""
+    store, key = circle.store, f"{circle.name}/{generation}"
+    if store.has_extended_api():
+        store.append(f"{key}/roll", _line(circle.me, say))
+    else:  # a FileStore cannot append atomically
+        store.set(f"{key}/roll/{circle.me}", _line(circle.me, say))
+    if store.add(f"{key}/count", 1) == len(circle.ranks):
+        verdict = _decide(circle, key, _met(circle, key, compare))
+    else:
+        verdict = _await(circle, key, began + timeout_s, clock, sleep)
+        if verdict is None:
+            verdict = _judge(circle, key, site, clock, sleep)
+    waited = clock() - began
+    if verdict.get("met"):
+        _tidy(circle, generation, progress)
+        said = {text: tuple(expand(ranks)) for text, ranks in verdict.get("said", {}).items()}
+        return Outcome(True, arrived=circle.ranks, said=said, waited_s=waited)
+    missing = tuple(expand(verdict["missing"]))
+    late = circle.me in missing
+    if late and verdict.get("site") != site:
+        return None
+    hosts = {int(rank): host for rank, host in verdict.get("hosts", {}).items()}
+    arrived = tuple(expand(verdict["arrived"]))
+    if not late:
+        store.add(f"{key}/gone", 1)
+        progress.goodbye = (store, f"{key}/gone", len(arrived))
+    return Outcome(False, arrived, missing, hosts, late=late, waited_s=waited)
+
+
+def _await(
+    circle: Circle,
+    key: str,
+    deadline: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> dict[str, Any] | None:
+    """Look for the verdict until the deadline."""
+    cap = min(LONGEST_CAP_S, max(SHORTEST_CAP_S, len(circle.ranks) / SERVER_LOOKS_PER_S))
+    pause = FIRST_PAUSE_S
+    while not circle.store.check([f"{key}/verdict"]):
+        left = deadline - clock()
+        if left <= 0:
+            return None
+        sleep(min(pause, left))
+        pause = min(pause * 1.5, cap)
+    return _loads(circle.store.get(f"{key}/verdict"))
+
+
+def _judge(
+    circle: Circle,
+    key: str,
+    site: str,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> dict[str, Any]:
+    """Time is up: one member finds out who is missing, the others wait for its word."""
+    for election in range(JUDGES):
+        if circle.store.add(f"{key}/judge{election}", 1) == 1:
+            break
+        verdict = _await(circle, key, clock() + JUDGE_GRACE_S, clock, sleep)
+        if verdict is not None:
+            return verdict
+    members = _roll(circle, key)
+    here = {member.rank for member, _ in members}
+    missing = [rank for rank in circle.ranks if rank not in here]
+    if not missing:  # the one who made the count full died before it said so
+        return _decide(circle, key, _met(circle, key, compare=True))
+    return _decide(
+        circle,
+        key,
+        {
+            "met": False,
+            "missing": compress(missing),
+            "arrived": compress(here),
+            "hosts": _hosts(circle, missing[:NAMED_HOSTS], [m for m, _ in members]),
+            "site": site,
+        },
+    )
+
+
+def _decide(circle: Circle, key: str, verdict: dict[str, Any]) -> dict[str, Any]:
+    """Write the verdict unless there is one; return the one that holds."""
+    return _loads(circle.store.compare_set(f"{key}/verdict", "", json.dumps(verdict)))
+
+
+def _met(circle: Circle, key: str, compare: bool) -> dict[str, Any]:
+    if not compare:
+        return {"met": True}
+    said: dict[str, list[int]] = {}
+    for member, text in _roll(circle, key):
+        said.setdefault(text, []).append(member.rank)
+    return {"met": True, "said": {text: compress(ranks) for text, ranks in said.items()}}
+
+
+def _tidy(circle: Circle, generation: int, progress: _Progress) -> None:
+    """Say goodbye; the last to go deletes what no member can ask for any more.
+
+    Every member was here, so all have left the generations before this one.
+    """
+    key = f"{circle.name}/{generation}/count"
+    twice = 2 * len(circle.ranks)  # each member adds 1 when it comes and 1 when it goes
+    progress.goodbye = (circle.store, key, twice)
+    gone = circle.store.add(key, 1)
+    since = progress.cleaned(circle, generation)
+    if gone != twice:
+        return
+    for old in range(since, generation):
+        for part in _PARTS if old == generation - 1 else _PARTS + _FAILED_PARTS:
+            circle.store.delete_key(f"{circle.name}/{old}/{part}")
+
+
+def _line(rank: int, say: str) -> str:
+    node = os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or ""
+    return (
+        json.dumps([rank, socket.gethostname(), os.getpid(), node, say], separators=(",", ":"))
+        + "\n"
+    )
+
+
+def _roll(circle: Circle, key: str) -> list[tuple[Member, str]]:
+    store = circle.store
+    if store.has_extended_api():
+        text = store.get(f"{key}/roll")
+    else:
+        lines = (f"{key}/roll/{rank}" for rank in circle.ranks)
+        text = b"".join(store.get(line) for line in lines if store.check([line]))
+    found: dict[int, tuple[Member, str]] = {}
+    for line in text.decode("utf-8", "replace").splitlines():
+        try:
+            rank, host, pid, node, say = json.loads(line)
+        except ValueError:
+            continue
+        found[rank] = (Member(rank, host, pid, int(node) if node.isdigit() else None), say)
+    return [found[rank] for rank in circle.ranks if rank in found]
+
+
+def introduce(store: Store, rank: int) -> str:
+    """Leave this rank's host in the store once, and return the store's identity."""
+    store.set(f"hangscope/who/{rank}", f"{socket.gethostname()} (pid {os.getpid()})")
+    return store.compare_set("hangscope/life", "", uuid.uuid4().hex).decode()
+
+
+def _hosts(circle: Circle, missing: Iterable[int], present: Sequence[Member]) -> dict[str, str]:
+    """Hosts of the missing: what they said of themselves earlier, else by the layout of nodes."""
+    hosts: dict[str, str] = {}
+    for rank in missing:
+        who = f"hangscope/who/{rank}"
+        if circle.store.check([who]):
+            hosts[str(rank)] = circle.store.get(who).decode()
+        else:
+            guess = host_by_layout(rank, present)
+            if guess:
+                hosts[str(rank)] = f"{guess} (by the layout of the nodes)"
+    return hosts
+
+
+def host_by_layout(rank: int, present: Iterable[Member]) -> str:
+    """The host whose present members lie on both sides of ``rank``, or all of them share."""
+    spans: dict[str, list[int]] = {}
+    for member in present:
+        spans.setdefault(member.host, []).append(member.rank)
+    around = [host for host, ranks in spans.items() if min(ranks) < rank < max(ranks)]
+    return around[0] if len(around) == 1 else ""
+
+
+def _loads(data: bytes) -> dict[str, Any]:
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise RuntimeError(f"unexpected value in the store: {data[:80]!r}")
+    return value
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _wait_for_readers() -> None:
+    """The process that serves the store must outlive the others' look at the last verdict."""
+    last = _PROGRESS.goodbye
+    if last is None or os.environ.get("RANK", "0") != "0":
+        return
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun serves it
+        return
+    store, key, expected = last
+    deadline = time.monotonic() + GOODBYE_S
+    try:
+        while store.add(key, 0) < expected and time.monotonic() < deadline:
+            time.sleep(0.005)
+    except Exception:  # the store is gone already: nobody can be reading
+        return
+
+
+atexit.register(_wait_for_readers)
