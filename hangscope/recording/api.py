@@ -1,0 +1,247 @@
+"""The recorder's public functions: start, stop, dump, record, phase."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hangscope.recording.complaints import complain
+from hangscope.recording.enable import OWNER
+from hangscope.recording.identity import (
+    JobPlace,
+    place_from_environment,
+    ring_identity,
+    run_directory,
+    run_id_from_environment,
+)
+from hangscope.recording.placement import link_latest, open_ring
+from hangscope.recording.session import Session
+from hangscope.recording.settings import Settings, settings_from_process
+from hangscope.recording.watcher import HEARTBEAT_INTERVAL_S
+
+MONITORED = "HANGSCOPE_INTERNAL_MONITORED"
+"""Set by `hangscope run`, which is the monitor itself."""
+
+_session: Session | None = None
+
+
+def current_session() -> Session | None:
+    """The running recording of this very process, or None."""
+    session = _session
+    if session is None or session.pid != os.getpid():
+        return None
+    return session
+
+
+def start(*, rank: int = -1, world_size: int = -1) -> bool:
+    """Begin recording in this process: what ``HANGSCOPE=1`` does at the end of ``import torch``.
+
+    Parameters
+    ----------
+    rank, world_size:
+        This process's place in its job where no launcher variable says it.
+
+    Returns
+    -------
+    bool
+        Whether this process records now. On any trouble it prints one line on stderr and returns
+        False: it never raises and never stops the job.
+    """
+    global _session
+    if current_session() is not None:
+        return True
+    try:
+        settings = settings_from_process()
+        place = _place(rank, world_size)
+        run_id = run_id_from_environment(os.environ)
+        directory, own_choice = run_directory(os.environ, run_id)
+        identity = ring_identity(
+            place,
+            run_id,
+            timeout_s=settings.timeout_s,
+            heartbeat_interval_s=HEARTBEAT_INTERVAL_S,
+        )
+        ring = open_ring(directory, identity, settings.buffer)
+        session = Session(ring, settings)
+        session.start()
+    except Exception as error:
+        complain(f"not recording, the job goes on: {_explain(error)}")
+        return False
+    _session = session
+    os.environ[OWNER] = str(os.getpid())
+    if place.local_rank == 0:
+        if own_choice:
+            link_latest(directory)
+        if settings.monitor and not os.environ.get(MONITORED):
+            _start_monitor(directory, run_id, place, settings)
+    return True
+
+
+def stop() -> None:
+    """End recording in this process; what was recorded stays in the run directory."""
+    global _session
+    session, _session = current_session(), None
+    if session is not None:
+        session.stop()
+        os.environ.pop(OWNER, None)
+
+
+def dump(path: str | os.PathLike[str] | None = None) -> Path:
+    """Write this rank's record now, as a Flight Recorder dump (version 2.10).
+
+    Parameters
+    ----------
+    path:
+        File to write; by default ``flight_recorder_<rank>`` in the run directory.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Raises
+    ------
+    RuntimeError
+        If this process does not record.
+    """
+    session = current_session()
+    if session is None:
+        raise RuntimeError(
+            "this process does not record; set HANGSCOPE=1 or call hangscope.start()"
+        )
+    from hangscope.report.flight_recorder import dump_bytes  # lazily: only on request
+    from hangscope.trace.from_ring import read_ring
+    from hangscope.trace.merge import merge
+
+    session.recorder.drain_all()
+    fragment = read_ring(session.ring.path)
+    rank = fragment.facts.rank
+    target = (
+        Path(path) if path is not None else session.ring.path.with_name(f"flight_recorder_{rank}")
+    )
+    target.write_bytes(dump_bytes(merge([fragment]), rank))
+    return target
+
+
+@contextlib.contextmanager
+def phase(name: str, detail: str = "") -> Iterator[None]:
+    """Say what this rank is doing outside collectives, for the duration of a block.
+
+    Costs two stores; a no-op where nothing is recorded.
+    """
+    session = current_session()
+    if session is None or session.failed:
+        yield
+        return
+    with session.phases.phase(name, detail):
+        yield
+
+
+@contextlib.contextmanager
+def record(
+    operation: str,
+    tensors: Any = (),
+    *,
+    group: Any = None,
+    ranks: Sequence[int] | None = None,
+    desc: str = "",
+) -> Iterator[None]:
+    """Record an operation that bypasses ``torch.distributed`` (pynccl, NVSHMEM, custom kernels).
+
+    Parameters
+    ----------
+    operation:
+        ``"<backend>:<operation>"``, such as ``"pynccl:all_reduce"``.
+    tensors:
+        A tensor or a sequence of tensors; only shapes and dtypes are read.
+    group:
+        The process group whose members take part, or a name of your own for the communicator.
+    ranks:
+        Global ranks that take part; by default those of ``group``, or of the whole job.
+    desc:
+        A description of the communicator.
+
+    The operation counts as complete when the block ends: end it where the result is known to be
+    there, or accept that "complete" means "issued".
+    """
+    session = current_session()
+    if session is None or session.failed:
+        yield
+        return
+    token = None
+    try:
+        token = session.manual().begin(operation, tensors, group, ranks, desc)
+    except Exception as error:
+        session.fail(error)
+    try:
+        yield
+    except BaseException:
+        _finish(session, token, succeeded=False)
+        raise
+    _finish(session, token, succeeded=True)
+
+
+def _finish(session: Session, token: Any, *, succeeded: bool) -> None:
+    if token is None or session.failed:
+        return
+    try:
+        session.manual().end(token, succeeded=succeeded)
+    except Exception as error:
+        session.fail(error)
+
+
+def _place(rank: int, world_size: int) -> JobPlace:
+    place = place_from_environment(os.environ)
+    if place is not None and (rank < 0 or rank == place.rank):
+        return place
+    rank = max(rank, 0)
+    world_size = max(world_size, rank + 1)
+    return JobPlace(rank, world_size, rank, world_size, 0, 0)
+
+
+def _start_monitor(directory: Path, run_id: str, place: JobPlace, settings: Settings) -> None:
+    """Start the node's monitor in a session of its own, as nobody's child.
+
+    The launcher kills sessions and waits for children: the monitor must be neither. It is started
+    through a short-lived process that leaves it to init, so the job's own ``wait()`` never sees it.
+    """
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("HANGSCOPE", "LD_PRELOAD") and not key.startswith("HANGSCOPE_INTERNAL_")
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "hangscope.monitor",
+        "--directory", str(directory),
+        "--run-id", run_id,
+        "--attempt", str(place.attempt),
+        "--local-world-size", str(place.local_world_size),
+        "--timeout", repr(settings.timeout_s),
+        "--on-hang", settings.on_hang,
+        "--detach",
+    ]  # fmt: skip
+    try:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+            cwd="/",
+        ):
+            pass  # it detaches at once; waiting for the short-lived half leaves no zombie
+    except Exception as error:
+        complain(f"no monitor: {_explain(error)}; the recording goes on without one")
+
+
+def _explain(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error}"

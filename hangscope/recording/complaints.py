@@ -1,0 +1,22 @@
+"""The one way the recorder speaks inside a training process: a line on stderr, each only once."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_said: set[str] = set()
+
+
+def complain(message: str) -> None:
+    """Print ``[hangscope] message`` once per process and message; never raises."""
+    try:
+        if message in _said:
+            return
+        _said.add(message)
+        rank = os.environ.get("RANK")
+        where = f"rank {rank}: " if rank else ""
+        sys.stderr.write(f"[hangscope] {where}{message}\n")
+        sys.stderr.flush()
+    except Exception:
+        pass

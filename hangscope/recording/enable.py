@@ -1,0 +1,60 @@
+"""Decides, at the end of ``import torch``, whether this process records now, later or never.
+
+"Record in every rank of a job" is less simple than it sounds: children of a rank (data-loader
+workers, compile workers, helper scripts) inherit its environment, launchers run under Slurm with a
+rank of their own, and ``mp.spawn`` ranks have none until they call ``init_process_group``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from hangscope.recording.identity import place_from_environment
+
+OWNER = "HANGSCOPE_INTERNAL_OWNER"
+"""Environment marker: the pid of the rank that records; children see it and keep quiet."""
+
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "torch.distributed.run"})
+
+
+def enable() -> None:
+    """Start recording now where this process is a rank, else when it becomes one."""
+    if _is_rank_now():
+        from hangscope.recording.api import start
+
+        start()
+    else:
+        from hangscope.recording.phases import start_on_init
+
+        start_on_init()
+
+
+def _is_rank_now() -> bool:
+    if place_from_environment(os.environ) is None:
+        return False
+    owner = os.environ.get(OWNER)
+    if owner is not None and owner != str(os.getpid()):
+        return False
+    return not _is_multiprocessing_child() and not _is_launcher()
+
+
+def _is_multiprocessing_child() -> bool:
+    """A ``spawn`` or ``forkserver`` child: its parent's environment says nothing about it."""
+    if any(word in ("--multiprocessing-fork",) for word in sys.argv):
+        return True
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
+def _is_launcher() -> bool:
+    """The launcher itself, which Slurm and mpirun give a rank too."""
+    if os.environ.get("TORCHELASTIC_RUN_ID"):
+        return False
+    words = getattr(sys, "orig_argv", sys.argv)
+    names = {Path(word).name for word in words[:4]}
+    if "-m" in words:
+        at = words.index("-m") + 1
+        names.update(words[at : at + 1])
+    return bool(names & _LAUNCHERS) or "torch.distributed.launch" in names

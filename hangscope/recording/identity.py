@@ -1,0 +1,178 @@
+"""Who this process is in its job, and where its run directory lies.
+
+All ranks of a job must arrive at the same answers without talking to each other: at this point no
+process group exists yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hangscope.ring.writer import RingIdentity
+
+RANK_VARIABLES = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+"""(rank, world size, local rank, local world size) of each launcher, most specific first."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlace:
+    """A rank's place in its job."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    attempt: int
+
+
+def place_from_environment(environ: Mapping[str, str]) -> JobPlace | None:
+    """This process's place as its launcher tells it, or None where no launcher does."""
+    for rank_name, world_name, local_name, local_world_name in RANK_VARIABLES:
+        rank = _integer(environ.get(rank_name))
+        world = _integer(environ.get(world_name))
+        if rank is None or world is None or not 0 <= rank < world:
+            continue
+        local_rank = _integer(environ.get(local_name))
+        local_world = _integer(environ.get(local_world_name))
+        return JobPlace(
+            rank=rank,
+            world_size=world,
+            local_rank=rank if local_rank is None else local_rank,
+            local_world_size=local_world or (world if local_rank is None else 1),
+            node_rank=_integer(environ.get("GROUP_RANK") or environ.get("SLURM_NODEID")) or 0,
+            attempt=_integer(
+                environ.get("TORCHELASTIC_RESTART_COUNT") or environ.get("SLURM_RESTART_COUNT")
+            )
+            or 0,
+        )
+    return None
+
+
+def run_id_from_environment(environ: Mapping[str, str]) -> str:
+    """A name for the run on which all its ranks agree.
+
+    The launcher's own id where it has one; otherwise the rendezvous address, made distinct by the
+    launcher's process where that process is shared (one node).
+    """
+    elastic = environ.get("TORCHELASTIC_RUN_ID", "")
+    if elastic and elastic != "none":
+        return _clean(elastic)
+    slurm = environ.get("SLURM_JOB_ID")
+    if slurm:
+        step = environ.get("SLURM_STEP_ID", "")
+        return _clean(f"slurm-{slurm}" + (f".{step}" if step else ""))
+    address = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
+    nodes = _integer(environ.get("GROUP_WORLD_SIZE")) or 1
+    world = _integer(environ.get("WORLD_SIZE")) or 1
+    local = _integer(environ.get("LOCAL_WORLD_SIZE")) or world
+    if nodes == 1 and local == world and elastic:
+        ticks = start_ticks(os.getppid())
+        return f"run-{os.getppid()}-{ticks}"
+    digest = hashlib.blake2b(address.encode(), digest_size=4).hexdigest()
+    return f"run-{_clean(environ.get('MASTER_PORT', '') or '0')}-{digest}"
+
+
+def run_directory(environ: Mapping[str, str], run_id: str) -> tuple[Path, bool]:
+    """The run directory, and whether it is HangScope's own choice (then ``latest`` points to it).
+
+    Ranks may have changed their working directory before importing torch; the launcher has not, so
+    its working directory is the one all ranks of a node agree on.
+    """
+    given = environ.get("HANGSCOPE_DIR")
+    base = Path.cwd()
+    if environ.get("TORCHELASTIC_RUN_ID"):
+        try:
+            base = Path(os.readlink(f"/proc/{os.getppid()}/cwd"))
+        except OSError:
+            pass
+    if given:
+        return base / given, False
+    return base / "hangscope-runs" / run_id, True
+
+
+def ring_identity(
+    place: JobPlace, run_id: str, *, timeout_s: float, heartbeat_interval_s: float
+) -> RingIdentity:
+    """Everything the ring's header says about this process."""
+    return RingIdentity(
+        run_id=run_id,
+        rank=place.rank,
+        world_size=place.world_size,
+        attempt=place.attempt,
+        local_rank=place.local_rank,
+        local_world_size=place.local_world_size,
+        node_rank=place.node_rank,
+        host=socket.gethostname(),
+        boot_id=boot_id(),
+        torch_version=_torch_version(),
+        python_version=platform.python_version(),
+        cwd=os.getcwd(),
+        pid=os.getpid(),
+        parent_pid=os.getppid(),
+        start_ticks=start_ticks(os.getpid()),
+        pid_namespace=pid_namespace(),
+        timeout_s=timeout_s,
+        heartbeat_interval_s=heartbeat_interval_s,
+    )
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot: tells a pid from its reuse. 0: gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        return int(stat[stat.rindex(b")") + 2 :].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def boot_id() -> str:
+    """The machine's boot id: pids mean nothing on another."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def pid_namespace() -> int:
+    """Inode of this process's pid namespace: pids mean nothing in another."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _torch_version() -> str:
+    import sys
+
+    torch = sys.modules.get("torch")
+    return str(getattr(torch, "__version__", ""))
+
+
+def _integer(text: str | None) -> int | None:
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def _clean(text: str) -> str:
+    """A text fit for a directory name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:80] or "run"

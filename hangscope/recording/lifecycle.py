@@ -1,0 +1,168 @@
+"""How a rank ends, in its own words: uncaught exceptions, exits, ``os._exit``.
+
+Every hook calls what was there before it, with the same arguments.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from hangscope.recording.phases import Patches, PhaseStack
+from hangscope.ring.layout import ExitKind
+from hangscope.ring.writer import RingWriter
+
+MAX_FRAMES = 64
+MAX_MESSAGE = 8000
+
+
+class Lifecycle:
+    """Hooks around the end of this process."""
+
+    def __init__(
+        self, ring: RingWriter, phases: PhaseStack, guard: Callable[[BaseException], None]
+    ) -> None:
+        self._ring = ring
+        self._phases = phases
+        self._guard = guard
+        self._pid = os.getpid()
+        self._patches = Patches()
+        self._exit_code: int | None = None
+        self._failed = False
+
+    def install(self) -> None:
+        """Put the hooks in place."""
+        patches = self._patches
+        patches.replace(sys, "excepthook", self._excepthook(sys.excepthook))
+        patches.replace(threading, "excepthook", self._threading_hook(threading.excepthook))
+        patches.replace(sys, "exit", self._exit(sys.exit))
+        patches.replace(os, "_exit", self._hard_exit(os._exit))
+        atexit.register(self._at_exit)
+
+    def remove(self) -> None:
+        """Take the hooks out again where nobody has put others over them."""
+        self._patches.undo()
+        atexit.unregister(self._at_exit)
+
+    # -- hooks -----------------------------------------------------------------------------
+
+    def _excepthook(self, previous: Callable[..., Any]) -> Callable[..., Any]:
+        def excepthook(
+            kind: type[BaseException], value: BaseException, trace: TracebackType | None
+        ) -> None:
+            self._note_exception(kind, value, trace, threading.current_thread())
+            previous(kind, value, trace)
+
+        return excepthook
+
+    def _threading_hook(self, previous: Callable[..., Any]) -> Callable[..., Any]:
+        def excepthook(args: Any) -> None:
+            if args.exc_type is not SystemExit:
+                self._note_exception(args.exc_type, args.exc_value, args.exc_traceback, args.thread)
+            previous(args)
+
+        return excepthook
+
+    def _exit(self, previous: Callable[..., Any]) -> Callable[..., Any]:
+        def exit(*args: Any) -> None:
+            # Only a hint: SystemExit may yet be caught. It counts when the interpreter shuts down.
+            status = args[0] if args else None
+            self._exit_code = status if isinstance(status, int) else 0 if status is None else 1
+            previous(*args)
+
+        return exit
+
+    def _hard_exit(self, previous: Callable[..., Any]) -> Callable[..., Any]:
+        def _exit(status: int) -> None:
+            if os.getpid() == self._pid:
+                try:
+                    self._sample()
+                    self._ring.record_exit(ExitKind.HARD_EXIT, int(status))
+                except Exception:
+                    pass
+            previous(status)
+
+        return _exit
+
+    def _at_exit(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        try:
+            self._phases.enter("interpreter exit")
+            value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+            if not self._failed and isinstance(value, BaseException):
+                # Another tool replaced the excepthook; the interpreter has kept the exception.
+                self._note_exception(
+                    type(value), value, value.__traceback__, threading.main_thread()
+                )
+            if self._failed:
+                self._ring.record_exit(ExitKind.EXCEPTION, 1)
+            elif self._exit_code:
+                self._ring.record_exit(ExitKind.CODE, self._exit_code)
+            else:
+                self._ring.record_exit(ExitKind.CLEAN, 0)
+        except Exception as error:
+            self._guard(error)
+
+    def _note_exception(
+        self,
+        kind: type[BaseException],
+        value: BaseException | None,
+        trace: TracebackType | None,
+        thread: threading.Thread | None,
+    ) -> None:
+        try:
+            if os.getpid() != self._pid:
+                return
+            is_main = thread is None or thread is threading.main_thread()
+            if is_main:
+                if issubclass(kind, KeyboardInterrupt):
+                    self._exit_code = 130
+                self._failed = True
+            self._ring.record_exception(
+                describe_exception(kind, value, trace, thread), replace=is_main
+            )
+        except Exception as error:
+            self._guard(error)
+
+    def _sample(self) -> None:
+        from hangscope.recording.samples import sample_threads
+
+        self._ring.write_sample(sample_threads())
+
+
+def describe_exception(
+    kind: type[BaseException],
+    value: BaseException | None,
+    trace: TracebackType | None,
+    thread: threading.Thread | None,
+) -> bytes:
+    """An exception as JSON: type, message, thread and frames (innermost first)."""
+    frames = [
+        [entry.name, entry.filename, entry.lineno or 0]
+        for entry in reversed(traceback.extract_tb(trace)[-MAX_FRAMES:])
+    ]
+    module = kind.__module__
+    name = (
+        kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"
+    )
+    try:
+        message = str(value)
+    except Exception:
+        message = "<its __str__ failed>"
+    return json.dumps(
+        {
+            "type": name,
+            "message": message[:MAX_MESSAGE],
+            "thread": thread.name if thread is not None else "MainThread",
+            "main": thread is None or thread is threading.main_thread(),
+            "frames": frames,
+        }
+    ).encode()

@@ -1,0 +1,189 @@
+"""Phases: what a rank is doing outside collectives, above all inside the calls that make and
+destroy process groups. Those wait on the store and not in the dispatcher, so they are wrapped by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hangscope.ring.writer import RingWriter
+
+WRAPPED = (
+    "init_process_group",
+    "new_group",
+    "split_group",
+    "shrink_group",
+    "destroy_process_group",
+)
+"""Functions of ``torch.distributed.distributed_c10d`` that may hang outside the dispatcher."""
+
+
+class PhaseStack:
+    """The open phases of this process, mirrored into the ring."""
+
+    def __init__(self, ring: RingWriter) -> None:
+        self._ring = ring
+        self._open: list[tuple[int, int, int, object]] = []
+        self._lock = threading.RLock()
+
+    def enter(self, name: str, detail: str = "") -> object:
+        """Open a phase; returns what `leave` wants."""
+        key = object()
+        with self._lock:
+            ring = self._ring
+            self._open.append(
+                (ring.text(name), ring.text(detail) if detail else 0, time.time_ns(), key)
+            )
+            self._publish()
+        return key
+
+    def leave(self, key: object) -> None:
+        """Close a phase, whatever was opened since on other threads."""
+        with self._lock:
+            self._open = [phase for phase in self._open if phase[3] is not key]
+            self._publish()
+
+    def _publish(self) -> None:
+        self._ring.set_phases([phase[:3] for phase in self._open])
+
+    @contextmanager
+    def phase(self, name: str, detail: str = "") -> Iterator[None]:
+        """A phase around a block."""
+        key = self.enter(name, detail)
+        try:
+            yield
+        finally:
+            self.leave(key)
+
+
+class Patches:
+    """Replaced attributes of other modules, and the way back."""
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute, remembering the old one."""
+        self._replaced.append((owner, name, getattr(owner, name), value))
+        setattr(owner, name, value)
+
+    def replace_function(self, name: str, wrap: Callable[[Any], Any]) -> None:
+        """Wrap a function of ``distributed_c10d`` wherever ``torch.distributed`` imported it."""
+        home = sys.modules["torch.distributed.distributed_c10d"]
+        original = getattr(home, name, None)
+        if original is None:
+            return
+        wrapper = wrap(original)
+        for module_name, module in list(sys.modules.items()):
+            if (
+                module_name.startswith("torch.distributed")
+                and getattr(module, "__dict__", {}).get(name) is original
+            ):
+                self.replace(module, name, wrapper)
+
+    def undo(self) -> None:
+        """Put everything back that still is as we left it."""
+        for owner, name, old, new in reversed(self._replaced):
+            if getattr(owner, name, None) is new:
+                setattr(owner, name, old)
+        self._replaced.clear()
+
+
+def wrap_phase(
+    phases: Callable[[], PhaseStack | None],
+    name: str,
+    before: Callable[[tuple[Any, ...], dict[str, Any]], None],
+    after: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
+    guard: Callable[[BaseException], None],
+) -> Callable[[Any], Any]:
+    """A decorator: the call is a phase; ``before`` and ``after`` never reach the caller."""
+
+    def decorate(original: Any) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            stack = key = None
+            try:
+                stack = phases()
+                before(args, kwargs)
+                if stack is not None:
+                    key = stack.enter(name, _detail(args, kwargs))
+            except Exception as error:
+                guard(error)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException:
+                _leave(stack, key, guard)
+                raise
+            _leave(stack, key, guard)
+            try:
+                after(result, args, kwargs)
+            except Exception as error:
+                guard(error)
+            return result
+
+        return call
+
+    return decorate
+
+
+def _leave(
+    stack: PhaseStack | None, key: object | None, guard: Callable[[BaseException], None]
+) -> None:
+    if stack is None or key is None:
+        return
+    try:
+        stack.leave(key)
+    except Exception as error:
+        guard(error)
+
+
+def _detail(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What helps to tell one such call from another: the ranks of a new group."""
+    ranks = kwargs.get("ranks", args[0] if args else None)
+    if isinstance(ranks, (list, tuple, range)):
+        return "ranks " + ",".join(map(str, ranks[:16])) + (",..." if len(ranks) > 16 else "")
+    desc = kwargs.get("group_desc")
+    return desc if isinstance(desc, str) else ""
+
+
+def start_on_init() -> None:
+    """Start recording when this process calls ``init_process_group``, if it ever does."""
+    import torch.distributed.distributed_c10d  # noqa: F401
+
+    patches = Patches()
+
+    def wrap(original: Any) -> Any:
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            try:
+                patches.undo()
+                from hangscope.recording.api import start
+
+                start(
+                    rank=_argument(args, kwargs, "rank", 4, -1),
+                    world_size=_argument(args, kwargs, "world_size", 3, -1),
+                )
+            except Exception as error:
+                from hangscope.recording.complaints import complain
+
+                complain(f"recording is off: {type(error).__name__}: {error}")
+            # Recording has put its own wrapper there by now; without it this is the original.
+            home = sys.modules["torch.distributed.distributed_c10d"]
+            return home.init_process_group(*args, **kwargs)
+
+        return init_process_group
+
+    patches.replace_function("init_process_group", wrap)
+
+
+def _argument(
+    args: tuple[Any, ...], kwargs: dict[str, Any], name: str, position: int, default: int
+) -> int:
+    value = kwargs.get(name, args[position] if len(args) > position else default)
+    return value if isinstance(value, int) else default

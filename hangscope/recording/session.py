@@ -1,0 +1,226 @@
+"""One recording of one process: everything that is switched on together and off together.
+
+Whatever goes wrong becomes one warning and a disabled recorder; the job goes on.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any, TextIO
+
+from hangscope.recording.complaints import complain
+from hangscope.recording.hook import DispatcherHook
+from hangscope.recording.lifecycle import Lifecycle
+from hangscope.recording.manual import ManualRecorder
+from hangscope.recording.native import NativeStatus
+from hangscope.recording.phases import WRAPPED, Patches, PhaseStack, wrap_phase
+from hangscope.recording.recorder import Recorder
+from hangscope.recording.settings import Settings
+from hangscope.recording.watcher import Watcher
+from hangscope.ring.layout import Unobservable
+from hangscope.ring.writer import RingWriter
+
+FAULT_SIGNAL_CANDIDATES = tuple(range(int(signal.SIGRTMAX) - 5, int(signal.SIGRTMIN) + 5, -1))
+
+
+class Session:
+    """A running recording.
+
+    Parameters
+    ----------
+    ring:
+        The open ring of this rank.
+    settings:
+        What the user asked for.
+    """
+
+    def __init__(self, ring: RingWriter, settings: Settings) -> None:
+        self.ring = ring
+        self.settings = settings
+        self.pid = os.getpid()
+        self.phases = PhaseStack(ring)
+        self.recorder = Recorder(
+            ring, complain, stacks=settings.stacks, record_fake=settings.record_fake_groups
+        )
+        self.hook = DispatcherHook(self.fail)
+        self.lifecycle = Lifecycle(ring, self.phases, self.fail)
+        self.watcher = Watcher(
+            self.recorder, self.fail, stacks=settings.stacks, native=NativeStatus.available()
+        )
+        self._patches = Patches()
+        self._fault_file: TextIO | None = None
+        self._fault_signal = 0
+        self.failed = False
+        self._manual: ManualRecorder | None = None
+
+    def start(self) -> None:
+        """Switch everything on."""
+        self.hook.install()
+        self.lifecycle.install()
+        self._wrap_functions()
+        self._watch_coalescing()
+        self._register_fault_handler()
+        self._note_unobservable()
+        self.hook.listener = self.recorder
+        self.watcher.start()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def stop(self) -> None:
+        """Switch everything off; the ring stays readable."""
+        self.hook.remove()
+        self.watcher.stop()
+        self.lifecycle.remove()
+        self._patches.undo()
+        if self._fault_file is not None:
+            faulthandler.unregister(self._fault_signal)
+            self._fault_file.close()
+            self._fault_file = None
+            self.ring.put_u4("fault_signal", 0)
+
+    def fail(self, error: BaseException) -> None:
+        """Something of ours broke: say so once and let the job go on unrecorded."""
+        try:
+            if self.failed:
+                return
+            self.failed = True
+            self.hook.listener = None
+            self.watcher.stop()
+            where = _where(error)
+            complain(f"recording stopped, the job goes on: {type(error).__name__}: {error}{where}")
+            self.ring.put_u4("disabled", self.ring.text(f"{type(error).__name__}: {error}{where}"))
+        except Exception:
+            pass
+
+    def manual(self) -> ManualRecorder:
+        """The recorder behind ``hangscope.record``."""
+        if self._manual is None:
+            self._manual = ManualRecorder(self.recorder)
+        return self._manual
+
+    # -- pieces ----------------------------------------------------------------------------
+
+    def _forked(self) -> None:
+        """In a forked child: the parent's ring must never be touched from here."""
+        self.hook.listener = None
+        self.failed = True
+
+    def _phase_stack(self) -> PhaseStack | None:
+        return None if self.failed or os.getpid() != self.pid else self.phases
+
+    def _wrap_functions(self) -> None:
+        for name in WRAPPED:
+            after = getattr(self, f"_after_{name}", self._after_new_group)
+            before = getattr(self, f"_before_{name}", lambda args, kwargs: None)
+            self._patches.replace_function(
+                name, wrap_phase(self._phase_stack, name, before, after, self.fail)
+            )
+
+    def _after_init_process_group(self, result: Any, args: Any, kwargs: Any) -> None:
+        if self._phase_stack() is None:
+            return
+        import torch.distributed as dist
+
+        self.recorder.groups.scan()
+        self.ring.put_world(dist.get_rank(), dist.get_world_size())
+        self.ring.put_u4("backend", self.ring.text(str(dist.get_backend())))
+        self.ring.put_u4("finalized", 0)
+        self.ring.put_u4("initialized", 1)
+
+    def _after_new_group(self, result: Any, args: Any, kwargs: Any) -> None:
+        if self._phase_stack() is not None:
+            self.recorder.groups.scan()
+
+    def _before_destroy_process_group(self, args: Any, kwargs: Any) -> None:
+        if self._phase_stack() is None:
+            return
+        import torch.distributed.distributed_c10d as c10d
+
+        group = kwargs.get("group", args[0] if args else None)
+        if group is None or group is c10d.GroupMember.WORLD:
+            self.ring.put_u4("finalized", 1)
+
+    def _after_destroy_process_group(self, result: Any, args: Any, kwargs: Any) -> None:
+        if self._phase_stack() is None:
+            return
+        self.recorder.drain_all()
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            self.ring.put_u4("initialized", 0)
+
+    def _watch_coalescing(self) -> None:
+        import torch.distributed as dist
+
+        recorder, fail, alive = self.recorder, self.fail, self._phase_stack
+        start = getattr(dist.ProcessGroup, "_start_coalescing", None)
+        end = getattr(dist.ProcessGroup, "_end_coalescing", None)
+        if start is None or end is None:
+            return
+
+        def _start_coalescing(group: Any, *args: Any, **kwargs: Any) -> Any:
+            result = start(group, *args, **kwargs)
+            try:
+                if alive() is not None:
+                    recorder.coalescing_started(group)
+            except Exception as error:
+                fail(error)
+            return result
+
+        def _end_coalescing(group: Any, *args: Any, **kwargs: Any) -> Any:
+            work = end(group, *args, **kwargs)
+            try:
+                if alive() is not None:
+                    recorder.coalescing_ended(group, work)
+            except Exception as error:
+                fail(error)
+            return work
+
+        self._patches.replace(dist.ProcessGroup, "_start_coalescing", _start_coalescing)
+        self._patches.replace(dist.ProcessGroup, "_end_coalescing", _end_coalescing)
+
+    def _register_fault_handler(self) -> None:
+        """Let the monitor ask for stacks when nothing here can take the GIL.
+
+        faulthandler writes from C, on a real-time signal nobody uses; the ring says which, so a
+        process that did not register is never signalled.
+        """
+        if not self.settings.stacks:
+            return
+        for number in FAULT_SIGNAL_CANDIDATES:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                break
+        else:
+            return
+        try:
+            path = self.ring.path.with_suffix(".stacks")
+            self._fault_file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - kept open
+            faulthandler.register(number, file=self._fault_file, all_threads=True, chain=False)
+        except (OSError, RuntimeError, ValueError, AttributeError):
+            return
+        self._fault_signal = number
+        self.ring.put_u4("fault_signal", number)
+
+    def _note_unobservable(self) -> None:
+        bits = 0
+        if os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") not in ("", "0"):
+            bits |= Unobservable.BLOCKING_WAIT
+        self.ring.put_u4("unobservable", bits)
+        self.ring.put_i8("main_thread", threading.main_thread().native_id or 0)
+
+
+def _where(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    return f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
+
+
+def session_threads() -> list[str]:
+    """Names of HangScope's threads in this process (for tests and `doctor`)."""
+    return [t.name for t in threading.enumerate() if t.name.startswith("hangscope")]

@@ -1,0 +1,162 @@
+"""Signatures of operations, and the running hash of what a group's members must agree on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, NamedTuple
+
+from hangscope.recording.operations import OpSpec
+from hangscope.ring.layout import ValueKind
+from hangscope.ring.writer import RingWriter
+
+MASK = 0xFFFF_FFFF_FFFF_FFFF
+MAX_DISTINCT = 50_000
+
+_REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+_DTYPES = {
+    "float32": "Float",
+    "float64": "Double",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "int64": "Long",
+    "int32": "Int",
+    "int16": "Short",
+    "int8": "Char",
+    "uint8": "Byte",
+    "bool": "Bool",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
+    "float8_e4m3fn": "Float8_e4m3fn",
+    "float8_e5m2": "Float8_e5m2",
+}
+
+Shapes = tuple[tuple[tuple[int, ...], Any], ...]
+"""((shape, torch dtype), ...) of a list of tensors."""
+
+
+class InternedSignature(NamedTuple):
+    """What a record needs of its signature."""
+
+    identifier: int
+    agreement: int
+    """64-bit hash of the rank-invariant part."""
+    input_numel: int
+    output_numel: int
+
+
+class SignatureInterner:
+    """Ids of signatures in the ring's value area."""
+
+    def __init__(self, ring: RingWriter) -> None:
+        self._ring = ring
+        self._known: dict[tuple[Any, ...], InternedSignature] = {}
+
+    def get(
+        self,
+        spec: OpSpec,
+        backend: str,
+        inputs: Shapes,
+        outputs: Shapes,
+        reduce_op: int,
+        root: int,
+        peers: str,
+        splits: tuple[tuple[int, ...], tuple[int, ...]] | None,
+    ) -> InternedSignature:
+        """The interned signature; cheap when it was seen before."""
+        key = (spec.operator, backend, inputs, outputs, reduce_op, root, peers, splits)
+        known = self._known.get(key)
+        if known is None:
+            known = self._intern(spec, backend, inputs, outputs, reduce_op, root, peers, splits)
+            if len(self._known) < MAX_DISTINCT:
+                self._known[key] = known
+        return known
+
+    def _intern(
+        self,
+        spec: OpSpec,
+        backend: str,
+        inputs: Shapes,
+        outputs: Shapes,
+        reduce_op: int,
+        root: int,
+        peers: str,
+        splits: tuple[tuple[int, ...], tuple[int, ...]] | None,
+    ) -> InternedSignature:
+        input_numel = sum(_numel(shape) for shape, _ in inputs)
+        output_numel = sum(_numel(shape) for shape, _ in outputs)
+        reduction = _REDUCE_OPS[reduce_op] if 0 <= reduce_op < len(_REDUCE_OPS) else None
+        dtypes = [dtype_name(dtype) for _, dtype in inputs]
+        out_dtypes = [dtype_name(dtype) for _, dtype in outputs]
+        fields: dict[str, Any] = {
+            "op": f"{backend}:{spec.name}{peers}",
+            "in": [shape for shape, _ in inputs],
+            "out": [shape for shape, _ in outputs],
+            "in_dtypes": dtypes,
+            "out_dtypes": out_dtypes,
+        }
+        if reduction:
+            fields["reduce_op"] = reduction
+        if splits:
+            fields["out_splits"], fields["in_splits"] = splits
+        identifier = self._ring.intern(ValueKind.SIGNATURE, _json(fields))
+        if not identifier:
+            # The area is full: keep the operation's name at least; numels stand in the record.
+            bare = {"op": fields["op"], "in_dtypes": dtypes[:1], "reduce_op": reduction}
+            identifier = self._ring.intern(ValueKind.SIGNATURE, _json(bare))
+        agreement = agreement_hash(
+            spec.name, input_numel, output_numel, (dtypes or out_dtypes)[:1], reduction, root
+        )
+        return InternedSignature(identifier, agreement, input_numel, output_numel)
+
+
+def agreement_hash(
+    name: str,
+    input_numel: int,
+    output_numel: int,
+    dtypes: list[str],
+    reduce_op: str | None,
+    root: int,
+) -> int:
+    """Hash of what every member of a group must agree on for one operation.
+
+    Sizes count only where they have to be equal on all members: not for all-to-all, and for
+    gather and scatter only the side that every rank has.
+    """
+    if name in ("all_to_all", "barrier", "monitored_barrier"):
+        sizes: tuple[int, ...] = ()
+    elif name == "all_gather":
+        sizes = (output_numel,)  # the list of outputs is the same everywhere, inputs may be uneven
+    elif name == "gather":
+        sizes = (input_numel,)
+    elif name in ("scatter", "reduce_scatter"):
+        sizes = (output_numel,) if name == "scatter" else (input_numel,)
+    elif name in ("all_reduce", "reduce", "broadcast", "allreduce_coalesced"):
+        sizes = (input_numel,)
+    else:
+        sizes = (input_numel, output_numel)
+    text = repr((name, sizes, dtypes, reduce_op, root))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def extend_history(history: int, agreement: int) -> int:
+    """The running hash after one more operation (a linear congruential step, modulo 2**64)."""
+    return (history * 6364136223846793005 + agreement + 1442695040888963407) & MASK or 1
+
+
+def dtype_name(dtype: Any) -> str:
+    """A torch dtype's c10 name, as the Flight Recorder writes it."""
+    text = str(dtype)
+    text = text[6:] if text.startswith("torch.") else text
+    return _DTYPES.get(text, text)
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    total = 1
+    for size in shape:
+        total *= int(size)
+    return total
+
+
+def _json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), default=int).encode()

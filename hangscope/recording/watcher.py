@@ -1,0 +1,64 @@
+"""The watcher: a daemon thread that beats, polls completions and samples stacks.
+
+It does little and rarely, because whatever it does takes the GIL from the training loop.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from hangscope.recording.native import NativeStatus
+from hangscope.recording.recorder import Recorder
+from hangscope.recording.samples import sample_threads
+
+POLL_INTERVAL_S = 0.1
+HEARTBEAT_INTERVAL_S = 1.0
+
+
+class Watcher(threading.Thread):
+    """Keeps what the ring says about this process fresh."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        on_error: Callable[[BaseException], None],
+        *,
+        stacks: bool,
+        native: NativeStatus | None = None,
+    ) -> None:
+        super().__init__(name="hangscope-watcher", daemon=True)
+        self._recorder = recorder
+        self._on_error = on_error
+        self._stacks = stacks
+        self._native = native
+        self._stop_event = threading.Event()
+
+    def stop(self) -> None:
+        """Ask the thread to end; returns at once."""
+        self._stop_event.set()
+
+    def run(self) -> None:
+        due = 0.0
+        wait = self._stop_event.wait
+        while not wait(POLL_INTERVAL_S):
+            try:
+                self._recorder.drain_all()
+                now = time.monotonic()
+                if now >= due:
+                    due = now + HEARTBEAT_INTERVAL_S
+                    self.tick()
+            except Exception as error:
+                self._on_error(error)
+                return
+
+    def tick(self) -> None:
+        """One heartbeat: groups, native counters, stacks."""
+        recorder = self._recorder
+        recorder.ring.beat()
+        recorder.groups.scan()
+        if self._native is not None:
+            self._native.merge(recorder)
+        if self._stacks:
+            recorder.ring.write_sample(sample_threads(skip=self.ident))

@@ -1,0 +1,175 @@
+"""Reads a ring file: the half that needs nothing from the writer.
+
+The file may belong to a live process, to one that died in the middle of a store, or be no ring at
+all. Sizes and offsets are checked against the file before anything is mapped; a half-written slot
+is dropped and counted; an interned value that points outside its area reads as absent.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.ring import layout
+from hangscope.ring.layout import GROUP, HEADER, SLOT, ValueKind
+
+
+class RingError(Exception):
+    """The file is no usable ring; the message says why in one clause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The newest stacks a rank's own watcher took: raw text and when."""
+
+    text: str
+    at_ns: int
+
+
+class RingReader:
+    """One ring file, mapped read-only.
+
+    Raises
+    ------
+    RingError
+        If the file is foreign, of another version, truncated or inconsistent.
+    OSError
+        If it cannot be opened.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < layout.HEADER_BYTES:
+                raise RingError(f"too short for a ring ({size} bytes)")
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._size = len(self._map)
+        self._check()
+
+    def _check(self) -> None:
+        header = self.header()
+        if self._map[: len(layout.PREFIX)] != layout.PREFIX:
+            raise RingError("not a HangScope ring (no magic number)")
+        if self._map[:8] != layout.MAGIC or int(header["version"]) != layout.VERSION:
+            raise RingError(
+                f"ring version {int(header['version'])}; this HangScope reads {layout.VERSION}"
+            )
+        if not int(header["ready"]):
+            raise RingError("the writer died before the header was complete")
+        if (
+            int(header["slot_bytes"]) != SLOT.itemsize
+            or int(header["group_bytes"]) != GROUP.itemsize
+            or int(header["header_bytes"]) != layout.HEADER_BYTES
+        ):
+            raise RingError("entry sizes are not those of this version")
+        areas = (
+            ("groups", int(header["groups_offset"]), int(header["group_count"]) * GROUP.itemsize),
+            ("slots", int(header["slots_offset"]), int(header["slot_count"]) * SLOT.itemsize),
+            ("samples", int(header["samples_offset"]), 2 * int(header["sample_bytes"])),
+            ("values", int(header["values_offset"]), int(header["values_bytes"])),
+        )
+        for name, start, length in areas:
+            if start < layout.HEADER_BYTES or start % 8 or start + length > self._size:
+                raise RingError(f"truncated: its {name} end outside the file")
+        if int(header["slot_count"]) < 1:
+            raise RingError("it has no slots")
+        self._slot_count = int(header["slot_count"])
+        self._slots_at = int(header["slots_offset"])
+        self._groups_at = int(header["groups_offset"])
+        self._group_count = int(header["group_count"])
+        self._samples_at = int(header["samples_offset"])
+        self._sample_bytes = int(header["sample_bytes"])
+        self._values_at = int(header["values_offset"])
+        self._values_bytes = int(header["values_bytes"])
+
+    def close(self) -> None:
+        """Unmap the file; arrays handed out before stay valid only if they were copied."""
+        try:
+            self._map.close()
+        except BufferError:  # an array still points into it: the map goes with the array
+            pass
+
+    def header(self) -> Any:
+        """A copy of the header as it is now: a 0-d structured array of `HEADER`."""
+        return np.frombuffer(self._map[: layout.HEADER_BYTES], HEADER)[0]
+
+    def groups(self) -> npt.NDArray[np.void]:
+        """A copy of the complete entries of the group table: shape (groups,), dtype `GROUP`."""
+        used = min(int(self.header()["groups_used"]), self._group_count)
+        table = np.frombuffer(self._map, GROUP, used, self._groups_at).copy()
+        complete: npt.NDArray[np.void] = table[table["commit"] == 1]
+        return complete
+
+    def slots(self, since: int = 0) -> tuple[npt.NDArray[np.void], int]:
+        """Valid records newer than record id ``since``, oldest first, and how many were torn.
+
+        Returns a copy of shape (records,), dtype `SLOT`. A slot being written while it is read
+        counts as torn only where its id says that it should be complete.
+        """
+        last = int(self.header()["last_record_id"])
+        view = np.frombuffer(self._map, SLOT, self._slot_count, self._slots_at)
+        first = max(since, last - self._slot_count) + 1
+        if last - first + 1 < self._slot_count // 2:
+            # Few new ones: copy those alone.
+            indexes = (np.arange(first - 1, last + 1, dtype=np.int64)) % self._slot_count
+            raw = view[indexes]
+        else:
+            raw = view.copy()
+        ids = raw["record_id"].astype(np.int64)
+        whole = raw["record_id"] == raw["commit"]
+        written = (raw["record_id"] != 0) | (raw["commit"] != 0)
+        torn = int(np.count_nonzero(written & ~whole))
+        # The record after the last published one may be complete although its writer died
+        # before saying so.
+        keep = whole & (ids >= first) & (ids <= last + 1)
+        raw = raw[keep]
+        order = np.argsort(raw["record_id"], kind="stable")
+        return raw[order], torn
+
+    def value(self, identifier: int, kind: ValueKind | None = None) -> bytes | None:
+        """An interned value, or None where the id means nothing (or another kind)."""
+        if identifier <= 0:
+            return None
+        at = identifier * 8
+        if at + layout.VALUE_HEADER.size > self._values_bytes:
+            return None
+        start = self._values_at + at
+        length, found = layout.VALUE_HEADER.unpack_from(self._map, start)
+        if at + layout.VALUE_HEADER.size + length > self._values_bytes:
+            return None
+        if kind is not None and found != kind:
+            return None
+        start += layout.VALUE_HEADER.size
+        return bytes(self._map[start : start + length])
+
+    def text(self, identifier: int) -> str:
+        """An interned text; empty where absent."""
+        return (self.value(int(identifier), ValueKind.TEXT) or b"").decode("utf-8", "replace")
+
+    def sample(self) -> Sample | None:
+        """The newest thread stacks, or None where none were taken yet."""
+        for _ in range(3):  # the writer may overtake us; generations tell
+            header = self.header()
+            generation = int(header["sample_generation"])
+            if generation <= 0:
+                return None
+            at = self._samples_at + (generation & 1) * self._sample_bytes
+            length = int.from_bytes(self._map[at : at + 4], "little")
+            if length > self._sample_bytes - 4:
+                return None
+            body = bytes(self._map[at + 4 : at + 4 + length])
+            if int(self.header()["sample_generation"]) - generation < 1:
+                return Sample(body.decode("utf-8", "replace"), int(header["sample_ns"]))
+        return None
+
+
+def decode_text(field: Any) -> str:
+    """A fixed-width text field of the header as str."""
+    return bytes(field).rstrip(b"\x00").decode("utf-8", "replace")

@@ -1,0 +1,296 @@
+"""Writes a ring file: the half that lives in the training process.
+
+Every method is a handful of stores into mapped memory: no system call, no lock that is held while
+another could be waited for, no allocation that grows with the job. The file's blocks are reserved
+when it is made, so a full disk is found out then and can never become a SIGBUS later.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hangscope.ring import layout
+from hangscope.ring.layout import GROUP, HEADER, SLOT, SLOT_FORMAT, ValueKind, header_offset
+
+_U4 = struct.Struct("=I")
+_I4 = struct.Struct("=i")
+_LAST_RECORD = header_offset("last_record_id") // 8
+_VALUES_USED = header_offset("values_used") // 8
+_VALUES_REFUSED = header_offset("values_refused") // 8
+_HEARTBEAT_NS = header_offset("heartbeat_ns") // 8
+_HEARTBEAT_COUNT = header_offset("heartbeat_count") // 8
+_DROPPED = header_offset("dropped") // 8
+_SAMPLE_GENERATION = header_offset("sample_generation") // 8
+_SAMPLE_NS = header_offset("sample_ns") // 8
+_PHASES = header_offset("phases")
+
+
+@dataclass(frozen=True, slots=True)
+class RingIdentity:
+    """Who writes the file; fixed for its life."""
+
+    run_id: str
+    rank: int
+    world_size: int
+    attempt: int = 0
+    local_rank: int = 0
+    local_world_size: int = 1
+    node_rank: int = 0
+    host: str = ""
+    boot_id: str = ""
+    torch_version: str = ""
+    python_version: str = ""
+    cwd: str = ""
+    pid: int = 0
+    parent_pid: int = 0
+    start_ticks: int = 0
+    pid_namespace: int = 0
+    timeout_s: float = 120.0
+    heartbeat_interval_s: float = 1.0
+
+
+class RingWriter:
+    """One rank's ring file, mapped for writing.
+
+    Parameters
+    ----------
+    path:
+        The file to make; it must not exist.
+    identity:
+        Who writes.
+    slot_count:
+        Records kept; the oldest are overwritten.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be made or its blocks cannot be reserved.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        identity: RingIdentity,
+        slot_count: int = 10_000,
+        *,
+        group_count: int = layout.GROUP_COUNT,
+        values_bytes: int = layout.VALUES_BYTES,
+    ) -> None:
+        self.path = path
+        self.slot_count = slot_count
+        self.group_count = group_count
+        self._groups_at = layout.HEADER_BYTES
+        self._slots_at = self._groups_at + group_count * GROUP.itemsize
+        self._samples_at = self._slots_at + slot_count * SLOT.itemsize
+        self._values_at = self._samples_at + 2 * layout.SAMPLE_BYTES
+        self._values_bytes = layout.align8(values_bytes)
+        size = self._values_at + self._values_bytes
+        self._map = _make_file(path, size)
+        self._q = memoryview(self._map).cast("q")  # single eight-byte stores
+        self._groups_used = 0
+        self._values_used = 8  # id 0 means "no value"
+        self._interned: dict[tuple[int, bytes], int] = {}
+        # Re-entrant: a signal handler may issue a collective while its thread is in here.
+        self._lock = threading.RLock()
+        self._write_header(identity, size)
+
+    def _write_header(self, identity: RingIdentity, size: int) -> None:
+        header = np.zeros((), HEADER)
+        header["version"] = layout.VERSION
+        header["header_bytes"] = layout.HEADER_BYTES
+        header["slot_bytes"] = SLOT.itemsize
+        header["slot_count"] = self.slot_count
+        header["group_bytes"] = GROUP.itemsize
+        header["group_count"] = self.group_count
+        header["groups_offset"] = self._groups_at
+        header["slots_offset"] = self._slots_at
+        header["samples_offset"] = self._samples_at
+        header["sample_bytes"] = layout.SAMPLE_BYTES
+        header["values_offset"] = self._values_at
+        header["values_bytes"] = self._values_bytes
+        header["file_bytes"] = size
+        for name in RingIdentity.__slots__:
+            value = getattr(identity, name)
+            header[name] = (
+                value.encode()[: HEADER[name].itemsize] if isinstance(value, str) else value
+            )
+        header["created_ns"] = header["heartbeat_ns"] = time.time_ns()
+        header["values_used"] = self._values_used
+        header["ready"] = 1
+        raw = header.tobytes()
+        self._map[8 : len(raw)] = raw[8:]
+        self._map[:8] = layout.MAGIC  # last: a file without it is not yet a ring
+
+    # -- interned values ---------------------------------------------------------------------
+
+    def intern(self, kind: ValueKind, value: bytes) -> int:
+        """The id of a value, writing it on first sight; 0 once the area is full."""
+        key = (kind, value)
+        known = self._interned.get(key)
+        if known is not None:
+            return known
+        with self._lock:
+            start = self._values_used
+            end = layout.align8(start + layout.VALUE_HEADER.size + len(value))
+            if end > self._values_bytes:
+                self._q[_VALUES_REFUSED] += 1
+                return 0
+            at = self._values_at + start
+            layout.VALUE_HEADER.pack_into(self._map, at, len(value), kind)
+            at += layout.VALUE_HEADER.size
+            self._map[at : at + len(value)] = value
+            self._values_used = end
+            self._q[_VALUES_USED] = end  # the value counts from this store on
+            identifier = start // 8
+            self._interned[key] = identifier
+            return identifier
+
+    def text(self, value: str) -> int:
+        """Intern a text."""
+        return self.intern(ValueKind.TEXT, value.encode("utf-8", "replace"))
+
+    @property
+    def values_full(self) -> bool:
+        """Whether new values are no longer taken."""
+        return self._q[_VALUES_REFUSED] > 0
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def add_group(
+        self,
+        name: str,
+        desc: str,
+        ranks: Sequence[int],
+        backend: str,
+        epoch: int,
+        group_rank: int,
+        *,
+        observable: bool,
+    ) -> int:
+        """Enter a process group; returns its index + 1, or 0 when the table is full."""
+        name_id, desc_id, backend_id = self.text(name), self.text(desc), self.text(backend)
+        ranks_id = self.intern(ValueKind.RANKS, np.asarray(ranks, dtype="<i4").tobytes())
+        with self._lock:
+            index = self._groups_used
+            if index >= self.group_count:
+                _U4.pack_into(self._map, header_offset("groups_refused"), 1)
+                return 0
+            entry = np.zeros((), GROUP)
+            entry["name"], entry["desc"], entry["ranks"] = name_id, desc_id, ranks_id
+            entry["backend"], entry["epoch"] = backend_id, epoch
+            entry["size"], entry["group_rank"] = len(ranks), group_rank
+            entry["created_ns"] = time.time_ns()
+            entry["completed"] = entry["started"] = 0 if observable else -1
+            raw = entry.tobytes()
+            at = self._groups_at + index * GROUP.itemsize
+            self._map[at + 4 : at + GROUP.itemsize] = raw[4:]
+            _U4.pack_into(self._map, at, 1)
+            self._groups_used = index + 1
+            _U4.pack_into(self._map, header_offset("groups_used"), index + 1)
+            return index + 1
+
+    def group_cell(self, group: int, field: str) -> int:
+        """Index of a group's eight-byte counter for `set_cell` (``group`` as from `add_group`)."""
+        at = self._groups_at + (group - 1) * GROUP.itemsize + layout.group_offset(field)
+        return at // 8
+
+    def set_cell(self, cell: int, value: int) -> None:
+        """Store one signed eight-byte counter."""
+        self._q[cell] = value
+
+    # -- records -----------------------------------------------------------------------------
+
+    def slot_at(self, record_id: int) -> int:
+        """Byte offset of the slot a record lives in."""
+        return self._slots_at + ((record_id - 1) % self.slot_count) * 128
+
+    def write_record(self, record_id: int, *fields: int) -> None:
+        """Write one record; ``fields`` are those of `SLOT` after ``record_id``, less ``commit``."""
+        SLOT_FORMAT.pack_into(self._map, self.slot_at(record_id), record_id, *fields, record_id)
+        self._q[_LAST_RECORD] = record_id
+
+    def set_record(self, record_id: int, *, state: int, flags: int, completed_ns: int) -> None:
+        """Update a record's state, unless its slot already belongs to a newer one."""
+        at = self.slot_at(record_id)
+        if self._q[at // 8] != record_id:
+            return
+        self._q[(at + layout.SLOT_COMPLETED_OFFSET) // 8] = completed_ns
+        self._q[(at + layout.SLOT_STATE_OFFSET) // 8] = state | flags << 32
+
+    def count_dropped(self) -> None:
+        """One record could not be written."""
+        self._q[_DROPPED] += 1
+
+    # -- process -----------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """The watcher thread is alive and got the GIL."""
+        self._q[_HEARTBEAT_NS] = time.time_ns()
+        self._q[_HEARTBEAT_COUNT] += 1
+
+    def put_u4(self, field: str, value: int) -> None:
+        """Store a four-byte header field."""
+        _U4.pack_into(self._map, header_offset(field), value & 0xFFFFFFFF)
+
+    def put_i8(self, field: str, value: int) -> None:
+        """Store an eight-byte header field."""
+        self._q[header_offset(field) // 8] = value
+
+    def put_world(self, rank: int, world_size: int) -> None:
+        """Correct rank and world size once they are known for certain."""
+        _I4.pack_into(self._map, header_offset("rank"), rank)
+        _I4.pack_into(self._map, header_offset("world_size"), world_size)
+
+    def set_phases(self, phases: Sequence[tuple[int, int, int]]) -> None:
+        """Store the open phases, outermost first, as (name id, detail id, since_ns)."""
+        kept = phases[-layout.PHASE_DEPTH :]
+        for index, (name, detail, since_ns) in enumerate(kept):
+            struct.pack_into("=IIq", self._map, _PHASES + index * 16, name, detail, since_ns)
+        self.put_u4("phase_count", len(kept))
+
+    def write_sample(self, text: bytes) -> None:
+        """Publish the newest stacks of all threads (two buffers; odd or even generation)."""
+        generation = self._q[_SAMPLE_GENERATION] + 1
+        at = self._samples_at + (generation & 1) * layout.SAMPLE_BYTES
+        body = text[: layout.SAMPLE_BYTES - 4]
+        self._map[at + 4 : at + 4 + len(body)] = body
+        _U4.pack_into(self._map, at, len(body))
+        self._q[_SAMPLE_GENERATION] = generation
+        self._q[_SAMPLE_NS] = time.time_ns()
+
+    def record_exit(self, kind: layout.ExitKind, code: int) -> None:
+        """Say how the process is ending; the first word stands."""
+        if self._q[header_offset("exit_ns") // 8]:
+            return
+        _U4.pack_into(self._map, header_offset("exit_kind"), kind)
+        _I4.pack_into(self._map, header_offset("exit_code"), code)
+        self.put_i8("exit_ns", time.time_ns())
+
+    def record_exception(self, value: bytes, *, replace: bool = False) -> None:
+        """Keep an uncaught exception (JSON); the first stands unless ``replace``."""
+        if self._q[header_offset("exception_ns") // 8] and not replace:
+            return
+        self.put_u4("exception", self.intern(ValueKind.EXCEPTION, value))
+        self.put_i8("exception_ns", time.time_ns())
+
+
+def _make_file(path: Path, size: int) -> mmap.mmap:
+    """Create the file with all its blocks reserved and map it; leaves nothing behind on failure."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        return mmap.mmap(descriptor, size)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,76 @@
+"""A look at a process from outside: is it there, and what state is it in?
+
+Only meaningful on the same machine, in the same pid namespace and since the same boot; otherwise
+everything is unknown rather than wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "disk-sleep",
+    "T": "stopped",
+    "t": "stopped",
+    "Z": "zombie",
+    "X": "gone",
+    "I": "sleeping",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLook:
+    """What was seen; ``alive`` None: cannot be known from here."""
+
+    alive: bool | None = None
+    state: str | None = None
+    cpu_ticks: int = 0
+    """User and system time used so far, in clock ticks."""
+    exit_code: int | None = None
+    """Wait status of a zombie, as the kernel keeps it."""
+
+
+def look_at(*, pid: int, start_ticks: int, boot_id: str, pid_namespace: int) -> ProcessLook:
+    """Look at the process that once said this of itself."""
+    if not is_here(boot_id, pid_namespace):
+        return ProcessLook()
+    fields = _stat(pid)
+    if fields is None or (start_ticks and int(fields[19]) != start_ticks):
+        return ProcessLook(alive=False, state="gone")
+    state = _STATES.get(fields[0], "running")
+    ticks = int(fields[11]) + int(fields[12])
+    if state in ("zombie", "gone"):
+        status = int(fields[49]) if len(fields) > 49 else 0
+        return ProcessLook(alive=False, state=state, cpu_ticks=ticks, exit_code=status)
+    return ProcessLook(alive=True, state=state, cpu_ticks=ticks)
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 if it is gone."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else 0
+
+
+def is_here(boot_id: str, pid_namespace: int) -> bool:
+    """Whether pids of that boot and namespace mean anything to this process."""
+    try:
+        return (
+            Path("/proc/sys/kernel/random/boot_id").read_text().strip() == boot_id
+            and os.stat("/proc/self/ns/pid").st_ino == pid_namespace
+        )
+    except OSError:
+        return False
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of ``/proc/<pid>/stat`` after the command name."""
+    try:
+        raw = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        fields = raw[raw.rindex(")") + 2 :].split()
+        return fields if len(fields) > 20 else None
+    except (OSError, ValueError):
+        return None

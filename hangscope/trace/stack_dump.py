@@ -1,0 +1,70 @@
+"""Thread stacks as text: the recorder's own samples, and what faulthandler writes."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace.model import Frame, Stack, ThreadStack
+
+_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
+_THREAD = re.compile(r"^(?:Current thread|Thread) (?P<ident>0x[0-9a-f]+)[^\n]*:$")
+
+
+def parse_sample(text: str, at_ns: int) -> tuple[ThreadStack, ...]:
+    """Stacks out of a ring's sample area (see ``hangscope.recording.samples``)."""
+    threads: list[ThreadStack] = []
+    name, is_main = "", False
+    frames: list[Frame] = []
+
+    def close() -> None:
+        if frames:
+            threads.append(ThreadStack(name, is_main, tuple(frames), at_ns, "sample"))
+
+    for line in text.split("\n"):
+        if line.startswith("T "):
+            close()
+            _, kind, _, name = (line.split(" ", 3) + ["", "", ""])[:4]
+            is_main, frames = kind == "main", []
+        elif line.startswith("F "):
+            number, _, rest = line[2:].partition("\x00")
+            function, _, filename = rest.partition("\x00")
+            frames.append(Frame(function, filename, int(number) if number.isdigit() else 0))
+    close()
+    return tuple(threads)
+
+
+def parse_faulthandler(text: str, at_ns: int, main_name: str = "") -> tuple[ThreadStack, ...]:
+    """The newest dump in a faulthandler file; it lists the main thread last.
+
+    The dumps of a file stand one after another; the last begins at the last thread that is not
+    followed by others, found by the repetition of the first thread's header.
+    """
+    blocks: list[tuple[str, list[Frame]]] = []
+    for line in text.split("\n"):
+        thread = _THREAD.match(line)
+        if thread:
+            blocks.append((thread["ident"], []))
+            continue
+        frame = _FRAME.match(line)
+        if frame and blocks:
+            number = frame["line"]
+            blocks[-1][1].append(
+                Frame(frame["name"], frame["file"], int(number) if number.isdigit() else 0)
+            )
+    newest: dict[str, Stack] = {}
+    for ident, frames in blocks:
+        newest.pop(ident, None)
+        if frames:
+            newest[ident] = tuple(frames)
+    # The main thread is the oldest thread state, and faulthandler walks from the newest.
+    idents = list(newest)
+    return tuple(
+        ThreadStack(
+            main_name or "MainThread" if ident == idents[-1] else ident,
+            ident == idents[-1],
+            newest[ident],
+            at_ns,
+            "signal",
+        )
+        for ident in idents
+    )
