@@ -27,7 +27,9 @@ def is_member(group: dist.ProcessGroup | None) -> bool:
     """Whether this rank belongs to ``group``; only meaningful once `is_ready`."""
     import torch.distributed as dist
 
-    return group is not dist.GroupMember.NON_GROUP_MEMBER and dist.get_rank(group) >= 0
+    if isinstance(group, int):  # GroupMember.NON_GROUP_MEMBER, what new_group gives outsiders
+        return False
+    return dist.get_rank(group) >= 0
 
 
 def ready(what: str, group: dist.ProcessGroup | None = None) -> bool:

@@ -106,6 +106,8 @@ class Outcome:
     """This member came after the others had given up."""
     store_error: str = ""
     waited_s: float = 0.0
+    generation: int = -1
+    """The number of this meeting: the same for everybody who met in it."""
 
 
 class _Progress:
@@ -194,14 +196,16 @@ def _attend(
     if store.add(f"{key}/count", 1) == len(circle.ranks):
         verdict = _decide(circle, key, _met(circle, key, compare))
     else:
-        verdict = _await(circle, key, began + timeout_s, clock, sleep)
-        if verdict is None:
-            verdict = _judge(circle, key, site, clock, sleep)
+        verdict = _await(circle, key, began + timeout_s, clock, sleep) or _judge(
+            circle, key, site, clock, sleep
+        )
     waited = clock() - began
     if verdict.get("met"):
         _tidy(circle, generation, progress)
         said = {text: tuple(expand(ranks)) for text, ranks in verdict.get("said", {}).items()}
-        return Outcome(True, arrived=circle.ranks, said=said, waited_s=waited)
+        return Outcome(
+            True, arrived=circle.ranks, said=said, waited_s=waited, generation=generation
+        )
     missing = tuple(expand(verdict["missing"]))
     late = circle.me in missing
     if late and verdict.get("site") != site:

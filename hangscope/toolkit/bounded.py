@@ -1,0 +1,41 @@
+"""Run something that may block for ever, and stop waiting for it in time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class TookTooLong(Exception):  # noqa: N818 - reads as what happened
+    """The call was still running when its time was up; its thread is left behind."""
+
+
+def bounded(call: Callable[[], T], timeout_s: float, name: str) -> T:
+    """Run ``call`` in a thread of its own, and return its result or raise its exception.
+
+    Some calls (making a communicator, tearing one down) block in C++ without heeding any timeout;
+    only another thread can go on. The thread is a daemon, so it does not keep the process alive.
+
+    Raises:
+        TookTooLong: ``timeout_s`` seconds passed.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # handed to the caller below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name=f"hangscope-{name}", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        raise TookTooLong(name)
+    if errors:
+        raise errors[0]
+    return results[0]
