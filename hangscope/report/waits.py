@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hangscope.diagnosis.model import Diagnosis, WaitEdge
+from hangscope.trace.model import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ def bundles(edges: Iterable[WaitEdge]) -> tuple[Bundle, ...]:
     return tuple(sorted(joined, key=lambda b: (-len(b.waiters), b.waiters, b.group, b.seq)))
 
 
-def group_labels(diagnosis: Diagnosis) -> dict[str, str]:
+def group_labels(diagnosis: Diagnosis, trace: Trace | None = None) -> dict[str, str]:
     """Group names as they stand in the graph to the labels people use."""
-    return {f.group.name: f.group.label for f in diagnosis.findings if f.group is not None}
+    labels = {g.name: g.label for g in trace.groups} if trace is not None else {}
+    labels.update((f.group.name, f.group.label) for f in diagnosis.findings if f.group is not None)
+    return labels

@@ -1,0 +1,294 @@
+"""The picture of the moment a job parted: a few rows, a few steps, and the wait after them.
+
+A hang lasts minutes while a step lasts milliseconds, so one linear axis shows either the steps or
+the wait. The axis here breaks once: linear up to shortly after the divergence, and all the waiting
+squeezed into the strip behind the break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hangscope.diagnosis.model import Diagnosis, Finding, RankReport
+from hangscope.report.palette import KINDS, kind_of
+from hangscope.report.spans import End, Spans, spans
+from hangscope.report.words import duration
+from hangscope.trace.model import Flag, Trace
+
+WIDTH, LEFT, ROW, BAR, THIN = 960.0, 92.0, 24.0, 15.0, 5.0
+_BREAK = 0.70
+_STEPS = 14
+_ROWS = 24
+_BARS_PER_ROW = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One operation (or one absence), in picture coordinates."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    """A key of `palette.KINDS`, ``"open"`` for an unfinished operation, ``"absent"``."""
+    text: str
+    label: str = ""
+    label_x: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One rank."""
+
+    rank: int
+    y: float
+    role: str
+    state: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark on the time axis."""
+
+    x: float
+    text: str
+    end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The whole picture."""
+
+    rows: tuple[Row, ...]
+    ticks: tuple[Tick, ...]
+    parted_x: float
+    break_x: float | None
+    height: float
+    kinds: tuple[tuple[str, str], ...]
+    """(kind, word) of every kind of operation that is drawn, for the legend."""
+    left_out: int
+    """How many ranks of the job are not drawn."""
+
+
+def timeline(diagnosis: Diagnosis, trace: Trace) -> Timeline | None:
+    """The picture around the first finding, or around the end where nothing was found."""
+    if not len(trace.records):
+        return None
+    timing = spans(trace)
+    finding = diagnosis.findings[0] if diagnosis.findings else None
+    group = _group_index(trace, finding)
+    ranks = _chosen(diagnosis, trace, finding)
+    parted = _parted_ns(trace, timing, finding, group, ranks)
+    axis = _Axis(*_window(trace, timing, group, ranks, parted), timing.last_ns)
+    reports = {r.rank: r for r in diagnosis.ranks}
+    seen: dict[str, None] = {}
+    rows = tuple(
+        _row(i, rank, reports.get(rank), trace, timing, axis, group, finding, seen)
+        for i, rank in enumerate(ranks)
+    )
+    world = max(diagnosis.world_size or 0, len(trace.ranks), len(ranks))
+    return Timeline(
+        rows=rows,
+        ticks=axis.ticks(parted),
+        parted_x=axis.x(parted),
+        break_x=axis.break_x,
+        height=len(ranks) * ROW + 44,
+        kinds=tuple((k, KINDS[k][1]) for k in KINDS if k in seen),
+        left_out=world - len(ranks),
+    )
+
+
+class _Axis:
+    """Time to picture: linear to the knee, then everything else squeezed behind a break."""
+
+    def __init__(self, left: int, knee: int, last: int) -> None:
+        self.left, self.last = left, max(last, left + 1)
+        self.broken = self.last - knee > (knee - left) // 2
+        self.knee = knee if self.broken else self.last
+        self.span = WIDTH - LEFT - 8
+        self.break_x = LEFT + self.span * (_BREAK + 0.01) if self.broken else None
+
+    def x(self, t: int) -> float:
+        t = min(max(t, self.left), self.last)
+        if not self.broken:
+            return LEFT + self.span * (t - self.left) / (self.last - self.left)
+        if t <= self.knee:
+            return LEFT + self.span * _BREAK * (t - self.left) / max(1, self.knee - self.left)
+        tail = (t - self.knee) / max(1, self.last - self.knee)
+        return LEFT + self.span * (_BREAK + 0.02 + (1 - _BREAK - 0.02) * tail)
+
+    def ticks(self, parted: int) -> tuple[Tick, ...]:
+        ticks = [Tick(self.x(parted), "0")]
+        step = _round_step((parted - self.left) / 3e9)
+        for i in (1, 2, 3):
+            at = parted - int(i * step * 1e9)
+            if at >= self.left and self.x(parted) - self.x(at) > 40:
+                ticks.append(Tick(self.x(at), f"−{_age(i * step, step)}"))
+        ticks.append(Tick(self.x(self.last), f"+{duration((self.last - parted) / 1e9)}", end=True))
+        return tuple(ticks)
+
+
+def _age(seconds: float, step: float) -> str:
+    """All ticks of an axis in the unit that suits the distance between them."""
+    return f"{seconds * 1e3:g} ms" if 0.0005 < step < 0.5 else duration(seconds)
+
+
+def _round_step(seconds: float) -> float:
+    """The largest 1, 2 or 5 × 10ⁿ that is not above `seconds`."""
+    if seconds <= 0:
+        return 1.0
+    scale = 10.0 ** np.floor(np.log10(seconds))
+    return float(max(m * scale for m in (1, 2, 5) if m * scale <= seconds * 1.0001))
+
+
+def _group_index(trace: Trace, finding: Finding | None) -> int | None:
+    if finding is None or finding.group is None:
+        return None
+    candidates = [
+        i
+        for i, g in enumerate(trace.groups)
+        if g.name == finding.group.name and (not g.ranks or g.ranks == finding.group.ranks)
+    ]
+    return candidates[-1] if candidates else None
+
+
+def _chosen(diagnosis: Diagnosis, trace: Trace, finding: Finding | None) -> list[int]:
+    """The ranks to draw: all of a small job, else culprits and a few of each side."""
+    everyone = sorted(set(trace.ranks) | {r.rank for r in diagnosis.ranks})
+    if len(everyone) <= _ROWS:
+        return everyone
+    order: dict[int, None] = {}
+    if finding is not None:
+        order.update(dict.fromkeys(finding.culprits[:8]))
+        for side in finding.sides:
+            order.update(dict.fromkeys(side.ranks[:4]))
+        for culprit in finding.culprits[:4]:
+            near = [r for r in everyone if abs(r - culprit) <= 2]
+            order.update(dict.fromkeys(near))
+    order.update(dict.fromkeys(everyone))
+    return sorted(list(order)[: _ROWS if finding is None else 16])
+
+
+def _parted_ns(
+    trace: Trace, timing: Spans, finding: Finding | None, group: int | None, ranks: Sequence[int]
+) -> int:
+    """When the first rank issued what was never completed."""
+    if finding is None:
+        return timing.last_ns
+    records = trace.records
+    hit = np.isin(records["rank"], ranks) & (timing.start_ns > 0)
+    if group is not None and finding.seq is not None:
+        at = hit & (records["group"] == group) & (records["collective_seq"] == finding.seq)
+        at &= (records["flags"] & int(Flag.P2P)) == 0
+        if at.any():
+            return int(timing.start_ns[at].min())
+    if finding.began_ns:
+        return finding.began_ns
+    still = hit & (timing.end == End.OPEN)
+    return int(timing.start_ns[still].min()) if still.any() else timing.last_ns
+
+
+def _window(
+    trace: Trace, timing: Spans, group: int | None, ranks: Sequence[int], parted: int
+) -> tuple[int, int]:
+    """(left edge, knee): the last few operations before the divergence and a little after it."""
+    records = trace.records
+    before = (timing.start_ns > 0) & (timing.start_ns < parted)
+    if group is not None and (before & (records["group"] == group)).any():
+        before &= records["group"] == group
+    left = parted
+    for rank in ranks:
+        starts = np.sort(timing.start_ns[before & (records["rank"] == rank)])
+        if len(starts):
+            left = min(left, max(int(starts[-min(_STEPS, len(starts))]), left - 10**12))
+            break
+    if left >= parted:
+        left = parted - 10**9
+    return left - (parted - left) // 50, parted + (parted - left) // 8
+
+
+def _row(
+    index: int,
+    rank: int,
+    report: RankReport | None,
+    trace: Trace,
+    timing: Spans,
+    axis: _Axis,
+    group: int | None,
+    finding: Finding | None,
+    seen: dict[str, None],
+) -> Row:
+    y = 20 + index * ROW
+    records = trace.records
+    mine = records["rank"] == rank
+    visible = np.flatnonzero(mine & (timing.end_ns >= axis.left) & (timing.start_ns > 0))
+    if len(visible) > _BARS_PER_ROW:
+        visible = visible[-_BARS_PER_ROW:]
+    bars = []
+    for i in visible.tolist():
+        row = records[i]
+        start, end = int(timing.start_ns[i]), int(timing.end_ns[i])
+        signature = trace.signatures[row["signature"]] if row["signature"] >= 0 else None
+        op = signature.op if signature else "?"
+        seq = int(row["p2p_seq"] if row["flags"] & int(Flag.P2P) else row["collective_seq"])
+        label = trace.groups[row["group"]].label if row["group"] >= 0 else ""
+        is_open = timing.end[i] == End.OPEN
+        kind = "open" if is_open else kind_of(op)
+        main = group is None or row["group"] == group or is_open
+        x, right = axis.x(start), axis.x(end)
+        text = f"rank {rank}: {op} #{seq} in {label}, {duration((end - start) / 1e9)}"
+        if not is_open:
+            seen[kind] = None
+        bars.append(
+            Bar(
+                x,
+                y + (ROW - BAR) / 2 if main else y + ROW - THIN - 2,
+                max(right - x, 1.2),
+                BAR if main else THIN,
+                kind,
+                text + (" and still waiting" if is_open else ""),
+                f"{op} #{seq}" if is_open and right - x > 90 else "",
+                max(x + 5, (axis.break_x or 0) + 14),
+            )
+        )
+    role = report.role if report else "unknown"
+    absent = _absence(rank, report, finding, timing, visible, axis, y)
+    if absent is not None:
+        bars.append(absent)
+    return Row(rank, y, role, report.state if report else "unknown", tuple(bars))
+
+
+def _absence(
+    rank: int,
+    report: RankReport | None,
+    finding: Finding | None,
+    timing: Spans,
+    visible: np.ndarray[tuple[int], np.dtype[np.int64]],
+    axis: _Axis,
+    y: float,
+) -> Bar | None:
+    """The gap of a rank that issued nothing while others waited for it."""
+    if finding is None:
+        return None
+    side = next((s for s in finding.sides if rank in s.ranks and s.op is None), None)
+    if side is None or (timing.end[visible] == End.OPEN).any():
+        return None
+    start = int(timing.end_ns[visible].max()) if len(visible) else axis.left
+    what = side.activity or (report.exit or report.phase or report.state if report else "") or ""
+    x = axis.x(start) + 2
+    label_x = max(x + 5, (axis.break_x or 0) + 14)
+    return Bar(
+        x,
+        y + (ROW - BAR) / 2,
+        max(axis.x(axis.last) - x, 2),
+        BAR,
+        "absent",
+        f"rank {rank}: {what or 'nothing recorded'}",
+        what[:34],
+        label_x,
+    )

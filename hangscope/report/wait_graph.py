@@ -1,0 +1,206 @@
+"""The wait-for graph as boxes and arrows: ranks in the same position share a box.
+
+Causes stand on the right, and every box stands as many columns to the left as there are waits
+between it and a cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.report.ranks import named
+from hangscope.report.waits import Bundle, bundles
+from hangscope.report.words import operation
+
+_LIMIT = 24
+_CHAR, _HEIGHT, _GAP_X, _GAP_Y, _PAD = 7.6, 30.0, 190.0, 26.0, 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Ranks that wait for the same and are waited for by the same."""
+
+    ranks: tuple[int, ...]
+    label: str
+    culprit: bool
+    x: float
+    y: float
+    width: float
+    height: float = _HEIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """An SVG path from the waiting box to the one it waits on."""
+
+    path: str
+    label: str
+    label_x: float
+    label_y: float
+    anchor: str = "middle"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitGraph:
+    """The drawing, in pixels."""
+
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    width: float
+    height: float
+    left_out: int
+    """Boxes left out because there are too many to read."""
+
+
+def wait_graph(diagnosis: Diagnosis, labels: Mapping[str, str]) -> WaitGraph | None:
+    """The drawing of `diagnosis.wait_for`; None where nobody waits on anybody.
+
+    `labels` gives the names people use for groups (see `waits.group_labels`).
+    """
+    joined = bundles(diagnosis.wait_for)
+    if not joined:
+        return None
+    classes, edges = _condensed(joined)
+    shown = _nearest(classes, edges, diagnosis.culprits)
+    layers = _layers(shown, edges, classes, diagnosis.culprits)
+    boxes = _placed(classes, layers, diagnosis.culprits)
+    arrows = []
+    for (a, b), bundle in edges.items():
+        if a in boxes and b in boxes:
+            group = labels.get(bundle.group, bundle.group) or "default"
+            text = f"{operation(bundle.op or None, bundle.seq)} · {group}"
+            arrows.append(_arrow(boxes[a], boxes[b], text, (b, a) in edges))
+    return WaitGraph(
+        tuple(boxes.values()),
+        tuple(arrows),
+        max([b.x + b.width for b in boxes.values()] + [_text_end(a) for a in arrows]) + _PAD,
+        max(b.y + b.height for b in boxes.values()) + 20,
+        len(classes) - len(boxes),
+    )
+
+
+def _condensed(
+    joined: Sequence[Bundle],
+) -> tuple[list[tuple[int, ...]], dict[tuple[int, int], Bundle]]:
+    """Ranks in equal position as one class, and the waits between classes."""
+    position: dict[int, tuple[list[int], list[int]]] = {}
+    for i, bundle in enumerate(joined):
+        for rank in bundle.waiters:
+            position.setdefault(rank, ([], []))[0].append(i)
+        for rank in bundle.on:
+            position.setdefault(rank, ([], []))[1].append(i)
+    members: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for rank in sorted(position):
+        outward, inward = position[rank]
+        members.setdefault((tuple(outward), tuple(inward)), []).append(rank)
+    keys = list(members)
+    waiting: dict[int, list[int]] = {}
+    awaited: dict[int, list[int]] = {}
+    for c, (out, into) in enumerate(keys):
+        for i in out:
+            waiting.setdefault(i, []).append(c)
+        for i in into:
+            awaited.setdefault(i, []).append(c)
+    edges = {
+        (a, b): joined[i]
+        for i in range(len(joined))
+        for a in waiting.get(i, [])[:_LIMIT]
+        for b in awaited.get(i, [])[:_LIMIT]
+        if a != b
+    }
+    return [tuple(members[k]) for k in keys], edges
+
+
+def _nearest(
+    classes: Sequence[tuple[int, ...]],
+    edges: dict[tuple[int, int], Bundle],
+    culprits: Sequence[int],
+) -> list[int]:
+    """At most `_LIMIT` classes: those of culprits first, then the largest."""
+    guilty = set(culprits)
+    order = sorted(
+        range(len(classes)), key=lambda c: (not guilty & set(classes[c]), -len(classes[c]), c)
+    )
+    return order[:_LIMIT]
+
+
+def _layers(
+    shown: Sequence[int],
+    edges: dict[tuple[int, int], Bundle],
+    classes: Sequence[tuple[int, ...]],
+    culprits: Sequence[int],
+) -> dict[int, int]:
+    """Number of waits between each class and the nearest cause."""
+    inside = [(a, b) for a, b in edges if a in set(shown) and b in set(shown)]
+    waiting = {a for a, _ in inside}
+    roots = [c for c in shown if c not in waiting]
+    if not roots:
+        guilty = set(culprits)
+        roots = [c for c in shown if guilty & set(classes[c])] or list(shown[:1])
+    layer = dict.fromkeys(roots, 0)
+    frontier = list(roots)
+    while frontier:
+        reached = []
+        for a, b in inside:
+            if b in frontier and a not in layer:
+                layer[a] = layer[b] + 1
+                reached.append(a)
+        frontier = reached
+    deepest = max(layer.values(), default=0)
+    for c in shown:
+        layer.setdefault(c, deepest + 1)
+    return layer
+
+
+def _placed(
+    classes: Sequence[tuple[int, ...]], layers: dict[int, int], culprits: Sequence[int]
+) -> dict[int, Box]:
+    guilty = set(culprits)
+    columns: dict[int, list[int]] = {}
+    for c in sorted(layers, key=lambda c: classes[c]):
+        columns.setdefault(layers[c], []).append(c)
+    tallest = max(len(column) for column in columns.values())
+    boxes: dict[int, Box] = {}
+    x = _PAD
+    for layer in sorted(columns, reverse=True):
+        column = columns[layer]
+        texts = {c: named(classes[c], 26) for c in column}
+        width = max(len(t) for t in texts.values()) * _CHAR + 24
+        top = _PAD + (tallest - len(column)) * (_HEIGHT + _GAP_Y) / 2
+        for i, c in enumerate(column):
+            mark = bool(guilty & set(classes[c]))
+            y = top + i * (_HEIGHT + _GAP_Y)
+            boxes[c] = Box(classes[c], texts[c], mark, x, y, width)
+        x += width + _GAP_X
+    return boxes
+
+
+def _text_end(arrow: Arrow) -> float:
+    return arrow.label_x + len(arrow.label) * 6.4 * (1 if arrow.anchor == "start" else 0.5)
+
+
+def _arrow(a: Box, b: Box, label: str, both_ways: bool) -> Arrow:
+    """From `a` to `b`; bowed where the boxes share a column or point at each other."""
+    if a.x == b.x:  # same column: bows on the right, the one that goes up outside
+        down = a.y < b.y
+        side, reach = a.x + a.width, 44.0 if down else 96.0
+        y1, y2 = a.y + a.height / 2, b.y + b.height / 2
+        bow, nudge = side + reach, 8 if down else -8
+        path = (
+            f"M{side:.0f} {y1 + nudge:.0f}C{bow:.0f} {y1 + nudge:.0f}"
+            f" {bow:.0f} {y2 + nudge:.0f} {side:.0f} {y2 + nudge:.0f}"
+        )
+        y = (y1 + y2) / 2 + (14 if down else -6)
+        return Arrow(path, label, side + 0.75 * reach + 8, y, "start")
+    forward = a.x < b.x
+    x1, x2 = (a.x + a.width, b.x) if forward else (a.x, b.x + b.width)
+    y1, y2 = a.y + a.height / 2, b.y + b.height / 2
+    lift = (-8 if forward else 8) if both_ways else 0
+    middle = (x1 + x2) / 2
+    path = (
+        f"M{x1:.0f} {y1 + lift:.0f}C{middle:.0f} {y1 + lift:.0f}"
+        f" {middle:.0f} {y2 + lift:.0f} {x2:.0f} {y2 + lift:.0f}"
+    )
+    return Arrow(path, label, middle, (y1 + y2) / 2 + lift - 6)
