@@ -1,0 +1,143 @@
+"""One directory may hold several lives of a job: keep the newest, name the others.
+
+Rings and journals say which run and attempt they belong to. Dumps do not: two that claim the same
+rank and end at different times cannot come from one life, so their folders are kept apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from hangscope.trace.model import NONE, Fragment
+
+_SAME_MOMENT_NS = 60 * 10**9
+"""Two dumps of one rank whose last operations are closer than this are twins of one life."""
+
+
+def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """The fragments of the newest life, and one warning line per life that was left out."""
+    named = [f for f in fragments if _life(f) is not None]
+    dumps = [f for f in fragments if _is_dump(f) and _life(f) is None]
+    others = [f for f in fragments if not _is_dump(f) and _life(f) is None]
+    kept_named, left_named = _newest_run(named)
+    kept_dumps, left_dumps = _newest_folder(dumps)
+    return [*kept_named, *kept_dumps, *others], [*left_named, *left_dumps]
+
+
+def _is_dump(fragment: Fragment) -> bool:
+    return fragment.source.format.startswith("flight-recorder")
+
+
+def _life(fragment: Fragment) -> tuple[str, int] | None:
+    if fragment.facts.run_id is None and fragment.facts.attempt is None:
+        return None
+    return fragment.facts.run_id or "", fragment.facts.attempt or 0
+
+
+def last_sign(fragment: Fragment) -> int:
+    """The latest moment (ns since the epoch) of which the fragment speaks."""
+    facts = fragment.facts
+    latest = facts.heartbeat_ns
+    if facts.exit is not None:
+        latest = max(latest, facts.exit.at_ns)
+    if len(fragment.records):
+        latest = max(latest, int(fragment.records["created_ns"].max()))
+    if len(fragment.members):
+        latest = max(latest, int(fragment.members["enqueued_ns"].max()))
+    return latest or facts.observed_ns
+
+
+def _newest_run(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Of the newest run the newest attempt."""
+    lives: dict[tuple[str, int], list[Fragment]] = {}
+    for fragment in fragments:
+        life = _life(fragment)
+        if life is not None:
+            lives.setdefault(life, []).append(fragment)
+    if len(lives) <= 1:
+        return list(fragments), []
+    newest_of_run: dict[str, int] = {}
+    for (run, _), members in lives.items():
+        latest = max(last_sign(f) for f in members)
+        newest_of_run[run] = max(newest_of_run.get(run, 0), latest)
+    run = max(newest_of_run, key=lambda name: (newest_of_run[name], name))
+    attempt = max(number for name, number in lives if name == run)
+    notes = []
+    for (name, number), members in sorted(lives.items()):
+        if (name, number) != (run, attempt):
+            ranks = len({f.facts.rank for f in members if f.facts.rank != NONE})
+            what = f"attempt {number}" if name == run else f"run {name or '?'} attempt {number}"
+            folder = PurePath(members[0].source.path).parent
+            notes.append(
+                f"{folder}: also holds {what} of {_ranks(ranks)}; "
+                f"this report is about {f'run {run} ' if name != run else ''}attempt {attempt}"
+            )
+    return lives[(run, attempt)], notes
+
+
+@dataclass(slots=True)
+class _Folder:
+    path: str
+    fragments: list[Fragment] = field(default_factory=list)
+
+    def times(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for fragment in self.fragments:
+            rank = fragment.facts.rank
+            if rank != NONE:
+                found[rank] = max(found.get(rank, 0), last_sign(fragment))
+        return found
+
+
+def _newest_folder(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Folders of dumps that can be one life: no rank twice, unless at the same moment."""
+    folders: dict[str, _Folder] = {}
+    for fragment in fragments:
+        path = str(PurePath(fragment.source.path).parent)
+        folders.setdefault(path, _Folder(path)).fragments.append(fragment)
+    kept: list[Fragment] = []
+    notes: list[str] = []
+    taken: dict[int, int] = {}
+    newest_first = sorted(
+        folders.values(), key=lambda f: (-max(f.times().values(), default=0), f.path)
+    )
+    left: list[_Folder] = []
+    for folder in newest_first:
+        times = folder.times()
+        clash = [
+            rank
+            for rank, at in times.items()
+            if rank in taken and abs(taken[rank] - at) > _SAME_MOMENT_NS
+        ]
+        if clash:
+            left.append(folder)
+            continue
+        kept.extend(_one_per_rank(folder, notes))
+        taken.update(times)
+    notes.extend(
+        f"{folder.path}: holds older dumps of {_ranks(len(folder.times()))}; left out as another "
+        "attempt"
+        for folder in sorted(left, key=lambda f: f.path)
+    )
+    return kept, notes
+
+
+def _one_per_rank(folder: _Folder, notes: list[str]) -> list[Fragment]:
+    """Within one folder: twins stay, an older dump of the same rank goes."""
+    newest = folder.times()
+    kept = []
+    for fragment in folder.fragments:
+        at = newest.get(fragment.facts.rank)
+        if at is not None and at - last_sign(fragment) > _SAME_MOMENT_NS:
+            notes.append(
+                f"{fragment.source.path}: an older dump of rank {fragment.facts.rank}; left out"
+            )
+        else:
+            kept.append(fragment)
+    return kept
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"

@@ -1,0 +1,77 @@
+"""What a path says: the rank, the attempt, and a form of it that is fit to be shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from hangscope.trace import clean
+
+_SUFFIXES = re.compile(
+    r"(?:\.(?:gz|json|pickle|pkl|pt|bin|dump|trace|txt|log|out|err|stderr|stdout|dat))+$", re.I
+)
+_LABELLED_END = re.compile(r"(?:^|[^a-z])rank[_\-.]?(\d{1,7})$", re.I)
+_TRAILING = re.compile(r"(\d{1,7})$")
+_LABELLED = re.compile(r"(?:^|[^a-z])rank[_\-.]?(\d{1,7})(?![\w])|(?:^|[^a-z])rank(\d{1,7})_", re.I)
+_ATTEMPT = re.compile(r"^(?:attempt|restart|retry|try|generation|gen)[_\-.]?(\d{1,6})$", re.I)
+
+
+def shown(path: Path) -> str:
+    """The path as reports may print it: no control characters, no escape sequences."""
+    return clean.name(os.fsdecode(os.fsencode(str(path)))) or "?"
+
+
+def rank_of_dump(path: Path) -> int | None:
+    """The rank in a dump's name, or in the nearest folder's where the name has none.
+
+    The last number counts (``nccl_trace_rank_node-7_3``, ``_dump_3.json``), because host names in
+    front of it may hold numbers of their own; a number labelled as rank wins over a mere one.
+    """
+    stem = _SUFFIXES.sub("", path.name)
+    for pattern in (_LABELLED_END, _TRAILING, _LABELLED):
+        found = pattern.search(stem)
+        if found:
+            return _number(found)
+    for folder in list(path.parents)[:3]:
+        found = _LABELLED.search(folder.name) or re.fullmatch(r"(\d{1,7})", folder.name)
+        if found:
+            return _number(found)
+    return None
+
+
+def rank_of_log(path: Path) -> int | None:
+    """The rank in a log's name: only where it is labelled, or the name is nothing but a number.
+
+    torchrun writes ``<run id>/attempt_<n>/<local rank>/stderr.log``: a folder that is only a number
+    is a local rank there, which the caller must check against the number of nodes.
+    """
+    stem = _SUFFIXES.sub("", path.name)
+    found = _LABELLED_END.search(stem) or _LABELLED.search(stem)
+    if found:
+        return _number(found)
+    for folder in list(path.parents)[:2]:
+        found = _LABELLED.search(folder.name)
+        if found:
+            return _number(found)
+    return None
+
+
+def local_rank_of_log(path: Path) -> int | None:
+    """torchrun's layout: the folder directly above ``stdout.log`` or ``stderr.log``."""
+    if path.name in ("stderr.log", "stdout.log") and re.fullmatch(r"\d{1,4}", path.parent.name):
+        return int(path.parent.name)
+    return None
+
+
+def attempt_of(path: Path) -> int | None:
+    """The attempt that a folder's name on the path states (``attempt_1``)."""
+    for folder in path.parents:
+        found = _ATTEMPT.match(folder.name)
+        if found:
+            return int(found.group(1))
+    return None
+
+
+def _number(found: re.Match[str]) -> int:
+    return int(next(group for group in found.groups() if group is not None))

@@ -1,0 +1,132 @@
+"""Groups of a Flight Recorder dump: names, members, and whose counters ``pg_status`` holds.
+
+``pg_config`` is keyed by group name, ``pg_status`` by a number that is local to the rank and is not
+the name. Entries carry both and settle most of it; for groups without an entry the numeric order of
+both keys does (a heuristic that held on every real dump it was tried on).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from hangscope.trace import clean
+from hangscope.trace.model import NONE, Group
+
+MAX_GROUP_RANKS = 1 << 20
+MAX_GROUPS = 1 << 16
+MAX_RANK = (1 << 24) - 1
+
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(slots=True)
+class GroupTable:
+    """The groups of one dump while it is being read; `index` is keyed by (name, pg_id or None)."""
+
+    groups: list[Group]
+    by_name: dict[str, int]
+    by_pg_id: dict[str, int]
+
+    def add(self, name: str, desc: str = "", ranks: tuple[int, ...] = (), epoch: int = 0) -> int:
+        """Append a group and return its index."""
+        self.groups.append(Group(name=name, desc=desc, ranks=ranks, epoch=epoch))
+        index = len(self.groups) - 1
+        self.by_name[name] = index
+        return index
+
+
+def parse_ranks(value: Any) -> tuple[int, ...]:
+    """Global ranks from ``"[0, 1]"``, a list, a tuple or a list of strings; empty if unusable."""
+    if isinstance(value, str):
+        items: list[Any] = _NUMBER.findall(value[: 12 * MAX_GROUP_RANKS])
+    elif isinstance(value, (list, tuple)):
+        items = list(value[:MAX_GROUP_RANKS])
+    elif isinstance(value, (set, frozenset)):
+        items = sorted(v for v in value if isinstance(v, int))
+    else:
+        return ()
+    ranks = [clean.as_int(item, -1, low=0, high=MAX_RANK) for item in items]
+    if any(rank < 0 for rank in ranks) or len(set(ranks)) != len(ranks):
+        return ()
+    return tuple(ranks)
+
+
+def read_config(config: Any, rank: int) -> GroupTable:
+    """The groups of ``pg_config``.
+
+    Members that leave out the rank itself are unusable (native Gloo writes the last group's list,
+    or none at all), so they are dropped and the group's members stay unknown.
+    """
+    table = GroupTable([], {}, {})
+    for key, value in _config_items(config):
+        if not isinstance(value, Mapping):
+            value = {"ranks": value} if isinstance(value, (list, tuple)) else {}
+        name = clean.as_name(value.get("name", value.get("pg_name", key)), clean.as_name(key))
+        desc = clean.as_name(value.get("desc", value.get("description", "")))
+        ranks = parse_ranks(value.get("ranks", value.get("members", ())))
+        if rank != NONE and ranks and rank not in ranks:
+            ranks = ()
+        if not name and not ranks:
+            continue
+        if name in table.by_name or len(table.groups) >= MAX_GROUPS:
+            continue
+        table.add(name, desc, ranks)
+    return table
+
+
+def _config_items(config: Any) -> list[tuple[Any, Any]]:
+    if isinstance(config, Mapping):
+        return list(config.items())
+    if isinstance(config, (list, tuple)):  # a list of groups, each with its own name
+        return [(item.get("name", ""), item) for item in config if isinstance(item, Mapping)]
+    return []
+
+
+def match_status(status_keys: list[str], table: GroupTable) -> dict[str, int]:
+    """Group index per ``pg_status`` key.
+
+    Keys that entries have settled (``table.by_pg_id``) are taken from there; the rest by numeric
+    order of both keys, and only where that order agrees with everything already settled.
+    """
+    known = {key: table.by_pg_id[key] for key in status_keys if key in table.by_pg_id}
+    names = [group.name for group in table.groups]
+    if len(known) == len(status_keys):
+        return known
+    open_keys = [key for key in status_keys if key not in known]
+    taken = set(known.values())
+    open_groups = [i for i in range(len(names)) if i not in taken]
+    if len(open_keys) == 1 and len(open_groups) == 1:
+        return {**known, open_keys[0]: open_groups[0]}
+    if not all(key.isdigit() for key in status_keys):
+        # Another collector's keys: the names themselves.
+        for key in open_keys:
+            if key in table.by_name:
+                known[key] = table.by_name[key]
+        return known
+    numeric = [i for i in range(len(names)) if names[i].isdigit()]
+    keys = sorted(status_keys, key=int)
+    ordered = sorted(numeric, key=lambda i: int(names[i]))
+    return {**known, **_by_order(keys, ordered, known)}
+
+
+def _by_order(keys: list[str], ordered: list[int], known: Mapping[str, int]) -> dict[str, int]:
+    """Pair keys and groups between settled pairs wherever equally many lie on both sides."""
+    place = {group: i for i, group in enumerate(ordered)}
+    anchors = [(-1, -1)]
+    for i, key in enumerate(keys):
+        if key in known and known[key] in place:
+            j = place[known[key]]
+            if j < anchors[-1][1]:  # the order does not hold in this dump
+                return {}
+            anchors.append((i, j))
+    anchors.append((len(keys), len(ordered)))
+    found: dict[str, int] = {}
+    for (i0, j0), (i1, j1) in pairwise(anchors):
+        if i1 - i0 == j1 - j0:
+            for step in range(1, i1 - i0):
+                found[keys[i0 + step]] = ordered[j0 + step]
+    return found

@@ -1,0 +1,543 @@
+"""PyTorch Flight Recorder dumps, pickled or JSON, of every version and dialect, as fragments.
+
+Versions: none (a bare list of entries, torch 2.2), 1.x and 2.0 to 2.11; see the module's tests for
+one of each. Other collectors write the same tables with their own spellings: lists for tuples,
+strings for numbers, no frames, unfinished entries only, several ranks in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hangscope.trace import clean, operations
+from hangscope.trace.fr_columns import (
+    Entry,
+    Signatures,
+    Stacks,
+    bool_column,
+    int_column,
+    pick,
+    state_column,
+)
+from hangscope.trace.fr_groups import MAX_RANK, GroupTable, match_status, read_config
+from hangscope.trace.model import (
+    MEMBER_DTYPE,
+    NONE,
+    RECORD_DTYPE,
+    Flag,
+    Fragment,
+    RankFacts,
+    Records,
+    Source,
+    State,
+)
+from hangscope.trace.sniff import Unreadable
+
+MAX_ENTRIES = 5_000_000
+
+_WRAPPERS = ("dump", "trace", "data", "flight_recorder", "fr_trace", "nccl_trace", "comm_lib_trace")
+_MARKS = ("entries", "pg_config", "pg_status", "nccl_comm_state", "comm_lib_version")
+_RANK_KEYS = ("rank", "global_rank", "rank_id", "global_rank_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a document comes from: shown path, format, rank by file name, time of the file."""
+
+    path: str
+    format: str
+    rank: int | None = None
+    written_ns: int = 0
+
+
+def read_document(document: Any, origin: Origin) -> list[Fragment]:
+    """Fragments of one loaded dump; several where a collector put several ranks into one file.
+
+    Raises
+    ------
+    Unreadable
+        Where the document is no Flight Recorder dump; the text says what it is instead.
+    """
+    parts = _split(document, origin.rank)
+    return [_read_dump(dump, rank, origin) for rank, dump in parts]
+
+
+def _split(document: Any, rank: int | None) -> list[tuple[int | None, Any]]:
+    """Take wrappers off and tell (rank, dump) pairs apart."""
+    for _ in range(4):
+        if _is_dump(document):
+            return [(_own_rank(document, rank), document)]
+        if not isinstance(document, Mapping):
+            break
+        inner = next(
+            (document[k] for k in _WRAPPERS if isinstance(document.get(k), (dict, list))), None
+        )
+        if inner is None:
+            break
+        rank = _own_rank(document, rank)
+        document = inner
+    several = _several(document)
+    if several:
+        return several
+    raise Unreadable(_what_else(document))
+
+
+def _is_dump(document: Any) -> bool:
+    if isinstance(document, Mapping):
+        return any(key in document for key in _MARKS)
+    return (
+        isinstance(document, list)
+        and bool(document)
+        and isinstance(document[0], dict)
+        and ("profiling_name" in document[0] or "collective_seq_id" in document[0])
+    )
+
+
+def _several(document: Any) -> list[tuple[int | None, Any]]:
+    found: list[tuple[int | None, Any]] = []
+    if isinstance(document, Mapping):
+        inner = document.get("ranks")
+        items = (inner if isinstance(inner, Mapping) else document).items()
+        for key, value in items:
+            if _is_dump(value):
+                digits = clean.as_name(key).rsplit("_", 1)[-1].removeprefix("rank")
+                named = clean.as_int(digits, NONE, low=0, high=MAX_RANK)
+                found.append((_own_rank(value, None if named == NONE else named), value))
+    elif isinstance(document, list):
+        found = [
+            (_own_rank(value, None), value)
+            for value in document
+            if isinstance(value, Mapping) and _is_dump(value)
+        ]
+    return found
+
+
+def _own_rank(document: Any, default: int | None) -> int | None:
+    if isinstance(document, Mapping):
+        for key in _RANK_KEYS:
+            rank = clean.as_int(document.get(key), NONE, low=0, high=MAX_RANK)
+            if rank != NONE:
+                return rank
+    return default
+
+
+def _what_else(document: Any) -> str:
+    if isinstance(document, Mapping):
+        for key, value in document.items():
+            if "error" in clean.as_name(key).lower():
+                reason = clean.as_name(value)[:120]
+                return f"a placeholder instead of a dump ({clean.as_name(key)}: {reason})"
+        if not document:
+            return "an empty object, no Flight Recorder dump"
+        keys = ", ".join(clean.as_name(key) or "?" for key in list(document)[:4])
+        return f"no Flight Recorder dump (its keys are {keys[:100]})"
+    if isinstance(document, list):
+        return "an empty list, no Flight Recorder dump" if not document else _NO_DUMP
+    return f"no Flight Recorder dump (it holds a single {type(document).__name__})"
+
+
+_NO_DUMP = "no Flight Recorder dump (a list of something else)"
+
+
+def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
+    document: Mapping[str, Any] = dump if isinstance(dump, Mapping) else {"entries": dump}
+    raw_entries = document.get("entries")
+    if raw_entries is None:
+        raw_entries = []
+    if isinstance(raw_entries, Mapping):  # keyed by record id
+        raw_entries = list(raw_entries.values())
+    if not isinstance(raw_entries, (list, tuple)):
+        raise Unreadable(f"its entries are a {type(raw_entries).__name__}, not a list")
+    if len(raw_entries) > MAX_ENTRIES:
+        raise Unreadable(f"{len(raw_entries)} entries are more than any recorder holds")
+    entries: list[Entry] = [e for e in raw_entries if isinstance(e, dict)]
+    skipped = len(raw_entries) - len(entries)
+    if skipped and not entries and not document.get("pg_status"):
+        raise Unreadable("none of its entries is a record")
+    if rank is None:
+        rank = _rank_from_pairs(entries, document.get("pg_config"))
+    number = NONE if rank is None else rank
+
+    table = read_config(document.get("pg_config"), number)
+    group, epochs_note = _group_column(entries, table)
+    signatures, stacks = Signatures(), Stacks()
+    records = _records(entries, number, group, signatures, stacks, table)
+    version = clean.as_name(document.get("version"), "none" if isinstance(dump, list) else "")
+    native_gloo = _is_native_gloo(signatures, entries, document)
+    if native_gloo:
+        _settle_gloo(records, signatures)
+    members = _members(document.get("pg_status"), table, records, number, native_gloo)
+    warnings = [epochs_note] if epochs_note else []
+    if skipped:
+        warnings.append(f"{skipped} of its {len(raw_entries)} entries are no records; left out")
+    observed = _observed(document, records, origin.written_ns)
+    facts = RankFacts(
+        rank=number,
+        host=clean.as_name(document.get("hostname", document.get("host"))) or None,
+        pid=_optional_int(document.get("pid")),
+        local_rank=_optional_int(document.get("local_rank")),
+        world_size=_optional_int(document.get("world_size")),
+        observed_ns=observed,
+        dropped=skipped,
+        oldest_record_id=_oldest(records),
+        only_active=_only_active(records, members, native_gloo),
+    )
+    source = Source(
+        path=origin.path,
+        format=origin.format,
+        version=version or "none",
+        rank=rank,
+        records=len(records),
+        dropped=skipped,
+    )
+    return Fragment(
+        source=source,
+        facts=facts,
+        records=records,
+        members=members,
+        groups=tuple(table.groups),
+        signatures=tuple(signatures.table),
+        stacks=tuple(stacks.table),
+        warnings=tuple(warnings),
+    )
+
+
+def _optional_int(value: Any) -> int | None:
+    number = clean.as_int(value, NONE, low=0, high=1 << 31)
+    return None if number == NONE else number
+
+
+def _rank_from_pairs(entries: list[Entry], config: Any) -> int | None:
+    """The rank, where a point-to-point entry tells its place in a group whose members are known."""
+    table = read_config(config, NONE)
+    members = {g.name: g.ranks for g in table.groups if g.ranks}
+    for entry in entries[:20000]:
+        name = entry.get("profiling_name")
+        group = entry.get("process_group")
+        if not isinstance(name, str) or not isinstance(group, (list, tuple)) or not group:
+            continue
+        parsed = operations.parse(name)
+        own = parsed.src if parsed.op == "send" else parsed.dst if parsed.op == "recv" else NONE
+        ranks = members.get(clean.as_name(group[0]), ())
+        if 0 <= own < len(ranks):
+            return ranks[own]
+    return None
+
+
+def _group_column(entries: list[Entry], table: GroupTable) -> tuple[Any, str]:
+    """Group index per entry; fills ``table.by_pg_id`` and adds groups that only entries name."""
+    name_key = pick(entries, "process_group", "pg", "group", "pg_name") or ""
+    id_key = pick(entries, "pg_id", "group_id") or ""
+    cache: dict[Any, int] = {}
+
+    def resolve(pg: Any, pg_id: Any, entry: Entry) -> int:
+        number = clean.as_name(pg_id)
+        if isinstance(pg, (list, tuple)):
+            name = clean.as_name(pg[0]) if pg else ""
+            desc = clean.as_name(pg[1]) if len(pg) > 1 else ""
+        else:
+            name = clean.as_name(pg)
+            desc = clean.as_name(entry.get("pg_desc", entry.get("desc")))
+            if not name:
+                name = number or "0"
+        return _group_index(table, name, desc, number)
+
+    def index(entry: Entry) -> int:
+        pg, pg_id = entry.get(name_key), entry.get(id_key)
+        try:
+            known = cache.get((pg, pg_id))
+        except TypeError:  # lists in JSON
+            try:
+                key = (*pg, pg_id) if isinstance(pg, list) and len(pg) < 4 else None
+                known = cache.get(key) if key else None
+            except TypeError:
+                key, known = None, None
+            if known is None:
+                known = resolve(pg, pg_id, entry)
+                if key:
+                    cache[key] = known
+            return known
+        if known is None:
+            known = cache[(pg, pg_id)] = resolve(pg, pg_id, entry)
+        return known
+
+    column = np.fromiter(map(index, entries), np.int32, len(entries))
+    reborn = [g.name for g in table.groups if g.epoch]
+    note = ""
+    if reborn:
+        note = f"group {', '.join(sorted(set(reborn))[:3])} was made more than once; kept apart"
+    return column, note
+
+
+def _group_index(table: GroupTable, name: str, desc: str, pg_id: str) -> int:
+    """The group an entry names; the same name under a new ``pg_id`` is a group made again."""
+    by_id = table.by_pg_id.get(pg_id) if pg_id else None
+    if by_id is not None and table.groups[by_id].name == name:
+        return by_id
+    existing = table.by_name.get(name)
+    if existing is None:
+        index = table.add(name, desc)
+    else:
+        index = existing
+        group = table.groups[existing]
+        if pg_id and existing in table.by_pg_id.values():
+            index = table.add(name, desc or group.desc, group.ranks, group.epoch + 1)
+        elif desc and not group.desc:
+            table.groups[existing] = type(group)(
+                name=group.name, desc=desc, ranks=group.ranks, epoch=group.epoch
+            )
+    if pg_id:
+        table.by_pg_id[pg_id] = index
+    return index
+
+
+def _records(
+    entries: list[Entry],
+    rank: int,
+    group: Any,
+    signatures: Signatures,
+    stacks: Stacks,
+    table: GroupTable,
+) -> Records:
+    records = np.zeros(len(entries), RECORD_DTYPE)
+    if not entries:
+        return records
+    records["rank"] = rank
+    records["group"] = group
+    records["signature"] = signatures.column(entries)
+    records["stack"] = stacks.column(entries)
+    records["collective_seq"] = int_column(
+        entries, NONE, "collective_seq_id", "seq_id", "seq", "collective_seq"
+    )
+    records["p2p_seq"] = int_column(entries, 0, "p2p_seq_id", "p2p_seq")
+    records["op_id"] = int_column(entries, NONE, "op_id")
+    record_id = pick(entries, "record_id", "id")
+    records["record_id"] = (
+        int_column(entries, NONE, record_id) if record_id else np.arange(len(entries))
+    )
+    records["created_ns"] = _times(entries, "time_created")
+    records["started_ns"] = _times(entries, "time_discovered_started")
+    records["completed_ns"] = _times(entries, "time_discovered_completed")
+    records["thread"] = int_column(entries, 0, "thread_id")
+    records["timeout_ms"] = int_column(entries, 0, "timeout_ms")
+    records["state"] = state_column(entries)
+    done = (records["completed_ns"] > 0) & (records["state"] < State.COMPLETED)
+    records["state"][done] = State.COMPLETED
+    records["root"] = int_column(entries, NONE, "root", "root_rank")
+    records["peer"] = NONE
+    flags = np.zeros(len(entries), np.uint16)
+    retired = bool_column(entries, "retired")
+    if retired is not None:
+        flags[retired] |= np.uint16(Flag.RETIRED)
+    p2p = np.array([operations.is_p2p(s.op) for s in signatures.table], bool)[records["signature"]]
+    marked = bool_column(entries, "is_p2p")
+    batch = np.array([operations.is_batch(s.op) for s in signatures.table], bool)
+    is_batch = batch[records["signature"]]
+    if marked is not None:
+        p2p |= marked
+    _mark_batches(records, flags, p2p, is_batch)
+    records["flags"] = flags
+    if p2p.any():
+        _set_peers(records, signatures, table, rank)
+    return records
+
+
+def _times(entries: list[Entry], stem: str) -> Any:
+    """Nanoseconds since the epoch; dumps of torch 2.2 count microseconds, nulls are 0."""
+    name = pick(entries, f"{stem}_ns")
+    if name is not None:
+        values = [entry.get(name) or 0 for entry in entries]
+        try:
+            column = np.fromiter(values, np.int64, len(values))
+        except (TypeError, ValueError, OverflowError):
+            column = int_column(entries, 0, name)
+        return np.maximum(column, 0)
+    micro = int_column(entries, 0, f"{stem}_us")
+    return np.where((micro > 0) & (micro < (1 << 62) // 1000), micro * 1000, 0)
+
+
+def _mark_batches(records: Records, flags: Any, p2p: Any, batch: Any) -> None:
+    """Flag batches and their members.
+
+    Members are the operations of one group that share a counter with each other or with the
+    batch's own row behind them. A batch made only of point-to-point operations counts as one.
+    """
+    flags[batch] |= np.uint16(Flag.COALESCED_BATCH)
+    order = np.lexsort((np.arange(len(records)), records["group"]))
+    group, coll = records["group"][order], records["collective_seq"][order]
+    pair, p, b = records["p2p_seq"][order], p2p[order], batch[order]
+    if len(order) > 1:
+        same_group = group[1:] == group[:-1]
+        seq = np.where(p, pair, coll)
+        twins = ~b[1:] & ~b[:-1] & (p[1:] == p[:-1]) & (seq[1:] == seq[:-1])
+        # A row of the batch carries the same counters as its last member.
+        ends = b[1:] & ~b[:-1] & (coll[1:] == coll[:-1]) & (~p[:-1] | (pair[1:] == pair[:-1]))
+        known = coll[1:] != NONE
+        joined = same_group & known & (twins | ends)
+        linked = np.zeros(len(order), bool)
+        linked[1:] |= joined
+        linked[:-1] |= joined
+        member = linked & ~b
+        flags[order[member]] |= np.uint16(Flag.COALESCED_MEMBER)
+        pairs_only = np.zeros(len(order), bool)
+        pairs_only[1:] = same_group & ends & p[:-1]
+        p2p[order[pairs_only]] = True
+    flags[p2p] |= np.uint16(Flag.P2P)
+
+
+def _set_peers(records: Records, signatures: Signatures, table: GroupTable, rank: int) -> None:
+    """Global ranks of the other side, where the group's members are known."""
+    parsed = [operations.parse(s.raw) for s in signatures.table]
+    pairs = np.array([operations.is_p2p(p.op) and p.src + p.dst > -2 for p in parsed], bool)
+    rows = np.flatnonzero(pairs[records["signature"]])
+    known: dict[tuple[int, int], int] = {}
+    for row in rows.tolist():
+        key = (int(records["signature"][row]), int(records["group"][row]))
+        peer = known.get(key)
+        if peer is None:
+            group = table.groups[key[1]]
+            peer = known[key] = global_peer(
+                parsed[key[0]], group.ranks, rank, group.desc == "default_pg"
+            )
+        records["peer"][row] = peer
+
+
+def global_peer(
+    name: operations.OperationName, ranks: tuple[int, ...], rank: int, default_group: bool
+) -> int:
+    """The global rank of the other side of a pair; -1 for any source or unknown members.
+
+    Recorders write group ranks; some collectors write global ones, which shows where the rank's own
+    number is no possible place in the group.
+    """
+    own, other = (name.src, name.dst) if name.op == "send" else (name.dst, name.src)
+    if other < 0:
+        return NONE
+    if not ranks:
+        return other if default_group else NONE
+    local = other < len(ranks) and (own < 0 or (own < len(ranks) and ranks[own] == rank))
+    if local:
+        return ranks[other]
+    if other in ranks and (own < 0 or own == rank):
+        return other
+    return ranks[other] if other < len(ranks) else NONE
+
+
+def _is_native_gloo(signatures: Signatures, entries: list[Entry], document: Any) -> bool:
+    """Native Gloo never moves an entry beyond ``scheduled``; other writers name the states."""
+    if not entries or any(s.backend != "gloo" for s in signatures.table):
+        return False
+    config = document.get("pg_config")
+    usable = isinstance(config, Mapping) and any(clean.as_name(key) for key in config)
+    if usable:
+        return False
+    name = pick(entries, "state") or "state"
+    return all(entry.get(name) == "scheduled" for entry in entries)
+
+
+def _settle_gloo(records: Records, signatures: Signatures) -> None:
+    """Read what Gloo does say: a retired entry has finished; the rest cannot be seen."""
+    retired = (records["flags"] & Flag.RETIRED) != 0
+    records["state"][retired] = State.COMPLETED
+    records["flags"][~retired] |= np.uint16(Flag.UNOBSERVED)
+
+
+def _members(
+    status: Any, table: GroupTable, records: Records, rank: int, native_gloo: bool
+) -> Records:
+    """One row per group with counters in ``pg_status``."""
+    if not isinstance(status, Mapping):
+        return np.zeros(0, MEMBER_DTYPE)
+    counters = {clean.as_name(key): value for key, value in status.items()}
+    counters = {key: value for key, value in counters.items() if isinstance(value, Mapping)}
+    where = match_status(list(counters), table)
+    rows = []
+    for key, value in counters.items():
+        group = where.get(key)
+        if group is None:
+            continue
+        enqueued, started, completed = (
+            clean.as_int(value.get(f"last_{what}_collective", value.get(f"last_{what}")), NONE)
+            for what in ("enqueued", "started", "completed")
+        )
+        rows.append((group, *_counters(enqueued, started, completed, group, records, native_gloo)))
+    members = np.zeros(len(rows), MEMBER_DTYPE)
+    for row, (group, enqueued, started, completed, pairs) in zip(members, rows, strict=True):
+        row["rank"], row["group"] = rank, group
+        row["enqueued"], row["started"], row["completed"] = enqueued, started, completed
+        row["p2p_enqueued"] = pairs
+    return members
+
+
+def _counters(
+    enqueued: int, started: int, completed: int, group: int, records: Records, native_gloo: bool
+) -> tuple[int, int, int, int]:
+    """(enqueued, started, completed, p2p_enqueued) of one group.
+
+    ``pg_status`` keeps one counter for both kinds: the sequence number of the last work, be it a
+    collective or one half of a pair. Where the group's entries show pairs, only they can tell.
+    """
+    own = records[records["group"] == group]
+    none = 0  # the recorder's -1: nothing yet
+    pairs = int(own["p2p_seq"].max()) if len(own) else NONE
+    highest = int(own["collective_seq"].max()) if len(own) else NONE
+    if native_gloo and len(own):
+        # Gloo's counter also counts pairs, which it does not record; op_id holds the difference.
+        last = own[-1]
+        ahead = int(last["op_id"] - last["collective_seq"]) if last["op_id"] > 0 else 0
+        done = completed - ahead if completed > 0 else none
+        return highest, NONE, max(min(done, highest), 0), pairs
+    if len(own) and (pairs > 0 or (own["flags"] & Flag.P2P).any()):
+        last = own[-1]
+        if last["flags"] & Flag.P2P:
+            return highest, NONE, NONE, max(pairs, enqueued)
+        same = enqueued == highest
+        done = completed if same and completed <= highest else NONE
+        return highest, NONE, done, pairs
+    if enqueued <= 0 and highest > 0:  # counters that do not move: TORCH_NCCL_BLOCKING_WAIT
+        return highest, NONE, NONE, pairs
+    return (
+        max(enqueued, highest, none),
+        started if started >= 0 else NONE,
+        max(completed, none),
+        pairs,
+    )
+
+
+def _observed(document: Mapping[str, Any], records: Records, written_ns: int) -> int:
+    for key in ("dump_time_ns", "timestamp_ns", "time_ns"):
+        stamp = clean.as_int(document.get(key), 0, low=0)
+        if stamp:
+            return stamp
+    if len(records):
+        last = max(int(records[c].max()) for c in ("created_ns", "started_ns", "completed_ns"))
+        if last and not (0 <= written_ns - last <= 30 * 86400 * 10**9):
+            return last  # the file was copied later, or on a machine with another clock
+    return written_ns
+
+
+def _oldest(records: Records) -> int:
+    """1 for a recorder that has not wrapped (the Flight Recorder counts from 0)."""
+    ids = records["record_id"]
+    ids = ids[ids >= 0]
+    return int(ids.min()) + 1 if len(ids) else 0
+
+
+def _only_active(records: Records, members: Records, native_gloo: bool) -> bool:
+    """Whether the dump lists unfinished operations only.
+
+    Told by holes between the record ids, or by counters that know of finished work of which no
+    entry is left.
+    """
+    if native_gloo or (len(records) and (records["state"] == State.COMPLETED).any()):
+        return False
+    if not len(records):
+        return bool(len(members) and (members["enqueued"] > 0).any())
+    ids = records["record_id"]
+    holes = int(ids.max()) - int(ids.min()) + 1 > len(ids)
+    finished = bool(len(members) and (members["completed"] > 0).any())
+    return holes or (finished and int(ids.min()) > 0)

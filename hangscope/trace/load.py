@@ -1,0 +1,159 @@
+"""Whatever the cluster left behind, as one Trace: the way in for every command."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from hangscope.trace import file_names, sniff
+from hangscope.trace.attempts import keep_newest
+from hangscope.trace.load_file import Loaded, Task, read_task
+from hangscope.trace.merge import merge
+from hangscope.trace.model import Fragment, Trace
+
+Progress = Callable[[int, int], None]
+
+_SKIPPED_SUFFIXES = (".pyc", ".so", ".tmp", ".lock", ".pid", ".sock")
+_SKIPPED_FOLDERS = ("__pycache__", ".git", "node_modules")
+
+
+class NothingReadable(Exception):  # noqa: N818
+    """No file said anything; ``warnings`` holds one line per file that could not be used."""
+
+    def __init__(self, warnings: Sequence[str]) -> None:
+        self.warnings = tuple(warnings)
+        first = self.warnings[0] if self.warnings else "no file found"
+        more = f" (and {len(self.warnings) - 1} more)" if len(self.warnings) > 1 else ""
+        super().__init__(f"nothing readable: {first}{more}")
+
+
+def load_trace(
+    paths: Sequence[str | Path],
+    *,
+    progress: Progress | None = None,
+    now_ns: int | None = None,
+) -> Trace:
+    """Read run directories, dumps and logs of one job.
+
+    Parameters
+    ----------
+    paths:
+        Files and directories (searched through); ``"-"`` is a job log on standard input.
+    progress:
+        Called as ``progress(files_done, files_found)`` after every file.
+    now_ns:
+        The present, for `Trace.observed_ns` of live runs; the clock by default.
+
+    Raises
+    ------
+    NothingReadable
+        Where no file says anything. Its ``warnings`` name every file and its problem.
+    """
+    warnings: list[str] = []
+    tasks = _tasks(paths, warnings)
+    fragments: list[Fragment] = []
+    for done, loaded in enumerate(_read_all(tasks), start=1):
+        fragments.extend(loaded.fragments)
+        warnings.extend(loaded.warnings)
+        if progress is not None:
+            progress(done, len(tasks))
+    fragments = [f for f in fragments if _says_anything(f)]
+    if not fragments:
+        raise NothingReadable(warnings)
+    fragments, others = keep_newest(fragments)
+    trace = merge(fragments, warnings=[*warnings, *others])
+    return _with_time(trace, time.time_ns() if now_ns is None else now_ns)
+
+
+def _with_time(trace: Trace, now_ns: int) -> Trace:
+    from dataclasses import replace
+
+    live = any(facts.alive for facts in trace.ranks.values())
+    return replace(trace, live=live, observed_ns=now_ns if live else trace.observed_ns or now_ns)
+
+
+def _says_anything(fragment: Fragment) -> bool:
+    return bool(
+        len(fragment.records)
+        or len(fragment.members)
+        or fragment.claims
+        or fragment.groups
+        or fragment.facts.rank >= 0
+    )
+
+
+def _read_all(tasks: Sequence[Task]) -> Iterable[Loaded]:
+    for task in tasks:
+        yield read_task(task)
+
+
+def _tasks(paths: Sequence[str | Path], warnings: list[str]) -> list[Task]:
+    tasks: list[Task] = []
+    seen: set[tuple[int, int]] = set()
+    for path in paths:
+        if str(path) == "-":
+            tasks.append(Task(Path("-"), "standard input", sniff.Kind(sniff.LOG), standard=True))
+            continue
+        for file, explicit in _files(Path(path), warnings):
+            task = _task(file, explicit, seen, warnings)
+            if task is not None:
+                tasks.append(task)
+    return tasks
+
+
+def _files(path: Path, warnings: list[str]) -> Iterable[tuple[Path, bool]]:
+    """The file itself, or everything below a directory; hidden files and links to folders not."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        warnings.append(f"{file_names.shown(path)}: {_reason(error)}")
+        return
+    if not stat.S_ISDIR(mode):
+        yield path, True
+        return
+
+    def failed(error: OSError) -> None:
+        name = file_names.shown(Path(os.fsdecode(error.filename or path)))
+        warnings.append(f"{name}: {_reason(error)}")
+
+    for folder, folders, files in os.walk(path, onerror=failed):
+        folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS and f[0] != ".")
+        for name in sorted(files, key=_natural):
+            if name[0] != "." and not name.endswith(_SKIPPED_SUFFIXES):
+                yield Path(folder, name), False
+
+
+def _natural(name: str) -> tuple[int, str]:
+    """Shorter names first, so that rank 10 comes after rank 9."""
+    return len(name), name
+
+
+def _task(
+    path: Path, explicit: bool, seen: set[tuple[int, int]], warnings: list[str]
+) -> Task | None:
+    shown = file_names.shown(path)
+    try:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):
+            if explicit and stat.S_ISFIFO(info.st_mode):
+                return Task(path, shown, sniff.Kind(sniff.LOG), explicit=True)
+            warnings.append(f"{shown}: neither a file nor a directory")
+            return None
+        if (info.st_dev, info.st_ino) in seen:
+            return None
+        seen.add((info.st_dev, info.st_ino))
+        kind = sniff.sniff_file(path)
+    except OSError as error:
+        warnings.append(f"{shown}: {_reason(error)}")
+        return None
+    if kind.name in (sniff.EMPTY, sniff.UNKNOWN):
+        warnings.append(f"{shown}: {kind.why}")
+        return None
+    return Task(path, shown, kind, info.st_size, info.st_mtime_ns, explicit)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or type(error).__name__).lower()

@@ -1,0 +1,115 @@
+"""One file in, fragments or one warning line out. Never raises for what a file holds."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import orjson
+
+from hangscope.trace import clean, file_names, sniff
+from hangscope.trace.from_flight_recorder import Origin, read_document
+from hangscope.trace.model import Fragment
+from hangscope.trace.unpickle import load_checked, load_plain
+
+MAX_JSON_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One file to read; ``shown`` is its name as reports print it."""
+
+    path: Path
+    shown: str
+    kind: sniff.Kind
+    size: int = 0
+    written_ns: int = 0
+    explicit: bool = False
+    """Named by the user, not found in a directory."""
+    standard: bool = False
+    """Standard input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one file gave."""
+
+    fragments: tuple[Fragment, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def read_task(task: Task, *, isolated: bool = False) -> Loaded:
+    """Read one file, whatever its kind.
+
+    ``isolated``: this process has limits of its own, so a pickle need not be looked through first.
+    """
+    try:
+        fragments = _read(task, isolated)
+    except RecursionError:
+        return _failed(task, "nested too deeply")
+    except MemoryError:
+        return _failed(task, "needs more memory than there is")
+    except OSError as error:
+        return _failed(task, (error.strerror or type(error).__name__).lower())
+    except Exception as error:  # a damaged file may break a reader anywhere: one line, no traceback
+        return _failed(task, str(error) or type(error).__name__)
+    return Loaded(tuple(fragments))
+
+
+def _failed(task: Task, problem: str) -> Loaded:
+    return Loaded(warnings=(f"{task.shown}: {clean.name(problem[:300])}",))
+
+
+def _read(task: Task, isolated: bool) -> list[Fragment]:
+    kind = task.kind.name
+    if kind == sniff.RING:
+        from hangscope.trace.from_ring import read_ring
+
+        fragment = read_ring(task.path)
+        return [replace(fragment, source=replace(fragment.source, path=task.shown))]
+    if kind == sniff.JOURNAL:
+        from hangscope.trace.from_journal import read_journal
+
+        return [
+            replace(f, source=replace(f.source, path=task.shown)) for f in read_journal(task.path)
+        ]
+    if kind == sniff.LOG:
+        return _read_log(task)
+    origin = Origin(task.shown, kind, file_names.rank_of_dump(task.path), task.written_ns)
+    data = sniff.read_all(task.path, task.kind.gzipped)
+    if kind == sniff.PICKLE:
+        document = load_checked(data) if isolated else load_plain(data)
+        return read_document(document, origin)
+    return _read_json(task, data, origin)
+
+
+def _read_json(task: Task, data: bytes, origin: Origin) -> list[Fragment]:
+    if len(data) > MAX_JSON_BYTES:
+        raise sniff.Unreadable("a JSON file larger than any dump")
+    try:
+        document = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))
+    except orjson.JSONDecodeError as error:
+        if _is_json_lines(data):
+            return _read_log(task)
+        raise sniff.Unreadable(f"damaged or truncated JSON ({error.msg})") from None
+    return read_document(document, origin)
+
+
+def _is_json_lines(data: bytes) -> bool:
+    """A collector's log: one object a line, each with a text in it."""
+    first = data.lstrip()[: 1 << 20].split(b"\n", 1)[0]
+    try:
+        line = orjson.loads(first)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(line, dict) and any(k in line for k in ("log", "message", "msg", "text"))
+
+
+def _read_log(task: Task) -> list[Fragment]:
+    from hangscope.trace.from_job_log import read_job_log
+
+    if task.standard:
+        return read_job_log(sys.stdin.buffer, path=task.shown)
+    with sniff.open_stream(task.path, task.kind.gzipped) as stream:
+        return read_job_log(stream, path=task.shown, file=task.path)

@@ -1,0 +1,245 @@
+"""Fragments of many sources become one Trace.
+
+Groups are matched by name, members and epoch; tables are joined; what several sources say about
+one rank is put together field by field. Nothing here reads a file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.trace import operations
+from hangscope.trace.from_flight_recorder import global_peer
+from hangscope.trace.merge_facts import TRUST, merge_facts
+from hangscope.trace.merge_groups import GroupMatcher
+from hangscope.trace.merge_records import (
+    add_counters,
+    combine_rank,
+    merge_members,
+    settle_mixed_counters,
+)
+from hangscope.trace.model import (
+    MEMBER_DTYPE,
+    NONE,
+    RECORD_DTYPE,
+    Claim,
+    Flag,
+    Fragment,
+    Group,
+    RankFacts,
+    Records,
+    Signature,
+    Source,
+    Stack,
+    Trace,
+)
+
+DEFAULT_TIMEOUT_S = 120.0
+
+
+class _Tables:
+    """Joins the signature and stack tables of all fragments."""
+
+    def __init__(self) -> None:
+        self.signatures: dict[Signature, int] = {}
+        self.stacks: dict[Stack, int] = {}
+
+    def translate(self, fragment: Fragment, groups: npt.NDArray[np.int32], out: Records) -> None:
+        """Copy a fragment's rows into ``out`` with indexes into the common tables."""
+        rows = fragment.records
+        out[:] = rows
+        ids, stacks = self.signatures, self.stacks
+        signature = np.array([ids.setdefault(s, len(ids)) for s in fragment.signatures], np.int32)
+        # One more place at the end, so that index -1 stays -1.
+        stack = np.array([*(stacks.setdefault(s, len(stacks)) for s in fragment.stacks), NONE])
+        out["group"] = groups[rows["group"]]
+        out["signature"] = signature[rows["signature"]]
+        out["stack"] = stack[rows["stack"]]
+
+
+def merge(
+    fragments: Iterable[Fragment],
+    *,
+    warnings: Sequence[str] = (),
+    world_size: int | None = None,
+    timeout_s: float | None = None,
+) -> Trace:
+    """One job out of what its sources say; the order of the fragments does not matter.
+
+    Parameters
+    ----------
+    fragments:
+        Of one job and one attempt. Several may speak of the same rank.
+    warnings:
+        Put before those of the fragments.
+    world_size, timeout_s:
+        Where the caller knows better than the sources.
+    """
+    ordered = sorted(
+        fragments,
+        key=lambda f: (f.facts.rank, TRUST.get(f.source.format, 9), -len(f.records), f.source.path),
+    )
+    matcher = GroupMatcher(ordered)
+    facts = _facts_by_rank(ordered)
+    records, tables = _records(ordered, matcher)
+    world = world_size or _world_size(ordered, facts, matcher.groups, records)
+    signatures = list(tables.signatures)
+    groups = matcher.complete(world, records, signatures)
+    _resolve_peers(records, signatures, groups)
+    members = [_moved(f, matcher) for f in ordered if len(f.members)]
+    joined = merge_members(np.concatenate(members) if members else np.zeros(0, MEMBER_DTYPE))
+    joined = add_counters(settle_mixed_counters(joined, records), records)
+    sources, claims = _sources_and_claims(ordered, matcher)
+    timeouts = [f.timeout_s for f in ordered if f.timeout_s]
+    return Trace(
+        records=records,
+        members=joined,
+        groups=groups,
+        signatures=tuple(signatures),
+        stacks=tuple(tables.stacks),
+        ranks=_settle_only_active(facts, records),
+        claims=claims,
+        sources=sources,
+        warnings=_warnings(warnings, ordered),
+        world_size=world,
+        timeout_s=timeout_s or (max(timeouts) if timeouts else DEFAULT_TIMEOUT_S),
+        observed_ns=max((f.observed_ns for f in facts.values()), default=0),
+    )
+
+
+def _records(ordered: Sequence[Fragment], matcher: GroupMatcher) -> tuple[Records, _Tables]:
+    """All rows, sorted by rank, in one array; every fragment is copied once."""
+    tables = _Tables()
+    spoken = [f for f in ordered if len(f.records)]
+    total = sum(len(f.records) for f in spoken)
+    joined = np.zeros(total, RECORD_DTYPE)
+    spans: list[tuple[int, int, int]] = []
+    at = 0
+    for fragment in spoken:
+        end = at + len(fragment.records)
+        tables.translate(fragment, matcher.map_of(fragment), joined[at:end])
+        spans.append((fragment.facts.rank, at, end))
+        at = end
+    counts = Counter(rank for rank, _, _ in spans)
+    if max(counts.values(), default=0) <= 1:
+        return joined, tables
+    parts: list[Records] = []
+    for rank in dict.fromkeys(rank for rank, _, _ in spans):
+        own = [joined[a:b] for r, a, b in spans if r == rank] if counts[rank] > 1 else None
+        if own is None:
+            _, a, b = next(span for span in spans if span[0] == rank)
+            parts.append(joined[a:b])
+        else:
+            parts.append(combine_rank(own))
+    return np.concatenate(parts), tables
+
+
+def _moved(fragment: Fragment, matcher: GroupMatcher) -> Records:
+    rows = fragment.members.copy()
+    rows["group"] = matcher.map_of(fragment)[rows["group"]]
+    known: Records = rows[rows["group"] != NONE]
+    return known
+
+
+def _facts_by_rank(ordered: Sequence[Fragment]) -> dict[int, RankFacts]:
+    said: dict[int, list[tuple[str, RankFacts]]] = {}
+    for fragment in ordered:
+        if fragment.facts.rank != NONE:
+            said.setdefault(fragment.facts.rank, []).append(
+                (fragment.source.format, fragment.facts)
+            )
+    return {rank: merge_facts(said[rank]) for rank in sorted(said)}
+
+
+def _settle_only_active(
+    facts: Mapping[int, RankFacts], records: Records
+) -> Mapping[int, RankFacts]:
+    """An empty dump beside full ones is a full dump of a rank that did nothing."""
+    with_rows = set(np.unique(records["rank"]).tolist())
+    judged = [f.only_active for rank, f in facts.items() if rank in with_rows]
+    if not judged or any(judged):
+        return facts
+    return {
+        rank: replace(f, only_active=False) if f.only_active else f for rank, f in facts.items()
+    }
+
+
+def _world_size(
+    ordered: Sequence[Fragment],
+    facts: Mapping[int, RankFacts],
+    groups: Sequence[Group],
+    records: Records,
+) -> int | None:
+    """What the sources state, else what the highest rank anybody speaks of implies."""
+    stated = Counter(f.world_size for f in facts.values() if f.world_size)
+    named = set(facts)
+    for group in groups:
+        named.update(group.ranks)
+    for fragment in ordered:
+        for claim in fragment.claims:
+            named.update(claim.accused)
+    highest = max(named, default=NONE)
+    if stated:
+        common = max(stated.items(), key=lambda item: (item[1], item[0]))[0]
+        return max(common, highest + 1)
+    default = [len(g.ranks) for g in groups if g.desc == "default_pg" and g.ranks]
+    sizes = [g.size for g in groups if g.desc == "default_pg" and g.size]
+    known = max([*default, *sizes], default=0)
+    if known:
+        return max(known, highest + 1)
+    return highest + 1 if len(named) > 1 else None
+
+
+def _resolve_peers(
+    records: Records, signatures: Sequence[Signature], groups: Sequence[Group]
+) -> None:
+    """Peers of pairs whose group's members only another source knew."""
+    if not len(records):
+        return
+    open_rows = np.flatnonzero(((records["flags"] & Flag.P2P) != 0) & (records["peer"] == NONE))
+    for row in open_rows.tolist():
+        group = records["group"][row]
+        if group == NONE:
+            continue
+        parsed = operations.parse(signatures[records["signature"][row]].raw)
+        if operations.is_p2p(parsed.op):
+            members = groups[group]
+            records["peer"][row] = global_peer(
+                parsed, members.ranks, int(records["rank"][row]), members.desc == "default_pg"
+            )
+
+
+def _sources_and_claims(
+    ordered: Sequence[Fragment], matcher: GroupMatcher
+) -> tuple[tuple[Source, ...], tuple[Claim, ...]]:
+    """Sources once each; claims with common indexes, the same statement once per reporter."""
+    places: dict[Source, int] = {}
+    claims: dict[tuple[object, ...], Claim] = {}
+    for fragment in ordered:
+        place = places.setdefault(fragment.source, len(places))
+        groups = matcher.map_of(fragment)
+        for claim in fragment.claims:
+            group = int(groups[claim.group]) if claim.group != NONE else NONE
+            key = (
+                claim.kind,
+                claim.accused,
+                claim.reporter,
+                group,
+                claim.seq,
+                claim.op,
+                claim.text,
+            )
+            claims.setdefault(key, replace(claim, group=group, source=place))
+    return tuple(places), tuple(claims.values())
+
+
+def _warnings(first: Sequence[str], ordered: Sequence[Fragment]) -> tuple[str, ...]:
+    lines = dict.fromkeys(first)
+    for fragment in ordered:
+        lines.update(dict.fromkeys(f"{fragment.source.path}: {w}" for w in fragment.warnings))
+    return tuple(lines)

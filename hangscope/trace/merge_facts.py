@@ -1,0 +1,126 @@
+"""What several sources say about one rank's process, put together field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from hangscope.trace.model import ExceptionFacts, ExitFacts, RankFacts, ThreadStack
+
+# The better a source knows the process, the earlier it stands.
+TRUST = {
+    "hangscope-ring": 0,
+    "hangscope-journal": 1,
+    "flight-recorder-pickle": 2,
+    "flight-recorder-json": 3,
+    "job-log": 4,
+}
+_RECORDERS = ("hangscope-ring", "flight-recorder-pickle", "flight-recorder-json")
+_EXIT_ORDER = ("oom", "exception", "signal", "code", "clean", "unknown")
+_SPECIAL = {
+    "rank",
+    "alive",
+    "process_state",
+    "exit",
+    "exception",
+    "threads",
+    "phases",
+    "heartbeat_ns",
+    "observed_ns",
+    "dropped",
+    "only_active",
+    "unobservable",
+    "finalized",
+    "initialized",
+}
+
+
+def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
+    """One `RankFacts` from (format, facts) pairs about the same rank.
+
+    A value wins over None; between values the better informed source wins, for what changes with
+    time the newer look.
+    """
+    if len(said) == 1:
+        return said[0][1]
+    ordered = [f for _, f in sorted(said, key=lambda pair: TRUST.get(pair[0], 9))]
+    newest = sorted(ordered, key=lambda f: -f.observed_ns)
+    values: dict[str, Any] = {"rank": ordered[0].rank}
+    for field in fields(RankFacts):
+        if field.name in _SPECIAL:
+            continue
+        values[field.name] = _first(ordered, field.name, field.default)
+    recorders = [f for name, f in said if name in _RECORDERS]
+    exit_facts = _merge_exits([f.exit for f in ordered if f.exit is not None])
+    alive = _first(newest, "alive", None)
+    ended = exit_facts is not None and not any(
+        f.alive and f.observed_ns > exit_facts.at_ns > 0 for f in newest
+    )
+    values.update(
+        alive=False if ended else alive,
+        process_state=_first(newest, "process_state", None),
+        exit=exit_facts,
+        exception=_merge_exceptions([f.exception for f in ordered if f.exception is not None]),
+        threads=_merge_threads(ordered),
+        phases=next((f.phases for f in newest if f.phases), ()),
+        heartbeat_ns=max(f.heartbeat_ns for f in ordered),
+        observed_ns=max(f.observed_ns for f in ordered),
+        dropped=sum(f.dropped for f in ordered),
+        only_active=bool(recorders) and all(f.only_active for f in recorders),
+        unobservable=tuple(dict.fromkeys(u for f in ordered for u in f.unobservable)),
+        finalized=_any_true([f.finalized for f in ordered]),
+        initialized=_any_true([f.initialized for f in ordered]),
+    )
+    return RankFacts(**values)
+
+
+def _first(ordered: Sequence[RankFacts], name: str, default: Any) -> Any:
+    for facts in ordered:
+        value = getattr(facts, name)
+        if value is not None and value != default:
+            return value
+    return default
+
+
+def _any_true(values: Sequence[bool | None]) -> bool | None:
+    if any(values):
+        return True
+    return False if any(v is False for v in values) else None
+
+
+def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
+    """The most telling kind; code, signal and text from whoever saw them; the earliest time."""
+    if not exits:
+        return None
+    best = min(exits, key=lambda e: _EXIT_ORDER.index(e.kind) if e.kind in _EXIT_ORDER else 9)
+    times = [e.at_ns for e in exits if e.at_ns]
+    return replace(
+        best,
+        code=next((e.code for e in [best, *exits] if e.code is not None), None),
+        signal=next((e.signal for e in [best, *exits] if e.signal is not None), None),
+        at_ns=min(times) if times else 0,
+        by_launcher=any(e.by_launcher for e in exits),
+        text=best.text or next((e.text for e in exits if e.text), ""),
+    )
+
+
+def _merge_exceptions(found: Sequence[ExceptionFacts]) -> ExceptionFacts | None:
+    """The main thread's exception before another's; of the same, the one that says most."""
+    if not found:
+        return None
+    best = min(found, key=lambda e: (not e.is_main_thread, not e.stack, not e.message))
+    times = [e.at_ns for e in found if e.at_ns]
+    message = best.message or next((e.message for e in found if e.message), "")
+    return replace(best, message=message, at_ns=min(times) if times else 0)
+
+
+def _merge_threads(ordered: Sequence[RankFacts]) -> tuple[ThreadStack, ...]:
+    kept: dict[tuple[str, str], ThreadStack] = {}
+    for facts in ordered:
+        for thread in facts.threads:
+            key = (thread.name, thread.source)
+            known = kept.get(key)
+            if known is None or (thread.sampled_ns > known.sampled_ns and thread.stack):
+                kept[key] = thread
+    return tuple(kept.values())

@@ -1,0 +1,232 @@
+"""Which group of one source is which group of another.
+
+Names repeat: sibling groups of a split share one, and a group that is destroyed and made again
+gets its old one back. Members and epoch tell them apart; descriptions never do, because ranks
+may disagree about them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.trace import operations
+from hangscope.trace.model import NONE, Flag, Fragment, Group, Records, Signature
+
+_Key = tuple[str, frozenset[int], int]
+_DEFAULTS = ("default_pg", "default")
+
+
+class GroupMatcher:
+    """Gives every fragment's groups their place in one common table."""
+
+    def __init__(self, fragments: Sequence[Fragment]) -> None:
+        self.groups: list[Group] = []
+        self._maps: dict[int, npt.NDArray[np.int32]] = {}
+        self._index: dict[_Key, int] = {}
+        self._by_name: dict[tuple[str, int], list[int]] = {}
+        self._descs: dict[int, Counter[str]] = {}
+        shifts = _epoch_shifts(fragments)
+        # Groups with members first: those without find their match among them.
+        for wanted in (True, False):
+            for fragment in fragments:
+                for place, group in enumerate(fragment.groups):
+                    if bool(group.ranks) is wanted:
+                        shift = shifts.get((id(fragment), group.name), 0)
+                        self._place(fragment, place, replace(group, epoch=group.epoch + shift))
+
+    def map_of(self, fragment: Fragment) -> npt.NDArray[np.int32]:
+        """Common index per local index; a last -1 lets index -1 stay -1."""
+        found = self._maps.get(id(fragment))
+        return found if found is not None else np.array([NONE], np.int32)
+
+    def _place(self, fragment: Fragment, place: int, group: Group) -> None:
+        mapping = self._maps.setdefault(
+            id(fragment), np.full(len(fragment.groups) + 1, NONE, np.int32)
+        )
+        if group.ranks:
+            key = (group.name, frozenset(group.ranks), group.epoch)
+            index = self._index.get(key)
+            if index is None:
+                index = self._add(key, group)
+        else:
+            index = self._find_by_name(group, fragment.facts.rank)
+        mapping[place] = index
+        if group.desc:
+            self._descs.setdefault(index, Counter())[group.desc] += 1
+        known = self.groups[index]
+        self.groups[index] = replace(
+            known,
+            backend=known.backend or group.backend,
+            size=known.size if known.size is not None else group.size,
+        )
+
+    def _add(self, key: _Key, group: Group) -> int:
+        index = self._index[key] = len(self.groups)
+        self.groups.append(group)
+        self._by_name.setdefault((group.name, group.epoch), []).append(index)
+        return index
+
+    def _find_by_name(self, group: Group, rank: int) -> int:
+        """The group of this name that the rank can belong to, or a new one without members."""
+        same = self._by_name.get((group.name, group.epoch), [])
+        with_rank = [i for i in same if rank in self.groups[i].ranks]
+        if len(with_rank) == 1:
+            return with_rank[0]
+        listed = [i for i in same if self.groups[i].ranks]
+        if rank == NONE and len(listed) == 1:
+            return listed[0]
+        if not same and group.desc in _DEFAULTS:
+            default = [
+                i
+                for i, g in enumerate(self.groups)
+                if g.desc in _DEFAULTS and g.epoch == group.epoch
+            ]
+            if len(default) == 1:
+                return default[0]
+        key: _Key = (group.name, frozenset(), group.epoch)
+        index = self._index.get(key)
+        return self._add(key, group) if index is None else index
+
+    def complete(
+        self, world_size: int | None, records: Records, signatures: Sequence[Signature]
+    ) -> tuple[Group, ...]:
+        """The common table, with members filled in where no source listed them.
+
+        The default group has everybody; any other group has those who used it, unless sizes in
+        its records show that somebody is missing among them.
+        """
+        sizes = _sizes_by_use(records, signatures)
+        users = _users(records, len(self.groups))
+        finished: list[Group] = []
+        for index, group in enumerate(self.groups):
+            descs = self._descs.get(index, Counter())
+            telling = [d for d, _ in descs.most_common() if d != "undefined"]
+            desc = telling[0] if telling else (group.desc or next(iter(descs), ""))
+            ranks, size = group.ranks, group.size
+            if not ranks:
+                size = size if size is not None else sizes.get(index)
+                ranks = _likely_members(group.name, desc, world_size, size, users[index])
+            finished.append(
+                replace(group, desc=desc, ranks=ranks, size=len(ranks) if ranks else size)
+            )
+        return tuple(finished)
+
+
+def _likely_members(
+    name: str, desc: str, world_size: int | None, size: int | None, users: tuple[int, ...]
+) -> tuple[int, ...]:
+    if desc in _DEFAULTS or (name in ("0", "") and size is not None and size == world_size):
+        everybody = world_size or size
+        if everybody and (not users or users[-1] < everybody):
+            return tuple(range(everybody))
+    if size is not None and size != len(users):
+        return ()
+    return users if len(users) > 1 else ()
+
+
+def _users(records: Records, groups: int) -> list[tuple[int, ...]]:
+    """Ranks with records, per group."""
+    found: list[tuple[int, ...]] = [() for _ in range(groups)]
+    if len(records):
+        pairs = np.unique(records["group"].astype(np.int64) << 32 | records["rank"])
+        by_group: dict[int, list[int]] = {}
+        for pair in pairs.tolist():
+            by_group.setdefault(pair >> 32, []).append(pair & 0xFFFFFFFF)
+        for group, ranks in by_group.items():
+            if 0 <= group < groups:
+                found[group] = tuple(r for r in ranks if r < 1 << 31)
+    return found
+
+
+def _sizes_by_use(records: Records, signatures: Sequence[Signature]) -> dict[int, int]:
+    """Members per group as even gathers show: output and input differ by that factor."""
+    factors = np.array([_factor(s) for s in signatures] or [0], np.int64)
+    if not len(records) or not factors.any():
+        return {}
+    per_row = factors[records["signature"]]
+    rows = np.flatnonzero(per_row)
+    votes: dict[int, Counter[int]] = {}
+    pairs = np.stack([records["group"][rows].astype(np.int64), per_row[rows]])
+    unique, counts = np.unique(pairs, axis=1, return_counts=True)
+    for (group, factor), count in zip(unique.T.tolist(), counts.tolist(), strict=True):
+        votes.setdefault(group, Counter())[factor] += count
+    return {group: vote.most_common(1)[0][0] for group, vote in votes.items()}
+
+
+def _factor(signature: Signature) -> int:
+    op = operations.family(signature.op)
+    ins = numel(signature.input_sizes, signature.input_numel)
+    outs = numel(signature.output_sizes, signature.output_numel)
+    if not ins or not outs:
+        return 0
+    if op in ("all_gather", "_all_gather_base") and outs % ins == 0:
+        return outs // ins
+    if op in ("reduce_scatter", "_reduce_scatter_base") and ins % outs == 0:
+        return ins // outs
+    return 0
+
+
+def numel(sizes: tuple[tuple[int, ...], ...] | None, total: int | None) -> int | None:
+    """Elements over all tensors of one side; None where unknown."""
+    if sizes is None:
+        return total
+    count = 0
+    for shape in sizes:
+        product = 1
+        for dim in shape:
+            product *= dim
+        count += product
+    return count
+
+
+def _epoch_shifts(fragments: Sequence[Fragment]) -> dict[tuple[int, str], int]:
+    """How far a dump's epochs must be shifted for the newest ones to meet.
+
+    A recorder numbers the lives of a group it still remembers, so a rank whose ring has forgotten
+    the first life calls the second one 0. Rings number them truly and are left alone.
+    """
+    lives: dict[str, dict[int, int]] = {}
+    for number, fragment in enumerate(fragments):
+        if fragment.source.format.startswith("flight-recorder"):
+            for group in fragment.groups:
+                own = lives.setdefault(group.name, {})
+                own[number] = max(own.get(number, 0), group.epoch)
+    shifts: dict[tuple[int, str], int] = {}
+    for name, own in lives.items():
+        newest = max(own.values())
+        if newest == 0:
+            continue
+        starts = [
+            start
+            for number, epoch in own.items()
+            if epoch == newest
+            and (start := _first_use(fragments[number], name, newest, last=False))
+        ]
+        began = min(starts, default=0)
+        for number, epoch in own.items():
+            last = _first_use(fragments[number], name, epoch, last=True)
+            if epoch < newest and not (0 < last < began):
+                shifts[(id(fragments[number]), name)] = newest - epoch
+    return shifts
+
+
+def _first_use(fragment: Fragment, name: str, epoch: int, *, last: bool) -> int:
+    index = next(
+        (i for i, g in enumerate(fragment.groups) if g.name == name and g.epoch == epoch), NONE
+    )
+    times = fragment.records["created_ns"][fragment.records["group"] == index]
+    times = times[times > 0]
+    if not len(times):
+        return 0
+    return int(times.max() if last else times.min())
+
+
+def synthetic(records: Records) -> npt.NDArray[np.bool_]:
+    """Which rows were concluded rather than recorded."""
+    found: npt.NDArray[np.bool_] = (records["flags"] & Flag.SYNTHETIC) != 0
+    return found

@@ -1,0 +1,141 @@
+"""Names of operations: one spelling for what every source calls differently.
+
+The canonical names are the Flight Recorder's without the backend (``all_reduce``,
+``_all_gather_base``, ...). A name nobody knows passes through in lower case: new backends and
+operations are analysed by structure, never refused.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+_ALIASES = {
+    "allreduce": "all_reduce",
+    "all_reduce_sparse": "all_reduce",
+    "sparse_all_reduce": "all_reduce",
+    "_allreduce_sparse": "all_reduce",
+    "allreduce_sparse": "all_reduce",
+    "_broadcast_oop": "_broadcast_oop",
+    "_reduce_oop": "_reduce_oop",
+    "bcast": "broadcast",
+    "allgather": "all_gather",
+    "all_gather_object": "all_gather",
+    "_allgather_base": "_all_gather_base",
+    "allgather_base": "_all_gather_base",
+    "all_gather_base": "_all_gather_base",
+    "all_gather_into_tensor": "_all_gather_base",
+    "all_gather_single": "_all_gather_base",
+    "allgather_into_tensor": "_all_gather_base",
+    "all_gather_tensor": "_all_gather_base",
+    "allgather_coalesced": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "reducescatter": "reduce_scatter",
+    "reduce_scatter_base": "_reduce_scatter_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_tensor": "_reduce_scatter_base",
+    "reducescatter_coalesced": "reduce_scatter_coalesced",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "all_to_all_base": "all_to_all_single",
+    "alltoallv": "all_to_all_single",
+    "all_to_allv": "all_to_all_single",
+    "all_to_all_v_single": "all_to_all_single",
+    "all_to_all_v": "all_to_all",
+    "all_gather_v": "all_gather",
+    "allgatherv": "all_gather",
+    "reduce_scatter_v": "reduce_scatter",
+    "all_reduce_barrier": "barrier",
+    "monitored_barrier": "monitored_barrier",
+    "all_reduce_coalesced": "allreduce_coalesced",
+    "recv_any_source": "recv",
+    "recvanysource": "recv",
+    "isend": "send",
+    "irecv": "recv",
+}
+
+_FAMILIES = {
+    "all_to_all_single": "all_to_all",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
+}
+
+_PAIR = re.compile(r"^(send|recv|isend|irecv)\b\s*(-?\d+|\?)?\s*(->|<-)?\s*(-?\d+|\?)?", re.I)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_MAX_NAME = 200
+
+
+class OperationName(NamedTuple):
+    """A recorded name taken apart; ``src`` and ``dst`` are group ranks, ``-1``: none or any."""
+
+    backend: str
+    op: str
+    src: int
+    dst: int
+
+
+@lru_cache(maxsize=65536)
+def parse(raw: str) -> OperationName:
+    """Take ``nccl:recv 1<-0``, ``c10d::allreduce_``, ``_ALLGATHER_BASE`` or ``AllReduce`` apart."""
+    text = raw.strip()[:_MAX_NAME]
+    backend = ""
+    if "::" in text:
+        text = text.rsplit("::", 1)[1]
+    elif ":" in text:
+        backend, text = text.split(":", 1)
+    backend = backend.strip().lower()
+    text = text.strip()
+    pair = _PAIR.match(text)
+    if pair:
+        verb, left, arrow, right = pair.groups()
+        verb = verb.lower().removeprefix("i")
+        a, b = _rank(left), _rank(right)
+        if arrow is None:
+            return OperationName(backend, verb, -1, -1)
+        src, dst = (a, b) if arrow == "->" else (b, a)
+        return OperationName(backend, verb, src, dst)
+    return OperationName(backend, _canonical_name(text), -1, -1)
+
+
+def _rank(text: str | None) -> int:
+    if text is None or text == "?":
+        return -1
+    value = int(text[:10])
+    return value if 0 <= value < 2**31 else -1
+
+
+def _canonical_name(text: str) -> str:
+    name = text
+    if not name.isupper() and not name.islower() and "_" not in name:
+        name = _CAMEL.sub("_", name)
+    name = name.lower()
+    if name.startswith("torch.distributed."):
+        name = name.removeprefix("torch.distributed.")
+    # Operators of the dispatcher end in an underscore: ``allreduce_``, ``broadcast_``.
+    if name.endswith("_") and len(name) > 1:
+        name = name.rstrip("_") or name
+    return _ALIASES.get(name, name)
+
+
+def canonical(raw: str) -> str:
+    """The canonical name of an operation, whatever the source called it."""
+    return parse(raw).op
+
+
+def family(op: str) -> str:
+    """The operation a canonical name stands for where sources differ in how finely they name it.
+
+    NCCL's recorder says ``all_to_all`` for both forms, its watchdog says which one.
+    """
+    return _FAMILIES.get(op, op)
+
+
+def is_batch(op: str) -> bool:
+    """Whether a row of this name stands for a whole coalesced batch."""
+    return op == "coalesced" or op.endswith("_coalesced")
+
+
+def is_p2p(op: str) -> bool:
+    """Whether the operation is one half of a pair."""
+    return op in ("send", "recv")

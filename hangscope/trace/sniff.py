@@ -1,0 +1,124 @@
+"""What kind of file is this? Told by its content; names lie, and ``.gz`` may hide anything."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+HEAD = 1 << 16
+MAX_INFLATED = 4 << 30
+"""A compressed dump that grows beyond this is refused."""
+
+RING = "hangscope-ring"
+PICKLE = "flight-recorder-pickle"
+JSON = "flight-recorder-json"
+JOURNAL = "hangscope-journal"
+LOG = "job-log"
+EMPTY = "empty"
+UNKNOWN = "unknown"
+
+_JSON_START = re.compile(rb'\s*(?:\{\s*(?:"|\})|\[\s*(?:\{|\]|\[\s*[\[{"]))')
+_TEXT_PICKLE = re.compile(rb"(?:\((?:d|l)p?\d*\n|\((?:d|l)p?\d*\r?\n|\}q.|\]q.|\(\}q.|\(lp0|\(dp0)")
+_ARCHIVES = {
+    b"PK\x03\x04": "a zip archive",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd",
+    b"BZh": "compressed with bzip2",
+    b"\xfd7zXZ": "compressed with xz",
+    b"7z\xbc\xaf": "a 7z archive",
+}
+
+
+class Unreadable(ValueError):  # noqa: N818
+    """A file of which nothing can be used; the text says why, without the file's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a file is, and whether it must be inflated first."""
+
+    name: str
+    gzipped: bool = False
+    why: str = ""
+    """For `UNKNOWN`: what it looks like instead."""
+
+
+def sniff_file(path: Path) -> Kind:
+    """Look at the beginning of a file. Raises `OSError` where it cannot be opened."""
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    if head[:2] == b"\x1f\x8b":
+        try:
+            with gzip.open(path, "rb") as stream:
+                head = stream.read(HEAD)
+        except (OSError, EOFError, zlib.error):
+            return Kind(UNKNOWN, True, "damaged gzip data")
+        return Kind(sniff(head).name, True, sniff(head).why)
+    return sniff(head)
+
+
+def sniff(head: bytes) -> Kind:
+    """Tell the kind from a file's first bytes (up to `HEAD` of them, already inflated)."""
+    if not head:
+        return Kind(EMPTY, why="empty file")
+    if head.startswith(b"HSRING"):
+        return Kind(RING)
+    if len(head) >= 2 and head[0] == 0x80 and head[1] <= 5:
+        return Kind(PICKLE)
+    for magic, what in _ARCHIVES.items():
+        if head.startswith(magic):
+            return Kind(UNKNOWN, why=f"{what}; unpack it first")
+    if len(head) > 262 and head[257:262] == b"ustar":
+        return Kind(UNKNOWN, why="a tar archive; unpack it first")
+    text = head.removeprefix(b"\xef\xbb\xbf")
+    if _JSON_START.match(text):
+        first = text.lstrip().split(b"\n", 1)[0]
+        if b'"hangscope"' in first and b"journal/" in first:
+            return Kind(JOURNAL)
+        return Kind(JSON)
+    if _TEXT_PICKLE.match(head):
+        return Kind(PICKLE)
+    if not head.strip(b"\0"):
+        return Kind(UNKNOWN, why="nothing but zero bytes")
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return Kind(LOG)
+    controls = sum(head.count(bytes([c])) for c in (*range(7), *range(14, 27)))
+    if controls > len(head) // 50 + 1:
+        return Kind(UNKNOWN, why="binary data of an unknown kind")
+    return Kind(LOG)
+
+
+def read_all(path: Path, gzipped: bool) -> bytes:
+    """A whole file, inflated where needed.
+
+    Raises
+    ------
+    Unreadable
+        For damaged or absurdly large compressed data.
+    OSError
+        Where it cannot be read.
+    """
+    if not gzipped:
+        return path.read_bytes()
+    parts: list[bytes] = []
+    total = 0
+    try:
+        with gzip.open(path, "rb") as stream:
+            while chunk := stream.read(1 << 20):
+                total += len(chunk)
+                if total > MAX_INFLATED:
+                    raise Unreadable("inflates to more than any dump holds")
+                parts.append(chunk)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise Unreadable("damaged or truncated gzip data") from None
+    return b"".join(parts)
+
+
+def open_stream(path: Path, gzipped: bool) -> BinaryIO:
+    """Open for reading line by line, inflating on the way."""
+    if gzipped:
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    return path.open("rb")
