@@ -141,11 +141,13 @@ class GroupRegistry:
                     "not recorded"
                 )
         state = GroupState(self._ring, index, name, ranks, group_rank, recorded)
+
         # The entry goes when the group does: its id may be given to another object then, and
         # holding the group itself would keep its communicator alive.
-        state.process_group = weakref.ref(
-            process_group, lambda _, key=key: self.by_identity.pop(key, None)
-        )
+        def forget(_: object, key: int = key) -> None:
+            self.by_identity.pop(key, None)
+
+        state.process_group = weakref.ref(process_group, forget)
         self.by_identity[key] = state
         return state
 

@@ -51,7 +51,7 @@ class DispatcherHook:
         )
         if not names:
             raise RuntimeError("this torch has no c10d operators (built without distributed?)")
-        library = torch.library.Library("c10d", "IMPL")
+        library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
         done: list[str] = []
         for qualified in names:
             name = qualified.split("::", 1)[1]

@@ -1,5 +1,5 @@
 """Phases: what a rank is doing outside collectives, above all inside the calls that make and
-destroy process groups. Those wait on the store and not in the dispatcher, so they are wrapped by name.
+destroy process groups. Those wait on the store, not in the dispatcher: they are wrapped by name.
 """
 
 from __future__ import annotations

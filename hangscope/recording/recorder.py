@@ -328,10 +328,7 @@ class Recorder:
                 self.drain(state)
 
     def _finish_pending(self, state: GroupState, entry: Pending) -> None:
-        try:
-            succeeded = bool(entry.work.is_success())
-        except Exception:
-            succeeded = True
+        succeeded = entry.is_p2p or _succeeded(entry.work)
         now = self._finish(entry.record_id, entry.flags, succeeded=succeeded)
         if succeeded and not entry.is_p2p and entry.collective_seq > state.completed:
             head = state.pending[0].collective_seq if state.pending else entry.collective_seq + 1
@@ -427,3 +424,16 @@ class Recorder:
             # here.
             return self._stacks.main_thread()
         return self._stacks.current(frame)
+
+
+def _succeeded(work: Any) -> bool:
+    """Whether a finished collective's result is there (asking the Work itself is deprecated)."""
+    try:
+        future = work.get_future()
+    except Exception:
+        return True  # this backend's Works carry no future: finished is all there is to know
+    try:
+        future.value()
+    except Exception:
+        return False
+    return True

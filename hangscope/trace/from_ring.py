@@ -286,7 +286,9 @@ def _phases(reader: RingReader, header: Any) -> tuple[Phase, ...]:
     count = min(int(header["phase_count"]), layout.PHASE_DEPTH)
     return tuple(
         Phase(
-            reader.text(int(entry["name"])), int(entry["since_ns"]), reader.text(int(entry["detail"]))
+            reader.text(int(entry["name"])),
+            int(entry["since_ns"]),
+            reader.text(int(entry["detail"])),
         )
         for entry in header["phases"][:count]
     )
@@ -340,7 +342,7 @@ def _threads(reader: RingReader) -> tuple[ThreadStack, ...]:
     beside = Path(os.path.realpath(reader.path)).with_suffix(".stacks")
     try:
         status = beside.stat()
-        if 0 < status.st_size:
+        if status.st_size > 0:
             text = beside.read_text("utf-8", "replace")[-256 * 1024 :]
             main = next((t for t in threads if t.is_main), None)
             threads += parse_faulthandler(text, status.st_mtime_ns, main.name if main else "")

@@ -23,7 +23,7 @@ def parse_sample(text: str, at_ns: int) -> tuple[ThreadStack, ...]:
     for line in text.split("\n"):
         if line.startswith("T "):
             close()
-            _, kind, _, name = (line.split(" ", 3) + ["", "", ""])[:4]
+            _, kind, _, name = ([*line.split(" ", 3), "", "", ""])[:4]
             is_main, frames = kind == "main", []
         elif line.startswith("F "):
             number, _, rest = line[2:].partition("\x00")

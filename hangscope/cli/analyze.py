@@ -1,0 +1,120 @@
+"""``hangscope analyze``: read whatever is left of a job, say who diverged, where, what to do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from hangscope.cli.console import Progress, stdout_console
+from hangscope.cli.errors import UserError
+
+if TYPE_CHECKING:
+    from hangscope.diagnosis.model import Diagnosis
+    from hangscope.trace.model import Trace
+
+SECOND_LOOK_S = 1.2
+"""Between the two looks at a live job."""
+
+
+@click.command("analyze")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON.")
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write one self-contained page, fit for a ticket.",
+)
+@click.option("--group", metavar="NAME", help="Only findings about this process group.")
+@click.option("--rank", type=int, metavar="N", help="Say more about this rank.")
+@click.option(
+    "--all", "all_findings", is_flag=True, help="Every finding, not only the first cause."
+)
+@click.option("--no-color", is_flag=True, help="No colours, also on a terminal.")
+def command(
+    paths: tuple[str, ...],
+    as_json: bool,
+    html_file: Path | None,
+    group: str | None,
+    rank: int | None,
+    all_findings: bool,
+    no_color: bool,
+) -> None:
+    """Say who diverged, where, and what to do.
+
+    PATH is a run directory, a directory of Flight Recorder dumps of any version, single dumps or
+    rings, job logs, or `-` for a log on standard input. Different kinds may be mixed.
+
+    Exit status: 0 healthy, 1 something was found, 2 nothing readable.
+    """
+    trace, diagnosis = investigate(paths)
+    if group is not None and not any(group in (g.name, g.desc, g.label) for g in trace.groups):
+        known = ", ".join(sorted({g.label for g in trace.groups})) or "none"
+        raise UserError(f"no process group is called {group!r}; there are: {known}")
+    if rank is not None and rank not in trace.ranks and rank not in trace.missing_ranks:
+        raise UserError(f"no source says anything about rank {rank} of {trace.world_size}")
+    if html_file is not None:
+        from hangscope.report.html import to_html
+
+        try:
+            html_file.write_text(to_html(diagnosis, trace), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot write {html_file}: {error.strerror}") from error
+    if as_json:
+        from hangscope.report.json import to_json
+
+        sys.stdout.buffer.write(to_json(diagnosis) + b"\n")
+        sys.stdout.buffer.flush()
+    else:
+        from hangscope.report.text import render
+
+        stdout_console(no_color=no_color).print(
+            render(diagnosis, all_findings=all_findings, rank=rank, group=group)
+        )
+    if html_file is not None:
+        click.echo(f"wrote {html_file}", err=True)
+    sys.exit(0 if diagnosis.verdict.value == "healthy" else 1)
+
+
+def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
+    """Load and diagnose; a running job is looked at twice.
+
+    Raises
+    ------
+    UserError
+        If nothing could be read.
+    """
+    from hangscope.diagnosis.engine import diagnose
+    from hangscope.trace.live import LiveRun, is_gil_blocked, run_directory_of
+    from hangscope.trace.load import NothingReadable, load_trace
+
+    with Progress("reading") as progress:
+        try:
+            trace = load_trace(paths, progress=progress.update)
+        except NothingReadable as error:
+            raise UserError(_one_line(paths, error)) from error
+    diagnosis = diagnose(trace)
+    directory = run_directory_of(paths[0]) if len(paths) == 1 else None
+    if not trace.live or directory is None or diagnosis.verdict.value == "healthy":
+        return trace, diagnosis
+    # The first look says that something is wrong with a running job: it has to stay so.
+    run = LiveRun(directory)
+    run.look()
+    run.ask_for_stacks(is_gil_blocked)
+    time.sleep(SECOND_LOOK_S)
+    trace = run.look()
+    run.close()
+    return trace, diagnose(trace)
+
+
+def _one_line(paths: tuple[str, ...], error: Exception) -> str:
+    reasons = [str(reason) for reason in getattr(error, "warnings", ())] or [str(error)]
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return (
+        f"nothing readable in {', '.join(paths)}: {reasons[0]}{more}; give a run directory, "
+        "Flight Recorder dumps or a job log"
+    )

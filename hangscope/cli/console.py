@@ -1,0 +1,62 @@
+"""Consoles and progress of the command line: data on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+
+SHOW_AFTER_S = 1.0
+
+
+def stdout_console(*, no_color: bool = False) -> Console:
+    """A console on stdout that respects NO_COLOR, FORCE_COLOR and pipes."""
+    plain = no_color or bool(os.environ.get("NO_COLOR"))
+    force = bool(os.environ.get("FORCE_COLOR")) and not plain
+    piped = not sys.stdout.isatty()
+    return Console(
+        no_color=plain,
+        force_terminal=True if force else None,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        soft_wrap=False,
+        width=int(os.environ.get("COLUMNS", "100")) if piped else None,
+    )
+
+
+class Progress:
+    """A progress bar on stderr that appears only when the work takes longer than a second."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._began_s = time.monotonic()
+        self._shown = False
+        self._enabled = sys.stderr.isatty()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def update(self, done: int, total: int) -> None:
+        """``done`` of ``total`` files are read."""
+        if not self._enabled or time.monotonic() - self._began_s < SHOW_AFTER_S:
+            return
+        width = 30
+        filled = width * done // max(total, 1)
+        bar = "━" * filled + "╌" * (width - filled)
+        sys.stderr.write(f"\r{self._label} {bar} {done}/{total} ")
+        sys.stderr.flush()
+        self._shown = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()

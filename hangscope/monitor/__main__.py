@@ -1,0 +1,56 @@
+"""``python -m hangscope.monitor``: the node's monitor, started by local rank 0.
+
+Not a command for people; ``hangscope run`` is. It detaches before importing anything heavy: the
+rank that starts it waits for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Parse, detach, follow."""
+    parser = argparse.ArgumentParser(prog="python -m hangscope.monitor")
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--run-id", required=True)
+    parser.add_argument("--attempt", type=int, default=0)
+    parser.add_argument("--local-world-size", type=int, default=1)
+    parser.add_argument("--timeout", type=float, default=120.0)
+    parser.add_argument("--on-hang", choices=("report", "kill"), default="report")
+    parser.add_argument("--detach", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.detach:
+        if os.fork():
+            os._exit(0)
+        # What ends the job must not end its investigator; it ends by itself with the ranks.
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+    try:
+        os.nice(5)
+    except OSError:
+        pass
+    from hangscope.monitor.watch import Monitor, MonitorConfig
+    from hangscope.trace.live import RunKey
+
+    config = MonitorConfig(
+        directory=arguments.directory,
+        key=RunKey(arguments.run_id, arguments.attempt),
+        local_world_size=arguments.local_world_size,
+        timeout_s=arguments.timeout,
+        on_hang=arguments.on_hang,
+    )
+    try:
+        Monitor(config).follow()
+    except Exception as error:
+        sys.stderr.write(f"[hangscope] the monitor ended early: {type(error).__name__}: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

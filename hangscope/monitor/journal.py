@@ -1,0 +1,71 @@
+"""The monitor's journal: what only an observer outside the ranks could see, kept for later.
+
+Format: see `hangscope.trace.from_journal`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from hangscope.monitor.processes import ProcessEnd
+from hangscope.trace.from_journal import HEADER_KEY, VERSION
+from hangscope.trace.live import RunKey
+
+
+class Journal:
+    """Appends JSON lines; a directory that cannot be written only costs the journal."""
+
+    def __init__(self, directory: Path, key: RunKey) -> None:
+        name = f"monitor_{socket.gethostname()}.{key.run_id}.{key.attempt}.{os.getpid()}.journal"
+        self._path = directory / name.replace("/", "-")
+        self._started = False
+        self._key = key
+
+    def exit(self, end: ProcessEnd, *, oom: bool, by_launcher: bool) -> None:
+        """A rank's process has ended."""
+        self._write(
+            {
+                "event": "exit",
+                "rank": end.rank,
+                "pid": end.pid,
+                "at_ns": end.at_ns,
+                "code": end.code,
+                "signal": end.signal,
+                "oom": oom,
+                "by_launcher": by_launcher,
+            }
+        )
+
+    def verdict(self, verdict: str, culprits: tuple[int, ...], summary: str) -> None:
+        """The monitor has spoken."""
+        self._write(
+            {
+                "event": "verdict",
+                "at_ns": time.time_ns(),
+                "verdict": verdict,
+                "culprits": list(culprits),
+                "summary": summary,
+            }
+        )
+
+    def _write(self, event: dict[str, Any]) -> None:
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                if not self._started:
+                    head = {
+                        HEADER_KEY: VERSION,
+                        "run_id": self._key.run_id,
+                        "attempt": self._key.attempt,
+                        "host": socket.gethostname(),
+                        "started_ns": time.time_ns(),
+                    }
+                    file.write(json.dumps(head, separators=(",", ":")) + "\n")
+                    self._started = True
+                file.write(json.dumps(event, separators=(",", ":")) + "\n")
+        except OSError:
+            pass

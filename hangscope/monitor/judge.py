@@ -1,0 +1,78 @@
+"""Decides what deserves to be said: pure logic over the looks at one job.
+
+A live job is called hung only when two looks agree: the same finding, and nobody it concerns has
+moved in between. What is already on record and cannot change any more (a mismatch, a process that
+has ended) needs no second look. Every cause is said once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hangscope.diagnosis.model import Diagnosis, Finding, Verdict
+
+_FINAL = frozenset(
+    {
+        Verdict.COLLECTIVE_MISMATCH,
+        Verdict.SHAPE_MISMATCH,
+        Verdict.DTYPE_MISMATCH,
+        Verdict.ARGUMENT_MISMATCH,
+        Verdict.RANK_CRASHED,
+        Verdict.RANK_EXITED,
+    }
+)
+_NOTHING = frozenset({Verdict.HEALTHY, Verdict.INCONCLUSIVE})
+
+Cause = tuple[str, tuple[int, ...], str, int | None]
+
+
+def cause_of(finding: Finding) -> Cause:
+    """What makes two findings the same cause."""
+    group = finding.group.name if finding.group is not None else ""
+    return (finding.verdict.value, finding.culprits, group, finding.seq)
+
+
+@dataclass(slots=True)
+class Judge:
+    """Remembers the last look and what has been said."""
+
+    _said: set[Cause] = field(default_factory=set)
+    _culprits_said: set[tuple[int, ...]] = field(default_factory=set)
+    _previous: set[Cause] = field(default_factory=set)
+    _previous_progress: object = None
+    spoke: bool = False
+
+    def hear(self, diagnosis: Diagnosis, progress: object, *, final: bool) -> bool:
+        """Whether this diagnosis is to be printed now.
+
+        Parameters
+        ----------
+        diagnosis:
+            Of the newest look.
+        progress:
+            Anything that differs when an operation was issued or finished since the last look.
+        final:
+            The ranks are gone: there will be no further look.
+        """
+        causes = {cause_of(finding) for finding in diagnosis.findings}
+        frozen = progress == self._previous_progress
+        confirmed = causes & self._previous if frozen else set()
+        self._previous, self._previous_progress = causes, progress
+        if diagnosis.verdict in _NOTHING or not diagnosis.findings:
+            return final and diagnosis.verdict is Verdict.INCONCLUSIVE and not self.spoke
+        first = diagnosis.findings[0]
+        cause = cause_of(first)
+        if cause in self._said or first.culprits in self._culprits_said:
+            return False
+        if final:
+            # After the end of a job that was already explained, the rest is aftermath.
+            return not self.spoke
+        return first.verdict in _FINAL or cause in confirmed
+
+    def said(self, diagnosis: Diagnosis) -> None:
+        """The diagnosis was printed."""
+        self.spoke = True
+        for finding in diagnosis.findings:
+            self._said.add(cause_of(finding))
+            if finding.culprits:
+                self._culprits_said.add(finding.culprits)

@@ -1,0 +1,138 @@
+"""Sees processes end, and how, without being their parent.
+
+A pidfd becomes readable the moment its process ends; between that moment and the launcher's
+``wait`` the process is a zombie whose wait status stands in ``/proc/<pid>/stat``. Newer kernels
+(6.15) keep it for holders of the pidfd even after that (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_INFO = struct.Struct("=QQ11Ii")
+"""``struct pidfd_info`` up to ``exit_code``: mask, cgroup id, eleven ids, exit code."""
+_PIDFD_GET_INFO = 0xC0000000 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """How a process ended; ``code`` and ``signal`` are None where nobody could see it."""
+
+    rank: int
+    pid: int
+    at_ns: int
+    code: int | None = None
+    signal: int | None = None
+
+
+class ProcessWatch:
+    """Watches the processes of a node's ranks."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._by_fd: dict[int, tuple[int, int]] = {}
+        self._watched: set[int] = set()
+
+    def add(self, rank: int, pid: int) -> bool:
+        """Watch one process; False where it is already gone or cannot be watched."""
+        if pid in self._watched:
+            return True
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            return False
+        self._watched.add(pid)
+        self._by_fd[descriptor] = (rank, pid)
+        self._poll.register(descriptor, select.POLLIN)
+        return True
+
+    def wait(self, timeout_s: float) -> list[ProcessEnd]:
+        """Sleep until a process ends or the time is over."""
+        if not self._by_fd:
+            time.sleep(timeout_s)
+            return []
+        ends = []
+        for descriptor, _ in self._poll.poll(timeout_s * 1000):
+            rank, pid = self._by_fd.pop(descriptor)
+            self._poll.unregister(descriptor)
+            status = _status_from_pidfd(descriptor)
+            if status is None:
+                status = _status_of_zombie(pid)
+            os.close(descriptor)
+            ends.append(_end(rank, pid, status))
+        return ends
+
+    @property
+    def alive(self) -> int:
+        """Number of watched processes that have not ended."""
+        return len(self._by_fd)
+
+
+def _end(rank: int, pid: int, status: int | None) -> ProcessEnd:
+    at_ns = time.time_ns()
+    if status is None:
+        return ProcessEnd(rank, pid, at_ns)
+    if os.WIFSIGNALED(status):
+        return ProcessEnd(rank, pid, at_ns, signal=os.WTERMSIG(status))
+    return ProcessEnd(rank, pid, at_ns, code=os.WEXITSTATUS(status))
+
+
+def _status_of_zombie(pid: int) -> int | None:
+    """The wait status the kernel shows; it shows 0 to those who may not see it."""
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+        raw = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        fields = raw[raw.rindex(")") + 2 :].split()
+    except (OSError, ValueError):
+        return None
+    if fields[0] not in "ZX" or len(fields) <= 49 or os.geteuid() not in (0, owner):
+        return None
+    return int(fields[49])
+
+
+def _status_from_pidfd(descriptor: int) -> int | None:
+    buffer = bytearray(_PIDFD_INFO.size)
+    struct.pack_into("=Q", buffer, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(descriptor, _PIDFD_GET_INFO, buffer)
+    except OSError:
+        return None
+    mask, *_, status = _PIDFD_INFO.unpack(buffer)
+    return int(status) if mask & _PIDFD_INFO_EXIT else None
+
+
+def oom_kills() -> int:
+    """OOM kills counted so far in this process's cgroup; -1 where that cannot be read."""
+    for path in _memory_event_files():
+        try:
+            for line in path.read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    return int(value)
+        except (OSError, ValueError):
+            continue
+    return -1
+
+
+def _memory_event_files() -> list[Path]:
+    files = []
+    try:
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                files.append(Path("/sys/fs/cgroup") / path.lstrip("/") / "memory.events")
+            elif "memory" in controllers.split(","):
+                files.append(
+                    Path("/sys/fs/cgroup/memory") / path.lstrip("/") / "memory.oom_control"
+                )
+    except (OSError, ValueError):
+        pass
+    files.append(Path("/sys/fs/cgroup/memory.events"))
+    return files

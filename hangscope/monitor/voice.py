@@ -1,0 +1,50 @@
+"""How the monitor speaks: the text report, into the job's own log."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import TextIO
+
+from rich.console import Console
+
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.report.text import render
+
+LOG_WIDTH = 100
+
+
+def speak(diagnosis: Diagnosis, *, where: str, out: TextIO | None = None) -> None:
+    """Print a report, introduced by a line that begins with ``[hangscope]``.
+
+    It is written with one call, so that other ranks' lines do not land inside it.
+    """
+    stream = out or sys.stderr
+    body = io.StringIO()
+    colour = stream.isatty() and not os.environ.get("NO_COLOR")
+    console = Console(
+        file=body,
+        width=LOG_WIDTH,
+        force_terminal=colour,
+        no_color=not colour,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    console.print(render(diagnosis))
+    text = f"[hangscope] {diagnosis.summary}\n{body.getvalue().rstrip()}\n[hangscope] {where}\n"
+    _write(stream, text)
+
+
+def say(message: str, out: TextIO | None = None) -> None:
+    """One line."""
+    _write(out or sys.stderr, f"[hangscope] {message}\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except (OSError, ValueError):
+        pass  # the job's log is gone; there is nobody to tell

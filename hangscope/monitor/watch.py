@@ -1,0 +1,236 @@
+"""The monitor's loop: follow one attempt of a job on this node until its ranks are gone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.monitor.journal import Journal
+from hangscope.monitor.judge import Judge
+from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
+from hangscope.monitor.voice import say, speak
+from hangscope.trace.live import LiveRun, RunKey, is_gil_blocked
+from hangscope.trace.model import Trace
+
+TICK_S = 0.25
+SETTLE_S = 0.6
+"""After a process has ended: the others need a moment to show what it did to them."""
+FIRST_LOOK_S = 1.0
+"""How long nothing may move before the job is looked at closely."""
+MAX_LOOK_INTERVAL_S = 5.0
+LOOK_SHARE = 0.05
+"""At most this share of the time is spent on looking."""
+NO_RANKS_S = 120.0
+"""Give up when no rank has shown up for so long."""
+KILL_GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorConfig:
+    """What to follow and how to react."""
+
+    directory: Path
+    key: RunKey | None
+    local_world_size: int
+    timeout_s: float
+    on_hang: str = "report"
+
+
+class Monitor:
+    """Follows the rings below a run directory.
+
+    Parameters
+    ----------
+    config:
+        What to follow.
+    out:
+        Where to speak; stderr by default.
+    keep_going:
+        Called at every tick; False ends the watch after a last look (`hangscope run` uses it: its
+        command has ended).
+    """
+
+    def __init__(
+        self,
+        config: MonitorConfig,
+        *,
+        out: TextIO | None = None,
+        keep_going: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._config = config
+        self._out = out
+        self._keep_going = keep_going
+        self._run = LiveRun(config.directory, config.key)
+        self._processes = ProcessWatch()
+        self._judge = Judge()
+        self._journal: Journal | None = None
+        self._key = config.key
+        self._oom_at_start = oom_kills()
+        self._seen: dict[int, int] = {}
+        self._failed_at_ns = 0
+        self._hung_since_s = 0.0
+        self._look_cost_s = 0.0
+        self.last: Diagnosis | None = None
+
+    def follow(self) -> Diagnosis | None:
+        """Watch until the ranks are gone; returns the last diagnosis, None if no rank came."""
+        started_s = last_change_s = time.monotonic()
+        next_look_s = 0.0
+        progress: object = None
+        settle_until_s = 0.0
+        while self._keep_going():
+            ends = self._processes.wait(TICK_S)
+            now_s = time.monotonic()
+            for end in ends:
+                self._note_end(end)
+            if ends:
+                settle_until_s = now_s + SETTLE_S
+                next_look_s = settle_until_s
+            self._discover()
+            current = self._progress()
+            if current != progress:
+                if self._hung_since_s:
+                    say(f"moving again after {now_s - self._hung_since_s:.0f} s", self._out)
+                    self._hung_since_s = 0.0
+                progress, last_change_s = current, now_s
+                if not ends and not settle_until_s:
+                    next_look_s = now_s + FIRST_LOOK_S
+            if self._seen and not self._processes.alive:
+                if self._expects_more(now_s - last_change_s):
+                    continue
+                time.sleep(min(SETTLE_S, 0.2))
+                self._look(final=True)
+                break
+            if not self._seen and now_s - started_s > NO_RANKS_S:
+                break
+            if now_s >= next_look_s and now_s >= settle_until_s and self._seen:
+                settle_until_s = 0.0
+                stalled_s = now_s - last_change_s
+                if stalled_s >= FIRST_LOOK_S or ends or self._failed_at_ns:
+                    self._look(final=False)
+                next_look_s = time.monotonic() + self._interval(stalled_s)
+        else:
+            self._discover()
+            if self._seen:
+                self._look(final=True)
+        self._mirror()
+        self._run.close()
+        return self.last
+
+    # -- pieces ----------------------------------------------------------------------------
+
+    def _interval(self, stalled_s: float) -> float:
+        """Until the next close look: often near the timeout, rarer the longer it lasts."""
+        remaining_s = self._config.timeout_s - stalled_s
+        if -3.0 < remaining_s < 1.0:
+            wanted_s = 0.5
+        else:
+            wanted_s = min(MAX_LOOK_INTERVAL_S, max(FIRST_LOOK_S, stalled_s / 4))
+            if remaining_s > 0:
+                wanted_s = min(wanted_s, remaining_s)
+        return max(wanted_s, self._look_cost_s / LOOK_SHARE)
+
+    def _discover(self) -> None:
+        for ring in self._run.refresh():
+            pid = int(ring.reader.header()["pid"])
+            if self._seen.get(ring.rank) == pid:
+                continue
+            self._seen[ring.rank] = pid
+            if self._key is None:
+                self._key = ring.key
+            if self._journal is None and self._key is not None:
+                self._journal = Journal(self._config.directory, self._key)
+            if not self._processes.add(ring.rank, pid):
+                # It ended before we could look; nobody saw how.
+                self._note_end(ProcessEnd(ring.rank, pid, time.time_ns()))
+
+    def _progress(self) -> object:
+        """Differs whenever any rank issues or finishes an operation, or changes phase."""
+        state = []
+        for ring in self._run.refresh():
+            header = ring.reader.header()
+            state.append(
+                (
+                    ring.rank,
+                    int(header["last_record_id"]),
+                    int(header["phase_count"]),
+                    header["phases"].tobytes(),
+                    ring.reader.groups()["completed"].tobytes(),
+                )
+            )
+        return state
+
+    def _note_end(self, end: ProcessEnd) -> None:
+        oom = end.signal == signal.SIGKILL and oom_kills() > self._oom_at_start >= 0
+        # A launcher stops the others with SIGTERM once one has failed.
+        by_launcher = bool(self._failed_at_ns) and end.signal == signal.SIGTERM
+        if end.code != 0 and not self._failed_at_ns:
+            self._failed_at_ns = end.at_ns
+        if self._journal is not None:
+            self._journal.exit(end, oom=oom, by_launcher=by_launcher)
+
+    def _expects_more(self, idle_s: float) -> bool:
+        """Whether ranks of this node may still be on their way (their torch import is slower)."""
+        return len(self._seen) < self._config.local_world_size and idle_s < 5.0
+
+    def _look(self, *, final: bool) -> None:
+        began_s = time.monotonic()
+        trace = self._run.look()
+        if self._run.ask_for_stacks(is_gil_blocked):
+            time.sleep(0.3)
+            trace = self._run.look()
+        self.last = diagnosis = diagnose(trace)
+        if self._judge.hear(diagnosis, self._progress(), final=final):
+            self._speak(diagnosis, trace)
+        self._look_cost_s = time.monotonic() - began_s
+
+    def _speak(self, diagnosis: Diagnosis, trace: Trace) -> None:
+        where = f"more: hangscope analyze {self._config.directory}"
+        speak(diagnosis, where=where, out=self._out)
+        self._judge.said(diagnosis)
+        if self._journal is not None:
+            self._journal.verdict(diagnosis.verdict.value, diagnosis.culprits, diagnosis.summary)
+        if not self._processes.alive:
+            return
+        self._hung_since_s = time.monotonic() - (diagnosis.stalled_s or 0.0)
+        if self._config.on_hang == "kill" and diagnosis.verdict is not Verdict.HEALTHY:
+            self._kill(trace)
+
+    def _kill(self, trace: Trace) -> None:
+        """End this node's ranks, as HANGSCOPE_ON_HANG=kill asks: politely, then for certain."""
+        say("HANGSCOPE_ON_HANG=kill: ending the job", self._out)
+        pids = [facts.pid for facts in trace.ranks.values() if facts.alive and facts.pid]
+        for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
+            for pid in pids:
+                try:
+                    os.kill(pid, number)
+                except OSError:
+                    continue
+            deadline_s = time.monotonic() + (0 if number == signal.SIGTERM else KILL_GRACE_S)
+            while time.monotonic() < deadline_s and self._processes.alive:
+                for end in self._processes.wait(TICK_S):
+                    self._note_end(end)
+            if not self._processes.alive:
+                return
+
+    def _mirror(self) -> None:
+        """Replace links to rings in local memory by the files themselves, for later readers."""
+        for link in self._config.directory.glob("*.ring"):
+            try:
+                if not link.is_symlink():
+                    continue
+                target = link.resolve(strict=True)
+                temporary = link.with_suffix(f".{os.getpid()}.copy")
+                shutil.copyfile(target, temporary)
+                os.replace(temporary, link)
+                target.unlink()
+            except OSError:
+                continue

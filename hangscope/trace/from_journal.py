@@ -1,0 +1,103 @@
+"""Reads a monitor's journal: what was seen of the ranks from outside, above all how they ended.
+
+JSON lines. The first names the format and the run; every other is an event::
+
+    {"hangscope": "journal/1", "run_id": "...", "attempt": 0, "host": "...", "started_ns": 0}
+    {"event": "exit", "rank": 2, "pid": 4711, "at_ns": 0, "code": null, "signal": 9, "oom": false,
+     "by_launcher": false}
+    {"event": "verdict", "at_ns": 0, "verdict": "missing_rank", "culprits": [2], "summary": "..."}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from hangscope.trace.model import ExitFacts, Fragment, RankFacts, Source
+
+FORMAT = "hangscope-journal"
+HEADER_KEY = "hangscope"
+VERSION = "journal/1"
+MAX_LINES = 1_000_000
+
+
+def looks_like_journal(prefix: bytes) -> bool:
+    """Whether a file that begins so is a monitor's journal."""
+    return prefix.lstrip().startswith(b'{"hangscope":"journal/')
+
+
+def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
+    """One fragment a rank whose end the monitor saw.
+
+    Raises
+    ------
+    ValueError
+        If the first line is not a journal's.
+    OSError
+        If it cannot be read.
+    """
+    fragments: list[Fragment] = []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        head = _event(file.readline())
+        if head is None or not str(head.get(HEADER_KEY, "")).startswith("journal/"):
+            raise ValueError("not a HangScope journal")
+        version = str(head[HEADER_KEY])
+        if version != VERSION:
+            raise ValueError(f"{version}; this HangScope reads {VERSION}")
+        ends: dict[int, RankFacts] = {}
+        for number, line in enumerate(file):
+            if number > MAX_LINES:
+                break
+            event = _event(line)
+            if event is not None and event.get("event") == "exit":
+                facts = _exit(event, head)
+                if facts is not None:
+                    ends.setdefault(facts.rank, facts)
+    for facts in ends.values():
+        source = Source(str(path), FORMAT, VERSION, facts.rank, 0)
+        fragments.append(Fragment(source=source, facts=facts))
+    return fragments
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    """One line; None for a torn or foreign one (the monitor may have been killed while writing)."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _exit(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
+    rank, code, signal = event.get("rank"), event.get("code"), event.get("signal")
+    at_ns, pid = event.get("at_ns"), event.get("pid")
+    if not isinstance(rank, int):
+        return None
+    code = code if isinstance(code, int) else None
+    signal = signal if isinstance(signal, int) and signal > 0 else None
+    if event.get("oom"):
+        kind = "oom"
+    elif signal is not None:
+        kind = "signal"
+    elif code is None:
+        kind = "unknown"
+    else:
+        kind = "clean" if code == 0 else "code"
+    attempt = head.get("attempt")
+    return RankFacts(
+        rank=rank,
+        host=str(head["host"]) if head.get("host") else None,
+        pid=pid if isinstance(pid, int) else None,
+        run_id=str(head["run_id"]) if head.get("run_id") else None,
+        attempt=attempt if isinstance(attempt, int) else None,
+        alive=False,
+        process_state="gone",
+        exit=ExitFacts(
+            kind,
+            code=code,
+            signal=signal,
+            at_ns=at_ns if isinstance(at_ns, int) else 0,
+            by_launcher=bool(event.get("by_launcher")),
+        ),
+    )

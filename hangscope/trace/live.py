@@ -1,0 +1,240 @@
+"""Follows the rings of a running job: a `Trace` per look, re-reading only what changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hangscope.ring.reader import RingError, RingReader, decode_text
+from hangscope.trace.from_journal import looks_like_journal, read_journal
+from hangscope.trace.from_ring import fragment_of
+from hangscope.trace.merge import merge
+from hangscope.trace.model import Fragment, RankFacts, Stack, Trace
+from hangscope.trace.process import look_at
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """One attempt of one run; files of different keys are never mixed."""
+
+    run_id: str
+    attempt: int
+
+
+@dataclass(slots=True)
+class _Ring:
+    """An open ring and what was last read from it."""
+
+    reader: RingReader
+    key: RunKey
+    rank: int
+    created_ns: int
+    fingerprint: bytes = b""
+    fragment: Fragment | None = None
+    cpu_ticks: int = 0
+    cpu_at_s: float = 0.0
+    main_stack: Stack = ()
+    asked_at_count: int = -1
+
+
+class LiveRun:
+    """The rings of one attempt below a run directory.
+
+    Parameters
+    ----------
+    directory:
+        The run directory.
+    key:
+        The attempt to follow; by default the newest at each look.
+
+    Notes
+    -----
+    Maps are read-only: looking costs the job nothing. `ask_for_stacks` is the one exception, and
+    only reaches processes whose ring says that they registered a handler for it.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], key: RunKey | None = None) -> None:
+        self.directory = Path(directory)
+        self._wanted = key
+        self._rings: dict[Path, _Ring] = {}
+        self._refused: dict[Path, tuple[int, str]] = {}
+        self.looks = 0
+
+    def look(self) -> Trace:
+        """The job as it is now; ``trace.looks`` counts the looks that could be compared."""
+        rings = self.refresh()
+        self.looks += 1
+        fragments = [self._read(ring) for ring in rings]
+        if rings:
+            fragments.extend(self._journal(rings[0].key))
+        others = sorted({ring.key.attempt for ring in self._rings.values()} - self._attempts(rings))
+        warnings = [f"{path.name}: {why}" for path, (_, why) in sorted(self._refused.items())]
+        if others:
+            warnings.append(
+                f"{self.directory}: other attempts or runs are there too and were left out"
+            )
+        trace = merge(fragments, warnings=warnings)
+        live = any(facts.alive for facts in trace.ranks.values())
+        return replace(trace, live=live, looks=self.looks, observed_ns=time.time_ns())
+
+    def refresh(self) -> list[_Ring]:
+        """Find the rings of the followed attempt, opening new files; lowest rank first."""
+        for path in _ring_files(self.directory):
+            self._open(path)
+        rings = [ring for ring in self._rings.values() if self._is_wanted(ring)]
+        newest: dict[int, _Ring] = {}
+        for ring in sorted(rings, key=lambda ring: ring.created_ns):
+            newest[ring.rank] = ring  # an earlier ring of the same rank is an older job's
+        return [newest[rank] for rank in sorted(newest)]
+
+    def ask_for_stacks(self, wanted: Callable[[RankFacts], bool]) -> int:
+        """Have processes that cannot run Python write their stacks; returns how many were asked.
+
+        Each is asked once per stall: again only after its heartbeat has moved.
+        """
+        asked = 0
+        for ring in self._rings.values():
+            fragment = ring.fragment
+            if fragment is None or not wanted(fragment.facts):
+                continue
+            header = ring.reader.header()
+            number, beats = int(header["fault_signal"]), int(header["heartbeat_count"])
+            pid = fragment.facts.pid
+            if not number or not pid or not fragment.facts.alive or ring.asked_at_count == beats:
+                continue
+            look = look_at(
+                pid=pid,
+                start_ticks=int(header["start_ticks"]),
+                boot_id=decode_text(header["boot_id"]),
+                pid_namespace=int(header["pid_namespace"]),
+            )
+            if not look.alive or look.state == "stopped":
+                continue
+            try:
+                os.kill(pid, number)
+            except OSError:
+                continue
+            ring.asked_at_count = beats
+            asked += 1
+        return asked
+
+    def close(self) -> None:
+        """Unmap everything."""
+        for ring in self._rings.values():
+            ring.reader.close()
+        self._rings.clear()
+
+    # -- pieces ----------------------------------------------------------------------------
+
+    def _open(self, path: Path) -> None:
+        try:
+            status = path.stat()
+            if path in self._rings or self._refused.get(path, (0, ""))[0] == status.st_mtime_ns:
+                return
+            reader = RingReader(path)
+        except RingError as error:
+            self._refused[path] = (status.st_mtime_ns, str(error))
+            return
+        except OSError:
+            return  # gone again between listing and opening
+        self._refused.pop(path, None)
+        header = reader.header()
+        self._rings[path] = _Ring(
+            reader,
+            RunKey(decode_text(header["run_id"]), int(header["attempt"])),
+            int(header["rank"]),
+            int(header["created_ns"]),
+        )
+
+    def _is_wanted(self, ring: _Ring) -> bool:
+        if self._wanted is not None:
+            return ring.key == self._wanted
+        newest = max(self._rings.values(), key=lambda other: other.created_ns)
+        return ring.key == newest.key
+
+    @staticmethod
+    def _attempts(rings: Sequence[_Ring]) -> set[int]:
+        return {ring.key.attempt for ring in rings}
+
+    def _read(self, ring: _Ring) -> Fragment:
+        header = ring.reader.header()
+        # What moves with every record and every completion; heartbeats alone change only facts.
+        fingerprint = ring.reader.groups().tobytes() + int(header["last_record_id"]).to_bytes(
+            8, "little"
+        )
+        if ring.fragment is not None and fingerprint == ring.fingerprint:
+            facts = fragment_of(ring.reader, records=False).facts
+            old = ring.fragment.facts
+            facts = replace(facts, dropped=old.dropped, oldest_record_id=old.oldest_record_id)
+            fragment = replace(ring.fragment, facts=facts)
+        else:
+            fragment = fragment_of(ring.reader)
+        ring.fingerprint = fingerprint
+        ring.fragment = replace(fragment, facts=self._compared(ring, fragment.facts, header))
+        return ring.fragment
+
+    def _compared(self, ring: _Ring, facts: RankFacts, header: object) -> RankFacts:
+        """Add what only two looks can tell: CPU use, and whether the stack moved."""
+        if not facts.alive or not facts.pid:
+            return facts
+        look = look_at(
+            pid=facts.pid,
+            start_ticks=int(header["start_ticks"]),  # type: ignore[index]
+            boot_id=decode_text(header["boot_id"]),  # type: ignore[index]
+            pid_namespace=int(header["pid_namespace"]),  # type: ignore[index]
+        )
+        now_s = time.monotonic()
+        stack = facts.main_stack
+        if ring.cpu_at_s and now_s - ring.cpu_at_s > 0.2:
+            used_s = (look.cpu_ticks - ring.cpu_ticks) / _TICKS_PER_SECOND
+            facts = replace(
+                facts,
+                cpu_busy=max(0.0, used_s / (now_s - ring.cpu_at_s)),
+                stack_moved=stack != ring.main_stack,
+            )
+        ring.cpu_ticks, ring.cpu_at_s, ring.main_stack = look.cpu_ticks, now_s, stack
+        return facts
+
+    def _journal(self, key: RunKey) -> Iterable[Fragment]:
+        for path in sorted(self.directory.glob("*.journal")):
+            try:
+                with open(path, "rb") as file:
+                    if not looks_like_journal(file.read(64)):
+                        continue
+                fragments = read_journal(path)
+            except (OSError, ValueError):
+                continue
+            for fragment in fragments:
+                facts = fragment.facts
+                if (facts.run_id, facts.attempt) == (key.run_id, key.attempt):
+                    yield fragment
+
+
+def is_gil_blocked(facts: RankFacts) -> bool:
+    """A rank that only a signal can make tell its stack."""
+    return bool(facts.gil_blocked)
+
+
+def run_directory_of(path: str | os.PathLike[str]) -> Path | None:
+    """The directory to follow for a path a user gives: itself, or its newest run."""
+    directory = Path(path)
+    if not directory.is_dir():
+        return None
+    if _ring_files(directory):
+        return directory
+    latest = directory / "latest"
+    if latest.is_dir() and _ring_files(latest):
+        return latest
+    return None
+
+
+def _ring_files(directory: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(directory) if entry.name.endswith(".ring")]
+    except OSError:
+        return []
