@@ -1,0 +1,131 @@
+"""What the members of a group must agree on, operation by operation.
+
+One `Terms` per signature holds only what has to be equal on every member; everything that may
+legally differ (an uneven all_to_all, the root's list of a gather, equal numel in another shape) is
+left out. ``None`` means that the source does not say, and is compatible with anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from hangscope.trace.model import Signature
+
+FAMILIES = {
+    "_allreduce": "all_reduce",
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
+    "_all_gather_base": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "_allgather_base": "all_gather",
+    "allgather": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "all_reduce_barrier": "barrier",
+    "monitored_barrier": "barrier",
+    "all_gather_into_tensor_coalesced": "all_gather_coalesced",
+    "_all_gather_base_coalesced": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_coalesced",
+    "allgather_coalesced": "all_gather_coalesced",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_coalesced",
+}
+"""Names that a backend carries out in the same way: mixing them hangs nobody."""
+
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+"""Operations with a root."""
+
+ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter", "send", "recv"})
+"""A member may finish these before every other member has come."""
+
+_BY_INPUT = frozenset({"all_reduce", "reduce", "broadcast", "all_gather", "gather"})
+_BY_OUTPUT = frozenset({"reduce_scatter", "scatter"})
+_WITH_REDUCTION = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What must be equal: operation family, element count per member, dtype and reduce op."""
+
+    op: str
+    numel: int | None = None
+    dtype: str | None = None
+    reduce_op: str | None = None
+
+    @property
+    def known(self) -> int:
+        """How many of the terms are known: the most specific makes the best reference."""
+        return sum(x is not None for x in (self.numel, self.dtype, self.reduce_op))
+
+
+def family(op: str) -> str:
+    """The name under which interchangeable operations are compared."""
+    return FAMILIES.get(op, op)
+
+
+def numel(sizes: tuple[tuple[int, ...], ...] | None) -> int | None:
+    """Elements over all tensors, or None where sizes are unknown or there are none."""
+    if not sizes:
+        return None
+    return sum(prod(size) for size in sizes)
+
+
+def input_numel(signature: Signature) -> int | None:
+    """Elements going in."""
+    known = numel(signature.input_sizes)
+    return signature.input_numel if known is None else known
+
+
+def output_numel(signature: Signature) -> int | None:
+    """Elements coming out."""
+    known = numel(signature.output_sizes)
+    return signature.output_numel if known is None else known
+
+
+def terms(signature: Signature) -> Terms:
+    """What ``signature`` binds the other members to."""
+    op = family(signature.op)
+    if op in ("barrier", "coalesced") or op not in _BY_INPUT | _BY_OUTPUT | {"all_to_all"}:
+        return Terms(op)
+    count: int | None = None
+    if op in _BY_INPUT:
+        count = input_numel(signature)
+        if count is None and op != "gather" and op != "all_gather":
+            count = output_numel(signature)
+        if op == "all_gather" and _uneven(signature.output_sizes):
+            count = output_numel(signature)
+    elif op in _BY_OUTPUT:
+        count = output_numel(signature)
+        if op == "reduce_scatter" and _uneven(signature.input_sizes):
+            count = input_numel(signature)
+    dtypes = signature.input_dtypes or signature.output_dtypes
+    if op == "scatter":
+        dtypes = signature.output_dtypes or signature.input_dtypes
+    dtype = dtypes[0] if dtypes and len(set(dtypes)) == 1 else None
+    reduction = signature.reduce_op if op in _WITH_REDUCTION else None
+    return Terms(op, count, dtype, reduction.upper() if reduction else None)
+
+
+def _uneven(sizes: tuple[tuple[int, ...], ...] | None) -> bool:
+    return sizes is not None and len({prod(size) for size in sizes}) > 1
+
+
+def disagreement(a: Terms, b: Terms) -> str | None:
+    """The first term that cannot go together: ``op``, ``numel``, ``dtype`` or ``reduce_op``.
+
+    None where the two can be one operation of one group.
+    """
+    if a.op != b.op:
+        return "op"
+    if a.dtype is not None and b.dtype is not None and a.dtype != b.dtype:
+        return "dtype"
+    if a.numel is not None and b.numel is not None and a.numel != b.numel:
+        return "numel"
+    if a.reduce_op and b.reduce_op and a.reduce_op != b.reduce_op:
+        return "reduce_op"
+    return None

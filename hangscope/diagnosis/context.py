@@ -1,0 +1,136 @@
+"""What every step of the diagnosis looks at, and small questions about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hangscope.diagnosis.frontier import Frontiers, Ints
+from hangscope.diagnosis.host import Host
+from hangscope.diagnosis.model import GroupRef, LastOperation
+from hangscope.diagnosis.waits import Place, Waits
+from hangscope.trace.model import NONE, Signature, Stack, Trace
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass
+class Context:
+    """A trace with what was derived from it."""
+
+    trace: Trace
+    front: Frontiers
+    hosts: dict[int, Host]
+    waits: Waits
+
+    @cached_property
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        """Per rank its slice of the records."""
+        ranks = self.trace.records["rank"]
+        if not len(ranks):
+            return {}
+        cuts = np.flatnonzero(np.diff(ranks)) + 1
+        starts = np.concatenate([[0], cuts])
+        ends = np.concatenate([cuts, [len(ranks)]])
+        return {int(ranks[a]): (int(a), int(b)) for a, b in zip(starts, ends, strict=True)}
+
+    @cached_property
+    def pairs_of_rank(self) -> dict[int, Ints]:
+        """Pair indices per rank."""
+        return self.front.of_rank()
+
+    @cached_property
+    def newest_ns(self) -> int:
+        """When anything last happened in the job."""
+        records = self.trace.records
+        if not len(records):
+            return 0
+        return int(max(records["created_ns"].max(), records["completed_ns"].max()))
+
+    def now_ns(self, rank: int) -> int:
+        """The moment up to which a rank's silence is known."""
+        facts = self.trace.ranks.get(rank)
+        host = self.hosts.get(rank)
+        if host is not None and host.gone and host.end_ns:
+            return host.end_ns
+        if facts is not None and facts.observed_ns:
+            return facts.observed_ns
+        return self.trace.observed_ns
+
+    def age_s(self, rank: int, since_ns: int) -> float | None:
+        """Seconds from ``since_ns`` until `now_ns`; None where either is unknown."""
+        now = self.now_ns(rank)
+        if not since_ns or not now or now < since_ns:
+            return None
+        return (now - since_ns) / SECOND_NS
+
+    def last_row(self, rank: int) -> int:
+        """The last record of a rank, or -1."""
+        low, high = self.bounds.get(rank, (0, 0))
+        return high - 1 if high > low else NONE
+
+    def signature(self, row: int) -> Signature | None:
+        """What the operation of a record is."""
+        if row < 0:
+            return None
+        return self.trace.signatures[int(self.trace.records["signature"][row])]
+
+    def stack(self, row: int) -> Stack:
+        """The call stack of a record, or an empty one."""
+        if row < 0:
+            return ()
+        index = int(self.trace.records["stack"][row])
+        return self.trace.stacks[index] if 0 <= index < len(self.trace.stacks) else ()
+
+    def last_operation(self, rank: int) -> LastOperation | None:
+        """What the rank issued last, from its records or else from its counters."""
+        row = self.last_row(rank)
+        if row >= 0:
+            record = self.trace.records[row]
+            signature = self.signature(row)
+            group = self.trace.groups[int(record["group"])]
+            seq = int(record["p2p_seq"] if self.front.p2p[row] else record["collective_seq"])
+            return LastOperation(group.name, seq, signature.op if signature else "")
+        pairs = self.pairs_of_rank.get(rank)
+        if pairs is None or not len(pairs):
+            return None
+        best = int(pairs[np.argmax(self.front.enqueued[pairs])])
+        if self.front.enqueued[best] <= 0:
+            return None
+        group = self.trace.groups[int(self.front.group[best])]
+        return LastOperation(group.name, int(self.front.enqueued[best]), "")
+
+    def last_in_group(self, rank: int, group: int) -> tuple[int, int]:
+        """(sequence number, record or -1) of the rank's last collective in a group; 0 for none."""
+        low, high = self.bounds.get(rank, (0, 0))
+        part = self.trace.records[low:high]
+        hits = np.flatnonzero((part["group"] == group) & self.front.collective[low:high])
+        if len(hits):
+            row = int(low + hits[-1])
+            return int(self.trace.records["collective_seq"][row]), row
+        for pair in self.pairs_of_rank.get(rank, ()):
+            if self.front.group[pair] == group:
+                return max(int(self.front.enqueued[pair]), 0), NONE
+        return 0, NONE
+
+    def group_ref(self, group: int, members: Iterable[int] = ()) -> GroupRef | None:
+        """The group as a report shows it."""
+        if not 0 <= group < len(self.trace.groups):
+            return None
+        found = self.trace.groups[group]
+        return GroupRef(found.name, found.desc, found.ranks or tuple(sorted(members)))
+
+    def place_op(self, place: Place) -> str:
+        """The operation that is waited for at a place."""
+        if place.phase:
+            return place.phase
+        signature = self.signature(place.row)
+        if signature is not None:
+            return signature.op
+        for claim in self.trace.claims:
+            if claim.op and claim.group == place.group and claim.seq == place.seq:
+                return claim.op
+        return "collective"

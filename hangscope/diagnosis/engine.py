@@ -1,0 +1,123 @@
+"""``diagnose``: a `Trace` goes in, a `Diagnosis` comes out. Pure, and linear in records."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis import causes as causing
+from hangscope.diagnosis.causes import Cause
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.findings import to_finding
+from hangscope.diagnosis.frontier import frontiers
+from hangscope.diagnosis.host import judge, killed_together
+from hangscope.diagnosis.mismatch import mismatches
+from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
+from hangscope.diagnosis.quiet import without_cause
+from hangscope.diagnosis.ranks import rank_reports
+from hangscope.diagnosis.waits import Builder
+from hangscope.trace.model import Trace
+
+_MAX_EDGES = 2000
+
+
+def diagnose(trace: Trace) -> Diagnosis:
+    """Say who diverged, where and why.
+
+    Args:
+        trace: one job at one moment; ``trace.records`` sorted by rank, then in order of issue.
+
+    Returns:
+        The diagnosis; its findings come first cause first. Never raises on odd input: what
+        cannot be used is left out and lowers the confidence.
+    """
+    front = frontiers(trace)
+    hosts = judge(trace)
+    together = killed_together(trace, hosts)
+    if together is not None:
+        hosts = causing.as_victims(hosts)
+    builder = Builder(trace, front, hosts)
+    context = Context(trace, front, hosts, builder.build())
+    causing.overdue_only(context)
+    if together is not None:
+        causing.lasting_only(context)
+    found: list[Cause] = causing.mismatch_causes(context, mismatches(trace, front))
+    found += causing.graph_causes(context)
+    found += causing.crash_causes(context, found)
+    found = causing.settle(context, found)
+    findings = tuple(to_finding(context, cause) for cause in found)
+    notes: list[str] = []
+    if together is not None:
+        notes.append(f"every rank was ended from outside ({together}) at about the same time")
+    if not findings:
+        quiet = without_cause(context, together)
+        findings = quiet.findings
+        notes += quiet.notes
+    return _assemble(context, found, findings, notes)
+
+
+def _assemble(
+    context: Context, found: list[Cause], findings: tuple[Finding, ...], notes: list[str]
+) -> Diagnosis:
+    trace = context.trace
+    first = findings[0] if findings else None
+    backends = sorted({g.backend for g in trace.groups if g.backend})
+    if not backends:
+        backends = sorted({s.backend for s in trace.signatures if s.backend})
+    world = trace.world_size
+    if world is None:
+        ranks = set(trace.ranks) | set(trace.missing_ranks)
+        world = len(ranks) or None
+    stalled: float | None = None
+    if first is not None and trace.observed_ns and context.newest_ns:
+        stalled = max(0.0, (trace.observed_ns - context.newest_ns) / SECOND_NS)
+    culprits: tuple[int, ...]
+    if first is None:
+        verdict, culprits, confidence, summary = (
+            Verdict.HEALTHY,
+            (),
+            Confidence.CERTAIN,
+            "Nothing waits for longer than it should",
+        )
+    else:
+        verdict, culprits, confidence, summary = (
+            first.verdict,
+            first.culprits,
+            first.confidence,
+            first.summary,
+        )
+    return Diagnosis(
+        verdict=verdict,
+        culprits=culprits,
+        confidence=confidence,
+        summary=summary,
+        world_size=world,
+        backend=", ".join(backends),
+        stalled_s=stalled,
+        live=trace.live,
+        ranks=rank_reports(context, findings),
+        findings=findings,
+        wait_for=_edges(context) if findings else (),
+        sources=trace.sources,
+        warnings=trace.warnings,
+        notes=tuple(notes),
+    )
+
+
+def _edges(context: Context) -> tuple[WaitEdge, ...]:
+    """The wait-for edges, at most `_MAX_EDGES` of them: one target per waiter comes first."""
+    edges = []
+    for place in context.waits.places:
+        group = (
+            context.trace.groups[place.group].name
+            if 0 <= place.group < len(context.trace.groups)
+            else place.phase
+        )
+        op = context.place_op(place)
+        targets = place.targets
+        # In a circle of large groups everybody waits for everybody: a few targets tell as much.
+        shown = targets if len(targets) * len(place.waiters) <= 4096 else targets[:4]
+        for waiter in place.waiters:
+            if waiter in context.waits.cut:
+                continue
+            edges += [WaitEdge(waiter, on, group, place.seq, op) for on in shown if on != waiter]
+            if len(edges) >= _MAX_EDGES:
+                return tuple(edges[:_MAX_EDGES])
+    return tuple(edges)

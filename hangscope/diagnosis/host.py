@@ -1,0 +1,296 @@
+"""What each rank's process tells by itself: how it ended, what it is doing, who tore whom down."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from hangscope.trace.model import Claim, RankFacts, Stack, Trace
+
+_SIGKILL, _SIGTERM, _SIGABRT, _SIGINT, _SIGHUP = 9, 15, 6, 2, 1
+_TOGETHER_NS = 5_000_000_000
+_TWIN_NS = 2_000_000_000
+
+_SECONDARY = re.compile(
+    r"connection (?:was )?(?:closed|reset|refused|aborted)|broken pipe|socket closed|"
+    r"timed out waiting \d+ ?ms for (?:recv|send)|"
+    r"timed? ?out.{0,40}(?:recv|send|collective|barrier)|"
+    r"watchdog|communicator was aborted|remote process exited|ncclremoteerror|ncclsystemerror|"
+    r"application timeout caused pair closure|"
+    r"gloo.{0,80}(?:peer|pair|transport|timed? ?out|timeout)|"
+    r"monitored ?barrier|wait timeout after|"
+    r"wait_?for_?(?:store|key)|recvvalue failed|sendbytes failed|failed to recv, got 0 bytes|"
+    r"signalexception|got signal|rendezvous|store.{0,40}(?:closed|shut ?down|timed? ?out|timeout)|"
+    r"collective operation timeout|has been aborted|peer process (?:died|exited)|"
+    r"op\.preamble\.length|received data size doesn't match",
+    re.IGNORECASE | re.DOTALL,
+)
+_SECONDARY_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "BarrierTimeout")
+
+LOADER = re.compile(r"load|fetch|batch|dataset|sampler|__next__|read|tokeni[sz]e|collate", re.I)
+CHECKPOINT = re.compile(r"checkpoint|save|state_dict|serialize", re.I)
+_IN_COMMUNICATION = re.compile(
+    r"all_reduce|allreduce|all_gather|broadcast|reduce_scatter|all_to_all|barrier|\bwait\b|"
+    r"synchronize|\bsend\b|\brecv\b|irecv|isend|backward|_all_gather|gather_object|scatter"
+)
+
+
+class End(str, Enum):
+    """How a rank's process ended."""
+
+    ALIVE = "alive"
+    UNKNOWN = "unknown"
+    CLEAN = "clean"
+    CRASHED = "crashed"
+    TORN_DOWN = "torn down"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One rank's process, judged. ``frozen`` says its own recorder could not run any more."""
+
+    rank: int
+    end: End
+    state: str
+    end_ns: int = 0
+    end_text: str = ""
+    frozen: bool = False
+    secondary: bool = False
+    """Its failure speaks of somebody else's."""
+    activity: str = ""
+    stack: Stack = ()
+    phase: str | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process has ended or is ending by a failure."""
+        return self.end in (End.CLEAN, End.CRASHED, End.TORN_DOWN)
+
+
+def is_secondary(text: str) -> bool:
+    """Whether an error message speaks of a peer that failed or did not come."""
+    return bool(_SECONDARY.search(text))
+
+
+def judge(trace: Trace) -> dict[int, Host]:
+    """A `Host` for every rank that any source speaks about."""
+    hosts = {rank: _one(rank, facts, trace) for rank, facts in trace.ranks.items()}
+    return _victims_of_launcher(hosts, trace)
+
+
+def _signal_name(number: int) -> str:
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _one(rank: int, facts: RankFacts, trace: Trace) -> Host:
+    exit_ = facts.exit
+    exception = facts.exception
+    own_failure = exception is not None and exception.is_main_thread
+    phase = facts.phases[-1].name if facts.phases else None
+    stack = facts.main_stack
+    text = ""
+    if exception is not None and (own_failure or (exit_ is not None and exit_.kind != "clean")):
+        text = exception.type_name.removeprefix("builtins.")
+        first_line = exception.message.strip().splitlines()
+        if first_line:
+            text += f": {first_line[0][:200]}"
+    full_text = "\n".join(
+        x
+        for x in (
+            exception.type_name + ": " + exception.message if exception else "",
+            exit_.text if exit_ else "",
+        )
+        if x
+    )
+    secondary = is_secondary(full_text) or any(t in full_text for t in _SECONDARY_TYPES)
+    ended_ns = (exit_.at_ns if exit_ else 0) or (exception.at_ns if exception else 0)
+
+    if exit_ is not None and exit_.kind == "clean" and not own_failure:
+        return Host(rank, End.CLEAN, "exited", ended_ns, "exit status 0", True, phase=phase)
+    gone = exit_ is not None or facts.alive is False or facts.process_state in ("zombie", "gone")
+    if own_failure or gone:
+        # The exception comes before the exit that it leads to, and is the time that counts.
+        if exception is not None and own_failure and exception.at_ns:
+            ended_ns = exception.at_ns
+        ended_ns = ended_ns or facts.heartbeat_ns
+        how = text or _how(facts)
+        torn = exit_ is not None and (
+            exit_.by_launcher
+            or exit_.signal in (_SIGTERM, _SIGINT, _SIGHUP)
+            or exit_.code in (-15, 143)
+        )
+        if torn and not own_failure:
+            return Host(
+                rank, End.TORN_DOWN, "exited", ended_ns, how, True, True, phase=phase, stack=stack
+            )
+        if not stack and exception is not None:
+            stack = exception.stack
+        return Host(
+            rank, End.CRASHED, "crashed", ended_ns, how, True, secondary, phase=phase, stack=stack
+        )
+    state, frozen = _alive_state(facts)
+    end = End.ALIVE if facts.alive else End.UNKNOWN
+    return Host(rank, end, state, frozen=frozen, phase=phase, stack=stack)
+
+
+def _how(facts: RankFacts) -> str:
+    exit_ = facts.exit
+    if exit_ is None or exit_.kind == "unknown":
+        return (exit_.text if exit_ else "") or "its process is gone and left no exception"
+    if exit_.kind == "oom":
+        return "killed for memory (OOM)"
+    if exit_.kind == "signal" and exit_.signal is not None:
+        return f"killed by {_signal_name(exit_.signal)}"
+    if exit_.signal is not None:
+        return f"killed by {_signal_name(exit_.signal)}"
+    if exit_.code is not None:
+        if exit_.code < 0:
+            return f"killed by {_signal_name(-exit_.code)}"
+        return f"exit status {exit_.code}"
+    return exit_.text or exit_.kind
+
+
+def _alive_state(facts: RankFacts) -> tuple[str, bool]:
+    if facts.process_state == "stopped":
+        return "stopped", True
+    if facts.gil_blocked:
+        return "gil-held", True
+    if facts.process_state == "disk-sleep":
+        return "sleeping", False
+    if facts.cpu_busy is not None and facts.cpu_busy > 0.5:
+        return "busy", False
+    if facts.process_state == "running":
+        return "running", False
+    if facts.process_state == "sleeping":
+        return "sleeping", False
+    return ("running" if facts.alive else "unknown"), False
+
+
+def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Mark aborts that a timeout line explains: a watchdog that gave up is a victim's end."""
+    timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
+    result = dict(hosts)
+    for rank, host in hosts.items():
+        exit_ = trace.ranks[rank].exit
+        aborted = exit_ is not None and (exit_.signal == _SIGABRT or exit_.code in (-6, 134))
+        if host.end is End.CRASHED and aborted and rank in timed_out:
+            result[rank] = _replace(host, secondary=True)
+    return result
+
+
+def _replace(host: Host, **changes: object) -> Host:
+    from dataclasses import replace
+
+    return replace(host, **changes)  # type: ignore[arg-type]
+
+
+def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
+    """How, if every rank was ended from outside by one signal at about the same time."""
+    if len(hosts) < 2:
+        return None
+    ways = set()
+    times = []
+    for rank, host in hosts.items():
+        exit_ = trace.ranks[rank].exit
+        exception = trace.ranks[rank].exception
+        if host.end not in (End.CRASHED, End.TORN_DOWN):
+            return None
+        interrupted = exception is not None and exception.type_name.endswith("KeyboardInterrupt")
+        if exception is not None and not interrupted:
+            return None
+        if exit_ is not None and exit_.kind == "oom":
+            return None
+        if interrupted:
+            ways.add("SIGINT")
+        elif exit_ is not None and exit_.signal is not None:
+            ways.add(_signal_name(exit_.signal))
+        elif exit_ is None or exit_.kind == "unknown":
+            ways.add("a signal nobody saw")
+        else:
+            return None
+        times.append(host.end_ns)
+    known = [t for t in times if t]
+    if len(ways) != 1 or (known and max(known) - min(known) > _TOGETHER_NS):
+        return None
+    return ways.pop()
+
+
+def primary_crashes(hosts: Mapping[int, Host], waits_on: Mapping[int, set[int]]) -> list[Host]:
+    """Failures nobody else explains, earliest first.
+
+    ``waits_on`` says for whom each rank was waiting: a failure of one's own while waiting for a
+    rank that had ended before is that rank's doing.
+    """
+    crashed = [h for h in hosts.values() if h.end is End.CRASHED]
+    own = [h for h in crashed if not h.secondary]
+    result = []
+    for host in own:
+        ended_before = [
+            hosts[other]
+            for other in waits_on.get(host.rank, ())
+            if other in hosts
+            and hosts[other].gone
+            and hosts[other].end is not End.TORN_DOWN
+            and (not host.end_ns or not hosts[other].end_ns or hosts[other].end_ns <= host.end_ns)
+            and other != host.rank
+        ]
+        if not ended_before:
+            result.append(host)
+    result.sort(key=lambda h: (h.end_ns or 0, h.rank))
+    if not result:
+        return []
+    first = result[0]
+    # Later failures are as a rule consequences, except those of the same kind at the same moment.
+    return [
+        h
+        for h in result
+        if h is first or (h.end_text == first.end_text and h.end_ns - first.end_ns <= _TWIN_NS)
+    ]
+
+
+def errors_named(claims: tuple[Claim, ...]) -> dict[int, list[Claim]]:
+    """Claims that name a rank's own device, memory or launcher failure."""
+    named: dict[int, list[Claim]] = {}
+    for claim in claims:
+        if claim.kind in ("device_error", "oom", "launcher_failure", "nan"):
+            for rank in claim.accused or ((claim.reporter,) if claim.reporter is not None else ()):
+                named.setdefault(rank, []).append(claim)
+    return named
+
+
+def activity(host: Host | None, facts: RankFacts | None) -> str:
+    """What a rank without an operation was doing, as a few words."""
+    from hangscope.diagnosis.stacks import innermost
+
+    if host is None or facts is None:
+        return "left no dump"
+    if host.end is End.CLEAN:
+        return "exited with status 0"
+    if host.end is End.CRASHED:
+        return host.end_text
+    words = []
+    if host.state == "stopped":
+        words.append("stopped")
+    elif host.state == "gil-held":
+        words.append("holding the GIL")
+    if host.phase is not None:
+        words.append(f"in {host.phase}")
+    else:
+        frame = innermost(host.stack)
+        if frame is not None:
+            words.append(f"in {frame.name}")
+    if not words and host.end is End.TORN_DOWN:
+        words.append(host.end_text)
+    return ", ".join(words)
+
+
+def in_communication(stack: Stack) -> bool:
+    """Whether the innermost frames are those of a collective or of a wait."""
+    return any(_IN_COMMUNICATION.search(frame.name) for frame in stack[:4])

@@ -1,0 +1,170 @@
+"""The first place in each group where what the members issued cannot go together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hangscope.diagnosis.agreement import ROOTED, Terms, disagreement, terms
+from hangscope.diagnosis.frontier import Frontiers, Ints
+from hangscope.trace.model import Trace
+
+_SPARSE_FACTOR = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Members that agree with each other at one place."""
+
+    ranks: tuple[int, ...]
+    row: int
+    """One of their records there, as an example."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """``aspect``: op, numel, dtype, reduce_op, root or history. Parts come largest first."""
+
+    group: int
+    seq: int
+    aspect: str
+    parts: tuple[Part, ...]
+    completed_by_all: bool = False
+
+
+def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:
+    """One `Mismatch` per group at most: everything after the first one is its consequence."""
+    rows = np.flatnonzero(front.collective)
+    if not len(rows):
+        return []
+    classes, known, examples = _classes(trace, rows)
+    position, group_of, seq_of = _positions(trace, rows)
+    # Each place remembers one class as its reference, the best known one (written last).
+    reference = np.full(len(group_of), -1, np.int64)
+    for level in range(int(known.max()) + 1):
+        chosen = known == level
+        reference[position[chosen]] = classes[chosen]
+    differs = np.flatnonzero(reference[position] != classes)
+    if not len(differs):
+        return []
+    pairs = np.stack([reference[position[differs]], classes[differs]], axis=1)
+    unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    aspects = [_aspect(examples[int(a)], examples[int(b)]) for a, b in unique]
+    bad = np.array([aspect is not None for aspect in aspects])[inverse.reshape(-1)]
+    places = np.unique(position[differs[bad]])
+    first: dict[int, int] = {}
+    for place in places.tolist():
+        group = int(group_of[place])
+        if group not in first or seq_of[place] < seq_of[first[group]]:
+            first[group] = place
+    if not first:
+        return []
+    wanted = np.isin(position, np.fromiter(first.values(), np.int64))
+    found = []
+    for group, place in sorted(first.items()):
+        here = (
+            np.flatnonzero(wanted & (position == place))
+            if len(first) > 1
+            else np.flatnonzero(wanted)
+        )
+        mismatch = _parts(trace, rows[here], classes[here], examples, group, int(seq_of[place]))
+        if mismatch is not None:
+            found.append(mismatch)
+    return found
+
+
+def _classes(trace: Trace, rows: Ints) -> tuple[Ints, Ints, dict[int, tuple[Terms, int]]]:
+    """A class per row: equal class, equal terms. Also how much of the terms is known."""
+    of_signature = [terms(signature) for signature in trace.signatures]
+    numbers: dict[Terms, int] = {}
+    ids = np.array([numbers.setdefault(t, len(numbers)) for t in of_signature], np.int64)
+    rooted = np.array([t.op in ROOTED for t in of_signature], bool)
+    level = np.array([t.known for t in of_signature], np.int64)
+    signature = trace.records["signature"][rows]
+    root = np.where(rooted[signature], trace.records["root"][rows].astype(np.int64), -1)
+    span = int(root.max()) + 2 if len(root) else 1
+    classes = ids[signature] * span + root + 1
+    by_id = {number: t for t, number in numbers.items()}
+    examples = {
+        int(c): (by_id[int(c) // span], int(c) % span - 1) for c in np.unique(classes).tolist()
+    }
+    return classes, level[signature] * 2 + (root >= 0), examples
+
+
+def _positions(trace: Trace, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """A dense number for each (group, seq) and what it stands for."""
+    group = trace.records["group"][rows].astype(np.int64)
+    seq = trace.records["collective_seq"][rows]
+    count = int(group.max()) + 1
+    low = np.full(count, np.iinfo(np.int64).max, np.int64)
+    high = np.full(count, -1, np.int64)
+    np.minimum.at(low, group, seq)
+    np.maximum.at(high, group, seq)
+    width = np.where(high >= 0, high - low + 1, 0)
+    if int(width.sum()) > _SPARSE_FACTOR * len(rows) + 1_000_000:
+        keys = np.stack([group, seq], axis=1)
+        unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+        return inverse.reshape(-1).astype(np.int64), unique[:, 0], unique[:, 1]
+    base = np.concatenate([[0], np.cumsum(width)[:-1]])
+    position = base[group] + seq - low[group]
+    group_of = np.repeat(np.arange(count), width)
+    seq_of = np.arange(len(group_of)) - base[group_of] + low[group_of]
+    return position, group_of, seq_of
+
+
+def _aspect(a: tuple[Terms, int], b: tuple[Terms, int]) -> str | None:
+    found = disagreement(a[0], b[0])
+    if found is None and a[1] >= 0 and b[1] >= 0 and a[1] != b[1]:
+        return "root"
+    return found
+
+
+def _parts(
+    trace: Trace,
+    rows: Ints,
+    classes: Ints,
+    examples: dict[int, tuple[Terms, int]],
+    group: int,
+    seq: int,
+) -> Mismatch | None:
+    """Sort the members at one place into parts that agree, largest first."""
+    ranks = trace.records["rank"][rows]
+    by_class: dict[int, list[int]] = defaultdict(list)
+    row_of: dict[int, int] = {}
+    seen: set[int] = set()
+    for rank, cls, row in zip(ranks.tolist(), classes.tolist(), rows.tolist(), strict=True):
+        if rank in seen:  # one sequence number, several entries: a coalesced batch spelt out
+            continue
+        seen.add(rank)
+        by_class[cls].append(rank)
+        row_of.setdefault(cls, row)
+    merged: list[tuple[int, list[int]]] = []
+    for cls in sorted(by_class, key=lambda c: (-examples[c][0].known, -len(by_class[c]))):
+        for other, members in merged:
+            if _aspect(examples[cls], examples[other]) is None:
+                members.extend(by_class[cls])
+                break
+        else:
+            merged.append((cls, list(by_class[cls])))
+    if len(merged) < 2:
+        return None
+    merged.sort(key=lambda item: (-len(item[1]), min(item[1])))
+    aspects = {_aspect(examples[merged[0][0]], examples[c]) for c, _ in merged[1:]}
+    aspect = next(a for a in ("op", "dtype", "numel", "reduce_op", "root", None) if a in aspects)
+    parts = tuple(Part(tuple(sorted(m)), row_of[c]) for c, m in merged)
+    return Mismatch(group, seq, aspect or "op", parts)
+
+
+def minority(parts: Iterable[Part]) -> tuple[tuple[int, ...], bool]:
+    """Ranks that differ from the largest part, and whether that part is really the larger.
+
+    Without a single largest part nothing decides: all the equally large parts are returned.
+    """
+    ordered = sorted(parts, key=lambda p: -len(p.ranks))
+    largest = [p for p in ordered if len(p.ranks) == len(ordered[0].ranks)]
+    if len(largest) == 1:
+        return tuple(sorted(r for p in ordered[1:] for r in p.ranks)), True
+    return tuple(sorted(r for p in ordered for r in p.ranks)), False

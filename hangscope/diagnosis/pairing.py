@@ -1,0 +1,119 @@
+"""Sends and receives: which pending halves have a partner, and which wait for one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hangscope.diagnosis.frontier import Frontiers, Ints
+from hangscope.trace.model import NONE, Flag, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """An unfinished send or recv. ``matched``: its partner issued the other half; None: unknown."""
+
+    rank: int
+    peer: int
+    group: int
+    row: int
+    is_send: bool
+    matched: bool | None
+    partner_row: int = NONE
+
+
+def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> list[Half]:
+    """Every unfinished half.
+
+    ``hidden`` are ranks whose early records are gone (wrapped, or only active entries listed):
+    there, halves are paired from the newest end, because the older ones finished in pairs.
+    """
+    records = trace.records
+    rows = np.flatnonzero(front.p2p)
+    if not len(rows):
+        return []
+    sends = np.array([_is_send(s.op) for s in trace.signatures] or [False], bool)
+    is_send = sends[records["signature"][rows]]
+    rank = records["rank"][rows].astype(np.int64)
+    peer = records["peer"][rows].astype(np.int64)
+    open_ = front.unfinished[rows]
+    batched = front.batch_row[rows]
+    inside = batched >= 0
+    open_[inside] &= front.unfinished[batched[inside]]
+    if not open_.any():
+        return []
+    span = int(max(rank.max(), peer.max())) + 2
+    source = np.where(is_send, rank, peer) + 1
+    target = np.where(is_send, peer, rank) + 1
+    channel = (records["group"][rows].astype(np.int64) * span + source) * span + target
+    concerned = np.unique(channel[open_ & (peer >= 0)])
+    keep = np.isin(channel, concerned)
+    halves: list[Half] = []
+    order = np.flatnonzero(keep)
+    order = order[np.argsort(channel[order], kind="stable")]
+    if len(order):
+        bounds = np.flatnonzero(np.diff(channel[order])) + 1
+        for part in np.split(order, bounds):
+            halves += _channel(trace, rows, rank, peer, is_send, open_, part, hidden)
+    for i in np.flatnonzero(open_ & (peer < 0)).tolist():
+        halves.append(
+            Half(int(rank[i]), NONE, int(records["group"][rows[i]]), int(rows[i]), False, None)
+        )
+    return halves
+
+
+def _is_send(op: str) -> bool:
+    return op.startswith("send") or op == "isend"
+
+
+def _channel(
+    trace: Trace,
+    rows: Ints,
+    rank: Ints,
+    peer: Ints,
+    is_send: np.typing.NDArray[np.bool_],
+    open_: np.typing.NDArray[np.bool_],
+    part: Ints,
+    hidden: frozenset[int],
+) -> list[Half]:
+    sending, receiving = part[is_send[part]], part[~is_send[part]]
+    sample = int(part[0])
+    a, b = int(rank[sample]), int(peer[sample])
+    partial = a in hidden or b in hidden
+    absent = b not in trace.ranks
+    result = []
+    for mine, others in ((sending, receiving), (receiving, sending)):
+        open_mine = mine[open_[mine]]
+        open_others = others[open_[others]]
+        done_mine = len(mine) - len(open_mine)
+        for k, i in enumerate(open_mine.tolist()):
+            partner = NONE
+            matched: bool | None
+            if absent or int(peer[i]) not in trace.ranks:
+                matched = None
+            elif partial:
+                matched = k < len(open_others)
+                partner = int(rows[open_others[k]]) if matched else NONE
+                if not matched and int(peer[i]) in hidden and len(open_others) == 0:
+                    matched = None
+            else:
+                matched = done_mine + k < len(others)
+                partner = int(rows[others[done_mine + k]]) if matched else NONE
+            result.append(
+                Half(
+                    int(rank[i]),
+                    int(peer[i]),
+                    int(trace.records["group"][rows[i]]),
+                    int(rows[i]),
+                    bool(is_send[i]),
+                    matched,
+                    partner,
+                )
+            )
+    return result
+
+
+def is_async(trace: Trace, half: Half) -> bool:
+    """Whether the rank may have gone on without waiting for it."""
+    return bool(trace.records["flags"][half.row] & int(Flag.ASYNC))

@@ -1,0 +1,136 @@
+"""The fix for each kind of finding, in one sentence, and its hang class (D1-D23)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hangscope.diagnosis.host import CHECKPOINT, LOADER, Host
+from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.stacks import innermost, where
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """``fix`` is one sentence without a final full stop, ``playbook`` like ``"D9, D22"``."""
+
+    fix: str
+    playbook: str
+
+
+def place_of(host: Host | None, address: str) -> str:
+    """``data.py:41 in load_batch on host node0 (pid 4711)``, as far as it is known."""
+    frame = innermost(host.stack) if host is not None else None
+    return " ".join(x for x in (where(frame), address) if x)
+
+
+def mismatch(aspect: str, guarded: bool) -> Advice:
+    """``guarded``: one side's call site was never reached by the other side."""
+    if aspect == "op":
+        if guarded:
+            return Advice(
+                "run the collective on every rank, or on none, and guard only its side effect "
+                "with `if rank == 0`",
+                "D21, D19",
+            )
+        return Advice("make every member issue the same operations in the same order", "D19, D21")
+    if aspect == "numel":
+        return Advice(
+            "give every member tensors of the same size: pad the last batch, or gather the sizes "
+            "first",
+            "D19, D22",
+        )
+    if aspect == "dtype":
+        return Advice(
+            "cast to one dtype before the collective; under FSDP set param, reduce and buffer "
+            "dtypes alike on every rank",
+            "D14, D19",
+        )
+    if aspect == "history":
+        return Advice(
+            "record more (HANGSCOPE_BUFFER) and run again: the first difference has been "
+            "overwritten",
+            "D19",
+        )
+    return Advice("pass the same root and reduce operation on every member", "D19")
+
+
+def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Advice:
+    """A live rank that did not come."""
+    at = place_of(host, address)
+    look = f"look at {at}" if at else "look at what that rank runs instead"
+    state = host.state if host is not None else "unknown"
+    phase = host.phase if host is not None else None
+    if state == "stopped":
+        return Advice(f"continue the stopped process (kill -CONT), {address}".rstrip(", "), "D19")
+    if state == "gil-held":
+        return Advice(
+            f"{look}: C code holds the GIL there, so nothing else of this process can run", "D19"
+        )
+    if finalized or phase == "destroy_process_group":
+        return Advice(
+            "equalise the number of batches over ranks (sampler and drop_last), or wrap the loop "
+            "in Join",
+            "D9, D22",
+        )
+    if first:
+        return Advice(
+            f"{look}; check RANK, WORLD_SIZE and MASTER_ADDR of that process and what runs before "
+            "init_process_group",
+            "D1, D2",
+        )
+    name = host_frame_name(host)
+    if (phase is not None and CHECKPOINT.search(phase)) or CHECKPOINT.search(name):
+        return Advice(
+            f"{look}; a checkpoint written by one rank must not outlast the timeout of the others",
+            "D23, D21",
+        )
+    if LOADER.search(name):
+        return Advice(f"{look}; if loaders differ in length, equalise them or use Join", "D9, D22")
+    return Advice(f"{look}; every rank must reach the collective that the others are in", "D19")
+
+
+def host_frame_name(host: Host | None) -> str:
+    """Name of the user's innermost function, or an empty string."""
+    frame = innermost(host.stack) if host is not None else None
+    return f"{frame.name} {frame.filename}" if frame is not None else ""
+
+
+def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
+    """The remaining kinds."""
+    fixed = {
+        Verdict.RANK_CRASHED: Advice(
+            f"fix the first error of that rank{': ' + detail if detail else ''}; the hang of the "
+            "others is its symptom",
+            "D20",
+        ),
+        Verdict.RANK_EXITED: Advice(
+            "equalise the number of batches over ranks (sampler and drop_last), wrap the loop in "
+            "Join, or keep the rank until all have finished",
+            "D9, D22",
+        ),
+        Verdict.RANK_LOST: Advice(
+            f"look for that rank's process and host{' ' + detail if detail else ''}: scheduler and "
+            "kernel log, and its dump if it wrote one",
+            "D20",
+        ),
+        Verdict.DEADLOCK_CYCLE: Advice(
+            "use the groups, sends and receives in one order on all ranks", "D19, D21"
+        ),
+        Verdict.P2P_UNMATCHED: Advice(
+            "issue the matching send or recv, in the order in which the partner issues its halves",
+            "D19",
+        ),
+        Verdict.STUCK_COLLECTIVE: Advice(
+            "check the network and the devices of the members (NCCL_DEBUG=INFO, Xid and link "
+            "errors); code is not the cause",
+            "D19",
+        ),
+        Verdict.INCONCLUSIVE: Advice("collect the dumps or logs of the other ranks", "D19"),
+        Verdict.QUIESCENT: Advice(
+            "nothing waits in a collective: look at what the ranks do outside (stacks, I/O, "
+            "evaluation on one rank)",
+            "D23",
+        ),
+        Verdict.HEALTHY: Advice("", ""),
+    }
+    return fixed[verdict]

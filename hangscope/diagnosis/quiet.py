@@ -1,0 +1,188 @@
+"""What to say when nothing in the graph is a cause: healthy, quiescent or inconclusive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hangscope.diagnosis import playbook
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.host import End
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.trace.model import Claim
+
+_CLAIM_VERDICTS = {
+    "monitored_barrier": Verdict.MISSING_RANK,
+    "missing_ranks": Verdict.MISSING_RANK,
+    "desync_report": Verdict.MISSING_RANK,
+    "barrier_timeout": Verdict.MISSING_RANK,
+    "fingerprint_mismatch": Verdict.COLLECTIVE_MISMATCH,
+    "size_mismatch": Verdict.SHAPE_MISMATCH,
+    "ddp_model_mismatch": Verdict.SHAPE_MISMATCH,
+    "oom": Verdict.RANK_CRASHED,
+    "device_error": Verdict.RANK_CRASHED,
+    "launcher_failure": Verdict.RANK_CRASHED,
+    "ddp_unused_parameters": Verdict.RANK_CRASHED,
+    "ddp_marked_twice": Verdict.RANK_CRASHED,
+    "rendezvous": Verdict.MISSING_RANK,
+}
+_CLAIM_ORDER = list(_CLAIM_VERDICTS)
+_DISTRESS = frozenset({"timeout", "dump_signal", "network_error", "rendezvous", "launcher_failure"})
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """The finding, if any, and remarks."""
+
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def without_cause(context: Context, killed: str | None) -> Quiet:
+    """Judge a trace in which nobody is found to wait for anybody."""
+    trace, hosts = context.trace, context.hosts
+    named = _from_claims(trace.claims)
+    if named is not None:
+        return Quiet((named,))
+    if killed is not None:
+        return Quiet()
+    ends = [h.end for h in hosts.values()]
+    if ends and all(e is End.CLEAN for e in ends) and not trace.missing_ranks:
+        return Quiet()
+    if any(c.kind in _DISTRESS for c in trace.claims):
+        return Quiet((_inconclusive(context),))
+    if any(e is End.CRASHED for e in ends):
+        return Quiet((_secondary_only(context),))
+    if trace.live:
+        return _live(context)
+    if any(e is not End.UNKNOWN for e in ends):
+        return Quiet()
+    if not len(trace.records) and not len(trace.members):
+        if not trace.ranks:
+            return Quiet((_inconclusive(context),))
+        return Quiet()
+    return _dumped(context)
+
+
+def _live(context: Context) -> Quiet:
+    trace = context.trace
+    newest = context.newest_ns
+    if not newest or not trace.observed_ns:
+        return Quiet()
+    silent_s = (trace.observed_ns - newest) / SECOND_NS
+    moving = any(
+        f.stack_moved or (f.cpu_busy is not None and f.cpu_busy > 0.2) for f in trace.ranks.values()
+    )
+    finishing = any(h.end is End.CLEAN for h in context.hosts.values())
+    if silent_s < trace.timeout_s or moving or finishing or trace.looks < 2:
+        return Quiet()
+    return Quiet((_quiescent(context, silent_s),))
+
+
+def _dumped(context: Context) -> Quiet:
+    """Dumps of processes nobody looked at: all finished, and yet somebody dumped."""
+    front = context.front
+    for pairs in front.of_group().values():
+        known = front.enqueued[pairs][front.enqueued[pairs] > 0]
+        if len(known) and known.min() != known.max():
+            return Quiet((_inconclusive(context),))
+    return Quiet((_quiescent(context, None),))
+
+
+def _quiescent(context: Context, silent_s: float | None) -> Finding:
+    last = None
+    for rank in sorted(context.trace.ranks):
+        last = last or context.last_operation(rank)
+    where = f" ({last.op} #{last.seq})" if last is not None else ""
+    since = f" for {silent_s:.0f} s" if silent_s is not None else ""
+    advice = playbook.by_verdict(Verdict.QUIESCENT)
+    return Finding(
+        Verdict.QUIESCENT,
+        (),
+        (),
+        Confidence.LIKELY,
+        f"Every rank finished the same last collective{where} and none has issued another{since}",
+        "no rank waits in a collective",
+        advice.fix,
+        advice.playbook,
+    )
+
+
+def _inconclusive(context: Context) -> Finding:
+    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    missing = context.trace.missing_ranks
+    from hangscope.diagnosis.findings import rank_s
+
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        (),
+        Confidence.LIKELY,
+        "There are signs of a hang, but what was given names nobody",
+        "the records do not show who is waited for",
+        advice.fix,
+        advice.playbook,
+        unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
+        evidence=tuple(f"log: {c.text[:200]}" for c in context.trace.claims[:8] if c.text),
+    )
+
+
+def _secondary_only(context: Context) -> Finding:
+    """Everybody failed because of somebody else, and nobody is left to be that somebody."""
+    advice = playbook.by_verdict(Verdict.STUCK_COLLECTIVE)
+    failed = tuple(sorted(r for r, h in context.hosts.items() if h.end is End.CRASHED))
+    first = context.hosts[failed[0]]
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        failed,
+        Confidence.LIKELY,
+        "Ranks failed in communication, and nothing on record says who broke it",
+        first.end_text,
+        advice.fix,
+        advice.playbook,
+        evidence=tuple(f"rank {r}: {context.hosts[r].end_text}" for r in failed[:8]),
+    )
+
+
+def _from_claims(claims: tuple[Claim, ...]) -> Finding | None:
+    """What a log states outright, the most telling kind first."""
+    for kind in _CLAIM_ORDER:
+        naming = [c for c in claims if c.kind == kind and c.accused]
+        if not naming:
+            continue
+        verdict = _CLAIM_VERDICTS[kind]
+        if verdict is Verdict.RANK_CRASHED:
+            naming.sort(key=lambda c: c.at_ns or 1 << 62)
+            accused = naming[0].accused
+        else:
+            accused = tuple(sorted({r for c in naming for r in c.accused}))
+        certain = all(c.certain for c in naming)
+        from hangscope.diagnosis.findings import rank_s
+
+        advice = (
+            playbook.by_verdict(verdict)
+            if verdict in (Verdict.RANK_CRASHED,)
+            else playbook.mismatch("op", False)
+        )
+        if kind.startswith("ddp_unused"):
+            advice = playbook.Advice(
+                "use every output in the loss; find_unused_parameters only if it is intended", "D8"
+            )
+        elif verdict is Verdict.MISSING_RANK:
+            advice = playbook.missing(None, "", kind == "rendezvous", False)
+        words = naming[0].text.strip().splitlines()
+        return Finding(
+            verdict,
+            tuple(sorted(accused)),
+            (),
+            Confidence.LIKELY if certain else Confidence.AMBIGUOUS,
+            f"The log names {rank_s(accused)}: {words[0][:160] if words else kind}",
+            "",
+            advice.fix,
+            advice.playbook,
+            seq=naming[0].seq,
+            op=naming[0].op,
+            evidence=tuple(f"log: {c.text[:200]}" for c in naming[:8]),
+            began_ns=naming[0].at_ns,
+        )
+    return None

@@ -1,0 +1,68 @@
+"""Stacks reduced to the user's own frames, and the frame where two sides part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hangscope.trace.model import Frame, Stack
+
+_LIBRARY = re.compile(
+    r"(?:^|/)(?:site-packages|dist-packages)/"
+    r"|(?:^|/)lib(?:64)?/python\d"
+    r"|(?:^|/)torch/(?:nn|distributed|utils|optim|autograd|_dynamo|_inductor|_ops|_tensor|fx)"
+    r"|^<frozen |^<string>$|^<__array_function__|^\?\?$|\.(?:so|cpp|cc|cu|h)$"
+    r"|(?:^|/)hangscope/(?:recording|autoload)"
+)
+_ENTRY = frozenset({"_bootstrap", "_bootstrap_inner", "run_module_as_main", "_run_code"})
+
+
+def is_library(frame: Frame) -> bool:
+    """Whether the frame belongs to Python, torch, another installed package or HangScope."""
+    return bool(_LIBRARY.search(frame.filename)) or frame.name in _ENTRY
+
+
+def user_frames(stack: Stack) -> Stack:
+    """The frames of the user's own code, innermost first; all of them where none is."""
+    mine = tuple(frame for frame in stack if not is_library(frame))
+    return mine or stack
+
+
+def innermost(stack: Stack) -> Frame | None:
+    """The user's innermost frame."""
+    mine = user_frames(stack)
+    return mine[0] if mine else None
+
+
+def where(frame: Frame | None) -> str:
+    """``train.py:88 in backward``."""
+    if frame is None:
+        return ""
+    return f"{base(frame.filename)}:{frame.line} in {frame.name}"
+
+
+def base(filename: str) -> str:
+    """The last part of a path of either kind of separator."""
+    return re.split(r"[\\/]", filename)[-1]
+
+
+def parting(stack: Stack, others: Sequence[Stack]) -> int | None:
+    """Index in ``stack`` of the outermost frame that the other stacks do not share.
+
+    None where there is nothing to compare with or every frame is shared.
+    """
+    rest = [other for other in others if other]
+    if not stack or not rest:
+        return None
+    depth = 0
+    while depth < len(stack):
+        frame = stack[-1 - depth]
+        if not all(len(other) > depth and _same(other[-1 - depth], frame) for other in rest):
+            return len(stack) - 1 - depth
+        depth += 1
+    return None
+
+
+def _same(a: Frame, b: Frame) -> bool:
+    # Directories may differ from host to host; a line of a file of one name does not.
+    return a.line == b.line and a.name == b.name and base(a.filename) == base(b.filename)

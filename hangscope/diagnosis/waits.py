@@ -1,0 +1,462 @@
+"""The wait-for graph: ranks wait at places, and a place waits for ranks.
+
+A place is one collective (group and sequence number) or one half of a send/recv pair. Going
+through places keeps the graph linear in ranks: 9,999 ranks that wait for one are 9,999 edges into
+one place and one edge out of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hangscope.diagnosis.agreement import ONE_SIDED, family
+from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints
+from hangscope.diagnosis.host import End, Host
+from hangscope.diagnosis.pairing import Half, pending_halves
+from hangscope.trace.model import NONE, Flag, Trace
+
+
+@dataclass(slots=True)
+class Place:
+    """Where ranks wait.
+
+    ``absent`` are known not to have come, ``unknown`` left no evidence, ``behind`` have come but
+    are held up by something older, ``done`` have finished it.
+    """
+
+    group: int
+    seq: int
+    waiters: list[int]
+    absent: list[int] = field(default_factory=list)
+    unknown: list[int] = field(default_factory=list)
+    behind: list[int] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+    row: int = NONE
+    began_ns: int = 0
+    p2p: bool = False
+    weak: bool = False
+    half: Half | None = None
+    members: tuple[int, ...] = ()
+    phase: str = ""
+    """A phase all ranks must enter together (``init_process_group``); then there is no group."""
+
+    @property
+    def targets(self) -> list[int]:
+        """Whom it waits for: the absent before those who are merely late on the device."""
+        return self.absent or self.behind or self.unknown
+
+
+@dataclass(slots=True)
+class Waits:
+    """The graph. ``places_of`` lists the places where a rank waits, ``device`` the ranks whose
+    oldest unfinished collective has completed on a peer."""
+
+    places: list[Place]
+    places_of: dict[int, list[int]]
+    device: dict[int, int]
+    """rank -> index of the place"""
+    cut: set[int] = field(default_factory=set)
+    """Ranks whose own waiting explains nothing: dead, stopped, or stuck on the device."""
+
+    def out(self, rank: int) -> list[int]:
+        """Places a rank waits at, unless its waiting explains nothing."""
+        return [] if rank in self.cut else self.places_of.get(rank, [])
+
+    def waiting(self, rank: int) -> bool:
+        """Whether the rank waits for anybody."""
+        return bool(self.out(rank))
+
+    def waited_for(self) -> dict[int, list[int]]:
+        """rank -> places that wait for it."""
+        result: dict[int, list[int]] = defaultdict(list)
+        for index, place in enumerate(self.places):
+            for rank in place.targets:
+                result[rank].append(index)
+        return result
+
+    def reachers(self, ranks: Iterable[int], places: Iterable[int] = ()) -> set[int]:
+        """All ranks whose waiting leads to one of ``ranks`` or ``places``."""
+        into = self.waited_for()
+        seen: set[int] = set()
+        queue = list(ranks)
+        visited_places: set[int] = set(places)
+        pending_places = list(visited_places)
+        visited = set(queue)
+        while queue or pending_places:
+            if pending_places:
+                index = pending_places.pop()
+                for waiter in self.places[index].waiters:
+                    if waiter not in self.cut and waiter not in visited:
+                        visited.add(waiter)
+                        seen.add(waiter)
+                        queue.append(waiter)
+                continue
+            rank = queue.pop()
+            for index in into.get(rank, ()):
+                if index not in visited_places:
+                    visited_places.add(index)
+                    pending_places.append(index)
+        return seen
+
+
+def hidden_ranks(trace: Trace) -> frozenset[int]:
+    """Ranks whose records do not go back to the start."""
+    return frozenset(
+        rank
+        for rank, facts in trace.ranks.items()
+        if facts.only_active or facts.oldest_record_id > 1
+    )
+
+
+def recorded_ranks(trace: Trace) -> frozenset[int]:
+    """Ranks that left a record of their operations, even an empty one (a log is none)."""
+    recorded = {
+        s.rank
+        for s in trace.sources
+        if s.rank is not None and s.format not in ("job-log", "hangscope-journal")
+    }
+    recorded.update(np.unique(trace.records["rank"]).tolist())
+    if not trace.sources:
+        recorded.update(trace.ranks)
+    return frozenset(r for r in recorded if r in trace.ranks)
+
+
+class Builder:
+    """Builds `Waits` group by group."""
+
+    def __init__(self, trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> None:
+        self.trace = trace
+        self.front = front
+        self.hosts = hosts
+        self.hidden = hidden_ranks(trace)
+        self.recorded = recorded_ranks(trace)
+        self.places: list[Place] = []
+        self.oldest_row: dict[int, int] = {}
+        """Per rank the record of its oldest unfinished operation."""
+        self.device: dict[int, int] = {}
+        self.one_sided = self._one_sided_groups()
+
+    def _one_sided_groups(self) -> frozenset[int]:
+        ops = np.array([family(s.op) in ONE_SIDED for s in self.trace.signatures] or [False], bool)
+        rows = ops[self.trace.records["signature"]] & self.front.collective
+        return frozenset(np.unique(self.trace.records["group"][rows]).tolist())
+
+    def build(self) -> Waits:
+        """The graph over all groups and all unfinished sends and receives."""
+        halves = pending_halves(self.trace, self.front, self.hidden)
+        self._find_oldest(halves)
+        for group, pairs in self.front.of_group().items():
+            self._group(group, pairs)
+        for half in halves:
+            self._half(half)
+        self._phases()
+        places_of: dict[int, list[int]] = defaultdict(list)
+        for index, place in enumerate(self.places):
+            for rank in place.waiters:
+                places_of[rank].append(index)
+        # A fire-and-forget send explains a rank's standstill only where nothing else does.
+        for rank, indexes in places_of.items():
+            strong = [i for i in indexes if not self.places[i].weak]
+            if strong:
+                for i in indexes:
+                    if self.places[i].weak:
+                        self.places[i].waiters = [r for r in self.places[i].waiters if r != rank]
+                places_of[rank] = strong
+        return Waits(self.places, dict(places_of), self.device)
+
+    def _find_oldest(self, halves: list[Half]) -> None:
+        front = self.front
+        for rank, pairs in front.of_rank().items():
+            rows = front.pending_row[pairs]
+            rows = rows[rows >= 0]
+            if len(rows):
+                self.oldest_row[rank] = int(rows.min())
+        for half in halves:
+            if half.is_send and half.rank in self.oldest_row:
+                continue
+            self.oldest_row[half.rank] = min(self.oldest_row.get(half.rank, half.row), half.row)
+
+    def _members(self, group: int, pairs: Ints) -> tuple[int, ...]:
+        ranks = self.trace.groups[group].ranks if group < len(self.trace.groups) else ()
+        return ranks or tuple(self.front.rank[pairs].tolist())
+
+    def _group(self, group: int, pairs: Ints) -> None:
+        front = self.front
+        members = self._members(group, pairs)
+        if len(members) < 2:
+            return
+        pending = front.pending[pairs].copy()
+        enqueued = front.enqueued[pairs].copy()
+        ranks = front.rank[pairs]
+        completed = front.completed[pairs]
+        rows = front.pending_row[pairs].copy()
+        finished = int(completed.max())
+        for i, rank in enumerate(ranks.tolist()):
+            host = self.hosts.get(rank)
+            if enqueued[i] <= 0 and not self._knows_start(rank):
+                enqueued[i] = max(enqueued[i], 0) if enqueued[i] > 0 else UNKNOWN
+            elif enqueued[i] < 0:
+                enqueued[i] = 0
+            if (
+                host is not None
+                and host.frozen
+                and 0 < pending[i] <= finished
+                and self._together(group, int(rows[i]))
+            ):
+                # Nobody could write down that it finished; a peer did.
+                pending[i] = finished + 1 if enqueued[i] > finished else 0
+                rows[i] = self._row_of(group, rank, int(pending[i])) if pending[i] else NONE
+        known = enqueued >= 0
+        if not known.any():
+            return
+        enqueued = np.where(known, np.maximum(enqueued, 0), UNKNOWN)
+        position = {rank: i for i, rank in enumerate(ranks.tolist())}
+        outside = [r for r in members if r not in position]
+        unknown = [int(r) for r, k in zip(ranks, known, strict=True) if not k]
+        absent_everywhere: list[int] = []
+        for rank in outside:
+            (absent_everywhere if self._knows_start(rank) else unknown).append(rank)
+        lowest = 0 if absent_everywhere else int(enqueued[known].min())
+        self._unobserved(group, ranks, enqueued, pending, rows, lowest)
+        if not (pending > 0).any():
+            return
+        for seq in np.unique(pending[pending > 0]).tolist():
+            here = pending == seq
+            waiters = ranks[here].tolist()
+            example = rows[here]
+            row = int(example[example >= 0][0]) if (example >= 0).any() else NONE
+            began = front.pending_ns[pairs][here]
+            began = began[began > 0]
+            place = Place(
+                group,
+                int(seq),
+                waiters,
+                row=row,
+                members=members,
+                began_ns=int(began.min()) if len(began) else 0,
+            )
+            on_peer = seq <= finished and self._together(group, row)
+            if not on_peer:
+                place.absent = ranks[known & (enqueued < seq)].tolist() + absent_everywhere
+                place.unknown = list(unknown)
+            place.done = ranks[
+                known & (enqueued >= seq) & ((pending > seq) | (pending == 0)) & (completed >= seq)
+            ].tolist()
+            if not place.absent and not place.unknown:
+                self._all_in(place, ranks, pending, rows, on_peer)
+            elif not place.absent:
+                self._late(place, ranks, pending, rows)
+            if place.waiters:
+                self.places.append(place)
+
+    def _together(self, group: int, row: int) -> bool:
+        """Whether nobody can finish the operation before every member has issued it."""
+        if group not in self.one_sided:
+            return True
+        if row < 0:
+            return False
+        return (
+            family(self.trace.signatures[self.trace.records["signature"][row]].op) not in ONE_SIDED
+        )
+
+    def _unobserved(
+        self, group: int, ranks: Ints, enqueued: Ints, pending: Ints, rows: Ints, lowest: int
+    ) -> None:
+        """Where completion cannot be seen, a rank ahead of a member waits where that one is due."""
+        for i, rank in enumerate(ranks.tolist()):
+            if pending[i] or enqueued[i] <= lowest or group in self.one_sided:
+                continue
+            row = self._row_of(group, rank, lowest + 1)
+            if row >= 0 and self.trace.records["flags"][row] & int(Flag.UNOBSERVED):
+                pending[i] = lowest + 1
+                rows[i] = row
+
+    def _knows_start(self, rank: int) -> bool:
+        """Whether no record means that nothing was issued."""
+        return rank in self.recorded and rank not in self.hidden
+
+    def _row_of(self, group: int, rank: int, seq: int) -> int:
+        records = self.trace.records
+        low, high = np.searchsorted(records["rank"], [rank, rank + 1])
+        part = records[low:high]
+        hit = np.flatnonzero(
+            (part["group"] == group)
+            & (part["collective_seq"] == seq)
+            & self.front.collective[low:high]
+        )
+        return int(low + hit[0]) if len(hit) else NONE
+
+    def _all_in(
+        self, place: Place, ranks: Ints, pending: Ints, rows: Ints, finished_on_peer: bool
+    ) -> None:
+        """Everybody has issued it: who is late on the device?"""
+        if finished_on_peer:
+            index = len(self.places)
+            stuck = []
+            for rank in place.waiters:
+                i = int(np.flatnonzero(ranks == rank)[0])
+                if rows[i] < 0 or self.oldest_row.get(rank, NONE) == rows[i]:
+                    stuck.append(rank)
+                    self.device[rank] = index
+            place.waiters = stuck
+            return
+        self._late(place, ranks, pending, rows)
+
+    def _late(self, place: Place, ranks: Ints, pending: Ints, rows: Ints) -> None:
+        """Members that have issued it but are held up by something older of theirs."""
+        first_here, behind = [], []
+        for rank, seq, row in zip(ranks.tolist(), pending.tolist(), rows.tolist(), strict=True):
+            if not seq or seq > place.seq:
+                continue
+            if seq < place.seq or (row >= 0 and self.oldest_row.get(rank, row) < row):
+                behind.append(rank)
+            else:
+                first_here.append(rank)
+        gone = [
+            r
+            for r in place.members
+            if r in self.hosts
+            and self.hosts[r].gone
+            and self.hosts[r].end is not End.TORN_DOWN
+            and not self.hosts[r].secondary
+        ]
+        place.behind = gone or behind
+        if not place.unknown:
+            place.waiters = first_here
+
+    def _half(self, half: Half) -> None:
+        records = self.trace.records
+        seq = int(records["p2p_seq"][half.row])
+        if half.matched and self.oldest_row.get(half.rank, half.row) < half.row:
+            return  # both halves are there: what holds this rank up is older
+        place = Place(
+            half.group,
+            seq,
+            [half.rank],
+            row=half.row,
+            p2p=True,
+            half=half,
+            began_ns=int(records["created_ns"][half.row]),
+            weak=half.is_send,
+        )
+        if half.peer == NONE:
+            group = self.trace.groups[half.group]
+            others = [r for r in group.ranks if r != half.rank]
+            if len(others) != 1:
+                return
+            place.absent = others
+        elif half.matched is False:
+            place.absent = [half.peer]
+        elif half.matched is None:
+            (place.absent if half.peer in self.recorded else place.unknown).append(half.peer)
+        else:
+            peer_oldest = self.oldest_row.get(half.peer, NONE)
+            if peer_oldest != NONE and peer_oldest < half.partner_row:
+                place.behind = [half.peer]
+            else:
+                host = self.hosts.get(half.peer)
+                if host is not None and host.gone:
+                    place.behind = [half.peer]
+        place.members = (half.rank, half.peer) if half.peer != NONE else (half.rank,)
+        self.places.append(place)
+
+    def _phases(self) -> None:
+        """Ranks inside ``init_process_group`` or ``new_group`` wait for those who are not."""
+        for phase in ("init_process_group", "new_group"):
+            inside = sorted(r for r, h in self.hosts.items() if h.phase == phase and not h.gone)
+            if not inside:
+                continue
+            inside_groups = min(self._group_count(r) for r in inside)
+            everybody = set(self.trace.ranks) | set(self.trace.missing_ranks)
+            absent, unknown = [], []
+            for rank in sorted(everybody - set(inside)):
+                facts = self.trace.ranks.get(rank)
+                if facts is None:
+                    unknown.append(rank)
+                elif phase == "init_process_group":
+                    if not facts.initialized:
+                        absent.append(rank)
+                elif self._group_count(rank) <= inside_groups:
+                    absent.append(rank)
+            since = [
+                p.since_ns
+                for r in inside
+                for p in self.trace.ranks[r].phases
+                if p.name == phase and p.since_ns
+            ]
+            self.places.append(
+                Place(
+                    NONE,
+                    0,
+                    inside,
+                    absent=absent,
+                    unknown=unknown,
+                    phase=phase,
+                    began_ns=min(since, default=0),
+                    members=tuple(sorted(everybody)),
+                )
+            )
+
+    def _group_count(self, rank: int) -> int:
+        return int((self.front.rank == rank).sum())
+
+
+def components(waits: Waits) -> list[tuple[set[int], set[int]]]:
+    """Sink components: sets of (ranks, places) out of which no waiting leads.
+
+    Tarjan's algorithm without recursion over ranks (non-negative) and places (``~index``).
+    """
+    targets = {~i: p.targets for i, p in enumerate(waits.places)}
+
+    def edges(node: int) -> list[int]:
+        return targets[node] if node < 0 else [~i for i in waits.out(node)]
+
+    number: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    component: dict[int, int] = {}
+    groups: list[list[int]] = []
+    starts = [r for p in waits.places for r in p.waiters] + list(targets)
+    for start in starts:
+        if start in number:
+            continue
+        work = [(start, iter(edges(start)))]
+        number[start] = low[start] = len(number)
+        stack.append(start)
+        on_stack.add(start)
+        while work:
+            node, rest = work[-1]
+            for following in rest:
+                if following not in number:
+                    number[following] = low[following] = len(number)
+                    stack.append(following)
+                    on_stack.add(following)
+                    work.append((following, iter(edges(following))))
+                    break
+                if following in on_stack:
+                    low[node] = min(low[node], number[following])
+            else:
+                work.pop()
+                if work:
+                    parent = work[-1][0]
+                    low[parent] = min(low[parent], low[node])
+                if low[node] == number[node]:
+                    members = []
+                    while True:
+                        member = stack.pop()
+                        on_stack.discard(member)
+                        component[member] = len(groups)
+                        members.append(member)
+                        if member == node:
+                            break
+                    groups.append(members)
+    sinks = []
+    for index, members in enumerate(groups):
+        if all(component[t] == index for m in members for t in edges(m)):
+            sinks.append(({m for m in members if m >= 0}, {~m for m in members if m < 0}))
+    return sinks

@@ -1,0 +1,357 @@
+"""Every verdict on the smallest job that deserves it, and the traps beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.trace.model import (
+    ExceptionFacts,
+    ExitFacts,
+    Flag,
+    Frame,
+    Phase,
+    ThreadStack,
+)
+from tests.diagnosis.builder import SECOND, START, Job
+
+
+def blame(diagnosis: Diagnosis) -> tuple[str, tuple[int, ...]]:
+    return diagnosis.verdict.value, diagnosis.culprits
+
+
+def stack_of(function: str, line: int = 41) -> tuple[ThreadStack, ...]:
+    frames = (Frame(function, "/home/me/data.py", line), Frame("<module>", "/home/me/train.py", 1))
+    return (ThreadStack("MainThread", True, frames, START),)
+
+
+def test_a_rank_in_its_loader_is_missing() -> None:
+    job = Job(4, live=True)
+    job.steps(17)
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+    job.rank(2, threads=stack_of("load_batch"), host="node0", pid=4711)
+    found = diagnose(job.trace())
+    assert blame(found) == ("missing_rank", (2,))
+    assert found.confidence is Confidence.CERTAIN
+    finding = found.findings[0]
+    assert finding.victims == (0, 1, 3)
+    assert (finding.seq, finding.op) == (18, "all_reduce")
+    assert "load_batch" in finding.why
+    assert "data.py:41" in finding.fix
+    assert "4711" in finding.fix
+    assert finding.sides[0].ranks == (0, 1, 3)
+    assert finding.sides[1].ranks == (2,)
+    assert {(e.waiter, e.on) for e in found.wait_for} == {(0, 2), (1, 2), (3, 2)}
+
+
+def test_waiting_less_than_the_timeout_is_healthy_while_alive() -> None:
+    job = Job(4, live=True, timeout_s=120)
+    job.steps(5)
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+    found = diagnose(job.trace(after_s=60))
+    assert found.verdict is Verdict.HEALTHY
+    assert not found.findings
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict", "aspect"),
+    [
+        ({"op": "broadcast", "root": 0}, "collective_mismatch", "op"),
+        ({"size": (8,)}, "shape_mismatch", "element counts"),
+        ({"dtype": "Half"}, "dtype_mismatch", "dtypes"),
+        ({"reduce_op": "MAX"}, "argument_mismatch", "reduce"),
+    ],
+)
+def test_what_must_agree(how: dict[str, Any], verdict: str, aspect: str) -> None:
+    job = Job(4, live=True)
+    job.steps(3)
+    for rank in (1, 2, 3):
+        job.op(rank, done=False)
+    job.op(0, done=False, **how)
+    found = diagnose(job.trace(after_s=0.5))
+    assert blame(found) == (verdict, (0,))
+    assert found.findings[0].seq == 4
+    assert aspect in found.findings[0].why
+
+
+def test_two_against_two_is_ambiguous() -> None:
+    job = Job(4)
+    for rank in range(4):
+        job.op(rank, size=(8,) if rank < 2 else (9,), done=False)
+    found = diagnose(job.trace())
+    assert blame(found) == ("shape_mismatch", (0, 1, 2, 3))
+    assert found.confidence is Confidence.AMBIGUOUS
+
+
+def test_legal_differences_are_no_mismatch() -> None:
+    job = Job(4, live=True)
+    for rank in range(4):
+        job.op(rank, size=(4, 4) if rank else (16,))
+        job.op(rank, "all_to_all_single", size=(rank + 1,), out=(4 - rank,))
+        job.op(rank, "gather", size=(4,), out=(4, 4) if rank == 0 else (0,), root=0)
+        job.op(rank, "scatter", size=(16,) if rank == 0 else (0,), out=(4,), root=0)
+    assert diagnose(job.trace(after_s=1)).verdict is Verdict.HEALTHY
+
+
+def test_a_crash_is_the_cause_and_its_echoes_are_not() -> None:
+    job = Job(4)
+    job.steps(3)
+    for rank in (0, 2, 3):
+        job.op(rank, done=False)
+    at = START + 5 * SECOND
+    job.rank(
+        1,
+        alive=False,
+        exception=ExceptionFacts("builtins.ValueError", "bad sample", stack_of("f")[0].stack, at),
+        exit=ExitFacts("exception", code=1, at_ns=at + SECOND),
+    )
+    for rank in (0, 2, 3):
+        job.rank(
+            rank,
+            alive=False,
+            exception=ExceptionFacts(
+                "builtins.RuntimeError",
+                "[pair.cc:1] Connection closed by peer [1.2.3.4]:5",
+                (),
+                at - 1,
+            ),
+            exit=ExitFacts("exception", code=1, at_ns=at + SECOND),
+        )
+    found = diagnose(job.trace())
+    assert blame(found) == ("rank_crashed", (1,))
+    assert "bad sample" in found.summary
+    assert len(found.findings) == 1
+
+
+def test_sigkill_and_the_launchers_sigterm() -> None:
+    job = Job(4)
+    job.steps(3)
+    for rank in (0, 3):
+        job.op(rank, done=False)
+    at = START + 5 * SECOND
+    job.rank(1, alive=False, exit=ExitFacts("signal", signal=9, at_ns=at))
+    for rank in (0, 2, 3):
+        job.rank(
+            rank,
+            alive=False,
+            exit=ExitFacts("signal", signal=15, at_ns=at + SECOND, by_launcher=True),
+        )
+    assert blame(diagnose(job.trace())) == ("rank_crashed", (1,))
+
+
+def test_an_early_clean_exit() -> None:
+    job = Job(4, live=True, timeout_s=100)
+    job.steps(3)
+    for rank in (0, 1, 2):
+        job.op(rank, done=False)
+    job.rank(3, alive=False, exit=ExitFacts("clean", code=0, at_ns=START + SECOND))
+    assert blame(diagnose(job.trace(after_s=1))) == ("rank_exited", (3,))
+
+
+def test_a_clean_end_is_healthy() -> None:
+    job = Job(4)
+    job.steps(3)
+    for rank in range(4):
+        job.rank(rank, alive=False, exit=ExitFacts("clean", code=0, at_ns=START + SECOND))
+    found = diagnose(job.trace())
+    assert found.verdict is Verdict.HEALTHY
+    assert not found.findings
+
+
+def test_all_killed_at_once_accuses_nobody() -> None:
+    job = Job(4)
+    job.steps(30)
+    for rank in (0, 1):
+        job.op(rank, done=False)
+    for rank in range(4):
+        job.rank(
+            rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=START + SECOND // 10 + rank)
+        )
+    assert diagnose(job.trace()).culprits == ()
+
+
+def test_a_hang_that_was_killed_is_still_a_hang() -> None:
+    job = Job(4)
+    job.steps(30)
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+    for rank in range(4):
+        job.rank(
+            rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=START + 300 * SECOND + rank)
+        )
+    assert blame(diagnose(job.trace(after_s=400))) == ("missing_rank", (2,))
+
+
+def test_opposite_order_of_two_groups() -> None:
+    job = Job(4)
+    a, b = job.group(0, 1, 2, 3), job.group(0, 1, 2, 3)
+    job.steps(3)
+    job.op(3, group=b, done=False)
+    for rank in (0, 1, 2):
+        job.op(rank, group=a, done=False)
+    assert blame(diagnose(job.trace())) == ("deadlock_cycle", (3,))
+
+
+def test_opposite_order_when_the_host_runs_ahead() -> None:
+    job = Job(4)
+    a, b = job.group(0, 1, 2, 3), job.group(0, 1, 2, 3)
+    job.steps(3)
+    for rank in range(4):
+        for group in (b, a) if rank == 3 else (a, b):
+            job.op(rank, group=group, done=False)
+    assert blame(diagnose(job.trace())) == ("deadlock_cycle", (3,))
+
+
+def test_a_circle_of_receives() -> None:
+    job = Job(4)
+    job.steps(2)
+    for rank in range(4):
+        job.op(rank, "recv", peer=(rank - 1) % 4, done=False)
+    assert blame(diagnose(job.trace())) == ("deadlock_cycle", (0, 1, 2, 3))
+
+
+def test_a_receive_whose_sender_went_on() -> None:
+    job = Job(3)
+    job.steps(2)
+    job.op(0, "recv", peer=1, done=False)
+    for rank in (1, 2):
+        job.op(rank, done=False)
+    assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))
+
+
+def test_matched_pairs_are_not_accused() -> None:
+    job = Job(4, live=True)
+    for _ in range(5):
+        job.op(0, "send", peer=1)
+        job.op(1, "recv", peer=0)
+    job.op(0, done=False)
+    job.op(1, done=False)
+    job.op(2, done=False)
+    job.rank(3, threads=stack_of("evaluate"))
+    assert blame(diagnose(job.trace())) == ("missing_rank", (3,))
+
+
+def test_everybody_in_and_nobody_out() -> None:
+    job = Job(4)
+    job.steps(3)
+    job.all(done=False)
+    found = diagnose(job.trace())
+    assert blame(found) == ("stuck_collective", ())
+
+
+def test_stuck_on_the_device() -> None:
+    job = Job(4)
+    job.steps(3)
+    job.all(size=(3,), done=True)
+    job.rows[-1]["state"] = 0
+    for rank in (0, 1, 2):
+        job.op(rank, done=False)
+    found = diagnose(job.trace())
+    assert blame(found) == ("stuck_collective", (3,))
+
+
+def test_a_rank_that_never_came_to_init() -> None:
+    job = Job(4, live=True)
+    for rank in (0, 1, 3):
+        job.rank(rank, phases=(Phase("init_process_group", START),), initialized=False)
+    job.rank(2, initialized=False, threads=stack_of("download"))
+    found = diagnose(job.trace())
+    assert blame(found) == ("missing_rank", (2,))
+    assert "init_process_group" in found.summary
+
+
+def test_a_lost_rank_is_accused_only_if_nobody_else_explains_it() -> None:
+    job = Job(4)
+    job.steps(3)
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+    job.lose(2)
+    found = diagnose(job.trace())
+    assert blame(found) == ("rank_lost", (2,))
+    assert found.confidence is Confidence.LIKELY
+
+    job = Job(4)
+    job.steps(3)
+    for rank in (0, 3):
+        job.op(rank, done=False)
+    job.lose(2)
+    found = diagnose(job.trace())
+    assert blame(found) == ("missing_rank", (1,))
+    assert found.confidence is Confidence.LIKELY
+
+
+def test_one_cause_in_a_hybrid_mesh() -> None:
+    """Rank 5 of a 2 x 4 mesh stalls: its tensor group waits for it, data groups for those."""
+    job = Job(8)
+    tensor = [job.group(0, 1, 2, 3, desc="tp"), job.group(4, 5, 6, 7, desc="tp")]
+    data = [job.group(r, r + 4, desc="dp") for r in range(4)]
+    for _ in range(3):
+        for g in tensor + data:
+            job.all(group=g)
+    for rank in (4, 6, 7):
+        job.op(rank, group=tensor[1], done=False)
+    job.all(group=tensor[0])
+    for rank in range(4):
+        job.op(rank, group=data[rank], done=False)
+    found = diagnose(job.trace())
+    assert blame(found) == ("missing_rank", (5,))
+    assert set(found.findings[0].victims) == {0, 1, 2, 3, 4, 6, 7}
+    assert len(found.findings) == 1
+
+
+def test_one_extra_collective_when_all_others_have_finished() -> None:
+    job = Job(4)
+    job.steps(3)
+    job.op(0, "barrier", done=False, line=99)
+    for rank in (1, 2, 3):
+        job.rank(rank, alive=False, exit=ExitFacts("clean", code=0, at_ns=START + SECOND))
+    job.rank(0, alive=True)
+    found = diagnose(job.trace())
+    assert blame(found) == ("collective_mismatch", (0,))
+    assert "D21" in found.findings[0].playbook
+
+
+def test_only_active_dumps_prove_nothing_by_silence() -> None:
+    job = Job(4)
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+        job.rows[-1]["collective_seq"] = 118
+    for rank in range(4):
+        job.rank(rank, only_active=True)
+        job.members.append(
+            {
+                "rank": rank,
+                "group": 0,
+                "enqueued": 118 if rank != 2 else 117,
+                "completed": 117,
+                "p2p_enqueued": -1,
+                "started": -1,
+            }
+        )
+    assert blame(diagnose(job.trace())) == ("missing_rank", (2,))
+
+
+def test_quiescent() -> None:
+    job = Job(4)
+    job.steps(5)
+    assert diagnose(job.trace()).verdict is Verdict.QUIESCENT
+
+
+def test_nothing_at_all() -> None:
+    job = Job(2)
+    job.lose(0, 1)
+    assert diagnose(job.trace(world_size=None)).verdict is Verdict.INCONCLUSIVE
+
+
+def test_batched_point_to_point_is_judged_by_its_batch() -> None:
+    job = Job(2)
+    for rank in range(2):
+        for op in ("send", "recv"):
+            job.op(rank, op, peer=1 - rank, done=False, flags=Flag.COALESCED_MEMBER)
+        job.op(rank, "coalesced", flags=Flag.COALESCED_BATCH)
+    assert diagnose(job.trace()).verdict is Verdict.QUIESCENT
