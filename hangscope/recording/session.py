@@ -196,7 +196,7 @@ class Session:
         else:
             return
         try:
-            path = self.ring.path.with_suffix(".stacks")
+            path = self.ring.path.with_name(f".{self.ring.path.stem}.stacks")
             self._fault_file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - kept open
             faulthandler.register(number, file=self._fault_file, all_threads=True, chain=False)
         except (OSError, RuntimeError, ValueError, AttributeError):

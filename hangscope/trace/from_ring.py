@@ -339,7 +339,8 @@ def _threads(reader: RingReader) -> tuple[ThreadStack, ...]:
     """Sampled stacks, and the newer ones of the fault handler where the monitor asked for them."""
     sample = reader.sample()
     threads = parse_sample(sample.text, sample.at_ns) if sample else ()
-    beside = Path(os.path.realpath(reader.path)).with_suffix(".stacks")
+    ring = Path(os.path.realpath(reader.path))
+    beside = ring.with_name(f".{ring.stem}.stacks")
     try:
         status = beside.stat()
         if status.st_size > 0:

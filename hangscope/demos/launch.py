@@ -1,0 +1,158 @@
+"""Launches a demo job under torchrun and waits for its verdict."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hangscope.demos.catalogue import Demo
+
+WORLD_SIZE = 4
+GIVE_UP_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRun:
+    """What came of a demo job. Times are seconds."""
+
+    log: str
+    directory: Path
+    spoke_after_s: float | None
+    """From the stall (the newest record before the report) to the report; None: it kept silent."""
+    ended: bool
+
+
+def run_demo(
+    demo: Demo,
+    directory: Path,
+    *,
+    timeout_s: float,
+    inspect: Callable[[Path], None],
+    echo: Callable[[str], None] = lambda line: None,
+    world_size: int = WORLD_SIZE,
+    extra: tuple[str, ...] = (),
+) -> DemoRun:
+    """Run one demo job to its verdict.
+
+    Parameters
+    ----------
+    demo:
+        The fault.
+    directory:
+        Run directory; must not exist or be empty.
+    timeout_s:
+        ``HANGSCOPE_TIMEOUT`` of the job.
+    inspect:
+        Called once with the run directory: while the job hangs, or after it has ended.
+    echo:
+        Called with every line of the job's log.
+    """
+    environment = {
+        **os.environ,
+        "HANGSCOPE": "1",
+        "HANGSCOPE_DIR": str(directory),
+        "HANGSCOPE_TIMEOUT": str(timeout_s),
+        "HANGSCOPE_MONITOR": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    environment.pop("HANGSCOPE_INTERNAL_MONITORED", None)
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone",
+        f"--nproc-per-node={world_size}", "-m", "hangscope.demos.train", "--fault", demo.name,
+        *extra,
+    ]  # fmt: skip
+    directory.mkdir(parents=True, exist_ok=True)
+    log_path = directory / "job.log"
+    lines: list[str] = []
+    spoke_after_s: float | None = None
+    with (
+        open(log_path, "wb") as sink,
+        subprocess.Popen(
+            command, stdout=sink, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        ) as process,
+    ):
+        deadline_s = time.monotonic() + GIVE_UP_S
+        inspected = False
+        with open(log_path, encoding="utf-8", errors="replace") as log:
+            while True:
+                line = log.readline()
+                if line.endswith("\n"):
+                    lines.append(line)
+                    echo(line.rstrip("\n"))
+                    if line.startswith("[hangscope] more:") and not inspected:
+                        spoke_after_s = _since_newest_record_s(directory)
+                        if demo.hangs:
+                            inspected = True
+                            inspect(directory)
+                            break
+                    continue
+                if process.poll() is not None and _monitor_is_done(directory):
+                    rest = log.read()
+                    if not rest:
+                        break
+                    lines.append(rest)
+                if time.monotonic() > deadline_s:
+                    break
+                time.sleep(0.05)
+        ended = process.poll() is not None
+        _end(process)
+        if not inspected:
+            inspect(directory)
+    return DemoRun("".join(lines), directory, spoke_after_s, ended)
+
+
+def _since_newest_record_s(directory: Path) -> float | None:
+    """How long ago the job issued its last operation: when it stalled."""
+    from hangscope.ring.reader import RingError, RingReader
+
+    newest_ns = 0
+    for path in directory.glob("*.ring"):
+        try:
+            reader = RingReader(path)
+        except (RingError, OSError):
+            continue
+        slots, _ = reader.slots()
+        if len(slots):
+            newest_ns = max(newest_ns, int(slots["created_ns"][-1]))
+        reader.close()
+    return (time.time_ns() - newest_ns) / 1e9 if newest_ns else None
+
+
+def _monitor_is_done(directory: Path) -> bool:
+    """Whether no monitor process follows this directory any more."""
+    import psutil
+
+    wanted = str(directory)
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "hangscope.monitor" in words and wanted in words:
+            return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the launcher and every rank, whatever state they are in."""
+    import psutil
+
+    family = []
+    try:
+        parent = psutil.Process(process.pid)
+        family = [parent, *parent.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        pass
+    for member in family:
+        try:
+            member.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            continue
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        pass
