@@ -1,0 +1,70 @@
+"""Find out whether all members mean the same, through the store and before any collective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hangscope.toolkit.barrier import timeout_error
+from hangscope.toolkit.meeting import Circle, Ranks, meet
+from hangscope.toolkit.ranks import name_ranks
+
+REFUSED = "refused: "
+"""Starts what a member says when it cannot go on by itself, so that all stop together."""
+
+
+class Disagreement(ValueError):  # noqa: N818 - reads as what it is
+    """The members were called differently. All of them raise this.
+
+    Attributes:
+        said: what was said, and the global ranks that said it.
+    """
+
+    def __init__(self, message: str, said: Mapping[str, Ranks]) -> None:
+        super().__init__(message)
+        self.said = dict(said)
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (str(self), self.said)
+
+
+def compare(circle: Circle, say: str, *, timeout_s: float, what: str) -> dict[str, Ranks]:
+    """Meet, and learn what every member said.
+
+    Raises:
+        BarrierTimeout: a member did not come.
+    """
+    if len(circle.ranks) == 1:
+        return {say: circle.ranks}
+    outcome = meet(circle, timeout_s=timeout_s, say=say, compare=True, site=what)
+    if not outcome.met:
+        raise timeout_error(circle, outcome, timeout_s, what)
+    return dict(outcome.said)
+
+
+def agree(circle: Circle, say: str, *, timeout_s: float, what: str) -> None:
+    """Go on only if every member says the same and none refuses.
+
+    Raises:
+        Disagreement: on all members, with everybody's view.
+        BarrierTimeout: a member did not come.
+    """
+    said = compare(circle, say, timeout_s=timeout_s, what=what)
+    refusals = {text: ranks for text, ranks in said.items() if text.startswith(REFUSED)}
+    if len(said) == 1 and not refusals:
+        return
+    group = f" in group {circle.label or 'default'}"
+    if refusals:
+        views = "; ".join(f"{name_ranks(r)}: {t[len(REFUSED) :]}" for t, r in refusals.items())
+        raise Disagreement(f"{what}{group}: {views}", said)
+    views = "; ".join(f"{name_ranks(ranks)}: {text}" for text, ranks in said.items())
+    raise Disagreement(f"{what}{group}: the members were called differently: {views}", said)
+
+
+def minority(said: Mapping[str, Ranks]) -> Ranks:
+    """The ranks that disagree with the majority; everybody where no side is the largest."""
+    if len(said) < 2:
+        return ()
+    sides = sorted(said.values(), key=len, reverse=True)
+    if len(sides[0]) == len(sides[1]):
+        return tuple(sorted(rank for side in sides for rank in side))
+    return tuple(sorted(rank for side in sides[1:] for rank in side))

@@ -1,0 +1,186 @@
+"""Make every communicator before training does, one after the other and each within a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hangscope.toolkit.agreement import Disagreement, agree, compare
+from hangscope.toolkit.barrier import BarrierTimeout, check_timeout
+from hangscope.toolkit.bounded import TookTooLong, bounded
+from hangscope.toolkit.circles import circle_of, is_member, label_of, members, ready
+from hangscope.toolkit.ranks import compress, name_ranks
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+
+WARMUP_ELEMENTS = 8192
+"""32 KiB of float32: enough to open every channel, too little to cost anything."""
+VERDICT_S = 10.0
+"""How long the members compare how it went, after the time for the collectives themselves."""
+
+
+class WarmupError(RuntimeError):
+    """A communicator could not be made or gives wrong results.
+
+    Attributes:
+        group: label of the group.
+        ranks: its members, global.
+        failing: members known to have failed or not come.
+    """
+
+    def __init__(
+        self, message: str, group: str = "", ranks: Iterable[int] = (), failing: Iterable[int] = ()
+    ) -> None:
+        super().__init__(message)
+        self.group = group
+        self.ranks = list(ranks)
+        self.failing = list(failing)
+
+
+@dataclass(frozen=True, slots=True)
+class WarmedGroup:
+    """One group on one device type that answered."""
+
+    group: str
+    ranks: tuple[int, ...]
+    device: str
+    iterations: int
+    elapsed_s: float
+
+
+def warmup_communicators(
+    groups: Iterable[dist.ProcessGroup] | None = None,
+    device: torch.device | str | None = None,
+    iterations: int = 5,
+    timeout: float = 60.0,
+) -> list[WarmedGroup]:
+    """Run a few small all-reduces in every group, so that connections exist before training.
+
+    PyTorch enforces no timeout while a communicator is being made at its first collective; here
+    each group gets ``timeout`` seconds. Groups are taken in one order that is the same on every
+    rank, whatever order they are given in, so overlapping groups cannot block each other. The
+    tensor is set to ones again before every all-reduce and its result is checked.
+
+    Args:
+        groups: groups of this process; ``None`` is every group it belongs to.
+        device: one device; ``None`` is every device type that a group has a backend for.
+        iterations: all-reduces per group and device.
+        timeout: seconds per group.
+
+    Returns:
+        What was warmed up; empty with a warning where nothing is initialised.
+
+    Raises:
+        WarmupError: on every member that can still speak; names the group and the ranks.
+        ValueError: an argument is out of range.
+    """
+    check_timeout(timeout)
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise ValueError(f"iterations={iterations!r}: at least one is needed")
+    if not ready("warmup_communicators"):
+        return []
+    return [
+        _warm(group, where, iterations, timeout)
+        for group in _in_order(groups)
+        for where in _devices(group, device)
+    ]
+
+
+def _in_order(groups: Iterable[dist.ProcessGroup] | None) -> list[dist.ProcessGroup]:
+    """Each group once, by name: names are unique per group and the same on all members."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    known = list(c10d._world.pg_map) if groups is None else list(groups)
+    world = dist.group.WORLD
+    mine = {
+        str(group.group_name): group
+        for group in (world if group is None else group for group in known)
+        if group is not None and is_member(group)
+    }
+    # The default group first, because the others' communicators may be split from it.
+    return [mine[name] for name in sorted(mine, key=lambda n: (mine[n] is not world, len(n), n))]
+
+
+def _devices(group: dist.ProcessGroup, device: torch.device | str | None) -> list[torch.device]:
+    import torch
+
+    if device is not None:
+        return [torch.device(device)]
+    usable = []
+    for found in sorted(group._device_types, key=str):
+        if found.type == "cuda" and not torch.cuda.is_available():
+            continue  # gloo claims CUDA whether or not there is any
+        if found.type in ("cpu", "cuda"):
+            usable.append(
+                torch.device("cuda", torch.cuda.current_device()) if found.type == "cuda" else found
+            )
+    if any(d.type == "cuda" for d in usable) and _one_backend(group, usable):
+        return [d for d in usable if d.type == "cuda"]
+    return usable
+
+
+def _one_backend(group: dist.ProcessGroup, devices: list[torch.device]) -> bool:
+    """Whether all device types share one backend and so one set of connections."""
+    return len({group._get_backend(d).name() for d in devices}) == 1
+
+
+def _warm(
+    group: dist.ProcessGroup, device: torch.device, iterations: int, timeout: float
+) -> WarmedGroup:
+    label, ranks = label_of(group), members(group)
+    where = f"group {label} (ranks {compress(ranks)}) on {device}"
+    began = time.monotonic()
+    circle = circle_of(group, "warmup")
+    what = f"warm-up of {where}"
+    try:
+        agree(circle, f"{device.type} x {iterations}", timeout_s=timeout, what=what)
+    except BarrierTimeout as error:
+        raise WarmupError(str(error), label, ranks, error.missing) from error
+    except Disagreement as error:
+        raise WarmupError(str(error), label, ranks) from error
+    problem = ""
+    try:
+        bounded(lambda: _all_reduces(group, device, iterations), timeout, "warmup")
+    except TookTooLong:
+        problem = f"the collective did not complete within {timeout:g} s"
+    except Exception as error:
+        problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    try:
+        said = compare(circle, problem, timeout_s=max(timeout, VERDICT_S), what=f"{what}: result")
+    except BarrierTimeout as error:
+        raise WarmupError(str(error), label, ranks, error.missing) from error
+    said.pop("", None)
+    if said:
+        failing = sorted(rank for side in said.values() for rank in side)
+        views = "; ".join(f"{name_ranks(side)}: {text}" for text, side in said.items())
+        raise WarmupError(
+            f"{what} failed: {views}. All members were there, so look at the network between "
+            "their hosts (interface variables, firewall, fabric).",
+            label,
+            ranks,
+            failing,
+        )
+    return WarmedGroup(label, ranks, str(device), iterations, time.monotonic() - began)
+
+
+def _all_reduces(group: dist.ProcessGroup, device: torch.device, iterations: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # a new thread starts on device 0
+    size = dist.get_world_size(group)
+    tensor = torch.empty(WARMUP_ELEMENTS, device=device, dtype=torch.float32)
+    for _ in range(iterations):
+        tensor.fill_(1.0)  # a repeated in-place sum would grow by the world size each time
+        dist.all_reduce(tensor, group=group)
+        wrong = int((tensor != size).sum())  # also waits for the device
+        if wrong:
+            raise RuntimeError(
+                f"an all_reduce of ones gave {wrong} of {WARMUP_ELEMENTS} values other than {size}"
+            )

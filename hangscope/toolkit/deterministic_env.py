@@ -1,0 +1,59 @@
+"""NCCL's best-effort deterministic settings."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import MutableMapping
+
+from hangscope.toolkit.variables import DETERMINISTIC_NCCL_ENV
+
+
+def configure_deterministic_nccl_env(
+    overwrite: bool = False, environ: MutableMapping[str, str] | None = None
+) -> dict[str, str | None]:
+    """Ask NCCL for one ring, one protocol and one channel.
+
+    NCCL reads this when communicators are made, so call it before ``init_process_group`` (or
+    export the same variables in the shell before torchrun: use one way or the other). It is best
+    effort: it promises nothing about NVLS, about other hardware or another number of ranks. For
+    bits that do not depend on any of these use `deterministic_all_reduce`.
+
+    Args:
+        overwrite: replace values that differ; otherwise they are kept, with a warning for each.
+        environ: the environment to change; ``None`` is this process's.
+
+    Returns:
+        The previous value of each variable, ``None`` where it was unset.
+    """
+    env = os.environ if environ is None else environ
+    previous: dict[str, str | None] = {name: env.get(name) for name in DETERMINISTIC_NCCL_ENV}
+    for name, value in DETERMINISTIC_NCCL_ENV.items():
+        old = previous[name]
+        if old is None or old == "" or overwrite:
+            env[name] = value
+        elif old != value:
+            warnings.warn(
+                f"{name}={old} is kept, although {value} is needed for deterministic reductions; "
+                "pass overwrite=True to replace it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    if _initialized():
+        warnings.warn(
+            "configure_deterministic_nccl_env was called after init_process_group: communicators "
+            "that exist already keep their settings",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return previous
+
+
+def _initialized() -> bool:
+    import sys
+
+    if "torch.distributed" not in sys.modules:
+        return False
+    from hangscope.toolkit.circles import is_ready
+
+    return is_ready()

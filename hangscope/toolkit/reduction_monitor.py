@@ -1,0 +1,383 @@
+"""Check every Nth all-reduce of a running job, without a collective and without waiting.
+
+The recorder's hook calls `ReductionSampler.before` and `ReductionSampler.after` around every
+collective. Of each group's all-reduces every Nth is sampled; since all members count the same
+calls, all choose the same without asking each other. A sample is a sketch of the input, a sketch
+of the output and a hash of the output's bits: a kilobyte that a background thread leaves in the
+job's store. Whoever is last there compares. Nobody waits for anybody.
+
+What it sees: any bit in which members' outputs differ (and, by majority, whose), and a result that
+is not the sum of the inputs by more than rounding in one of 32 blocks. What it does not see: the
+same error on all members that hides in the rounding of its block; all-reduces with other
+operations than sum and average, beyond differing bits; asynchronous all-reduces on CUDA, where
+nothing can be read between the collective's end and the caller's next kernel; replayed CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hangscope.toolkit.agreement import minority
+from hangscope.toolkit.ranks import name_ranks
+from hangscope.toolkit.reduction_sketch import BLOCKS, Sketch, sketch, wrong_blocks
+from hangscope.toolkit.tensors import checksum
+
+if TYPE_CHECKING:
+    import torch
+
+    from hangscope.toolkit.meeting import Circle
+
+NAMES = ("all_reduce", "allreduce_", "allreduce", "nccl:all_reduce", "gloo:all_reduce")
+PENDING = 16
+"""Samples that may wait for the background thread; more are dropped, never the job slowed."""
+
+Finding = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Token:
+    """One sampled call between `before` and `after`."""
+
+    circle: Circle
+    number: int
+    op: str
+    reduce_op: str
+    inputs: list[torch.Tensor]
+    asynchronous: bool
+    taken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    circle: Circle
+    number: int
+    op: str
+    reduce_op: str
+    inputs: list[torch.Tensor]
+    outputs: list[torch.Tensor]
+
+
+class ReductionSampler:
+    """Samples every ``every``-th all-reduce of each group.
+
+    Args:
+        every: 1 checks every all-reduce.
+        directory: where ``reduction_rank{N}.jsonl`` goes; ``None`` is ``$HANGSCOPE_DIR``.
+        on_finding: called from the background thread with each finding.
+
+    Raises:
+        ValueError: ``every`` is below 1.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        on_finding: Callable[[Finding], None] | None = None,
+    ) -> None:
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"every={every!r}: at least 1 is needed")
+        self.every = every
+        self.dropped = 0
+        self.checked = 0
+        self._directory = directory
+        self._on_finding = on_finding
+        self._counts: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+        self._queue: queue.Queue[_Sample | None] = queue.Queue(PENDING)
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._stores: dict[str, Any] = {}
+        self._failed = False
+
+    def before(
+        self,
+        op_name: str,
+        tensors: Sequence[torch.Tensor],
+        group: Any = None,
+        *,
+        reduce_op: str = "sum",
+        async_op: bool = True,
+    ) -> Token | None:
+        """Call before a collective; a copy of the input is taken where this one is due.
+
+        ``async_op`` tells whether the caller gets the work to wait for itself. Never raises.
+        """
+        if op_name not in NAMES or self._failed or os.getpid() != self._pid:
+            return None
+        try:
+            circle = self._circle(group)
+            if circle is None or len(circle.ranks) < 2:
+                return None
+            with self._lock:
+                key = (circle.life, circle.name)
+                number = self._counts.get(key, 0) + 1
+                self._counts[key] = number
+            if number % self.every or not _readable(tensors, async_op):
+                return None
+            copies = [tensor.detach().clone() for tensor in tensors]
+            op = _reduce_name(reduce_op)
+            return Token(circle, number, op_name, op, copies, async_op)
+        except Exception as error:
+            self._give_up(error)
+            return None
+
+    def after(
+        self,
+        token: Token | None,
+        result_tensors: Sequence[torch.Tensor],
+        work: Any = None,
+        group: Any = None,
+    ) -> None:
+        """Call when the collective was issued; takes the result when it is there. Never raises.
+
+        A synchronous call is waited for here, as its caller is about to do anyway. The result of
+        an asynchronous one is copied by its future's callback, which on the CPU runs before the
+        caller's own wait returns.
+        """
+        if token is None or self._failed:
+            return
+        outputs = list(result_tensors)
+        try:
+            if work is None or not token.asynchronous:
+                if work is not None:
+                    work.wait()
+                self._take(token, outputs)
+            else:
+                work.get_future().then(lambda future: self._on_done(token, outputs, future))
+        except Exception as error:
+            self._give_up(error)
+
+    def drain(self, timeout_s: float = 5.0) -> None:
+        """Wait until every sample taken so far has been left in the store (for tests and exit)."""
+        deadline = time.monotonic() + timeout_s
+        while self._queue.unfinished_tasks and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    # -- taking a sample ---------------------------------------------------------------------
+
+    def _circle(self, group: Any) -> Circle | None:
+        from hangscope.toolkit.circles import circle_of, is_member, is_ready
+
+        if not is_ready() or not is_member(group):
+            return None
+        return circle_of(group, "sampled")
+
+    def _on_done(self, token: Token, outputs: list[torch.Tensor], future: Any) -> None:
+        try:
+            future.value()  # raises what the collective raised: nothing to compare then
+        except Exception:
+            return
+        try:
+            self._take(token, outputs)
+        except Exception as error:
+            self._give_up(error)
+
+    def _take(self, token: Token, outputs: list[torch.Tensor]) -> None:
+        if token.taken:
+            return
+        token.taken = True
+        copies = [tensor.detach().clone() for tensor in outputs]
+        sample = _Sample(
+            token.circle, token.number, token.op, token.reduce_op, token.inputs, copies
+        )
+        self._start()
+        try:
+            self._queue.put_nowait(sample)
+        except queue.Full:
+            self.dropped += 1
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="hangscope-reductions", daemon=True
+                )
+                self._thread.start()
+
+    def _give_up(self, error: BaseException) -> None:
+        if not self._failed:
+            self._failed = True
+            warnings.warn(
+                f"[hangscope] checking of all-reduces is off: {type(error).__name__}: {error}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    # -- background ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            sample = self._queue.get()
+            try:
+                if sample is not None and not self._failed:
+                    self._leave(sample)
+            except Exception as error:  # the store is gone: the job is ending
+                self._give_up(error)
+            finally:
+                self._queue.task_done()
+
+    def _leave(self, sample: _Sample) -> None:
+        """Leave this rank's numbers in the store; the last to do so compares."""
+        circle = sample.circle
+        store = self._own_connection(circle)
+        key = f"{circle.name}/{sample.number}"
+        entry = {
+            "rank": circle.me,
+            "what": _what(sample),
+            "sum": checksum(sample.outputs),
+            "in": [_pack(sketch(tensor)) for tensor in sample.inputs],
+            "out": [_pack(sketch(tensor)) for tensor in sample.outputs],
+        }
+        if not store.has_extended_api():
+            raise RuntimeError("the job's store cannot append")
+        store.append(f"{key}/entries", json.dumps(entry) + "\n")
+        if store.add(f"{key}/count", 1) != len(circle.ranks):
+            return
+        entries = [json.loads(line) for line in store.get(f"{key}/entries").splitlines()]
+        store.delete_key(f"{key}/entries")
+        store.delete_key(f"{key}/count")
+        self.checked += 1
+        finding = judge(entries, sample, circle)
+        if finding is not None:
+            self._report(finding)
+
+    def _own_connection(self, circle: Circle) -> Any:
+        """A connection of this thread's own, where the store can give one."""
+        if circle.life not in self._stores:
+            clone = getattr(circle.store, "clone", None)
+            try:
+                self._stores[circle.life] = clone() if clone is not None else circle.store
+            except RuntimeError:
+                self._stores[circle.life] = circle.store
+        return self._stores[circle.life]
+
+    def _report(self, finding: Finding) -> None:
+        directory = self._directory or os.environ.get("HANGSCOPE_DIR")
+        if directory:
+            path = Path(directory) / f"reduction_rank{finding['reported_by']}.jsonl"
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(finding) + "\n")
+            except OSError as error:
+                warnings.warn(f"[hangscope] {path}: {error}", RuntimeWarning, stacklevel=2)
+        if self._on_finding is not None:
+            self._on_finding(finding)
+
+
+def judge(entries: Sequence[Mapping[str, Any]], sample: _Sample, circle: Circle) -> Finding | None:
+    """What is wrong with one all-reduce, from everybody's numbers; ``None`` if nothing is."""
+    if len({entry["what"] for entry in entries}) > 1:
+        return None  # members do not count the same calls: nothing here can be compared
+    sums: dict[str, tuple[int, ...]] = {}
+    for entry in entries:
+        sums[entry["sum"]] = (*sums.get(entry["sum"], ()), entry["rank"])
+    accused = minority(sums)
+    blocks = _wrong(entries, sample, circle)
+    if not accused and not blocks:
+        return None
+    if accused:
+        everyone = len(accused) == len(circle.ranks)
+        text = (
+            f"the results of all_reduce #{sample.number} in group {circle.label} differ"
+            f"{' on all ranks' if everyone else f': {name_ranks(accused)} disagree(s)'}"
+        )
+    else:
+        text = (
+            f"all ranks hold the same result of all_reduce #{sample.number} in group "
+            f"{circle.label}, but it is not the sum of their inputs (blocks {blocks} of {BLOCKS})"
+        )
+    return {
+        "hangscope": "reduction/1",
+        "kind": "reduction_corrupt",
+        "at_ns": time.time_ns(),
+        "group": circle.label,
+        "ranks": list(circle.ranks),
+        "number": sample.number,
+        "op": "all_reduce",
+        "reduce_op": sample.reduce_op,
+        "accused": list(accused),
+        "ambiguous": len(accused) in (0, len(circle.ranks)),
+        "wrong_blocks": blocks,
+        "checksums": {text_: list(ranks) for text_, ranks in sums.items()},
+        "reported_by": circle.me,
+        "text": text,
+    }
+
+
+def _wrong(entries: Sequence[Mapping[str, Any]], sample: _Sample, circle: Circle) -> list[int]:
+    """Blocks in which the majority's result is not the sum of the inputs."""
+    import torch
+
+    if sample.reduce_op not in ("sum", "avg"):
+        return []
+    own = next(entry for entry in entries if entry["rank"] == circle.me)
+    wrong: set[int] = set()
+    for index, tensor in enumerate(sample.outputs):
+        dtype = tensor.dtype
+        floating = dtype.is_floating_point or dtype.is_complex
+        if not floating and max(max(e["in"][index][1], default=0.0) for e in entries) > 2**52:
+            continue  # integers may have wrapped around
+        inputs = [_unpack(entry["in"][index]) for entry in entries]
+        wrong.update(
+            wrong_blocks(
+                inputs,
+                _unpack(own["out"][index]),
+                unit=torch.finfo(dtype).eps if floating else 0.0,
+                elements=-(-tensor.numel() // BLOCKS) * (2 if dtype.is_complex else 1),
+                divisor=len(entries) if sample.reduce_op == "avg" else 1,
+            )
+        )
+    return sorted(wrong)
+
+
+def _readable(tensors: Sequence[torch.Tensor], async_op: bool) -> bool:
+    """Whether a result can be read before anybody changes it."""
+    import torch
+
+    return all(
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout == torch.strided
+        and tensor.numel() > 0
+        and (tensor.device.type == "cpu" or not async_op)
+        and not tensor.is_meta
+        for tensor in tensors
+    ) and not _capturing(tensors)
+
+
+def _capturing(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a CUDA graph is being recorded: nothing may be added to it."""
+    import torch
+
+    return any(tensor.is_cuda for tensor in tensors) and bool(
+        torch.cuda.is_current_stream_capturing()
+    )
+
+
+def _reduce_name(reduce_op: Any) -> str:
+    text = str(reduce_op).rsplit(".", 1)[-1].lower()
+    return "avg" if text in ("avg", "mean") else text
+
+
+def _what(sample: _Sample) -> str:
+    shapes = [f"{t.dtype}{list(t.shape)}" for t in sample.inputs]
+    return f"{sample.op} {sample.reduce_op} {shapes}"
+
+
+def _pack(value: Sketch) -> list[list[float]]:
+    return [list(value.signed), list(value.absolute)]
+
+
+def _unpack(value: Sequence[Sequence[float]]) -> Sketch:
+    return Sketch(tuple(value[0]), tuple(value[1]))

@@ -1,0 +1,177 @@
+"""Run training steps for their side effects on caches and communicators, and for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from hangscope.toolkit.agreement import REFUSED, agree, compare
+from hangscope.toolkit.barrier import check_timeout
+from hangscope.toolkit.circles import circle_of, is_member, is_ready
+from hangscope.toolkit.communicators import WarmupError
+from hangscope.toolkit.ranks import name_ranks
+from hangscope.toolkit.snapshot import snapshot
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import nn
+
+T = TypeVar("T")
+
+
+class Rewindable(Generic[T]):
+    """An iterator that can go back to a mark: ``data = Rewindable(loader)``.
+
+    Items taken after `mark` are kept and handed out again after `rewind`; then it goes on where
+    the iterator underneath is. Without a mark nothing is kept.
+    """
+
+    def __init__(self, source: Iterable[T]) -> None:
+        self._iterator = iter(source)
+        self._again: list[T] = []
+        self._taken: list[T] | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        item = self._again.pop(0) if self._again else next(self._iterator)
+        if self._taken is not None:
+            self._taken.append(item)
+        return item
+
+    def mark(self) -> None:
+        """Remember this place."""
+        self._taken = []
+
+    def rewind(self) -> None:
+        """Go back to the mark and forget it."""
+        self._again = [*(self._taken or ()), *self._again]
+        self._taken = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingWarmup:
+    """What `warmup_training` did. ``results`` is what each step returned."""
+
+    steps: int
+    elapsed_s: float
+    results: tuple[Any, ...] = ()
+
+
+def warmup_training(
+    step: Callable[[], Any],
+    *,
+    model: nn.Module | Iterable[nn.Module],
+    optimizer: Any = None,
+    scheduler: Any = None,
+    scaler: Any = None,
+    data: Any = None,
+    stateful: Iterable[Any] = (),
+    generators: Iterable[Any] = (),
+    steps: int = 1,
+    timeout: float = 600.0,
+    group: dist.ProcessGroup | None = None,
+) -> TrainingWarmup:
+    """Run ``step`` a few times and leave no trace of it.
+
+    Weights, buffers, gradients, optimizer state (fresh state is removed again), hyperparameters,
+    schedulers, the gradient scaler, all random generators and the data iterator are put back bit
+    for bit, also when ``step`` raises. It works alike for plain, DDP and FSDP modules. Memory for a
+    copy of weights and optimizer state is needed meanwhile.
+
+    Args:
+        step: one whole training step, as in training.
+        model: the module or modules that ``step`` changes.
+        optimizer: the optimizer, or several in a list.
+        scheduler: the scheduler, or several in a list.
+        scaler: the gradient scaler.
+        data: what ``step`` draws batches from, if it draws any: a `Rewindable`, or something with
+            ``state_dict`` and ``load_state_dict``.
+        stateful: more things with ``state_dict`` and ``load_state_dict`` that ``step`` changes.
+        generators: random generators of the program's own.
+        steps: how often to run ``step``.
+        timeout: seconds that ranks wait for each other before and after; a collective inside
+            ``step`` is bounded by its process group's own timeout.
+        group: the ranks that warm up together; ``None`` is the default group.
+
+    Raises:
+        WarmupError: ``step`` failed on another rank; names it.
+        Exception: whatever ``step`` raised here.
+        TypeError: something cannot be put back; nothing was run.
+        ValueError: ``steps`` is below 1.
+    """
+    import time
+
+    check_timeout(timeout)
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps={steps!r}: at least one is needed")
+    rewindable = data if isinstance(data, Rewindable) else None
+    extra = [*_several(scheduler), *stateful]
+    if data is not None and rewindable is None:
+        if not hasattr(data, "load_state_dict"):
+            raise TypeError(
+                f"data is a {type(data).__name__}, which cannot be put back after warm-up: wrap it "
+                "once, data = hangscope.toolkit.warmup.Rewindable(loader), and draw from that in "
+                "training too"
+            )
+        extra.append(data)
+    together = is_ready() and is_member(group)
+    circle = circle_of(group, "training") if together else None
+    say = f"{steps} steps"
+    try:
+        restore = snapshot(
+            _several(model), _several(optimizer), extra, _several(scaler), list(generators)
+        )
+    except TypeError as error:
+        say = f"{REFUSED}{error}"
+        raise
+    finally:
+        # Nobody enters a collective before all are here, with the same number of steps to go.
+        if circle is not None:
+            agree(circle, say, timeout_s=timeout, what="training warm-up")
+    began = time.monotonic()
+    if rewindable is not None:
+        rewindable.mark()
+    results: list[Any] = []
+    failure: Exception | None = None
+    try:
+        for _ in range(steps):
+            results.append(step())  # noqa: PERF401 - what was done before a failure counts
+    except Exception as error:
+        failure = error
+    finally:
+        restore()
+        if rewindable is not None:
+            rewindable.rewind()
+    elapsed = time.monotonic() - began
+    text = "" if failure is None else f"{type(failure).__name__}: {failure}"[:300]
+    if circle is not None:
+        _compare_results(circle, text, failure, timeout)
+    if failure is not None:
+        raise failure
+    return TrainingWarmup(steps, elapsed, tuple(results))
+
+
+def _compare_results(circle: Any, text: str, failure: Exception | None, timeout: float) -> None:
+    """Tell everybody who failed; this rank's own failure is more useful than that."""
+    try:
+        said = compare(circle, text, timeout_s=timeout, what="training warm-up: result")
+    except Exception:
+        if failure is None:
+            raise
+        return
+    said.pop("", None)
+    if said and failure is None:
+        failing = sorted(rank for side in said.values() for rank in side)
+        views = "; ".join(f"{name_ranks(side)}: {why}" for why, side in said.items())
+        raise WarmupError(
+            f"training warm-up failed on {views}", circle.label, circle.ranks, failing
+        )
+
+
+def _several(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
