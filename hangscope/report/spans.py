@@ -71,8 +71,9 @@ def spans(trace: Trace) -> Spans:
     end_kind[~known & (end_kind == End.OPEN)] = End.ASSUMED
 
     end = np.where(end_kind == End.SEEN, completed, last_ns)
-    assumed = end_kind == End.ASSUMED
-    end[assumed] = _next_start(trace, start, last_ns)[assumed]
+    assumed = np.flatnonzero(end_kind == End.ASSUMED)
+    if len(assumed):
+        end[assumed] = _next_start(trace, start, last_ns)[assumed]
     end = np.maximum(end, start)
     first = int(start[known].min()) if known.any() else last_ns
     return Spans(start, end, end_kind, first, last_ns)

@@ -81,9 +81,9 @@ def timeline(diagnosis: Diagnosis, trace: Trace) -> Timeline | None:
         return None
     timing = spans(trace)
     finding = diagnosis.findings[0] if diagnosis.findings else None
-    group = _group_index(trace, finding)
+    group = group_index(trace, finding)
     ranks = _chosen(diagnosis, trace, finding)
-    parted = _parted_ns(trace, timing, finding, group, ranks)
+    parted = parted_ns(trace, timing, finding, group, ranks)
     axis = _Axis(*_window(trace, timing, group, ranks, parted), timing.last_ns)
     reports = {r.rank: r for r in diagnosis.ranks}
     seen: dict[str, None] = {}
@@ -146,7 +146,8 @@ def _round_step(seconds: float) -> float:
     return float(max(m * scale for m in (1, 2, 5) if m * scale <= seconds * 1.0001))
 
 
-def _group_index(trace: Trace, finding: Finding | None) -> int | None:
+def group_index(trace: Trace, finding: Finding | None) -> int | None:
+    """Index in `Trace.groups` of the group that `finding` is about; None where there is none."""
     if finding is None or finding.group is None:
         return None
     candidates = [
@@ -174,10 +175,10 @@ def _chosen(diagnosis: Diagnosis, trace: Trace, finding: Finding | None) -> list
     return sorted(list(order)[: _ROWS if finding is None else 16])
 
 
-def _parted_ns(
+def parted_ns(
     trace: Trace, timing: Spans, finding: Finding | None, group: int | None, ranks: Sequence[int]
 ) -> int:
-    """When the first rank issued what was never completed."""
+    """When the first rank issued what was never completed, ns on the reference clock."""
     if finding is None:
         return timing.last_ns
     records = trace.records

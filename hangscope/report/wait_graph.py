@@ -62,7 +62,7 @@ def wait_graph(diagnosis: Diagnosis, labels: Mapping[str, str]) -> WaitGraph | N
     joined = bundles(diagnosis.wait_for)
     if not joined:
         return None
-    classes, edges = _condensed(joined)
+    classes, edges = condensed(joined)
     shown = _nearest(classes, edges, diagnosis.culprits)
     layers = _layers(shown, edges, classes, diagnosis.culprits)
     boxes = _placed(classes, layers, diagnosis.culprits)
@@ -81,7 +81,7 @@ def wait_graph(diagnosis: Diagnosis, labels: Mapping[str, str]) -> WaitGraph | N
     )
 
 
-def _condensed(
+def condensed(
     joined: Sequence[Bundle],
 ) -> tuple[list[tuple[int, ...]], dict[tuple[int, int], Bundle]]:
     """Ranks in equal position as one class, and the waits between classes."""

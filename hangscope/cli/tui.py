@@ -1,0 +1,82 @@
+"""``hangscope tui``: timelines in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+
+import rich_click as click
+
+from hangscope.cli.errors import UserError
+
+LATEST = "hangscope-runs/latest"
+
+
+@click.command("tui")
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.option("--screenshot", metavar="FILE.svg", help="Write one still and exit.")
+@click.option("--size", default="120x36", show_default=True, help="Columns x rows of the still.")
+@click.option("--keys", default="", help="Keys to press before the still, separated by commas.")
+@click.option("--refresh", default=1.0, show_default=True, help="Seconds between two looks.")
+def command(
+    paths: tuple[str, ...], screenshot: str | None, size: str, keys: str, refresh: float
+) -> None:
+    """Timelines in the terminal: live while the job runs, post-mortem after.
+
+    PATH is whatever `hangscope analyze` reads; by default the newest run below the working
+    directory. Press ? for the keys.
+    """
+    if not paths:
+        if not Path(LATEST).exists():
+            raise UserError(f"no run in {LATEST}; give a run directory or dumps: tui PATH")
+        paths = (LATEST,)
+    if "-" in paths:
+        raise UserError("standard input is the keyboard here; save the log to a file and give that")
+    columns, rows = _size(size)
+    from hangscope.trace.load import NothingReadable
+
+    try:
+        from hangscope.tui.source import open_source
+
+        source = open_source(paths)
+    except NothingReadable as error:
+        raise UserError(f"nothing readable in {' '.join(paths)}: {error}") from error
+    from hangscope.tui.app import HangScopeApp
+
+    app = HangScopeApp(source, refresh_s=max(refresh, 0.1))
+    if screenshot is None:
+        if not sys.stdout.isatty():
+            raise UserError("not a terminal; use --screenshot FILE.svg, or hangscope analyze")
+        app.run()
+        return
+    svg = asyncio.run(still(app, columns, rows, [k for k in keys.split(",") if k]))
+    try:
+        Path(screenshot).write_text(svg, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{screenshot}: {error.strerror or error}") from error
+    click.echo(f"hangscope: screenshot in {screenshot}", err=True)
+
+
+async def still(app: object, columns: int, rows: int, keys: list[str]) -> str:
+    """One picture of `app` as SVG that asks for nothing from the network."""
+    from hangscope.tui.app import HangScopeApp
+
+    assert isinstance(app, HangScopeApp)
+    async with app.run_test(size=(columns, rows)) as pilot:
+        while app.snapshot is None and not app.trouble:
+            await pilot.pause(0.02)
+        await pilot.pause(0.1)
+        if keys:
+            await pilot.press(*keys)
+            await pilot.pause(0.1)
+        svg = app.export_screenshot(title="hangscope")
+    return re.sub(r"@font-face\s*\{[^}]*\}", "", svg)
+
+
+def _size(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{2,4})x(\d{2,4})", text)
+    if match is None:
+        raise UserError(f"--size {text}: write columns x rows, such as 120x36")
+    return int(match.group(1)), int(match.group(2))

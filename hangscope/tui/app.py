@@ -1,0 +1,415 @@
+"""The application: panes around one snapshot, looked at anew while the job lives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import partial
+from typing import ClassVar
+
+from rich.text import Text
+from textual import events, on, work
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import ContentSwitcher, Footer, Input, Static
+
+from hangscope.report.waits import group_labels
+from hangscope.tui.details import Details, frames_of_interest
+from hangscope.tui.lines import LineList
+from hangscope.tui.ranks import RankTable
+from hangscope.tui.screens import Over, help_page, source_page
+from hangscope.tui.search import find, record_of
+from hangscope.tui.sequence import SequenceView
+from hangscope.tui.snapshot import Snapshot, take
+from hangscope.tui.source import Source
+from hangscope.tui.theme import DARK, LIGHT
+from hangscope.tui.timeline import Timeline
+from hangscope.tui.trees import StackTree, TreeList, WaitTree
+from hangscope.tui.verdict import VerdictBar
+
+PANES = {
+    "timeline": "Timeline",
+    "ranks": "Ranks",
+    "sequence": "Sequence",
+    "details": "Details",
+    "waits": "Waits",
+    "stacks": "Stacks",
+}
+_SIDE_FROM = 150
+"""Columns from which the details stand beside the timeline."""
+
+
+class HangScopeApp(App[None]):
+    """Timelines of one job in the terminal."""
+
+    TITLE = "HangScope"
+    ENABLE_COMMAND_PALETTE = True
+    CSS = """
+    Screen { background: $background; }
+    #bar { height: 1; background: $panel; padding: 0 1; }
+    #panes { height: 1fr; }
+    #switch { width: 1fr; height: 1fr; }
+    #switch > * { height: 1fr; }
+    #side { width: 64; display: none; border-left: solid $panel; }
+    #status { height: 1; padding: 0 1; color: $secondary; }
+    #search { height: 1; border: none; padding: 0 1; display: none; background: $panel; }
+    #search.-open { display: block; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("d", "divergence", "Divergence"),
+        Binding("enter", "details", "Details", key_display="⏎", priority=False),
+        Binding("s", "source", "Source"),
+        Binding("slash", "search", "Search", key_display="/"),
+        Binding("f", "follow", "Follow"),
+        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("q", "quit", "Quit"),
+        Binding("n", "again(1)", show=False),
+        Binding("N", "again(-1)", show=False),
+        Binding("tab", "next_pane(1)", show=False, priority=True),
+        Binding("shift+tab", "next_pane(-1)", show=False, priority=True),
+        Binding("escape", "back", show=False),
+        *[Binding(str(i + 1), f"pane('{name}')", show=False) for i, name in enumerate(PANES)],
+    ]
+
+    def __init__(self, source: Source, *, refresh_s: float = 1.0) -> None:
+        super().__init__()
+        self.source = source
+        self.refresh_s = refresh_s
+        self.snapshot: Snapshot | None = None
+        self.rank: int | None = None
+        self.record: int | None = None
+        self.looking_for = ""
+        self.trouble = ""
+        self._looking = False
+        self._came_from = "timeline"
+        letters = "NO_COLOR" in os.environ
+        self.timeline = Timeline(letters=letters, id="timeline")
+        self.ranks = RankTable(id="ranks")
+        self.sequence = SequenceView(letters=letters, id="sequence")
+        self.details = Details(id="details")
+        self.waits = WaitTree(id="waits")
+        self.stacks = StackTree(id="stacks")
+        self.side = Details(id="side")
+
+    # Layout
+
+    def compose(self) -> ComposeResult:
+        yield VerdictBar(id="verdict")
+        yield Static(id="bar")
+        with Horizontal(id="panes"):
+            with ContentSwitcher(initial="timeline", id="switch"):
+                yield self.timeline
+                yield self.ranks
+                yield self.sequence
+                yield self.details
+                yield self.waits
+                yield self.stacks
+            yield self.side
+        yield Static(id="status", markup=False)
+        yield Input(id="search", placeholder="rank 12, node3, all_reduce, #118", compact=True)
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        for theme in (DARK, LIGHT):
+            self.register_theme(theme)
+        self.theme = DARK.name
+        self.side.can_focus = False
+        self._draw_bar()
+        self.timeline.focus()
+        self._look()
+        if self.source.live:
+            self.set_interval(self.refresh_s, self._look)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._arrange(event.size.width)
+
+    def _arrange(self, width: int | None = None) -> None:
+        wide = (width or self.size.width) >= _SIDE_FROM
+        self.side.display = wide and self.pane not in ("details", "stacks")
+
+    @property
+    def switch(self) -> ContentSwitcher:
+        """What holds the panes."""
+        return self.query_one("#switch", ContentSwitcher)
+
+    @property
+    def pane(self) -> str:
+        """The pane on the screen."""
+        return self.switch.current or "timeline"
+
+    # Looking
+
+    def _look(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._look_now()
+
+    @work(thread=True, exit_on_error=False)
+    def _look_now(self) -> None:
+        """Read and judge outside the interface thread."""
+        try:
+            snapshot = take(*self.source.look())
+        except Exception as error:  # whatever a damaged file causes: the last picture stays
+            self.call_from_thread(self._missed, error)
+            return
+        self.call_from_thread(self.show, snapshot)
+
+    def _missed(self, error: Exception) -> None:
+        self._looking = False
+        self.trouble = f"could not look: {type(error).__name__}: {error}"
+        self._status()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw `snapshot` everywhere it is seen."""
+        self._looking, self.trouble = False, ""
+        first = self.snapshot is None
+        self.snapshot = snapshot
+        self.query_one(VerdictBar).show(snapshot, self.source.title)
+        self.timeline.show(snapshot)
+        self.record = self.timeline.record
+        current = self._widget()
+        if isinstance(current, LineList) and current is not self.timeline:
+            current.show(snapshot)
+        if first:
+            finding = snapshot.finding
+            about = (finding.culprits or finding.victims) if finding else snapshot.ranks
+            self.rank = about[0] if about else None
+            if self.rank is not None:
+                self.record = record_of(snapshot, self.rank)
+        self._details()
+        self._status()
+
+    def _widget(self) -> Widget:
+        return self.query_one(f"#{self.pane}")
+
+    def _details(self) -> None:
+        if self.snapshot is None:
+            return
+        for widget in (self.side, self.details):
+            if widget.display and (widget is self.side or self.pane == "details"):
+                widget.show(self.snapshot, self.rank, self.record)
+
+    def _draw_bar(self) -> None:
+        text = Text(no_wrap=True, overflow="ellipsis")
+        for i, (name, title) in enumerate(PANES.items()):
+            here = name == self.pane
+            text.append(f" {i + 1} ", "dim")
+            text.append(title, "bold underline" if here else "")
+            text.append("  ")
+        self.query_one("#bar", Static).update(text)
+
+    def _status(self) -> None:
+        status = self.query_one("#status", Static)
+        if self.trouble:
+            status.update(Text(self.trouble, "#ff8a4c"))
+        elif self.snapshot is None:
+            status.update("")
+        elif self.pane == "timeline":
+            text = self.timeline.legend()
+            if self.source.live:
+                text.append("   following" if self.timeline.follow else "   f follows", "dim")
+            status.update(text)
+        elif self.pane == "ranks":
+            order = self.ranks.sort or "culprits first"
+            status.update(Text(f"{self.ranks.summary()} · sorted by {order}, o for another"))
+        elif self.pane == "sequence":
+            status.update(
+                Text.assemble(
+                    ("■", "#3d9be0"),
+                    " done  ",
+                    ("░", "#e69f00"),
+                    " waiting  ",
+                    ("✗", "bold #ff8a4c"),
+                    " never issued  ",
+                    ("·", "dim"),
+                    " record is gone",
+                )
+            )
+        else:
+            status.update("")
+
+    # Panes
+
+    def action_pane(self, name: str) -> None:
+        """Show a pane."""
+        if self.pane not in ("details",):
+            self._came_from = self.pane
+        self.switch.current = name
+        self._arrange()
+        self._draw_bar()
+        widget = self._widget()
+        if self.snapshot is not None and isinstance(widget, LineList):
+            widget.show(self.snapshot)
+            if isinstance(widget, RankTable) and self.rank is not None:
+                widget.select(self.rank)
+        widget.focus()
+        self._details()
+        self._status()
+
+    def action_next_pane(self, by: int) -> None:
+        """The pane after, or before, this one."""
+        if isinstance(self.screen, Over):
+            return
+        names = list(PANES)
+        self.action_pane(names[(names.index(self.pane) + by) % len(names)])
+
+    def action_back(self) -> None:
+        """Close the search, or go back to where the details were asked for."""
+        search = self.query_one("#search", Input)
+        if search.has_class("-open"):
+            self._close_search()
+            if self.pane == "ranks":
+                self._filter("")
+        elif self.pane == "ranks" and self.ranks.filter:
+            self._filter("")
+        elif self.pane != "timeline":
+            self.action_pane(self._came_from if self.pane == "details" else "timeline")
+
+    @on(events.Click, "#bar")
+    def _bar_clicked(self, event: events.Click) -> None:
+        at = 1
+        for i, (name, title) in enumerate(PANES.items()):
+            end = at + len(f" {i + 1} {title}  ")
+            if at <= event.x < end:
+                self.action_pane(name)
+                return
+            at = end
+
+    # What is selected
+
+    @on(Timeline.Selected)
+    def _selected(self, message: Timeline.Selected) -> None:
+        self.rank, self.record = message.rank, message.record
+        self._details()
+
+    @on(LineList.Moved)
+    def _moved(self, message: LineList.Moved) -> None:
+        sender = message.sender
+        if isinstance(sender, Timeline) or self.snapshot is None:
+            return
+        rank = getattr(sender, "rank", None)
+        if rank is None:
+            return
+        self.rank = rank
+        record = sender.record() if isinstance(sender, SequenceView) else None
+        self.record = record if record is not None else record_of(self.snapshot, rank)
+        self._details()
+
+    @on(LineList.Chosen)
+    def _chosen(self) -> None:
+        self.action_details()
+
+    def action_details(self) -> None:
+        """Both sides' stacks of what is selected."""
+        widget = self._widget()
+        if isinstance(widget, LineList) and not isinstance(widget, Timeline):
+            self._moved(LineList.Moved(widget, widget.cursor))
+        if self.pane != "details":
+            self.action_pane("details")
+
+    def action_divergence(self) -> None:
+        """The timeline, at the culprit, at the moment the job parted."""
+        if self.snapshot is None:
+            return
+        if self.pane == "sequence":
+            self.sequence.jump()
+            return
+        if self.pane != "timeline":
+            self.action_pane("timeline")
+        self.call_after_refresh(self.timeline.jump)
+
+    def action_source(self) -> None:
+        """The code around the frames where the sides part, or of the frame under the cursor."""
+        if self.snapshot is None:
+            return
+        frames = list(frames_of_interest(self.snapshot, self.rank))
+        widget = self._widget()
+        if isinstance(widget, TreeList) and widget.frame is not None:
+            who = f"rank {widget.rank}"
+            frames = [(who, widget.frame), *(f for f in frames if f[1] != widget.frame)]
+        self.push_screen(Over(source_page(frames)))
+
+    def action_follow(self) -> None:
+        """Keep the newest moment on the screen."""
+        if self.pane != "timeline":
+            self.action_pane("timeline")
+        self.timeline.action_follow()
+        self._status()
+
+    def action_help(self) -> None:
+        """All keys."""
+        self.push_screen(Over(help_page()))
+
+    # Searching
+
+    def action_search(self) -> None:
+        """Ask what to look for."""
+        search = self.query_one("#search", Input)
+        search.value = self.ranks.filter if self.pane == "ranks" else ""
+        search.add_class("-open")
+        search.focus()
+
+    def _close_search(self) -> None:
+        self.query_one("#search", Input).remove_class("-open")
+        self._widget().focus()
+
+    @on(Input.Changed, "#search")
+    def _typed(self, event: Input.Changed) -> None:
+        if self.pane == "ranks" and event.input.has_class("-open"):
+            self._filter(event.value)
+
+    def _filter(self, words: str) -> None:
+        self.ranks.filter = words
+        self.ranks.arrange()
+        self._status()
+
+    @on(Input.Submitted, "#search")
+    def _entered(self, event: Input.Submitted) -> None:
+        self._close_search()
+        if self.pane != "ranks":
+            self.looking_for = event.value
+            self.action_again(1)
+
+    def action_again(self, step: int) -> None:
+        """The next match of the last search."""
+        if self.snapshot is None or not self.looking_for:
+            return
+        hit = find(self.snapshot, self.looking_for, self.rank, self.record, step)
+        if hit is None:
+            self.notify(f"nothing matches {self.looking_for!r}", markup=False, timeout=3)
+            return
+        self.rank, self.record = hit
+        if self.pane not in ("timeline", "details"):
+            self.action_pane("timeline")
+        self.timeline.select(*hit)
+        self._details()
+
+    # The command palette
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Everything that has a key, and the groups by name."""
+        for i, (name, title) in enumerate(PANES.items()):
+            yield SystemCommand(title, f"Show this pane ({i + 1})", partial(self.action_pane, name))
+        yield SystemCommand("Divergence", "Where the job parted (d)", self.action_divergence)
+        yield SystemCommand("Source", "The code where they part (s)", self.action_source)
+        yield SystemCommand("Keys", "All keys (?)", self.action_help)
+        yield SystemCommand("Light or dark", "Change the ground", self._toggle_theme)
+        yield SystemCommand("Quit", "Leave (q)", self.exit)
+        if self.snapshot is not None:
+            labels = group_labels(self.snapshot.diagnosis, self.snapshot.trace)
+            for index, group in enumerate(self.snapshot.trace.groups[:256]):
+                label = labels.get(group.name, group.label)
+                yield SystemCommand(
+                    f"Group {label}", "By sequence number", partial(self._show_group, index)
+                )
+
+    def _toggle_theme(self) -> None:
+        self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
+
+    def _show_group(self, index: int) -> None:
+        self.action_pane("sequence")
+        self.sequence.group = index
+        self.sequence.arrange()

@@ -1,0 +1,135 @@
+"""One look at a job, indexed for drawing: built outside the interface thread, never changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side
+from hangscope.report.spans import End, Spans, spans
+from hangscope.report.timeline import group_index, parted_ns
+from hangscope.trace.model import Flag, Stack, Trace
+
+RATE_WINDOW_NS = 10 * 1_000_000_000
+"""How far back the rate of operations looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A trace and its diagnosis with an index by rank; rows of one rank are a slice."""
+
+    trace: Trace
+    diagnosis: Diagnosis
+    timing: Spans
+    ranks: tuple[int, ...]
+    """Every rank of the job, also those of which no source speaks."""
+    bounds: dict[int, tuple[int, int]]
+    """Rank to its slice of the records."""
+    reports: dict[int, RankReport]
+    parted_ns: int | None
+    """When the job parted; None where nothing was found."""
+
+    @property
+    def finding(self) -> Finding | None:
+        """The first cause."""
+        return self.diagnosis.findings[0] if self.diagnosis.findings else None
+
+    def rows(self, rank: int) -> tuple[int, int]:
+        """The slice of `Trace.records` that belongs to `rank`; empty for an unknown one."""
+        return self.bounds.get(rank, (0, 0))
+
+    def role(self, rank: int) -> str:
+        """``culprit``, ``victim``, ``bystander`` or ``unknown``."""
+        report = self.reports.get(rank)
+        return report.role if report else "unknown"
+
+    def seq(self, record: int) -> int:
+        """The sequence number people know a record by."""
+        row = self.trace.records[record]
+        return int(row["p2p_seq"] if row["flags"] & int(Flag.P2P) else row["collective_seq"])
+
+    def op(self, record: int) -> str:
+        """The canonical operation name of a record."""
+        signature = int(self.trace.records[record]["signature"])
+        return self.trace.signatures[signature].op if signature >= 0 else "?"
+
+    def label(self, record: int) -> str:
+        """``all_reduce #118``."""
+        return f"{self.op(record)} #{self.seq(record)}"
+
+    def group_label(self, record: int) -> str:
+        """The name of a record's group."""
+        group = int(self.trace.records[record]["group"])
+        return self.trace.groups[group].label if group >= 0 else ""
+
+    def is_open(self, record: int) -> bool:
+        """Whether the record's operation still waits."""
+        return bool(self.timing.end[record] == End.OPEN)
+
+    def rate(self, rank: int) -> float | None:
+        """Operations a second over the last seconds; None without records."""
+        lo, hi = self.rows(rank)
+        if lo == hi:
+            return None
+        since = self.timing.last_ns - RATE_WINDOW_NS
+        began = max(since, int(self.timing.start_ns[lo]))
+        recent = int((self.timing.start_ns[lo:hi] >= since).sum())
+        return recent / max((self.timing.last_ns - began) / 1e9, 1e-3)
+
+    def record_near(self, rank: int, ns: int) -> int | None:
+        """The record of `rank` that covers `ns`, else the last begun before, else the first."""
+        lo, hi = self.rows(rank)
+        if lo == hi:
+            return None
+        start, end = self.timing.start_ns[lo:hi], self.timing.end_ns[lo:hi]
+        covering = np.flatnonzero((start <= ns) & (end > ns))
+        if len(covering):
+            return lo + int(covering[np.argmax(start[covering])])
+        before = np.flatnonzero(start <= ns)
+        return lo + int(before[-1]) if len(before) else lo
+
+    def side_of(self, rank: int) -> Side | None:
+        """The side of the first finding that `rank` is on."""
+        finding = self.finding
+        if finding is None:
+            return None
+        return next((s for s in finding.sides if rank in s.ranks), None)
+
+    def stack_of(self, rank: int) -> Stack:
+        """Where `rank` is now: its main thread's stack, else what the diagnosis shows of it."""
+        facts = self.trace.ranks.get(rank)
+        if facts is not None and facts.main_stack:
+            return facts.main_stack
+        report = self.reports.get(rank)
+        return report.stack if report else ()
+
+
+def take(trace: Trace, diagnosis: Diagnosis) -> Snapshot:
+    """Index `trace` for drawing; no Python loop over records."""
+    rank_column = trace.records["rank"]
+    if len(rank_column) > 1 and bool((np.diff(rank_column) < 0).any()):
+        order = np.argsort(rank_column, kind="stable")
+        trace = replace(trace, records=trace.records[order])
+        rank_column = trace.records["rank"]
+    timing = spans(trace)
+    present, first = np.unique(rank_column, return_index=True)
+    ends = np.append(first[1:], len(rank_column))
+    bounds = {int(r): (int(lo), int(hi)) for r, lo, hi in zip(present, first, ends, strict=True)}
+    reports = {r.rank: r for r in diagnosis.ranks}
+    ranks = set(bounds) | set(trace.ranks) | set(reports) | set(trace.missing_ranks)
+    finding = diagnosis.findings[0] if diagnosis.findings else None
+    parted = None
+    if finding is not None:
+        about = [r for side in finding.sides for r in side.ranks] or list(finding.victims)
+        group = group_index(trace, finding)
+        parted = parted_ns(trace, timing, finding, group, about or sorted(ranks))
+    return Snapshot(
+        trace,
+        diagnosis,
+        timing,
+        tuple(sorted(r for r in ranks if r >= 0)),
+        bounds,
+        reports,
+        parted,
+    )
