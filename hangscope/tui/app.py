@@ -11,7 +11,7 @@ from rich.text import Text
 from textual import events, on, work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Container
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Footer, Input, Static
@@ -39,7 +39,11 @@ PANES = {
     "stacks": "Stacks",
 }
 _SIDE_FROM = 150
-"""Columns from which the details stand beside the timeline."""
+"""Columns from which the details stand beside the pane."""
+_BELOW_FROM = 9
+"""Lines that must be free below the rows for the details to stand there."""
+_FRAME_LINES = 6
+"""Verdict, panes, status and keys."""
 
 
 class HangScopeApp(App[None]):
@@ -50,17 +54,18 @@ class HangScopeApp(App[None]):
     CSS = """
     Screen { background: $background; }
     #bar { height: 1; background: $panel; padding: 0 1; }
-    #panes { height: 1fr; }
+    #panes { height: 1fr; layout: vertical; }
+    #panes.-wide { layout: horizontal; }
     #switch { width: 1fr; height: 1fr; }
     #switch > * { height: 1fr; }
-    #side { width: 64; display: none; border-left: solid $panel; }
+    #side { width: 100%; display: none; border-top: solid $panel; }
+    .-wide > #side { width: 66; border-top: none; border-left: solid $panel; }
     #status { height: 1; padding: 0 1; color: $secondary; }
     #search { height: 1; border: none; padding: 0 1; display: none; background: $panel; }
     #search.-open { display: block; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "divergence", "Divergence"),
-        Binding("enter", "details", "Details", key_display="⏎", priority=False),
         Binding("s", "source", "Source"),
         Binding("slash", "search", "Search", key_display="/"),
         Binding("f", "follow", "Follow"),
@@ -70,7 +75,7 @@ class HangScopeApp(App[None]):
         Binding("N", "again(-1)", show=False),
         Binding("tab", "next_pane(1)", show=False, priority=True),
         Binding("shift+tab", "next_pane(-1)", show=False, priority=True),
-        Binding("escape", "back", show=False),
+        Binding("escape", "leave", show=False),
         *[Binding(str(i + 1), f"pane('{name}')", show=False) for i, name in enumerate(PANES)],
     ]
 
@@ -99,7 +104,7 @@ class HangScopeApp(App[None]):
     def compose(self) -> ComposeResult:
         yield VerdictBar(id="verdict")
         yield Static(id="bar")
-        with Horizontal(id="panes"):
+        with Container(id="panes"):
             with ContentSwitcher(initial="timeline", id="switch"):
                 yield self.timeline
                 yield self.ranks
@@ -124,11 +129,20 @@ class HangScopeApp(App[None]):
             self.set_interval(self.refresh_s, self._look)
 
     def on_resize(self, event: events.Resize) -> None:
-        self._arrange(event.size.width)
+        self._arrange(event.size.width, event.size.height)
+        self._details()
 
-    def _arrange(self, width: int | None = None) -> None:
-        wide = (width or self.size.width) >= _SIDE_FROM
-        self.side.display = wide and self.pane not in ("details", "stacks")
+    def _arrange(self, width: int | None = None, height: int | None = None) -> None:
+        """Details beside the pane where there is width, below it where there is height."""
+        width, height = width or self.size.width, height or self.size.height
+        panes = self.query_one("#panes", Container)
+        wide = width >= _SIDE_FROM
+        rows = len(self.snapshot.ranks) + 1 if self.snapshot is not None else 10
+        spare = height - _FRAME_LINES - rows - 1
+        panes.set_class(wide, "-wide")
+        fits = wide or (self.pane in ("timeline", "ranks") and spare >= _BELOW_FROM)
+        self.side.display = fits and self.pane not in ("details", "stacks")
+        self.side.styles.height = "1fr" if wide else max(spare, 1)
 
     @property
     def switch(self) -> ContentSwitcher:
@@ -179,6 +193,7 @@ class HangScopeApp(App[None]):
             self.rank = about[0] if about else None
             if self.rank is not None:
                 self.record = record_of(snapshot, self.rank)
+            self._arrange()
         self._details()
         self._status()
 
@@ -256,7 +271,7 @@ class HangScopeApp(App[None]):
         names = list(PANES)
         self.action_pane(names[(names.index(self.pane) + by) % len(names)])
 
-    def action_back(self) -> None:
+    def action_leave(self) -> None:
         """Close the search, or go back to where the details were asked for."""
         search = self.query_one("#search", Input)
         if search.has_class("-open"):
@@ -363,7 +378,7 @@ class HangScopeApp(App[None]):
 
     def _filter(self, words: str) -> None:
         self.ranks.filter = words
-        self.ranks.arrange()
+        self.ranks.rearrange()
         self._status()
 
     @on(Input.Submitted, "#search")
@@ -412,4 +427,4 @@ class HangScopeApp(App[None]):
     def _show_group(self, index: int) -> None:
         self.action_pane("sequence")
         self.sequence.group = index
-        self.sequence.arrange()
+        self.sequence.rearrange()

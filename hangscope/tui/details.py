@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
@@ -38,11 +40,11 @@ class Details(VerticalScroll, can_focus=True):
     Details > Static { width: 100%; height: auto; }
     """
 
-    BINDINGS = [
-        ("k", "scroll_up", "Up"),
-        ("j", "scroll_down", "Down"),
-        ("g", "scroll_home", "Top"),
-        ("G", "scroll_end", "Bottom"),
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("k", "scroll_up", show=False),
+        Binding("j", "scroll_down", show=False),
+        Binding("g", "scroll_home", show=False),
+        Binding("G", "scroll_end", show=False),
     ]
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -95,8 +97,7 @@ def _concerns(snapshot: Snapshot, finding: Finding, rank: int | None, record: in
     if rank is None:
         return True
     if record is None or rank in finding.culprits:
-        lo, hi = snapshot.rows(rank)
-        return record is None or record >= hi - 2
+        return record is None or record >= snapshot.rows(rank)[1] - 2
     if finding.group is None or finding.seq is None:
         return snapshot.is_open(record)
     group = group_index(snapshot.trace, finding)

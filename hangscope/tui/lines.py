@@ -37,7 +37,7 @@ class LineList(ScrollView, can_focus=True):
         Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False),
         Binding("home,g", "edge(0)", "Top", show=False),
         Binding("end,G", "edge(1)", "Bottom", show=False),
-        Binding("enter", "choose", "Details", show=False),
+        Binding("enter", "choose", "Details", key_display="⏎"),
     ]
 
     header_lines = 1

@@ -49,9 +49,9 @@ class RankTable(LineList):
     def show(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self._labels = group_labels(snapshot.diagnosis, snapshot.trace)
-        self.arrange()
+        self.rearrange()
 
-    def arrange(self) -> None:
+    def rearrange(self) -> None:
         """Filter and sort anew; the cursor stays on its rank."""
         if self.snapshot is None:
             return
@@ -148,17 +148,17 @@ class RankTable(LineList):
     def action_sort(self) -> None:
         names = ("", *COLUMNS)
         self.sort = names[(names.index(self.sort) + 1) % len(names)]
-        self.arrange()
+        self.rearrange()
 
     def action_reverse(self) -> None:
         self.reverse = not self.reverse
-        self.arrange()
+        self.rearrange()
 
     def sort_by(self, name: str) -> None:
         """Sort by a column; the same one again turns the order round."""
         self.reverse = not self.reverse if name == self.sort else False
         self.sort = name
-        self.arrange()
+        self.rearrange()
 
     def on_click(self, event: events.Click) -> None:
         if event.y < self.header_lines:

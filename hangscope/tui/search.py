@@ -51,10 +51,8 @@ def _operations(
     rows = np.flatnonzero(hits)
     if not len(rows):
         return None
-    if record is not None:
-        here = record
-    else:
-        here = snapshot.rows(rank)[0] - 1 if rank is not None else -1
+    here = -1 if rank is None else snapshot.rows(rank)[0] - 1
+    here = here if record is None else record
     after = rows[rows > here] if step > 0 else rows[rows < here][::-1]
     row = int(after[0]) if len(after) else int(rows[0] if step > 0 else rows[-1])
     return int(records["rank"][row]), row

@@ -63,7 +63,7 @@ class SequenceView(LineList):
         self.snapshot = snapshot
         if first:
             self.jump()
-        self.arrange()
+        self.rearrange()
 
     def jump(self) -> None:
         """To the group, the number and the member of the first finding."""
@@ -71,13 +71,13 @@ class SequenceView(LineList):
         finding = self.snapshot.finding
         if finding is None:
             self.column_seq = self._highest()
-            self.arrange()
+            self.rearrange()
             return
         group = group_index(self.snapshot.trace, finding)
         if group is not None:
             self.group = group
         self.column_seq = finding.seq or self._highest()
-        self.arrange()
+        self.rearrange()
         about = [r for r in finding.culprits if r in self.members]
         if about:
             self.move_to(self.members.index(about[0]))
@@ -96,7 +96,7 @@ class SequenceView(LineList):
         """Columns for rank numbers and marks on the left."""
         return len(str(max(self.members, default=0))) + 4
 
-    def arrange(self) -> None:
+    def rearrange(self) -> None:
         """Look up the part of the group's history that is on the screen."""
         if self.snapshot is None or not self.snapshot.trace.groups:
             self.members = ()
@@ -224,15 +224,15 @@ class SequenceView(LineList):
 
     def action_shift(self, by: int) -> None:
         self.column_seq = max(1, min(self.column_seq + by, self._highest()))
-        self.arrange()
+        self.rearrange()
         self.post_message(self.Moved(self, self.cursor))
 
     def action_group(self, by: int) -> None:
         if self.snapshot is not None and self.snapshot.trace.groups:
             self.group = (self.group + by) % len(self.snapshot.trace.groups)
             self.column_seq = self._highest()
-            self.arrange()
+            self.rearrange()
 
     def on_resize(self) -> None:
-        self.arrange()
+        self.rearrange()
         self.reveal()
