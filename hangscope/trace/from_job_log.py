@@ -1,0 +1,143 @@
+"""Plain job logs as fragments: often all that is left of a hang.
+
+Line readers gather evidence (`log_watchdog`, `log_agreement`, `log_gloo`, `log_launcher`,
+`log_deaths`); what they found is settled here: whose it was, in which group, and what it makes of
+each rank. Operations and counters become rows that say they were concluded, statements become
+claims.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from hangscope.trace import (
+    file_names,
+    log_agreement,
+    log_deaths,
+    log_gloo,
+    log_launcher,
+    log_watchdog,
+)
+from hangscope.trace.log_evidence import Evidence
+from hangscope.trace.log_fragments import fragments_of
+from hangscope.trace.log_lines import LogLine, read_lines
+from hangscope.trace.model import Fragment
+
+FORMAT = "job-log"
+_OWN = "[hangscope]"
+_OWN_LINES = 400
+_OTHERS = re.compile(
+    r"(?:\[rank ?\d|\[[EWIF]\d|[EWIF]\d{4} \d\d:|Traceback|Failures:|Root Cause|=====|srun:|"
+    r"terminate called|\S+ FAILED|[\w.]+(?:Error|Exception):)"
+)
+
+
+def read_job_log(
+    stream: BinaryIO, *, path: str, file: Path | None = None, year: int | None = None
+) -> list[Fragment]:
+    """One fragment per rank that the log speaks about, and one for the rest (rank -1).
+
+    Parameters
+    ----------
+    stream:
+        The log as bytes; read once, from front to back, in bounded memory.
+    path:
+        Its name as reports show it.
+    file:
+        Its real path: a log whose name holds a rank is that rank's.
+    year:
+        Of its lines, which carry none; by default that of the file, else the present one.
+    """
+    own_rank = file_names.rank_of_log(file) if file is not None else None
+    own_local = file_names.local_rank_of_log(file) if file is not None else None
+    if year is None:
+        year = _year_of(file)
+    evidence = gather(read_lines(stream), year, own_rank=own_rank, own_local=own_local)
+    return fragments_of(evidence, path, whole_file_rank=own_rank)
+
+
+def gather(
+    lines: Iterable[LogLine],
+    year: int,
+    *,
+    own_rank: int | None = None,
+    own_local: int | None = None,
+) -> Evidence:
+    """Run every line past the readers that may know it."""
+    evidence = Evidence()
+    tracebacks = log_deaths.Tracebacks()
+    table = log_launcher.LauncherTable()
+    skip_own = 0
+    for line in lines:
+        text = line.text
+        if text.lstrip().startswith(_OWN):
+            skip_own = _OWN_LINES  # our own report quotes evidence; it is none
+            continue
+        if skip_own:
+            plain = line.rank is None and not line.level and not _OTHERS.match(text)
+            skip_own = skip_own - 1 if plain else 0
+            if plain:
+                continue
+        if line.rank is None and (own_rank is not None or own_local is not None):
+            line = replace(
+                line,
+                rank=own_rank,
+                local_rank=line.local_rank if own_local is None else own_local,
+            )
+        at_ns = _at_ns(line, year)
+        evidence.lines += 1
+        if line.rank is not None:
+            _note_writer(line, evidence)
+        elif line.pid is not None and line.pid in evidence.pid_rank:
+            line = replace(line, rank=evidence.pid_rank[line.pid])
+        tracebacks.read(line, at_ns, evidence)
+        if (
+            log_watchdog.read(line, at_ns, evidence)
+            or log_agreement.read(line, at_ns, evidence)
+            or log_gloo.read(line, at_ns, evidence)
+            or table.read(line, at_ns, evidence)
+            or log_launcher.read(line, at_ns, evidence)
+        ):
+            continue
+        log_deaths.read(line, at_ns, evidence)
+    return evidence
+
+
+def _note_writer(line: LogLine, evidence: Evidence) -> None:
+    rank = line.rank
+    assert rank is not None
+    notes = evidence.of(rank)
+    notes.last_line = line.number
+    if line.pid is not None:
+        notes.pid = notes.pid or line.pid
+        evidence.pid_rank.setdefault(line.pid, rank)
+    if line.local_rank is not None:
+        notes.local_rank = line.local_rank
+        evidence.local_to_rank.setdefault(line.local_rank, rank)
+    if line.host is not None:
+        notes.host = notes.host or line.host
+
+
+def _at_ns(line: LogLine, year: int) -> int:
+    """Wall clock to the second, as if it were UTC: good for order within a log, no more."""
+    if line.at is None:
+        return 0
+    month, day, second = line.at
+    try:
+        return (calendar.timegm((year, month, day, 0, 0, 0)) + second) * 10**9
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _year_of(file: Path | None) -> int:
+    try:
+        stamp = file.stat().st_mtime if file is not None else time.time()
+    except OSError:
+        stamp = time.time()
+    return time.gmtime(stamp).tm_year

@@ -1,0 +1,200 @@
+"""Lines in which torch itself compared ranks: desync reports, fingerprints, NCCL's own check."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace import operations
+from hangscope.trace.fr_columns import dtypes
+from hangscope.trace.log_evidence import DEFAULT_GROUP, Counters, Evidence, Operation
+from hangscope.trace.log_lines import LogLine
+from hangscope.trace.model import Signature, State
+
+_LIST = r"\[(?P<ranks>[\d,\s\-.]*)\]"
+_DESYNC_AT = re.compile(r"- \[\d+\] Timeout at collective: (?P<op>\w+), #(?P<n>\d+)")
+_LAGGING = re.compile(r"ranks " + _LIST + r" are the lagging ranks that caused this timeout")
+_JOINED = re.compile(_LIST + r" joined but didn't finish collective #(?P<n>\d+)")
+_FINISHED = re.compile(
+    _LIST + r" finished collective #(?P<n>\d+), but didn't join collective #(?P<m>\d+)"
+)
+_SNAPSHOT = re.compile(r"#(?P<n>\d+) (?P<what>started|finished) ranks:")
+_SNAPSHOT_ROW = re.compile(_LIST + r" (?P<what>started|finished) (?P<op>[A-Z_]+)")
+
+_FINGERPRINT = re.compile(
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+),?\s*)?OpType=(?P<op>[A-Z_]+)"
+    r"(?:,\s*TensorShape=\[(?P<shape>[^\]]*)\](?:,\s*TensorDtypes=(?P<dtype>\w+))?)?"
+)
+_MISMATCH = re.compile(
+    r"Detected mismatch between collectives on ranks\.\s*Rank (?P<a>\d+) is running "
+    r"(?:inconsistent )?collective:\s*(?P<fa>CollectiveFingerPrint\(.*?\)\)?)"
+    r"(?:,\s*but Rank (?P<b>\d+) is running collective:\s*(?P<fb>CollectiveFingerPrint\(.*))?",
+    re.S,
+)
+_NCCL_MISMATCH = re.compile(
+    r"Mismatched collective detected, please check your collective calls at and around rank (\d+)"
+)
+_GARBAGE_SEQ = 100_000_000
+
+
+def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Note what such a line says. Returns whether it was one."""
+    text = line.text
+    if "Detected mismatch between collectives" in text:
+        return _fingerprints(line, at_ns, evidence)
+    found = _NCCL_MISMATCH.search(text)
+    if found:
+        evidence.claim(
+            "fingerprint_mismatch", line, at_ns, accused=(int(found.group(1)),), certain=False
+        )
+        return True
+    if (
+        "collective #" in text
+        or "lagging" in text
+        or "ranks:" in text
+        or "] started" in text
+        or ("] finished" in text)
+    ):
+        return _desync(line, at_ns, evidence)
+    return False
+
+
+def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    text = line.text
+    found = _LAGGING.search(text)
+    if found:
+        ranks = _ranks(found)
+        evidence.claim("desync_report", line, at_ns, accused=ranks, never_joined=True)
+        for rank in ranks:
+            _counters(evidence, rank, 0, 0)
+        return True
+    found = _FINISHED.search(text)
+    if found:
+        ranks, n = _ranks(found), int(found.group("n"))
+        evidence.claim("desync_report", line, at_ns, accused=ranks, group=DEFAULT_GROUP, seq=n + 1)
+        for rank in ranks:
+            _counters(evidence, rank, n, n)
+        return True
+    found = _JOINED.search(text)
+    if found:
+        n = int(found.group("n"))
+        for rank in _ranks(found):
+            _counters(evidence, rank, n, n - 1)
+        return True
+    snapshot = _SNAPSHOT.search(text)
+    if snapshot:
+        evidence.desync_seq = int(snapshot.group("n"))
+        return True
+    row = _SNAPSHOT_ROW.search(text)
+    if row and evidence.desync_seq is not None:
+        state = State.STARTED if row.group("what") == "started" else State.COMPLETED
+        for rank in _ranks(row):
+            _operation(
+                evidence, rank, evidence.desync_seq, _bare(row.group("op")), state, at_ns, line
+            )
+        return True
+    return bool(_DESYNC_AT.search(text))
+
+
+def _counters(evidence: Evidence, rank: int, enqueued: int, completed: int) -> None:
+    """The report speaks of kernels that started: a rank may have issued more than it shows."""
+    known = evidence.of(rank).counters.setdefault(DEFAULT_GROUP, Counters())
+    known.enqueued = max(known.enqueued, enqueued)
+    known.completed = max(known.completed, completed)
+
+
+def _bare(raw: str) -> Signature:
+    return Signature(op=operations.canonical(raw), raw=raw)
+
+
+def _operation(
+    evidence: Evidence,
+    rank: int,
+    seq: int,
+    signature: Signature,
+    state: State,
+    at_ns: int,
+    line: LogLine,
+) -> None:
+    notes = evidence.of(rank)
+    for known in notes.operations:
+        if known.seq == seq and known.signature.op == signature.op:
+            known.state = max(known.state, state)
+            return
+    notes.operations.append(
+        Operation(
+            seq=seq,
+            signature=signature,
+            group=DEFAULT_GROUP,
+            state=state,
+            at_ns=at_ns,
+            line=line.number,
+            text=line.text.strip()[:400],
+        )
+    )
+
+
+def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Both sides of a comparison, as operations that their ranks issued.
+
+    The numbers are those of the wrapper's own count; the peer's is garbage in torch 2.0 and 2.1, so
+    both sides are put at the reporter's.
+    """
+    found = _MISMATCH.search(line.text)
+    if not found:
+        return False
+    a = int(found.group("a"))
+    first = _signature(found.group("fa"))
+    if first is None:
+        return False
+    seq, mine = first
+    if seq is None or seq > _GARBAGE_SEQ:
+        seq = 1
+    own = line.rank if line.rank is not None else a
+    _operation(evidence, own, seq, mine, State.SCHEDULED, at_ns, line)
+    other = None
+    if found.group("b"):
+        other = int(found.group("b"))
+        second = _signature(found.group("fb"))
+        if second is not None:
+            _operation(evidence, other, seq, second[1], State.SCHEDULED, at_ns, line)
+    evidence.claim(
+        "fingerprint_mismatch",
+        line,
+        at_ns,
+        reporter=own,
+        group=DEFAULT_GROUP,
+        seq=seq,
+        op=mine.op,
+        other=other,
+        barrier_only=mine.op == "barrier",
+    )
+    return True
+
+
+def _signature(text: str) -> tuple[int | None, Signature] | None:
+    found = _FINGERPRINT.search(text)
+    if not found:
+        return None
+    raw, shape = found.group("op"), found.group("shape")
+    sizes = None
+    if shape is not None:
+        sizes = (tuple(int(d) for d in re.findall(r"\d+", shape)[:32]),)
+    return (
+        int(found.group("seq")[:18]) if found.group("seq") else None,
+        Signature(
+            op=operations.canonical(raw),
+            raw=raw,
+            input_sizes=sizes,
+            input_dtypes=dtypes((found.group("dtype") or "").lower()),
+        ),
+    )
+
+
+def _ranks(found: re.Match[str]) -> tuple[int, ...]:
+    """Ranks from ``0, 2, 5-7``; elided lists (``...``) give what is there."""
+    ranks: list[int] = []
+    for low, high in re.findall(r"(\d{1,7})(?:\s*-\s*(\d{1,7}))?", found.group("ranks")):
+        first, last = int(low), int(high or low)
+        if first <= last <= first + 100_000:
+            ranks.extend(range(first, last + 1))
+    return tuple(ranks)

@@ -1,0 +1,205 @@
+"""How ranks die: tracebacks, memory, devices, signals."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace import clean
+from hangscope.trace.log_evidence import Evidence, Trouble
+from hangscope.trace.log_lines import LogLine
+from hangscope.trace.model import Frame
+
+_FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
+_HEAD = re.compile(r"^\s*Traceback \(most recent call last\)")
+_THREAD = re.compile(r"Exception in thread (\S+)")
+_RAISED = re.compile(
+    r"^(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,120}"
+    r"|(?:[a-z_]\w{0,80}\.){1,12}[A-Za-z]\w{0,120})"
+    r"(?::\s?(?P<message>.*))?$",
+    re.S,
+)
+_LAUNCHER_ERRORS = ("ChildFailedError", "SignalException", "CalledProcessError")
+_MEMORY = re.compile(
+    r"(?:OutOfMemoryError|RuntimeError)?:?\s*(?:CUDA|HIP|NPU|XPU) out of memory\. Tried to allocate"
+)
+_GARBAGE_SIZE = "more than 1EB memory"
+_DEVICE = re.compile(
+    r"(?:CUDA|HIP) error: (?P<what>[a-z][^\n]{3,100}?(?:error encountered|launch failure|"
+    r"memory access was encountered|detected during the execution|assert triggered|"
+    r"unknown error|failure|error))"
+)
+_NCCL = re.compile(
+    r"NCCL error.{0,80}?(?:remote process exited|unhandled (?:system|cuda) error|internal error)|"
+    r"ncclRemoteError|ncclSystemError|NET/IB : Got completion .* with error|"
+    r"socketProgress(?:Opt)?: Connection closed by remote peer|failed : (?:Broken pipe|Connection reset)"
+)
+_XID = re.compile(r"NVRM: Xid \([^)]*\): (\d{1,3}), (?:pid='?(\d+)'?)?")
+_OOM_KILL = re.compile(
+    r"Out of memory: Killed process (\d+)|oom-kill:.*?pid=(\d+)|oom_reaper: reaped process (\d+)"
+)
+_OOM_EVENT = re.compile(r"oom[_-]kill event|OOMKilled|OOM Killed", re.I)
+_SEGFAULT = re.compile(
+    r"Fatal Python error: (?P<what>[\w ]+)|Segmentation fault|signal (?:SIG)?SEGV"
+)
+_NAN = re.compile(
+    r"checkForNaN|Minimum loss scale reached|loss is (?:nan|inf)\b|\bNaN or Inf found", re.I
+)
+_LOADER = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d+)[^)]*\) (?:is killed|exited)")
+_COMM = re.compile(
+    r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+) .*?(?:Init COMPLETE|Init START|Abort COMPLETE)"
+)
+_NCCL_PID = re.compile(r"^([\w.\-]+):(\d+):\d+ \[\d+\]")
+_REPORTED = re.compile(r"\[RANK (\d+)\]")
+_MAX_FRAMES = 128
+_MAX_MESSAGE_LINES = 4
+
+
+class Tracebacks:
+    """Follows tracebacks line by line, one for every writer, because writers interleave."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int | None, int | None, int | None], Trouble] = {}
+        self._closed: dict[tuple[int | None, int | None, int | None], tuple[Trouble, int]] = {}
+        self._thread: dict[tuple[int | None, int | None, int | None], str] = {}
+
+    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+        """Note one line of a traceback. Returns whether it was one."""
+        key = (line.rank, line.local_rank, line.pid if line.rank is None else None)
+        text = line.text
+        thread = _THREAD.search(text)
+        if thread:
+            self._thread[key] = clean.name(thread.group(1))
+        if _HEAD.match(text):
+            self._open[key] = Trouble(
+                at_ns=at_ns,
+                line=line.number,
+                uncaught=line.excepthook,
+                thread_name=self._thread.pop(key, "MainThread"),
+            )
+            self._closed.pop(key, None)
+            return True
+        current = self._open.get(key)
+        if current is None:
+            return self._message_tail(key, line)
+        frame = _FRAME.match(text)
+        if frame:
+            file, number, name = frame.groups()
+            if len(current.frames) < _MAX_FRAMES:
+                current.frames.append(Frame(clean.name(name), clean.name(file), int(number)))
+            return True
+        if text.startswith((" ", "\t")) and not text.lstrip().startswith("File"):
+            return True  # a source line, or the carets below it
+        if not current.frames:
+            if line.number - current.line > 20:
+                del self._open[key]
+            return False
+        raised = _RAISED.match(text.strip())
+        if not raised:
+            if line.number - current.line > 400:
+                del self._open[key]
+            return False
+        del self._open[key]
+        current.type_name = clean.name(raised.group("type"))
+        current.message = clean.prose(raised.group("message") or "", 2000)
+        current.frames.reverse()  # innermost first
+        if current.type_name.rsplit(".", 1)[-1] in _LAUNCHER_ERRORS:
+            return True
+        self._closed[key] = (current, line.number)
+        if line.rank is not None:
+            notes = evidence.of(line.rank)
+            if len(notes.troubles) < 50:
+                notes.troubles.append(current)
+        else:
+            evidence.troubles.append((line.local_rank, line.pid, line.node, current))
+        return False  # other readers may know the message
+
+    def _message_tail(self, key: tuple[int | None, int | None, int | None], line: LogLine) -> bool:
+        """Messages of several lines (Gloo, NCCL) go on behind the line with the type."""
+        closed = self._closed.get(key)
+        if closed is None:
+            return False
+        trouble, last = closed
+        if line.number - last > _MAX_MESSAGE_LINES or not line.text.strip():
+            del self._closed[key]
+            return False
+        if trouble.message.count("\n") < _MAX_MESSAGE_LINES and not line.level:
+            trouble.message = (trouble.message + "\n" + line.text.strip())[:2000].strip()
+        return False
+
+
+def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Note what a line says about a device, memory or a signal. Returns whether it said it."""
+    text = line.text
+    accused = () if line.rank is None else (line.rank,)
+    if _MEMORY.search(text):
+        if _GARBAGE_SIZE in text:
+            evidence.claim("size_mismatch", line, at_ns, certain=False, garbage=True)
+        else:
+            evidence.claim("oom", line, at_ns, accused=accused)
+        return True
+    device = _DEVICE.search(text)
+    if device:
+        evidence.claim("device_error", line, at_ns, accused=accused, what=device.group("what"))
+        return True
+    if "NCCL" in text or "nccl" in text:
+        _communicator(line, evidence)
+    if _NCCL.search(text):
+        evidence.claim("network_error", line, at_ns, certain=False)
+        return True
+    found = _OOM_KILL.search(text)
+    if found:
+        evidence.oom_pids.add(int(next(g for g in found.groups() if g)[:9]))
+        evidence.claim("oom", line, at_ns, certain=False, kernel=True)
+        return True
+    if _OOM_EVENT.search(text):
+        evidence.claim("oom", line, at_ns, certain=False, kernel=True)
+        return True
+    found = _XID.search(text)
+    if found:
+        pid = int(found.group(2)[:9]) if found.group(2) else None
+        rank = evidence.pid_rank.get(pid) if pid is not None else None
+        evidence.claim(
+            "device_error",
+            line,
+            at_ns,
+            accused=() if rank is None else (rank,),
+            certain=rank is not None,
+            xid=int(found.group(1)),
+            pid=pid,
+        )
+        return True
+    found = _SEGFAULT.search(text)
+    if found and line.rank is not None:
+        notes = evidence.of(line.rank)
+        notes.exit_signal = notes.exit_signal or 11
+        notes.exit_text = notes.exit_text or text.strip()[:200]
+        notes.exit_ns = notes.exit_ns or at_ns
+        return True
+    if _NAN.search(text):
+        evidence.claim("nan", line, at_ns, accused=accused, certain=False)
+        return True
+    if _LOADER.search(text):
+        evidence.claim("other", line, at_ns, accused=accused, certain=False, data_loader=True)
+        return True
+    return False
+
+
+def _communicator(line: LogLine, evidence: Evidence) -> None:
+    """NCCL's own lines tell which process is which rank of the largest communicator."""
+    found = _COMM.search(line.text)
+    if not found:
+        return
+    rank, size = int(found.group(1)[:7]), int(found.group(2)[:7])
+    if size < (evidence.comm_size or 0):
+        return
+    if size > (evidence.comm_size or 0):
+        evidence.comm_size = size
+    where = _NCCL_PID.match(line.text)
+    host, pid = (where.group(1), int(where.group(2)[:9])) if where else (line.host, line.pid)
+    if evidence.world_size is not None and size < evidence.world_size:
+        return
+    notes = evidence.of(line.rank if line.rank is not None else rank)
+    notes.host = notes.host or host
+    if pid is not None:
+        notes.pid = notes.pid or pid
+        evidence.pid_rank[pid] = notes.rank

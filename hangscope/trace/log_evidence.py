@@ -1,0 +1,159 @@
+"""What is gathered from one job log before it becomes fragments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hangscope.trace.log_lines import LogLine
+from hangscope.trace.model import Claim, Frame, Signature
+
+MAX_CLAIMS = 20_000
+UNKNOWN_GROUP = ("", "")
+DEFAULT_GROUP = ("0", "default_pg")
+
+GroupId = tuple[str, str]
+"""(global name, description) as the log's labels give them; `UNKNOWN_GROUP` without a label."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation of which the log says that a rank issued it."""
+
+    seq: int
+    signature: Signature
+    group: GroupId = UNKNOWN_GROUP
+    timed_out: bool = False
+    state: int = 0
+    timeout_ms: int = 0
+    ran_ms: int = 0
+    at_ns: int = 0
+    line: int = 0
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Counters:
+    """A rank's last enqueued, started and completed work in one group; -1 where unknown."""
+
+    enqueued: int = -1
+    started: int = -1
+    completed: int = -1
+    at_ns: int = 0
+    line: int = 0
+
+
+@dataclass(slots=True)
+class Trouble:
+    """An exception as the log shows it."""
+
+    type_name: str = ""
+    message: str = ""
+    frames: list[Frame] = field(default_factory=list)
+    at_ns: int = 0
+    line: int = 0
+    uncaught: bool = False
+    thread_name: str = "MainThread"
+
+
+@dataclass(slots=True)
+class RankNotes:
+    """All that is gathered about one rank."""
+
+    rank: int
+    host: str | None = None
+    pid: int | None = None
+    local_rank: int | None = None
+    operations: list[Operation] = field(default_factory=list)
+    counters: dict[GroupId, Counters] = field(default_factory=dict)
+    places: dict[GroupId, int] = field(default_factory=dict)
+    """Group rank per group, from the labels."""
+    troubles: list[Trouble] = field(default_factory=list)
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    exit_text: str = ""
+    exit_ns: int = 0
+    by_launcher: bool = False
+    oom_killed: bool = False
+    dump_signal: bool = False
+    """It saw a peer's dump signal without an overdue work of its own."""
+    last_line: int = 0
+
+
+@dataclass(slots=True)
+class Evidence:
+    """All that one log has told so far; reset when a new attempt starts."""
+
+    ranks: dict[int, RankNotes] = field(default_factory=dict)
+    claims: list[tuple[Claim, GroupId | None]] = field(default_factory=list)
+    world_size: int | None = None
+    group_sizes: dict[GroupId, int] = field(default_factory=dict)
+    pid_rank: dict[int, int] = field(default_factory=dict)
+    terminated_pids: set[int] = field(default_factory=set)
+    local_to_rank: dict[int, int] = field(default_factory=dict)
+    oom_pids: set[int] = field(default_factory=set)
+    launcher_failures: list[tuple[int, int, int, int, int | None, str | None]] = field(
+        default_factory=list
+    )
+    """(local rank, pid, exit code, at_ns, node, host), as the launcher of one node reports them."""
+    task_ends: list[tuple[int, str, int | None, int | None, bool, int]] = field(
+        default_factory=list
+    )
+    """(task, host, exit code, signal, killed for memory, at_ns), as the scheduler reports them."""
+    desync_seq: int | None = None
+    comm_size: int | None = None
+    troubles: list[tuple[int | None, int | None, int | None, Trouble]] = field(default_factory=list)
+    """(local rank, pid, node, exception) of writers whose rank is not known yet."""
+    attempt: int = 0
+    lines: int = 0
+    _said: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    def of(self, rank: int) -> RankNotes:
+        """The notes about a rank, made on first use."""
+        notes = self.ranks.get(rank)
+        if notes is None:
+            notes = self.ranks[rank] = RankNotes(rank)
+        return notes
+
+    def claim(
+        self,
+        kind: str,
+        line: LogLine,
+        at_ns: int,
+        *,
+        accused: tuple[int, ...] = (),
+        group: GroupId | None = None,
+        seq: int | None = None,
+        op: str | None = None,
+        certain: bool = True,
+        reporter: int | None = None,
+        **details: object,
+    ) -> None:
+        """Note what a line states outright; the text is kept short."""
+        said_by = reporter if reporter is not None else line.rank
+        claim = Claim(
+            kind=kind,
+            accused=tuple(sorted(set(accused))),
+            reporter=said_by,
+            seq=seq,
+            op=op,
+            text=line.text.strip()[:400],
+            at_ns=at_ns,
+            certain=certain,
+            details=dict(details),
+        )
+        same = (kind, claim.accused, said_by, seq, op)
+        known = self._said.get(same)
+        if known is not None:  # said before; the details may complete each other
+            first, its_group = self.claims[known]
+            merged = {**claim.details, **{k: v for k, v in first.details.items() if v is not None}}
+            self.claims[known] = (replace(first, details=merged), its_group or group)
+        elif len(self.claims) < MAX_CLAIMS:
+            self._said[same] = len(self.claims)
+            self.claims.append((claim, group))
+
+    def restart(self) -> None:
+        """A new attempt begins: what the last one told is about another life of the job."""
+        attempt = self.attempt + 1
+        world = max(self.world_size or 0, max(self.ranks, default=-1) + 1) or None
+        self.__init__()  # type: ignore[misc]
+        self.world_size, self.attempt = world, attempt

@@ -1,0 +1,198 @@
+"""Gloo's lines, monitored barriers and the errors of DDP's reducer."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace.log_evidence import Evidence
+from hangscope.trace.log_lines import LogLine
+
+_FAILED = re.compile(r"\[Rank (\d+)\]: Ranks? ([\d,\s]+?) failed to pass monitoredBarrier in (\d+)")
+_REACHED = re.compile(
+    r"Rank (\d+) successfully reached monitoredBarrier, but received errors while waiting"
+)
+_LATE = re.compile(r"Rank (\d+) timed out in monitoredBarrier after (\d+) ms")
+_PROCESSED = re.compile(r"Successfully processed ranks: ([\d,\s]+)")
+_GLOO = re.compile(r"gloo/(?:transport|common)|\[Gloo\]|gloo::")
+_GLOO_TIMEOUT = re.compile(r"Timed out waiting (\d+)ms for (recv|send) operation to complete")
+_GLOO_CLOSED = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Socket closed|Read timeout|Write timeout|"
+    r"Connect timeout|connectFullMesh failed|Application timeout caused pair closure|Broken pipe"
+)
+_SIZE = re.compile(
+    r"op\.(?:preamble\.length|nread)\s*(?:<=|==)\s*op\.(?:nbytes|preamble\.nbytes)"
+    r"(?:\.?\s*(?P<got>\d+) vs (?P<expected>\d+))?|Received data size doesn't match expected size"
+)
+_MESH = re.compile(
+    r"\[Gloo\] Rank (\d+) is connected to (\d+) peer ranks\. "
+    r"Expected number of connected peer ranks is : (\d+)"
+)
+_NO_GRAD = re.compile(r"Parameters?(?: indices)? which did not receive grad for rank (\d+): ?(.*)")
+_UNFINISHED = "Expected to have finished reduction in the prior iteration"
+_TWICE = "Expected to mark a variable ready only once"
+_MODEL = re.compile(
+    r"DDP expects same model across all ranks, but Rank (\d+) has (\d+) params, while rank (\d+) "
+    r"has inconsistent (\d+) params"
+)
+_SHAPES = re.compile(
+    r"\[?(\d+)?\]?:? ?params\[(\d+)\] in this process with sizes .* appears not to match"
+)
+_BARRIER = re.compile(
+    r"BarrierTimeout\b.*?(?:missing|without|never arrived)[^\d\[\n]*\[?(?P<ranks>\d[\d,\s]*)", re.I
+)
+
+
+def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Note what such a line says. Returns whether it was one."""
+    text = line.text
+    if "onitored" in text and _monitored(line, at_ns, evidence):
+        return True
+    if "DDP expects" in text or "Expected to" in text or "params[" in text or "did not rec" in text:
+        return _reducer(line, at_ns, evidence)
+    found = _BARRIER.search(text)
+    if found:
+        evidence.claim("barrier_timeout", line, at_ns, accused=_numbers(found.group("ranks")))
+        return True
+    return _gloo(line, at_ns, evidence)
+
+
+def _monitored(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    text = line.text
+    found = _FAILED.search(text)
+    if found:
+        accused = _numbers(found.group(2))
+        reporter = line.rank if line.rank is not None else int(found.group(1))
+        evidence.of(reporter)
+        evidence.claim(
+            "monitored_barrier",
+            line,
+            at_ns,
+            accused=accused,
+            reporter=reporter,
+            op="monitored_barrier",
+            wait_all="Ranks " in text,
+            timeout_ms=int(found.group(3)[:15]),
+        )
+        return True
+    found = _REACHED.search(text)
+    if found:
+        reporter = line.rank if line.rank is not None else int(found.group(1))
+        evidence.of(reporter)
+        evidence.claim(
+            "monitored_barrier",
+            line,
+            at_ns,
+            reporter=reporter,
+            op="monitored_barrier",
+            arrived=True,
+        )
+        return True
+    found = _LATE.search(text)
+    if found:
+        reporter = line.rank if line.rank is not None else int(found.group(1))
+        evidence.of(reporter)
+        done = _PROCESSED.search(text)
+        evidence.claim(
+            "monitored_barrier",
+            line,
+            at_ns,
+            reporter=reporter,
+            op="monitored_barrier",
+            processed=_numbers(done.group(1)) if done else (),
+        )
+        return True
+    return False
+
+
+def _reducer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    text = line.text
+    found = _NO_GRAD.search(text)
+    if found:
+        rank = line.rank if line.rank is not None else int(found.group(1))
+        evidence.of(rank)
+        evidence.claim(
+            "ddp_unused_parameters",
+            line,
+            at_ns,
+            accused=(rank,),
+            reporter=rank,
+            parameters=found.group(2).strip()[:200],
+        )
+        return True
+    if _UNFINISHED in text:
+        accused = () if line.rank is None else (line.rank,)
+        evidence.claim("ddp_unused_parameters", line, at_ns, accused=accused)
+        return True
+    if _TWICE in text:
+        accused = () if line.rank is None else (line.rank,)
+        evidence.claim("ddp_marked_twice", line, at_ns, accused=accused)
+        return True
+    found = _MODEL.search(text)
+    if found:
+        a, n, b, m = (int(x[:18]) for x in found.groups())
+        # No parameters, or an absurd number of them: the other rank was not in this broadcast.
+        absent = m == 0 or m > 10**9
+        evidence.claim(
+            "ddp_model_mismatch",
+            line,
+            at_ns,
+            reporter=line.rank if line.rank is not None else a,
+            accused=(b,) if absent else (),
+            certain=False,
+            counts={a: n, b: m},
+            absent=absent,
+        )
+        return True
+    found = _SHAPES.search(text)
+    if found:
+        said = int(found.group(1)) if found.group(1) else None
+        owner = said if line.rank is None else line.rank
+        evidence.claim(
+            "ddp_model_mismatch",
+            line,
+            at_ns,
+            reporter=owner,
+            accused=() if owner is None else (owner,),
+            certain=False,
+        )
+        return True
+    return False
+
+
+def _gloo(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    text = line.text
+    found = _MESH.search(text)
+    if found:
+        rank, have, want = (int(x[:9]) for x in found.groups())
+        if evidence.world_size is None:
+            evidence.world_size = want + 1
+        if have < want:
+            evidence.claim(
+                "network_error", line, at_ns, reporter=rank, certain=False, connected=have
+            )
+        return True
+    size = _SIZE.search(text)
+    if size:
+        evidence.claim(
+            "size_mismatch",
+            line,
+            at_ns,
+            certain=False,
+            got=size.group("got"),
+            expected=size.group("expected"),
+        )
+        return True
+    found = _GLOO_TIMEOUT.search(text)
+    if found:
+        evidence.claim(
+            "timeout", line, at_ns, certain=False, timeout_ms=int(found.group(1)[:15]), gloo=True
+        )
+        return True
+    if _GLOO.search(text) and _GLOO_CLOSED.search(text):
+        evidence.claim("network_error", line, at_ns, certain=False)
+        return True
+    return False
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(x) for x in re.findall(r"\d{1,7}", text))

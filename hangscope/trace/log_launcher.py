@@ -1,0 +1,235 @@
+"""Rendezvous, the store, and what launchers and schedulers say about the processes they started."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace.log_evidence import Evidence
+from hangscope.trace.log_lines import LogLine
+
+_CLIENTS = re.compile(r"waiting for clients\. (\d+)/(\d+) clients joined")
+_STORE_BARRIER = re.compile(
+    r"(?P<final>Timed out initializing process group in store based barrier)?.*?"
+    r"rank:? ?(?P<rank>\d+), for key: \S*store_based_barrier_key\S*\s*\(world_size=(?P<world>\d+), "
+    r"(?:worker_count|num_workers_joined)=(?P<joined>\d+)"
+)
+_MISSING = re.compile(
+    r"Timed out waiting on barrier on rank (\d+), for key prefix: .*?world_size=(\d+), "
+    r"missing_ranks=\[([\d,\s]*)\]"
+)
+_UNIQUE_ID = re.compile(
+    r"\[(\d+)\] is setting up NCCL communicator and retr(?:ie|ei)ving ncclUniqueId from \[(\d+)\]"
+)
+_CANNOT_REACH = re.compile(
+    r"client socket has (?:timed out after|failed to connect to)|"
+    r"TCP client failed to connect/validate to host"
+)
+_RENDEZVOUS = re.compile(
+    r"Rendezvous(?:Timeout|Closed|Connection)Error|has failed to send a keep-alive heartbeat"
+)
+_STORE_WAIT = re.compile(r"wait timeout after \d+ms, keys: |Timeout waiting for key: ")
+_FAILED = re.compile(
+    r"failed \(exitcode: (?P<code>-?\d+)\) (?:for binary located at .*? with )?local_rank: "
+    r"(?P<local>\d+) \((?:pid|process ID): (?P<pid>\d+)\)"
+)
+_CLOSING = re.compile(
+    r"Sending process (\d+) closing signal SIG(\w+)|Closing process (\d+) via signal SIG(\w+)"
+)
+_T_HOST = re.compile(r"^\s*host\s+: (\S+)")
+_T_RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)")
+_T_TIME = re.compile(r"^\s*time\s+: (\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
+_T_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)")
+_T_TRACE = re.compile(r"^\s*traceback\s*: (.*)")
+_SRUN = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<how>.*)")
+_MPIRUN = re.compile(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)")
+_DEEPSPEED = re.compile(r"exits with return code = (-?\d+)")
+_RESTART = re.compile(r"Worker group FAILED\. \d+/\d+ attempts left; will restart worker group")
+_WORLD = re.compile(
+    r"(?:^|[\s,({'\"])(?:WORLD_SIZE|world_size|num_processes)['\"]?\s*[=:]\s*['\"]?(\d{1,6})\b"
+)
+_WORDS = {
+    "killed": 9,
+    "terminated": 15,
+    "aborted": 6,
+    "segmentation fault": 11,
+    "bus error": 7,
+    "floating point exception": 8,
+}
+
+
+class LauncherTable:
+    """The failure table of torch elastic, which spreads one process over several lines."""
+
+    def __init__(self) -> None:
+        self.rank: int | None = None
+        self.host: str | None = None
+
+    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+        """Note one line of the table. Returns whether it was one."""
+        text = line.text
+        found = _T_HOST.match(text)
+        if found:
+            self.host = found.group(1)
+            return True
+        found = _T_RANK.match(text)
+        if found:
+            self.rank = int(found.group(1))
+            notes = evidence.of(self.rank)
+            notes.local_rank = int(found.group(2))
+            notes.host = notes.host or self.host
+            return True
+        if self.rank is None:
+            return False
+        found = _T_EXIT.match(text)
+        if found:
+            notes = evidence.of(self.rank)
+            notes.pid = int(found.group(2)[:9])
+            evidence.pid_rank[notes.pid] = self.rank
+            ended(evidence, self.rank, int(found.group(1)[:6]), at_ns)
+            return True
+        found = _T_TRACE.match(text)
+        if found:
+            notes = evidence.of(self.rank)
+            if "To enable traceback" not in found.group(1):
+                notes.exit_text = notes.exit_text or found.group(1).strip()[:300]
+            self.rank = None
+            return True
+        return False
+
+
+def ended(evidence: Evidence, rank: int, code: int, at_ns: int) -> None:
+    """Note an exit status: negative is a signal, 128 + n as well."""
+    notes = evidence.of(rank)
+    if code < 0:
+        notes.exit_signal = -code
+    elif 128 < code <= 128 + 64:
+        notes.exit_signal = code - 128
+        notes.exit_code = code
+    else:
+        notes.exit_code = code
+    notes.exit_ns = notes.exit_ns or at_ns
+
+
+def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Note what such a line says. Returns whether it was one."""
+    text = line.text
+    if _RESTART.search(text):
+        evidence.restart()
+        return True
+    if _failures(line, at_ns, evidence) or _meeting(line, at_ns, evidence):
+        return True
+    world = _WORLD.search(text) if "orld" in text or "WORLD" in text or "num_p" in text else None
+    if world and 0 < int(world.group(1)) <= 1 << 20:
+        stated = int(world.group(1))
+        evidence.world_size = max(evidence.world_size or 0, stated)
+    return False
+
+
+def _failures(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    text = line.text
+    found = _FAILED.search(text)
+    if found:
+        code, local, pid = (int(found.group(n)[:9]) for n in ("code", "local", "pid"))
+        evidence.launcher_failures.append((local, pid, code, at_ns, line.node, line.host))
+        return True
+    found = _CLOSING.search(text)
+    if found:
+        evidence.terminated_pids.add(int((found.group(1) or found.group(3))[:9]))
+        return True
+    found = _SRUN.search(text)
+    if found:
+        _srun(found, line, at_ns, evidence)
+        return True
+    found = _MPIRUN.search(text)
+    if found:
+        rank = int(found.group(1)[:7])
+        notes = evidence.of(rank)
+        notes.host = notes.host or found.group(3)
+        ended(evidence, rank, -int(found.group(4)[:3]), at_ns)
+        return True
+    found = _DEEPSPEED.search(text)
+    if found:
+        evidence.claim("other", line, at_ns, return_code=int(found.group(1)[:6]))
+        return True
+    return False
+
+
+def _srun(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:
+    """Task numbers are ranks where one task is one rank; with torchrun a task is a node."""
+    how = found.group("how").lower()
+    code = re.search(r"exited with exit code (\d{1,3})", how)
+    signal = next((n for word, n in _WORDS.items() if word in how), None)
+    oom = "out of memory" in how or "oom" in how
+    for low, high in re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", found.group("tasks")):
+        for task in range(int(low), min(int(high or low), int(low) + 10000) + 1):
+            evidence.task_ends.append(
+                (
+                    task,
+                    found.group("host"),
+                    int(code.group(1)) if code else None,
+                    signal,
+                    oom,
+                    at_ns,
+                )
+            )
+
+
+def _meeting(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    text = line.text
+    found = _CLIENTS.search(text)
+    if found:
+        joined, world = (int(x[:7]) for x in found.groups())
+        evidence.world_size = evidence.world_size or world
+        evidence.claim("rendezvous", line, at_ns, certain=False, joined=joined, world_size=world)
+        return True
+    if "store_based_barrier_key" in text:
+        found = _STORE_BARRIER.search(text)
+        if found:
+            return _store_barrier(line, at_ns, evidence, found)
+    found = _MISSING.search(text)
+    if found:
+        missing = tuple(int(x) for x in re.findall(r"\d{1,7}", found.group(3)))
+        evidence.world_size = evidence.world_size or int(found.group(2)[:7])
+        reporter = int(found.group(1)[:7])
+        evidence.of(reporter)
+        evidence.claim("missing_ranks", line, at_ns, accused=missing, reporter=reporter)
+        return True
+    found = _UNIQUE_ID.search(text)
+    if found:
+        rank = line.rank if line.rank is not None else int(found.group(1)[:7])
+        evidence.of(rank)
+        # The group's first rank has not made its communicator: late, elsewhere or dead.
+        evidence.claim(
+            "rendezvous",
+            line,
+            at_ns,
+            reporter=rank,
+            certain=False,
+            waits_for_group_rank=int(found.group(2)[:7]),
+        )
+        return True
+    if _CANNOT_REACH.search(text) or _RENDEZVOUS.search(text) or _STORE_WAIT.search(text):
+        evidence.claim("rendezvous", line, at_ns, certain=False)
+        return True
+    return False
+
+
+def _store_barrier(line: LogLine, at_ns: int, evidence: Evidence, found: re.Match[str]) -> bool:
+    rank, world, joined = (int(found.group(n)[:7]) for n in ("rank", "world", "joined"))
+    evidence.world_size = evidence.world_size or world
+    evidence.of(rank)
+    if not found.group("final"):
+        return True
+    accused = (1 - rank,) if world == 2 and joined < 2 and rank in (0, 1) else ()
+    evidence.claim(
+        "rendezvous",
+        line,
+        at_ns,
+        accused=accused,
+        reporter=rank,
+        certain=bool(accused),
+        joined=joined,
+        world_size=world,
+        store_based_barrier=True,
+    )
+    return True

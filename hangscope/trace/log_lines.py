@@ -1,0 +1,374 @@
+"""Lines of a job log, freed of everything that launchers, collectors and terminals put around them.
+
+Physical lines are read as bytes in blocks; whole blocks without a telling word are skipped before
+they are decoded, which is what makes gigabytes bearable. What is left is cleaned, split where two
+messages were glued together, joined where a terminal wrapped one, and attributed to a rank as far
+as the prefixes say.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import BinaryIO
+
+from hangscope.trace import clean
+
+BLOCK = 1 << 18
+MAX_LINE = 1 << 16
+CONTEXT = 40
+"""Lines behind a telling one that are looked at whatever they hold."""
+
+_TELLING = (
+    b"atchdog", b"NCCL", b"HCCL", b"rror", b"onitored", b"imed out", b"imeout", b"ismatch",
+    b"ignal", b"ollective", b"Traceback", b"xitcode", b"FAILED", b"illed", b"emory", b"Xid",
+    b"oom", b"OOM", b"core dumped", b"Segmentation", b"Aborted", b"erminat", b"clients joined",
+    b"endezvous", b"store based", b"[hangscope]", b"ncclUniqueId", b"xception", b"exit code",
+    b"return code", b"parameters", b"params", b"attempts left", b"connected to",
+    b"world_size", b"WORLD_SIZE",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One message: its text without prefixes, and what the prefixes said."""
+
+    text: str
+    rank: int | None = None
+    """The global rank, from a prefix that means it."""
+    local_rank: int | None = None
+    node: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    level: str = ""
+    file: str = ""
+    """C++ source file of a c10 message."""
+    at: tuple[int, int, int] | None = None
+    """(month, day, second of the day); logs carry no year."""
+    number: int = 0
+    """Physical line, from 1."""
+    excepthook: bool = False
+    """Printed by torch's hook for uncaught exceptions (``[rank3]: Traceback ...``)."""
+
+
+_C10 = re.compile(
+    r"(?:\[rank ?(\d{1,7})[\[\]]{1,2}:)?"
+    r"\[([IWEF])(?:(\d{3,4}) (\d\d):(\d\d):(\d\d)\.\d{3,9})? "
+    r"([\w.+/\-]{1,200}\.(?:cpp|hpp|cc|cu|h|ts)):\d+\] ?"
+)
+_PYLOG = re.compile(
+    r"(?:\[rank ?(\d{1,7})\]:)?([IWEFVC])(\d{4}) (\d\d):(\d\d):(\d\d)\.\d{6} (\d+) "
+    r"([\w.+/\-]{1,300}\.py):\d+\] ?"
+)
+_RANK_HOOK = re.compile(r"\[rank ?(\d{1,7})\]:(?: |$)")
+_DATE = re.compile(r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?Z?\]?\s?")
+
+# Prefixes that launchers and collectors put in front, outermost first; stripped repeatedly.
+_PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("quote", re.compile(r"(?:> ?)+")),
+    ("box", re.compile(r"[│┃║|] ")),
+    ("role", re.compile(r"\[(?:default|worker|[A-Za-z_]\w{0,20}?)(?P<local>\d{1,4})\]:\s?")),
+    ("torchx", re.compile(r"\[?[A-Za-z_]\w*?(?P<node>\d+)\|(?P<local>\d+)\]?:\s?")),
+    ("torchx2", re.compile(r"[A-Za-z_]\w*/(?P<rank>\d{1,6}) (?=\S)")),
+    ("mpi", re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:err|out)>:\s?")),
+    ("ray", re.compile(r"\((?P<ray>[A-Za-z_][\w.]*(?:\[[^\]]*\])?[^()]{0,40}?pid=\d+[^()]*)\) ?")),
+    ("pod", re.compile(r"\[pod/(?P<host>[\w.\-]+)/[\w.\-]+\] ")),
+    ("labelled", re.compile(r"\[RANK (?P<rank>\d{1,7})\] ")),
+    ("sglang", re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:DP\d+ )?TP(?P<rank>\d+)\] ")),
+    ("milabench", re.compile(r"[\w\-]+\.(?P<host>[\w\-]+)\.\S+ \[std(?:err|out)\] ")),
+    ("kaggle", re.compile(r"\d+\.\d+s\t\d+\t")),
+    ("clock", re.compile(r"\d\d:\d\d:\d\d\.\d{3} ")),
+    ("iso", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z (?:std(?:err|out) [FP] )?")),
+)
+_SRUN = re.compile(r" {0,6}(\d{1,6}): ?")
+_BRACKET = re.compile(r"\[(\d{1,6})\] ")
+_HOST = re.compile(r"([A-Za-z][\w.\-]{1,62}): (?=\[rank|\[[EWIF]\d|\[default|Traceback|[WE]\d{4} )")
+_RAY_RANK = re.compile(r"rank=(\d+)")
+_RAY_PID = re.compile(r"pid=(\d+)")
+_RAY_IP = re.compile(r"ip=([\w.:\-]+)")
+_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
+_FULL_WIDTH = str.maketrans("［］【】（）：", "[][]():")
+_ENTITY = re.compile(r"&(?:gt|lt|amp|quot|#\d+);")
+_NOISE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\ufeff]")
+_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]")
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What kind of ambiguous prefix this log has, judged from its beginning."""
+
+    srun: bool = False
+    """Nearly every line starts with ``{task}: ``."""
+    bracket: bool = False
+    """Nearly every line starts with ``[{rank}] `` and the numbers repeat."""
+
+
+def judge_style(head: bytes) -> Style:
+    """Decide whether ``3: `` and ``[3] `` are ranks: only where nearly every line has them."""
+    lines = [ln for ln in head.decode("utf-8", "replace").splitlines()[:400] if ln.strip()]
+    if len(lines) < 4:
+        return Style()
+    srun = [m.group(1) for ln in lines if (m := _SRUN.match(ln))]
+    bracket = [m.group(1) for ln in lines if (m := _BRACKET.match(ln))]
+    return Style(
+        srun=len(srun) > 0.8 * len(lines) and len(set(srun)) <= max(len(srun) // 2, 1),
+        bracket=len(bracket) > 0.8 * len(lines) and len(set(bracket)) <= max(len(bracket) // 2, 1),
+    )
+
+
+def read_lines(stream: BinaryIO) -> Iterator[LogLine]:
+    """The messages of a log that may matter, in order. Memory does not grow with the log."""
+    first = stream.read(BLOCK)
+    style = judge_style(first)
+    if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        rest = first + stream.read(1 << 28)
+        text = rest.decode("utf-16", "replace").encode("utf-8", "replace")
+        physical: Iterable[tuple[int, bytes]] = enumerate(text.split(b"\n"), start=1)
+    else:
+        physical = _telling(first, stream)
+    for number, text_line in _joined(_cleaned(physical)):
+        for part in _split_glue(text_line):
+            line = _strip(part, style, number)
+            if line is not None:
+                yield line
+
+
+def _telling(first: bytes, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines of the blocks that hold a telling word, and some lines after each."""
+    rest = b""
+    number = 0
+    context = 0
+    block = first
+    while block or rest:
+        if block:
+            block = rest + block
+            cut = block.rfind(b"\n")
+            if cut < 0:
+                if len(block) <= MAX_LINE * 4:
+                    rest = block
+                    block = stream.read(BLOCK)
+                    if not block:
+                        block, rest = b"", rest
+                        yield from _numbered(rest, number, [context])
+                        return
+                    continue
+                cut = len(block) - 1  # a line without end: taken as it comes
+            rest, block = block[cut + 1 :], block[: cut + 1]
+        else:
+            block, rest = rest, b""
+        if context or any(word in block for word in _TELLING):
+            left = [context]
+            yield from _numbered(block, number, left)
+            context = left[0]
+        number += block.count(b"\n")
+        block = stream.read(BLOCK)
+
+
+def _numbered(block: bytes, number: int, left: list[int]) -> Iterator[tuple[int, bytes]]:
+    context = left[0]
+    for i, line in enumerate(block.split(b"\n"), start=number + 1):
+        if any(word in line for word in _TELLING):
+            context = CONTEXT
+        elif context == 0:
+            continue
+        else:
+            context -= 1
+        yield i, line[:MAX_LINE]
+    left[0] = context
+
+
+def _cleaned(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
+    for number, raw in lines:
+        if raw[:1] == b"{" and b'"' in raw[:40]:
+            raw = _unwrap_json(raw)
+        text = raw.decode("utf-8", "replace")
+        if "\x1b" in text:
+            text = _ANSI.sub("", text)
+        pieces = [p for p in text.split("\r") if p.strip()] if "\r" in text else [text]
+        for piece in pieces:
+            if "&" in piece and _ENTITY.search(piece):
+                piece = html.unescape(piece)
+            if not piece.isascii():
+                piece = piece.translate(_FULL_WIDTH)
+            piece = _NOISE.sub("", piece)
+            if piece.strip():
+                yield number, piece
+
+
+def _unwrap_json(raw: bytes) -> bytes:
+    """The message of a line that a collector wrapped as JSON."""
+    import orjson
+
+    try:
+        record = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return raw
+    if isinstance(record, dict):
+        for key in ("log", "message", "msg", "text"):
+            if isinstance(record.get(key), str):
+                return str(record[key]).rstrip("\n").encode("utf-8", "replace")
+    return raw
+
+
+_STARTS = re.compile(
+    r"\s*(?:\[rank ?\d|\[[EWIF]\d{3,4} |\[[EWIF] |[EWIF]\d{4} \d\d:|Traceback"
+    r"|Exception raised|frame #|\[default\d|\[hangscope\]|\d{4}-\d\d-\d\d|\(\w+ pid="
+    r"|[\w\-.]+:\d+:\d+ \[)"
+)
+_OPEN = re.compile(
+    r"(?:Watchdog caught|Caught collective operation|Work(?:NCCL|HCCL)\()"
+    r"(?!.*(?:before\s*timing\s*out|timed\s*out\s*in))",
+    re.S,
+)
+_OPEN_STATUS = re.compile(
+    r"(?:detected by watchdog at work|Timeout at NCCL work|Last enqueued NCCL work)"
+    r"(?!.*last\s*completed\s*(?:NCCL\s*)?work:\s*-?\d)",
+    re.S,
+)
+_OPEN_LABEL = re.compile(r"\[(?:Rank ?\d*|PG ?[^\]\[]{0,80}|rank\d*)$")
+_MAX_JOIN = 8
+
+
+def _joined(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Put lines together that a terminal wrapped in the middle of a watchdog message."""
+    held: tuple[int, str] | None = None
+    absorbed = 0
+    for number, text in lines:
+        if held is not None:
+            if absorbed < _MAX_JOIN and not _STARTS.match(text):
+                held = (held[0], held[1].rstrip() + text.rstrip())
+                absorbed += 1
+            else:
+                yield held
+                held = None
+        if held is None:
+            held, absorbed = (number, text), 0
+        if not _is_open(held[1]):
+            yield held
+            held = None
+    if held is not None:
+        yield held
+
+
+def _is_open(text: str) -> bool:
+    return bool(
+        ("ork" in text and (_OPEN.search(text) or _OPEN_STATUS.search(text)))
+        or ("Watchdog" in text and _OPEN.search(text))
+        or _OPEN_LABEL.search(text.rstrip())
+    )
+
+
+def _split_glue(text: str) -> list[str]:
+    """Two c10 messages on one physical line, or one behind a progress bar."""
+    starts = [m.start() for m in _C10.finditer(text)]
+    if len(starts) <= 1 and (not starts or starts[0] < 120):
+        return [text]
+    edges = [0, *[s for s in starts if s > 0], len(text)]
+    if len(starts) == 1:
+        return [text[: starts[0]], text[starts[0] :]]
+    # The prefix in front of the first message belongs to it.
+    if starts[0] < 120:
+        edges.remove(starts[0]) if starts[0] in edges else None
+    return [text[a:b] for a, b in pairwise(edges) if text[a:b].strip()]
+
+
+def _strip(text: str, style: Style, number: int) -> LogLine | None:
+    """Take the prefixes off, outermost first, and keep what they say."""
+    line = LogLine("", number=number)
+    rest = text.rstrip()
+    for _ in range(12):
+        before = rest
+        line, rest = _strip_one(line, rest, style)
+        if rest == before:
+            break
+    found = _C10.search(rest)
+    if found:
+        line = _with_c10(line, found)
+        rest = rest[found.end() :]
+    else:
+        python = _PYLOG.search(rest)
+        if python:
+            rank, level, mmdd, hour, minute, second, pid, file = python.groups()
+            line = replace(
+                line,
+                rank=int(rank) if rank else line.rank,
+                level=level,
+                file=file,
+                pid=int(pid) if len(pid) < 9 else line.pid,
+                at=_moment(int(mmdd), int(hour), int(minute), int(second)),
+            )
+            rest = rest[python.end() :]
+    hook = _RANK_HOOK.match(rest)
+    if hook:
+        line = replace(line, rank=int(hook.group(1)), excepthook=True)
+        rest = rest[hook.end() :]
+    rest = _REPEATED.sub("", rest)
+    if not rest.strip():
+        return None
+    return replace(line, text=clean.prose(rest, MAX_LINE))
+
+
+def _strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
+    if style.srun and line.node is None and line.rank is None:
+        found = _SRUN.match(text)
+        if found:
+            return replace(line, node=int(found.group(1))), text[found.end() :]
+    if style.bracket and line.rank is None:
+        found = _BRACKET.match(text)
+        if found:
+            return replace(line, rank=int(found.group(1))), text[found.end() :]
+    for _, pattern in _PREFIXES:
+        found = pattern.match(text)
+        if found:
+            return _note(line, found), text[found.end() :]
+    found = _DATE.match(text)
+    if found and found.end() < len(text):
+        _, month, day, hour, minute, second = map(int, found.groups())
+        if line.at is None and month <= 12:
+            line = replace(line, at=(month, day, hour * 3600 + minute * 60 + second))
+        return line, text[found.end() :]
+    found = _HOST.match(text)
+    if found:
+        return replace(line, host=found.group(1)), text[found.end() :]
+    return line, text
+
+
+def _note(line: LogLine, found: re.Match[str]) -> LogLine:
+    groups = found.groupdict()
+    if groups.get("ray"):
+        inside = groups["ray"]
+        rank, pid, ip = (p.search(inside) for p in (_RAY_RANK, _RAY_PID, _RAY_IP))
+        return replace(
+            line,
+            rank=int(rank.group(1)) if rank else line.rank,
+            pid=int(pid.group(1)) if pid else line.pid,
+            host=ip.group(1) if ip else line.host,
+        )
+    return replace(
+        line,
+        rank=int(groups["rank"]) if groups.get("rank") else line.rank,
+        local_rank=int(groups["local"]) if groups.get("local") else line.local_rank,
+        node=int(groups["node"]) if groups.get("node") else line.node,
+        host=groups.get("host") or line.host,
+    )
+
+
+def _with_c10(line: LogLine, found: re.Match[str]) -> LogLine:
+    rank, level, mdd, hour, minute, second, file = found.groups()
+    return replace(
+        line,
+        rank=int(rank) if rank else line.rank,
+        level=level,
+        file=file,
+        at=_moment(int(mdd), int(hour), int(minute), int(second)) if mdd else line.at,
+    )
+
+
+def _moment(mdd: int, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
+    month, day = divmod(mdd, 100)
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return None
+    return month, day, hour * 3600 + minute * 60 + second

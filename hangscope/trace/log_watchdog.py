@@ -1,0 +1,250 @@
+"""The NCCL watchdog's lines: timeouts, per-group counters, dump signals and how it gave up.
+
+Sentences of torch 1.10 to today, and of the backends that kept its grammar (HCCL, RCCL).
+White space is optional everywhere: terminals wrap these lines in the middle of words.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace import operations
+from hangscope.trace.log_evidence import (
+    DEFAULT_GROUP,
+    UNKNOWN_GROUP,
+    Counters,
+    Evidence,
+    GroupId,
+    Operation,
+)
+from hangscope.trace.log_lines import LogLine
+from hangscope.trace.model import Signature
+
+_S = r"\s*"
+_WORK = re.compile(
+    r"Work(?P<lib>NCCL|HCCL|[A-Z]CCL|XCCL)\(\s*(?:SeqNum=(?P<seq>[\d\s]+),)?\s*Op\s*Ty\s*pe="
+    r"(?P<op>[A-Z_\s]+?)\s*(?:,\s*TensorShape=\[(?P<shape>[\d,\s]*)\])?"
+    r"(?:,\s*Num\s*e\s*l\s*In=(?P<nin>[\d\s]+),\s*Num\s*e\s*l\s*Out=(?P<nout>[\d\s]+))?"
+    r",\s*Timeout\s*\(ms\)=(?P<timeout>[\d\s]+)\)"
+)
+_RAN = re.compile(r"ran\s*for\s*(?P<ms>\d[\d\s]*?)\s*milliseconds")
+_TIMED_OUT = re.compile(
+    r"aught\s*collective\s*operation\s*timeout|timed\s*out\s*in\s*(?:call\s*to\s*wait|blocking\s*wait)"
+)
+_LABEL = re.compile(
+    r"\[PG(?:\s*ID\s*(?P<id>\d+)\s*PG\s*GUID\s*(?P<guid>[^\s()\]]+)\s*|\s+(?P<name>[^\s()\]]+)\s*)"
+    r"(?:\((?P<desc>[^)]*)\))?\s*Rank\s*(?P<rank>\d+)\s*\]"
+)
+_OLD_LABEL = re.compile(r"\[Rank\s*(\d{1,7})\s*\]")
+_STATUS = re.compile(
+    r"(?:(?P<plain>Timeout\s*at\s*NCCL\s*work:)|detected\s*by\s*watchdog\s*at\s*work"
+    r"(?:\s*sequence\s*id)?:)\s*(?P<n>-?\d+)"
+)
+_LAST_ENQUEUED = re.compile(
+    r"[lL]ast\s*enqueued\s*(?:\w+\s*)?work:\s*(-?\d+),\s*(?:last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+),\s*)?"
+    r"last\s*completed\s*(?:\w+\s*)?work:\s*(-?\d+)"
+)
+_LAST_STARTED = re.compile(r"last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+)")
+_DUMP_SIGNAL = re.compile(r"Received\s*a(?:\s*global)?\s*dump\s*signal")
+_PEER_SIGNAL = re.compile(r"Observed\s*flight\s*recorder\s*dump\s*signal\s*from\s*another\s*rank")
+_SIGNAL_FROM = re.compile(r"from\s+rank\s+(\d+)")
+_STUCK = re.compile(r"(?:watchdog\s*got\s*stuck|Heartbeat\s*monitor\s*timed\s*out)")
+_TERMINATED = re.compile(r"watchdog\s*thread\s*terminated\s*with\s*exception:\s*(?P<msg>.*)", re.S)
+_ABORTED = re.compile(r"communicator was aborted on rank (\d+)")
+_GIL = re.compile(r"Could not acquire GIL within")
+_NOT_RECORDED = (1 << 64) - 1
+
+
+def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Note what a watchdog line says. Returns whether it was one."""
+    text = line.text
+    if "ork" not in text and "atchdog" not in text and "signal" not in text and "abort" not in text:
+        return bool(_GIL.search(text)) and _gil(line, at_ns, evidence)
+    rank = line.rank
+    group, place = label(text)
+    if rank is None:
+        rank = _rank_without_prefix(text, group, place, evidence)
+    if rank is not None:
+        notes = evidence.of(rank)
+        notes.last_line = line.number
+        if group != UNKNOWN_GROUP and place is not None:
+            notes.places.setdefault(group, place)
+    work = _WORK.search(text)
+    if work and _TIMED_OUT.search(text):
+        _timeout(line, at_ns, evidence, rank, group, work)
+        return True
+    counters = _LAST_ENQUEUED.search(text)
+    if counters:
+        _counters(line, at_ns, evidence, rank, group, counters)
+        return True
+    if _PEER_SIGNAL.search(text):
+        if rank is not None:
+            evidence.of(rank).dump_signal = True
+        evidence.claim("dump_signal", line, at_ns, reporter=rank, from_peer=True)
+        return True
+    if _STUCK.search(text):
+        evidence.claim("other", line, at_ns, reporter=rank, watchdog_stuck=True)
+        return True
+    ended = _TERMINATED.search(text)
+    if ended:
+        _terminated(line, at_ns, evidence, rank, ended.group("msg"))
+        return True
+    if _ABORTED.search(text) and rank is not None:
+        evidence.claim("other", line, at_ns, reporter=rank, aborted=True)
+        return True
+    return False
+
+
+def label(text: str) -> tuple[GroupId, int | None]:
+    """The group that a message's label names and the rank inside it."""
+    found = _LABEL.search(text)
+    if found:
+        name = found.group("guid") or found.group("name") or ""
+        desc = found.group("desc") or ("default_pg" if name == "0" else "")
+        return (name, desc), int(found.group("rank"))
+    old = _OLD_LABEL.search(text)
+    return UNKNOWN_GROUP, int(old.group(1)) if old else None
+
+
+def _rank_without_prefix(
+    text: str, group: GroupId, place: int | None, evidence: Evidence
+) -> int | None:
+    """Before torch 2.2 only the message tells a rank, and that is the one inside a group.
+
+    Taken for the global rank where the group is unknown (then as a rule the default one).
+    """
+    if place is None:
+        return None
+    if group == UNKNOWN_GROUP or group[1] == "default_pg":
+        return place
+    return None
+
+
+def _timeout(
+    line: LogLine,
+    at_ns: int,
+    evidence: Evidence,
+    rank: int | None,
+    group: GroupId,
+    work: re.Match[str],
+) -> None:
+    raw = re.sub(r"\s", "", work.group("op"))
+    op = operations.canonical(raw)
+    seq = _number(work.group("seq"))
+    shape = work.group("shape")
+    sizes = None if shape is None else (tuple(int(d) for d in re.findall(r"\d+", shape)),)
+    signature = Signature(
+        op=op,
+        raw=raw,
+        backend={"HCCL": "hccl"}.get(work.group("lib"), "nccl"),
+        output_sizes=sizes,
+        input_numel=_numel(work.group("nin"), op),
+        output_numel=_numel(work.group("nout"), op),
+    )
+    ran = _RAN.search(line.text)
+    if rank is None:
+        evidence.claim("timeout", line, at_ns, seq=seq, op=op, certain=False)
+        return
+    notes = evidence.of(rank)
+    known = next(
+        (o for o in notes.operations if o.seq == (seq or 0) and o.signature.raw == raw), None
+    )
+    if known is not None:  # the same fact is printed up to five times
+        if known.group == UNKNOWN_GROUP and group != UNKNOWN_GROUP:
+            known.group = group
+        return
+    notes.operations.append(
+        Operation(
+            seq=seq or 0,
+            signature=signature,
+            group=group,
+            timed_out=True,
+            timeout_ms=_number(work.group("timeout")) or 0,
+            ran_ms=(_number(ran.group("ms")) or 0) if ran else 0,
+            at_ns=at_ns,
+            line=line.number,
+            text=line.text.strip()[:400],
+        )
+    )
+
+
+def _counters(
+    line: LogLine,
+    at_ns: int,
+    evidence: Evidence,
+    rank: int | None,
+    group: GroupId,
+    found: re.Match[str],
+) -> None:
+    enqueued, started, completed = (_counter(x) for x in found.groups())
+    if started is None:
+        later = _LAST_STARTED.search(line.text)
+        started = _counter(later.group(1)) if later else None
+    status = _STATUS.search(line.text)
+    signal = _DUMP_SIGNAL.search(line.text)
+    if signal:
+        origin = _SIGNAL_FROM.search(line.text)
+        evidence.claim(
+            "dump_signal",
+            line,
+            at_ns,
+            reporter=rank,
+            from_rank=int(origin.group(1)) if origin else None,
+            enqueued=enqueued,
+            completed=completed,
+        )
+        if group == UNKNOWN_GROUP:
+            group = DEFAULT_GROUP  # these counters are always the default group's
+    if rank is None:
+        return
+    notes = evidence.of(rank)
+    known = notes.counters.setdefault(group, Counters())
+    known.enqueued = max(known.enqueued, -1 if enqueued is None else enqueued)
+    known.completed = max(known.completed, -1 if completed is None else completed)
+    if started is not None and started > 0:
+        known.started = max(known.started, started)
+    known.at_ns = known.at_ns or at_ns
+    known.line = line.number
+    if status:
+        seq = int(status.group("n"))
+        for operation in notes.operations:
+            if operation.group == UNKNOWN_GROUP and operation.seq == seq:
+                operation.group = group
+
+
+def _terminated(
+    line: LogLine, at_ns: int, evidence: Evidence, rank: int | None, message: str
+) -> None:
+    """The message behind it is the useful part: this rank's device, or its connection, failed."""
+    accused = (rank,) if rank is not None else ()
+    if "CUDA error" in message or "HIP error" in message:
+        evidence.claim("device_error", line, at_ns, accused=accused, reporter=rank)
+    elif "NCCL error" in message or "network error" in message:
+        evidence.claim("network_error", line, at_ns, reporter=rank, certain=False)
+
+
+def _gil(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    evidence.claim("other", line, at_ns, gil=True)
+    return True
+
+
+def _number(text: str | None) -> int | None:
+    if text is None:
+        return None
+    digits = re.sub(r"\D", "", text)[:20]
+    return int(digits) if digits else None
+
+
+def _numel(text: str | None, op: str) -> int | None:
+    number = _number(text)
+    if number is None or number >= _NOT_RECORDED:
+        return None
+    return None if number == 0 and operations.is_batch(op) else number
+
+
+def _counter(text: str | None) -> int | None:
+    """-1 is "none yet", and torch 2.3 prints garbage for it."""
+    if text is None:
+        return None
+    value = int(text)
+    return value if 0 <= value < 3_000_000_000 else 0
