@@ -67,6 +67,8 @@ async def still(app: object, columns: int, rows: int, keys: list[str]) -> str:
     async with app.run_test(size=(columns, rows)) as pilot:
         while app.snapshot is None and not app.trouble:
             await pilot.pause(0.02)
+        while not app.query("FooterKey"):
+            await pilot.pause(0.02)
         await pilot.pause(0.1)
         if keys:
             await pilot.press(*keys)

@@ -29,8 +29,7 @@ def find(
 
 def record_of(snapshot: Snapshot, rank: int) -> int | None:
     """The record to show of `rank`: the one at the divergence, else its last."""
-    at = snapshot.parted_ns if snapshot.parted_ns is not None else snapshot.timing.last_ns
-    return snapshot.record_near(rank, at)
+    return snapshot.record_at_parting(rank)
 
 
 def _operations(

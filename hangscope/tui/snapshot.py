@@ -89,6 +89,30 @@ class Snapshot:
         before = np.flatnonzero(start <= ns)
         return lo + int(before[-1]) if len(before) else lo
 
+    def record_like(self, rank: int, other: int) -> int | None:
+        """The record of `rank` for the same collective as the record `other`; None without one."""
+        row = self.trace.records[other]
+        lo, hi = self.rows(rank)
+        mine = self.trace.records[lo:hi]
+        same = (mine["group"] == row["group"]) & (mine["collective_seq"] == row["collective_seq"])
+        hits = np.flatnonzero(same & ((mine["flags"] & int(Flag.P2P)) == 0))
+        return lo + int(hits[-1]) if len(hits) else None
+
+    def record_at_parting(self, rank: int) -> int | None:
+        """What `rank` has at the place where the job parted, else what it did at that moment."""
+        finding = self.finding
+        if finding is not None and finding.seq is not None:
+            lo, hi = self.rows(rank)
+            mine = self.trace.records[lo:hi]
+            hit = mine["collective_seq"] == finding.seq
+            hit &= (mine["flags"] & int(Flag.P2P)) == 0
+            if (group := group_index(self.trace, finding)) is not None:
+                hit &= mine["group"] == group
+            if hit.any():
+                return lo + int(np.flatnonzero(hit)[-1])
+        at = self.parted_ns if self.parted_ns is not None else self.timing.last_ns
+        return self.record_near(rank, at)
+
     def side_of(self, rank: int) -> Side | None:
         """The side of the first finding that `rank` is on."""
         finding = self.finding

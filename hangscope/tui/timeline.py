@@ -125,7 +125,7 @@ class Timeline(LineList):
             rank = next((r for r in about if r in snapshot.ranks), None)
             if rank is not None:
                 self.cursor = snapshot.ranks.index(rank)
-                self.record = snapshot.record_near(rank, at)
+                self.record = snapshot.record_at_parting(rank)
         self._center()
         self._announce()
         self.refresh_rows()
@@ -256,10 +256,13 @@ class Timeline(LineList):
         super().move_to(row)
         if self.snapshot is None or self.rank is None:
             return
-        at = self.snapshot.parted_ns or self.window().at(self.window().width // 2)
-        if before is not None:
-            at = int(self.snapshot.timing.start_ns[before])
-        self.record = self.snapshot.record_near(self.rank, at)
+        if before is None:
+            self.record = self.snapshot.record_at_parting(self.rank)
+        else:  # the same collective on the other rank, else what that one did at the time
+            self.record = self.snapshot.record_like(self.rank, before)
+            if self.record is None:
+                at = int(self.snapshot.timing.start_ns[before])
+                self.record = self.snapshot.record_near(self.rank, at)
         self._announce()
 
     def select(self, rank: int, record: int | None) -> None:
