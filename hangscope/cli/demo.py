@@ -105,7 +105,7 @@ def _show(demo: Demo, timeout_s: float, directory: Path | None) -> bool:
     right = (
         diagnosis.verdict.value == demo.verdict
         and tuple(sorted(diagnosis.culprits)) == demo.culprits
-        and (run.spoke_after_s is not None or not demo.hangs)
+        and run.spoke == (demo.verdict != "healthy")
     )
     expected = f"{demo.verdict} {list(demo.culprits) or ''}".strip()
     spoken = (

@@ -22,11 +22,11 @@ class Demo:
 DEMOS = (
     Demo(
         "rank-guarded",
-        "rank 0 alone calls all_reduce under `if rank == 0` to log a metric",
+        "rank 0 alone calls barrier under `if rank == 0` when it saves a checkpoint",
         "collective_mismatch",
         (0,),
         "D21",
-        line="mean_loss",
+        line="barrier",
     ),
     Demo(
         "fewer-batches",
@@ -56,7 +56,7 @@ DEMOS = (
         "rank 3 sits in a C function that never gives the GIL back",
         "missing_rank",
         (3,),
-        line="sleep_holding_the_gil",
+        line="pthread_mutex_lock",
     ),
     Demo("sigkill", "rank 2 is killed with SIGKILL", "rank_crashed", (2,), "D20", hangs=False),
     Demo("sigstop", "rank 1 is stopped with SIGSTOP", "missing_rank", (1,)),

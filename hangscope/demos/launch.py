@@ -23,8 +23,9 @@ class DemoRun:
 
     log: str
     directory: Path
+    spoke: bool
     spoke_after_s: float | None
-    """From the stall (the newest record before the report) to the report; None: it kept silent."""
+    """From the stall (the newest record before the report) to the report, where there is one."""
     ended: bool
 
 
@@ -72,6 +73,7 @@ def run_demo(
     log_path = directory / "job.log"
     lines: list[str] = []
     spoke_after_s: float | None = None
+    spoke = False
     with (
         open(log_path, "wb") as sink,
         subprocess.Popen(
@@ -87,6 +89,7 @@ def run_demo(
                     lines.append(line)
                     echo(line.rstrip("\n"))
                     if line.startswith("[hangscope] more:") and not inspected:
+                        spoke = True
                         spoke_after_s = _since_newest_record_s(directory)
                         if demo.hangs:
                             inspected = True
@@ -105,7 +108,7 @@ def run_demo(
         _end(process)
         if not inspected:
             inspect(directory)
-    return DemoRun("".join(lines), directory, spoke_after_s, ended)
+    return DemoRun("".join(lines), directory, spoke, spoke_after_s, ended)
 
 
 def _since_newest_record_s(directory: Path) -> float | None:

@@ -65,17 +65,18 @@ def tokenize() -> int:
         position = (position * 31 + 7) % 65537
 
 
-def sleep_holding_the_gil() -> None:
-    """A foreign function called through PyDLL keeps the GIL until it returns."""
-    ctypes.PyDLL(None).sleep(int(FOR_EVER_S))
+def lock_holding_the_gil() -> None:
+    """Lock a mutex twice: it never returns, and a function called through PyDLL keeps the GIL."""
+    mutex = (ctypes.c_char * 64)()
+    pthread_mutex_lock = ctypes.PyDLL(None).pthread_mutex_lock
+    pthread_mutex_lock(mutex)
+    pthread_mutex_lock(mutex)
 
 
-def log_metrics(step: int, rank: int, loss: torch.Tensor, fault: str) -> None:
-    """Print the loss now and then."""
-    if fault == "rank-guarded" and step == FAULT_STEP and rank == 0:
-        mean_loss = loss.detach().clone()
-        dist.all_reduce(mean_loss)
-        print(f"step {step} loss {mean_loss.item() / dist.get_world_size():.4f}", flush=True)
+def save_checkpoint(step: int, rank: int, metrics: dist.ProcessGroup, fault: str) -> None:
+    """Rank 0 saves; whoever guards a barrier like this has a deadlock."""
+    if rank == 0 and fault == "rank-guarded" and step == FAULT_STEP:
+        dist.barrier(group=metrics)
 
 
 def evaluate(step: int, rank: int, metrics: dist.ProcessGroup, fault: str) -> None:
@@ -106,7 +107,7 @@ def strike(step: int, rank: int, fault: str) -> None:
     if step != FAULT_STEP:
         return
     if fault == "gil-held" and rank == 3:
-        sleep_holding_the_gil()
+        lock_holding_the_gil()
     if fault == "sigkill" and rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "sigstop" and rank == 1:
@@ -128,13 +129,14 @@ def train(fault: str, steps: int, weights: str | None) -> None:
     for step in range(own_steps):
         batch = load_batch(step, rank, fault)
         strike(step, rank, fault)
-        skip = fault == "unused-parameters" and rank == 2 and step >= FAULT_STEP
+        skip = fault == "unused-parameters" and rank == 2 and step > FAULT_STEP
         loss = model(batch, skip_branch=skip).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        log_metrics(step, rank, loss, fault)
-        evaluate(step, rank, metrics, fault)
+        save_checkpoint(step, rank, metrics, fault)
+        if step % 3 == 0:
+            evaluate(step, rank, metrics, fault)
         pass_activations(step, rank, fault)
         time.sleep(0.05)
     if weights is not None and rank == 0:

@@ -27,7 +27,7 @@ FIRST_LOOK_S = 1.0
 """How long nothing may move before the job is looked at closely."""
 MAX_LOOK_INTERVAL_S = 5.0
 LOOK_SHARE = 0.05
-"""At most this share of the time is spent on looking."""
+"""At most this share of a processor is spent on looking, except around the timeout."""
 NO_RANKS_S = 120.0
 """Give up when no rank has shown up for so long."""
 KILL_GRACE_S = 5.0
@@ -56,6 +56,8 @@ class Monitor:
     keep_going:
         Called at every tick; False ends the watch after a last look (`hangscope run` uses it: its
         command has ended).
+    skip:
+        Attempts that were followed before.
     """
 
     def __init__(
@@ -64,15 +66,16 @@ class Monitor:
         *,
         out: TextIO | None = None,
         keep_going: Callable[[], bool] = lambda: True,
+        skip: frozenset[RunKey] = frozenset(),
     ) -> None:
         self._config = config
         self._out = out
         self._keep_going = keep_going
-        self._run = LiveRun(config.directory, config.key)
+        self._run = LiveRun(config.directory, config.key, skip=skip)
         self._processes = ProcessWatch()
         self._judge = Judge()
         self._journal: Journal | None = None
-        self._key = config.key
+        self.key = config.key
         self._oom_at_start = oom_kills()
         self._seen: dict[int, int] = {}
         self._failed_at_ns = 0
@@ -131,12 +134,10 @@ class Monitor:
         """Until the next close look: often near the timeout, rarer the longer it lasts."""
         remaining_s = self._config.timeout_s - stalled_s
         if -3.0 < remaining_s < 1.0:
-            wanted_s = 0.5
-        else:
-            wanted_s = min(MAX_LOOK_INTERVAL_S, max(FIRST_LOOK_S, stalled_s / 4))
-            if remaining_s > 0:
-                wanted_s = min(wanted_s, remaining_s)
-        return max(wanted_s, self._look_cost_s / LOOK_SHARE)
+            return max(0.5, 2 * self._look_cost_s)
+        wanted_s = min(MAX_LOOK_INTERVAL_S, max(FIRST_LOOK_S, stalled_s / 4))
+        wanted_s = max(wanted_s, self._look_cost_s / LOOK_SHARE)
+        return min(wanted_s, remaining_s) if remaining_s > 0 else wanted_s
 
     def _discover(self) -> None:
         for ring in self._run.refresh():
@@ -144,10 +145,10 @@ class Monitor:
             if self._seen.get(ring.rank) == pid:
                 continue
             self._seen[ring.rank] = pid
-            if self._key is None:
-                self._key = ring.key
-            if self._journal is None and self._key is not None:
-                self._journal = Journal(self._config.directory, self._key)
+            if self.key is None:
+                self.key = ring.key
+            if self._journal is None and self.key is not None:
+                self._journal = Journal(self._config.directory, self.key)
             if not self._processes.add(ring.rank, pid):
                 # It ended before we could look; nobody saw how.
                 self._note_end(ProcessEnd(ring.rank, pid, time.time_ns()))
@@ -182,7 +183,7 @@ class Monitor:
         return len(self._seen) < self._config.local_world_size and idle_s < 5.0
 
     def _look(self, *, final: bool) -> None:
-        began_s = time.monotonic()
+        began_s = time.process_time()
         trace = self._run.look()
         if self._run.ask_for_stacks(is_gil_blocked):
             time.sleep(0.3)
@@ -190,7 +191,7 @@ class Monitor:
         self.last = diagnosis = diagnose(trace)
         if self._judge.hear(diagnosis, self._progress(), final=final):
             self._speak(diagnosis, trace)
-        self._look_cost_s = time.monotonic() - began_s
+        self._look_cost_s = time.process_time() - began_s
 
     def _speak(self, diagnosis: Diagnosis, trace: Trace) -> None:
         where = f"more: hangscope analyze {self._config.directory}"

@@ -41,6 +41,9 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         due = 0.0
+        # Requests for stacks are sent to this thread alone: a signal to any other could cut short
+        # the very system call it hangs in.
+        self._recorder.ring.put_i8("watcher_thread", threading.get_native_id())
         wait = self._stop_event.wait
         while not wait(POLL_INTERVAL_S):
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def fragment_of(reader: RingReader, *, records: bool = True) -> Fragment:
     if int(header["groups_refused"]):
         warnings.append(f"{reader.path.name}: some process groups are missing, the table was full")
     facts = _facts(reader, header, lost, int(slots["record_id"][0]) if len(slots) else 0)
+    facts = _with_newest_call(facts, slots, table, stacks, int(header["main_thread"]))
     source = Source(
         path=str(reader.path),
         format=FORMAT,
@@ -280,6 +282,26 @@ def _facts(reader: RingReader, header: Any, dropped: int, oldest: int) -> RankFa
             text for bit, text in _UNOBSERVABLE_TEXT.items() if int(header["unobservable"]) & bit
         ),
     )
+
+
+def _with_newest_call(
+    facts: RankFacts, slots: Records, table: Records, stacks: tuple[Stack, ...], main_thread: int
+) -> RankFacts:
+    """Where the main thread issued its newest operation after its stack was last sampled, that call
+    is the newest place it is known to have been (it may have been stopped or killed since)."""
+    if not len(table) or len(table) != len(slots):
+        return facts
+    rows = np.flatnonzero((slots["thread"] == main_thread) & (table["stack"] != NONE))
+    if not len(rows):
+        return facts
+    row = table[rows[-1]]
+    sampled_ns = max((t.sampled_ns for t in facts.threads if t.is_main), default=0)
+    if int(row["created_ns"]) <= sampled_ns:
+        return facts
+    newest = ThreadStack(
+        "MainThread", True, stacks[int(row["stack"])], int(row["created_ns"]), "record"
+    )
+    return replace(facts, threads=(*facts.threads, newest))
 
 
 def _phases(reader: RingReader, header: Any) -> tuple[Phase, ...]:

@@ -13,7 +13,7 @@ from hangscope.trace.from_journal import looks_like_journal, read_journal
 from hangscope.trace.from_ring import fragment_of
 from hangscope.trace.merge import merge
 from hangscope.trace.model import Fragment, RankFacts, Stack, Trace
-from hangscope.trace.process import look_at
+from hangscope.trace.process import look_at, signal_thread
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -51,6 +51,8 @@ class LiveRun:
         The run directory.
     key:
         The attempt to follow; by default the newest at each look.
+    skip:
+        Attempts that are never followed.
 
     Notes
     -----
@@ -58,9 +60,16 @@ class LiveRun:
     only reaches processes whose ring says that they registered a handler for it.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], key: RunKey | None = None) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        key: RunKey | None = None,
+        *,
+        skip: frozenset[RunKey] = frozenset(),
+    ) -> None:
         self.directory = Path(directory)
         self._wanted = key
+        self._skip = skip
         self._rings: dict[Path, _Ring] = {}
         self._refused: dict[Path, tuple[int, str]] = {}
         self.looks = 0
@@ -104,8 +113,10 @@ class LiveRun:
                 continue
             header = ring.reader.header()
             number, beats = int(header["fault_signal"]), int(header["heartbeat_count"])
-            pid = fragment.facts.pid
-            if not number or not pid or not fragment.facts.alive or ring.asked_at_count == beats:
+            pid, thread = fragment.facts.pid, int(header["watcher_thread"])
+            if not (number and pid and thread and fragment.facts.alive):
+                continue
+            if ring.asked_at_count == beats:
                 continue
             look = look_at(
                 pid=pid,
@@ -115,12 +126,8 @@ class LiveRun:
             )
             if not look.alive or look.state == "stopped":
                 continue
-            try:
-                os.kill(pid, number)
-            except OSError:
-                continue
             ring.asked_at_count = beats
-            asked += 1
+            asked += signal_thread(pid, thread, number)
         return asked
 
     def close(self) -> None:
@@ -154,8 +161,9 @@ class LiveRun:
     def _is_wanted(self, ring: _Ring) -> bool:
         if self._wanted is not None:
             return ring.key == self._wanted
-        newest = max(self._rings.values(), key=lambda other: other.created_ns)
-        return ring.key == newest.key
+        others = [other for other in self._rings.values() if other.key not in self._skip]
+        newest = max(others, key=lambda other: other.created_ns, default=None)
+        return newest is not None and ring.key == newest.key
 
     @staticmethod
     def _attempts(rings: Sequence[_Ring]) -> set[int]:
@@ -171,6 +179,11 @@ class LiveRun:
             facts = fragment_of(ring.reader, records=False).facts
             old = ring.fragment.facts
             facts = replace(facts, dropped=old.dropped, oldest_record_id=old.oldest_record_id)
+            calls = tuple(t for t in old.threads if t.source == "record")
+            if calls and calls[0].sampled_ns > max(
+                (t.sampled_ns for t in facts.threads), default=0
+            ):
+                facts = replace(facts, threads=(*facts.threads, *calls))
             fragment = replace(ring.fragment, facts=facts)
         else:
             fragment = fragment_of(ring.reader)

@@ -55,6 +55,21 @@ def start_ticks(pid: int) -> int:
     return int(fields[19]) if fields else 0
 
 
+def signal_thread(pid: int, thread: int, number: int) -> bool:
+    """Send a signal to one thread of a process; its other threads are not disturbed.
+
+    A signal sent to the process could be taken by the thread that hangs, and end a ``sleep`` or
+    ``poll`` that nothing else would have ended.
+    """
+    import ctypes
+
+    try:
+        tgkill = ctypes.CDLL(None, use_errno=True).tgkill
+    except AttributeError:  # a C library without it (before glibc 2.30)
+        return False
+    return bool(tgkill(pid, thread, number) == 0)
+
+
 def is_here(boot_id: str, pid_namespace: int) -> bool:
     """Whether pids of that boot and namespace mean anything to this process."""
     try:

@@ -1,0 +1,135 @@
+"""``hangscope run -- CMD``: run a command with recording on and HangScope as its monitor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import rich_click as click
+
+from hangscope.cli.errors import UserError
+
+
+@click.command(
+    "run",
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0.1, 1e7),
+    help="Seconds a collective may wait before the run counts as hung (HANGSCOPE_TIMEOUT).",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Run directory (HANGSCOPE_DIR); by default below hangscope-runs.",
+)
+@click.option("--buffer", type=click.IntRange(16), help="Records kept per rank (HANGSCOPE_BUFFER).")
+@click.option("--no-stacks", is_flag=True, help="Record no Python stacks.")
+@click.option(
+    "--on-hang",
+    type=click.Choice(["report", "kill"]),
+    help="What to do after the report (HANGSCOPE_ON_HANG).",
+)
+@click.argument("arguments", nargs=-1, required=True, metavar="-- CMD...")
+def command(
+    timeout_s: float | None,
+    directory: Path | None,
+    buffer: int | None,
+    no_stacks: bool,
+    on_hang: str | None,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run CMD with recording on in every rank, and HangScope as its monitor.
+
+    \b
+        hangscope run -- torchrun --nproc-per-node=8 train.py
+
+    The exit status is that of CMD (128 + n where signal n ended it). Reports go to stderr.
+    """
+    from hangscope.recording.settings import read_settings
+
+    environment = dict(os.environ)
+    environment["HANGSCOPE"] = "1"
+    environment["HANGSCOPE_INTERNAL_MONITORED"] = "1"
+    for name, value in (
+        ("HANGSCOPE_TIMEOUT", timeout_s),
+        ("HANGSCOPE_BUFFER", buffer),
+        ("HANGSCOPE_STACKS", 0 if no_stacks else None),
+        ("HANGSCOPE_ON_HANG", on_hang),
+        ("HANGSCOPE_DIR", directory),
+    ):
+        if value is not None:
+            environment[name] = str(value)
+    settings = read_settings(environment, lambda text: click.echo(f"hangscope: {text}", err=True))
+    run_directory = _directory(environment)
+    environment["HANGSCOPE_DIR"] = str(run_directory)
+    sys.exit(_run(arguments, environment, run_directory, settings.timeout_s, settings.on_hang))
+
+
+def _directory(environment: dict[str, str]) -> Path:
+    """The run directory, made now so that every rank finds the same."""
+    from hangscope.recording.placement import link_latest
+
+    given = environment.get("HANGSCOPE_DIR")
+    name = time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
+    directory = Path(given).absolute() if given else Path.cwd() / "hangscope-runs" / name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot make the run directory {directory}: {error.strerror}; choose one with --dir"
+        ) from error
+    if not given:
+        link_latest(directory)
+    return directory
+
+
+def _run(
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    directory: Path,
+    timeout_s: float,
+    on_hang: str,
+) -> int:
+    from hangscope.monitor.watch import Monitor, MonitorConfig
+    from hangscope.trace.live import RunKey
+
+    try:
+        process = subprocess.Popen(arguments, env=environment)
+    except OSError as error:
+        raise UserError(f"cannot run {arguments[0]}: {error.strerror}") from error
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        if process.poll() is None:
+            process.send_signal(number)
+
+    # A terminal's Ctrl-C reaches the command by itself; we stay for the verdict.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, forward)
+    config = MonitorConfig(
+        directory=directory,
+        key=None,
+        local_world_size=0,
+        timeout_s=timeout_s,
+        on_hang=on_hang,
+    )
+    followed: set[RunKey] = set()
+    while process.poll() is None:
+        # One watch an attempt: an elastic restart begins a new one.
+        monitor = Monitor(
+            config, keep_going=lambda: process.poll() is None, skip=frozenset(followed)
+        )
+        monitor.follow()
+        if monitor.key is not None:
+            followed.add(monitor.key)
+    status = process.returncode
+    return 128 - status if status < 0 else status
