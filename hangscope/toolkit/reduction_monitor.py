@@ -21,6 +21,7 @@ import queue
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,8 @@ class ReductionSampler:
         self.checked = 0
         self._directory = directory
         self._on_finding = on_finding
-        self._counts: dict[tuple[str, str], int] = {}
+        # By the group itself: names and addresses are used again after a re-initialisation.
+        self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._queue: queue.Queue[_Sample | None] = queue.Queue(PENDING)
         self._thread: threading.Thread | None = None
@@ -108,22 +110,23 @@ class ReductionSampler:
         *,
         reduce_op: str = "sum",
         async_op: bool = True,
+        number: int | None = None,
     ) -> Token | None:
         """Call before a collective; a copy of the input is taken where this one is due.
 
-        ``async_op`` tells whether the caller gets the work to wait for itself. Never raises.
+        ``async_op`` tells whether the caller gets the work to wait for itself. ``number`` is the
+        all-reduce's number in its group where the caller counts; all members must count alike.
+        Never raises.
         """
         if op_name not in NAMES or self._failed or os.getpid() != self._pid:
             return None
         try:
+            if number is None:
+                number = self._count(group)
+            if number % self.every or not _readable(tensors, async_op):
+                return None
             circle = self._circle(group)
             if circle is None or len(circle.ranks) < 2:
-                return None
-            with self._lock:
-                key = (circle.life, circle.name)
-                number = self._counts.get(key, 0) + 1
-                self._counts[key] = number
-            if number % self.every or not _readable(tensors, async_op):
                 return None
             copies = [tensor.detach().clone() for tensor in tensors]
             op = _reduce_name(reduce_op)
@@ -165,6 +168,15 @@ class ReductionSampler:
             time.sleep(0.01)
 
     # -- taking a sample ---------------------------------------------------------------------
+
+    def _count(self, group: Any) -> int:
+        import torch.distributed as dist
+
+        pg = group if group is not None else dist.group.WORLD
+        with self._lock:
+            number = self._counts.get(pg, 0) + 1
+            self._counts[pg] = number
+        return number
 
     def _circle(self, group: Any) -> Circle | None:
         from hangscope.toolkit.circles import circle_of, is_member, is_ready
