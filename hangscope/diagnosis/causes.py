@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.host import End, Host
+from hangscope.diagnosis.host import End, Host, in_communication
 from hangscope.diagnosis.mismatch import Mismatch
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.stacks import innermost
-from hangscope.diagnosis.waits import Place, components
+from hangscope.diagnosis.waits import Place, components, recorded_ranks
+from hangscope.diagnosis.yardstick import decide_mismatch, deviants
+from hangscope.trace.model import NONE
 
 
 @dataclass(slots=True)
@@ -82,7 +84,12 @@ def graph_causes(context: Context) -> list[Cause]:
             waits.cut.add(rank)
     causes: list[Cause] = []
     roots: list[int] = []
-    for ranks, places in components(waits):
+    sinks = components(waits)
+    idle = {r for ranks, places in sinks if places and ranks for r in _only_sent(context, ranks)}
+    if idle:
+        waits.cut |= idle
+        sinks = components(waits)
+    for ranks, places in sinks:
         if len(ranks) == 1 and not places:
             root = next(iter(ranks))
             if root not in waits.device:
@@ -98,6 +105,18 @@ def graph_causes(context: Context) -> list[Cause]:
     for cause in causes:
         cause.victims |= waits.reachers(cause.culprits, cause.places) - set(cause.culprits)
     return causes
+
+
+def _only_sent(context: Context, ranks: set[int]) -> list[int]:
+    """Ranks of a circle that have nothing unfinished but sends, where others really wait.
+
+    A send is fired and forgotten as a rule: such a rank need not be waiting at all.
+    """
+    waits = context.waits
+    weak = [r for r in ranks if all(waits.places[i].weak for i in waits.out(r))]
+    if len(weak) == len(ranks):
+        return []
+    return [r for r in weak if not in_communication(context.hosts[r].stack)]
 
 
 def _began(context: Context, places: list[int]) -> int:
@@ -133,6 +152,13 @@ def _device(context: Context) -> list[Cause]:
 def _stuck(context: Context, index: int) -> Cause:
     place = context.waits.places[index]
     cause = Cause(Verdict.STUCK_COLLECTIVE, (), [index], began_ns=place.began_ns)
+    lost = context.overrun.intersection(place.waiters)
+    if lost:
+        cause.verdict = Verdict.INCONCLUSIVE
+        cause.confidence = Confidence.LIKELY
+        cause.unknowns.append(
+            f"the oldest unfinished operations of {len(lost)} ranks have been overwritten"
+        )
     cause.victims = set(place.waiters)
     if place.p2p:
         cause.victims.update(place.members)
@@ -150,15 +176,9 @@ def _circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     sides = sorted((tuple(r) for r in sides_of.values()), key=lambda s: (-len(s), s))
     cause = Cause(Verdict.DEADLOCK_CYCLE, tuple(sorted(ranks)), chosen, began_ns=began, sides=sides)
     lonely = [i for i in chosen if waits.places[i].p2p]
-    if len(lonely) == 1 and waits.places[lonely[0]].absent and len(lonely) < len(chosen):
-        # One side waits for a partner that has gone on to something everybody takes part in.
-        half = waits.places[lonely[0]]
-        cause.verdict = Verdict.P2P_UNMATCHED
-        cause.culprits = tuple(half.absent)
-        cause.places = lonely + [i for i in chosen if i not in lonely]
-        return cause
-    if len(lonely) == len(chosen):
-        cause.confidence = Confidence.CERTAIN
+    groups = {waits.places[i].group for i in chosen} - {NONE}
+    if lonely:
+        _circle_of_pairs(context, cause, ranks, groups, lonely)
         return cause
     breakers = [r for r in sorted(ranks) if _breaks(waits_places(context, places), ranks, r)]
     if len(breakers) == 1:
@@ -166,8 +186,32 @@ def _circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     elif len(sides) == 2 and len(sides[1]) < len(sides[0]):
         cause.culprits = sides[1]
     else:
-        cause.confidence = Confidence.AMBIGUOUS
+        odd = deviants(context, ranks, groups)
+        cause.culprits = odd or cause.culprits
+        cause.confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
     return cause
+
+
+def _circle_of_pairs(
+    context: Context, cause: Cause, ranks: set[int], groups: set[int], lonely: list[int]
+) -> None:
+    """A circle with sends or receives in it: did one rank leave its half out?"""
+    waits = context.waits
+    odd = deviants(context, ranks, groups)
+    if not odd and len(lonely) == 1 < len(cause.places) and waits.places[lonely[0]].absent:
+        # One side waits for a partner that has gone on to something everybody takes part in.
+        odd = tuple(waits.places[lonely[0]].absent)
+    elif odd:
+        cause.confidence = Confidence.LIKELY
+    if not odd:
+        if len(lonely) < len(cause.places):
+            cause.confidence = Confidence.AMBIGUOUS
+        return
+    cause.culprits = odd
+    due = [i for i, p in enumerate(waits.places) if p.p2p and set(p.targets) & set(odd)]
+    if due:
+        cause.verdict = Verdict.P2P_UNMATCHED
+        cause.places = due + [i for i in cause.places if i not in due]
 
 
 def waits_places(context: Context, places: set[int]) -> list[Place]:
@@ -336,13 +380,31 @@ def _lost(
     """Ranks without a dump, where someone waits for them and nothing else explains it."""
     waits = context.waits
     accused = []
+    # Who shares a group with a known cause may well be waiting for it too.
+    excused = {
+        r
+        for place in waits.places
+        if explained.intersection(place.waiters)
+        for r in place.unknown
+        if place.absent or place.behind
+    }
     for rank in lost:
+        if rank in excused:
+            continue
         waiters = {w for i in waited_for[rank] for w in waits.places[i].waiters}
         if waiters - explained:
             accused.append(rank)
     if not accused:
         return []
     places = sorted({i for r in accused for i in waited_for[r]})
+    idle = _idle_beside(context, accused)
+    if idle:
+        # Were the lost rank the cause, its neighbours would be waiting for it.
+        cause = Cause(
+            Verdict.MISSING_RANK, idle, places, Confidence.LIKELY, _began(context, places)
+        )
+        cause.victims = set(accused)
+        return [cause]
     began = _began(context, places)
     total = len(set(context.trace.ranks) | set(context.trace.missing_ranks))
     if len(accused) * 2 > total:
@@ -352,6 +414,21 @@ def _lost(
         return [cause]
     confidence = Confidence.LIKELY if len(accused) == 1 else Confidence.AMBIGUOUS
     return [Cause(Verdict.RANK_LOST, tuple(sorted(accused)), places, confidence, began)]
+
+
+def _idle_beside(context: Context, lost: list[int]) -> tuple[int, ...]:
+    """Ranks in a group with a lost one that wait for nobody although the job stands still."""
+    beside = {r for g in context.trace.groups if set(lost) & set(g.ranks) for r in g.ranks}
+    beside &= recorded_ranks(context.trace)
+    return tuple(
+        sorted(
+            r
+            for r in beside
+            if not context.waits.places_of.get(r)
+            and not context.hosts[r].gone
+            and not context.trace.ranks[r].finalized
+        )
+    )
 
 
 def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
@@ -368,6 +445,11 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
         if any(members & (set(c.culprits) | c.victims) for c in causes):
             continue
         culprits, decided = minority(item.parts)
+        confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
+        if not decided:
+            unlike = decide_mismatch(context, item)
+            if unlike:
+                culprits, confidence = unlike, Confidence.LIKELY
         verdict = {
             "op": Verdict.COLLECTIVE_MISMATCH,
             "history": Verdict.COLLECTIVE_MISMATCH,
@@ -379,7 +461,7 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
             verdict,
             culprits,
             began_ns=max(int(records["created_ns"][p.row]) for p in item.parts),
-            confidence=Confidence.CERTAIN if decided else Confidence.AMBIGUOUS,
+            confidence=confidence,
             mismatch=item,
             sides=[p.ranks for p in item.parts],
         )

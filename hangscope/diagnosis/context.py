@@ -11,7 +11,7 @@ import numpy as np
 from hangscope.diagnosis.frontier import Frontiers, Ints
 from hangscope.diagnosis.host import Host
 from hangscope.diagnosis.model import GroupRef, LastOperation
-from hangscope.diagnosis.waits import Place, Waits
+from hangscope.diagnosis.waits import Place, Waits, overrun_ranks
 from hangscope.trace.model import NONE, Signature, Stack, Trace
 
 SECOND_NS = 1_000_000_000
@@ -36,6 +36,11 @@ class Context:
         starts = np.concatenate([[0], cuts])
         ends = np.concatenate([cuts, [len(ranks)]])
         return {int(ranks[a]): (int(a), int(b)) for a, b in zip(starts, ends, strict=True)}
+
+    @cached_property
+    def overrun(self) -> frozenset[int]:
+        """Ranks whose oldest unfinished operation may have been overwritten."""
+        return overrun_ranks(self.trace, self.front)
 
     @cached_property
     def pairs_of_rank(self) -> dict[int, Ints]:

@@ -105,6 +105,8 @@ def _shown_place(context: Context, cause: Cause) -> Place | None:
 
     def rank_of(place: Place) -> tuple[int, bool, int, int]:
         due = len(culprits.intersection(place.targets))
+        if cause.verdict is Verdict.P2P_UNMATCHED and not place.p2p:
+            due = -1
         return (-due, place.p2p, place.began_ns or 1 << 62, -len(place.waiters))
 
     return min(places, key=rank_of)

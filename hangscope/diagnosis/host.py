@@ -10,6 +10,7 @@ from enum import Enum
 from hangscope.trace.model import Claim, RankFacts, Stack, Trace
 
 _SIGKILL, _SIGTERM, _SIGABRT, _SIGINT, _SIGHUP = 9, 15, 6, 2, 1
+_UNSEEN = "a signal nobody saw"
 _TOGETHER_NS = 5_000_000_000
 _TWIN_NS = 2_000_000_000
 
@@ -212,11 +213,13 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
         elif exit_ is not None and exit_.signal is not None:
             ways.add(_signal_name(exit_.signal))
         elif exit_ is None or exit_.kind == "unknown":
-            ways.add("a signal nobody saw")
+            ways.add(_UNSEEN)
         else:
             return None
         times.append(host.end_ns)
     known = [t for t in times if t]
+    if len(ways) > 1:
+        ways.discard(_UNSEEN)  # one that nobody saw may be the same as the others
     if len(ways) != 1 or (known and max(known) - min(known) > _TOGETHER_NS):
         return None
     return ways.pop()

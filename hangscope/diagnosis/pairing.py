@@ -30,7 +30,8 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
     there, halves are paired from the newest end, because the older ones finished in pairs.
     """
     records = trace.records
-    rows = np.flatnonzero(front.p2p)
+    batch = (records["flags"] & int(Flag.COALESCED_BATCH)) != 0
+    rows = np.flatnonzero(front.p2p & ~batch)  # a batch's own row names no partner
     if not len(rows):
         return []
     sends = np.array([_is_send(s.op) for s in trace.signatures] or [False], bool)

@@ -112,6 +112,23 @@ def hidden_ranks(trace: Trace) -> frozenset[int]:
     )
 
 
+def overrun_ranks(trace: Trace, front: Frontiers) -> frozenset[int]:
+    """Ranks whose oldest record left is unfinished: what they wait for may be overwritten."""
+    ranks = trace.records["rank"]
+    if not len(ranks):
+        return frozenset()
+    first = np.concatenate([[0], np.flatnonzero(np.diff(ranks)) + 1])
+    open_first = front.unfinished[first]
+    return frozenset(
+        rank
+        for rank, unfinished in zip(ranks[first].tolist(), open_first.tolist(), strict=True)
+        if unfinished
+        and rank in trace.ranks
+        and trace.ranks[rank].oldest_record_id > 1
+        and not trace.ranks[rank].only_active
+    )
+
+
 def recorded_ranks(trace: Trace) -> frozenset[int]:
     """Ranks that left a record of their operations, even an empty one (a log is none)."""
     recorded = {
@@ -151,8 +168,11 @@ class Builder:
         self._find_oldest(halves)
         for group, pairs in self.front.of_group().items():
             self._group(group, pairs)
+        incomplete = {self._batch_of(h) for h in halves if not h.matched} - {NONE}
         for half in halves:
-            self._half(half)
+            # A batch waits for those of its halves that have no partner; the others are served.
+            if not half.matched or self._batch_of(half) not in incomplete:
+                self._half(half)
         self._phases()
         places_of: dict[int, list[int]] = defaultdict(list)
         for index, place in enumerate(self.places):
@@ -328,6 +348,9 @@ class Builder:
         if not place.unknown:
             place.waiters = first_here
 
+    def _batch_of(self, half: Half) -> int:
+        return int(self.front.batch_row[half.row])
+
     def _half(self, half: Half) -> None:
         records = self.trace.records
         seq = int(records["p2p_seq"][half.row])
@@ -341,7 +364,7 @@ class Builder:
             p2p=True,
             half=half,
             began_ns=int(records["created_ns"][half.row]),
-            weak=half.is_send,
+            weak=half.is_send and self._batch_of(half) == NONE,
         )
         if half.peer == NONE:
             group = self.trace.groups[half.group]

@@ -1,0 +1,203 @@
+"""What a healthy member would have done: sibling groups and a rank's own past.
+
+Where two ranks wait for each other the graph alone cannot say who is wrong. Groups of the same
+kind (the other tensor groups, the same pipeline stage elsewhere) run the same program, and a
+training loop repeats itself: who left the pattern is the likelier culprit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+
+from hangscope.diagnosis.agreement import family
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.mismatch import Mismatch
+
+_MAX_SIBLINGS = 16
+_WINDOW = 64
+"""How many of the newest operations are searched for something never seen before."""
+
+Step = tuple[object, ...]
+
+
+def siblings(context: Context, group: int) -> list[int]:
+    """Groups with the same description and size but no rank in common, a few of them."""
+    groups = context.trace.groups
+    mine = groups[group]
+    if not mine.desc or mine.desc in ("default_pg", "undefined") or len(mine.ranks) < 2:
+        return []
+    members = set(mine.ranks)
+    found = [
+        i
+        for i, other in enumerate(groups)
+        if i != group
+        and other.desc == mine.desc
+        and len(other.ranks) == len(mine.ranks)
+        and members.isdisjoint(other.ranks)
+    ]
+    return found[:_MAX_SIBLINGS]
+
+
+def deviants(context: Context, ranks: Iterable[int], groups: Iterable[int]) -> tuple[int, ...]:
+    """Those of ``ranks`` that left the pattern, where not all of them did; else none."""
+    suspects = sorted(set(ranks))
+    found = [r for r in suspects if _unlike_siblings(context, r, groups)]
+    if 0 < len(found) < len(suspects):
+        return tuple(found)
+    # Something new is weak evidence: it counts only where a single rank did it.
+    found = [r for r in suspects if _unlike_before(context, r)]
+    return tuple(found) if len(found) == 1 < len(suspects) else ()
+
+
+def _unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
+    """Whether the rank's sends and receives differ from those of its counterparts elsewhere."""
+    votes: Counter[bool] = Counter()
+    for group in groups:
+        ranks = context.trace.groups[group].ranks
+        if rank not in ranks:
+            continue
+        position = ranks.index(rank)
+        mine = _pairs(context, rank, group)
+        if not mine:
+            continue
+        for other in siblings(context, group):
+            counterpart = context.trace.groups[other].ranks[position]
+            theirs = _pairs(context, counterpart, other)
+            common = mine.keys() & theirs.keys()
+            if common:
+                votes[any(mine[k] != theirs[k] for k in common)] += 1
+    return votes[True] > votes[False]
+
+
+def _pairs(context: Context, rank: int, group: int) -> dict[int, tuple[tuple[str, int], ...]]:
+    """Per point-to-point number the halves issued under it, with the partner's place."""
+    low, high = context.bounds.get(rank, (0, 0))
+    records = context.trace.records[low:high]
+    rows = np.flatnonzero((records["group"] == group) & (records["peer"] >= 0))
+    ranks = context.trace.groups[group].ranks
+    place = {r: i for i, r in enumerate(ranks)}
+    result: dict[int, tuple[tuple[str, int], ...]] = {}
+    for row in rows.tolist():
+        record = records[row]
+        op = context.trace.signatures[int(record["signature"])].op
+        seq = int(record["p2p_seq"])
+        half = (op, place.get(int(record["peer"]), -1))
+        result[seq] = (*result.get(seq, ()), half)
+    return result
+
+
+def _unlike_before(context: Context, rank: int) -> bool:
+    """Whether one of the newest steps from operation to operation never occurred before."""
+    steps = _steps(context, rank)
+    if len(steps) < 8:
+        return False
+    start = max(len(steps) - _WINDOW, len(steps) // 2)
+    seen = set(steps[:start])
+    for step in steps[start:]:
+        if step not in seen:
+            return True
+        seen.add(step)
+    return False
+
+
+def _steps(context: Context, rank: int) -> list[Step]:
+    """Pairs of consecutive operations, up to the oldest unfinished one."""
+    low, high = context.bounds.get(rank, (0, 0))
+    records = context.trace.records[low:high]
+    open_rows = np.flatnonzero(context.front.unfinished[low:high])
+    end = int(open_rows[0]) + 1 if len(open_rows) else len(records)
+    part = records[max(0, end - 4096) : end]
+    ops = [family(s.op) for s in context.trace.signatures]
+    keys = list(
+        zip(
+            part["group"].tolist(),
+            (ops[s] for s in part["signature"].tolist()),
+            part["peer"].tolist(),
+            strict=True,
+        )
+    )
+    return [(*a, *b) for a, b in pairwise(keys)]
+
+
+def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
+    """The part of an evenly divided mismatch that sibling groups and the past speak against."""
+    votes: Counter[int] = Counter()
+    records, front = context.trace.records, context.front
+    ops = [family(s.op) for s in context.trace.signatures]
+    mine = [
+        (ops[int(records["signature"][p.row])], int(records["signature"][p.row]))
+        for p in mismatch.parts
+    ]
+    for other in siblings(context, mismatch.group):
+        if not _same_past(context, mismatch, other):
+            continue
+        here = np.flatnonzero(
+            (records["group"] == other)
+            & (records["collective_seq"] == mismatch.seq)
+            & front.collective
+        )
+        kinds = {int(s) for s in records["signature"][here]}
+        for index, (op, signature) in enumerate(mine):
+            if mismatch.aspect == "op":
+                votes[index] += op in {ops[k] for k in kinds}
+            else:
+                votes[index] += signature in kinds
+    if votes:
+        best = max(votes.values())
+        winners = [i for i in range(len(mine)) if votes[i] == best]
+        if best and len(winners) == 1:
+            return tuple(
+                sorted(r for i, p in enumerate(mismatch.parts) if i != winners[0] for r in p.ranks)
+            )
+    ranks = [r for p in mismatch.parts for r in p.ranks]
+    return (
+        tuple(r for r in ranks if _novel_at(context, r, mismatch))
+        if _one_side(context, mismatch)
+        else ()
+    )
+
+
+def _same_past(context: Context, mismatch: Mismatch, other: int) -> bool:
+    """Whether a sibling group issued the same just before: another stage runs another program."""
+    mine = _before(context, mismatch.group, mismatch.seq)
+    theirs = _before(context, other, mismatch.seq)
+    common = mine.keys() & theirs.keys()
+    return len(common) >= 4 and all(mine[k] == theirs[k] for k in common)
+
+
+def _before(context: Context, group: int, seq: int) -> dict[int, int]:
+    """Signature per sequence number shortly before ``seq``."""
+    records = context.trace.records
+    rows = np.flatnonzero(
+        (records["group"] == group)
+        & (records["collective_seq"] < seq)
+        & (records["collective_seq"] >= seq - 24)
+        & context.front.collective
+    )
+    pairs = zip(records["collective_seq"][rows], records["signature"][rows], strict=True)
+    return {int(s): int(signature) for s, signature in pairs}
+
+
+def _one_side(context: Context, mismatch: Mismatch) -> bool:
+    """Whether exactly one part did something new at the place."""
+    new = [all(_novel_at(context, r, mismatch) for r in p.ranks) for p in mismatch.parts]
+    old = [not any(_novel_at(context, r, mismatch) for r in p.ranks) for p in mismatch.parts]
+    return sum(new) == 1 and sum(old) == len(new) - 1
+
+
+def _novel_at(context: Context, rank: int, mismatch: Mismatch) -> bool:
+    """Whether the rank had never issued, in this group, this operation after that one."""
+    low, high = context.bounds.get(rank, (0, 0))
+    records = context.trace.records[low:high]
+    rows = np.flatnonzero((records["group"] == mismatch.group) & context.front.collective[low:high])
+    seqs = records["collective_seq"][rows]
+    here = np.flatnonzero(seqs == mismatch.seq)
+    if not len(here) or here[0] < 4:
+        return False
+    signatures = records["signature"][rows[: here[0] + 1]].tolist()
+    step = (signatures[-2], signatures[-1])
+    return step not in set(pairwise(signatures[:-1]))

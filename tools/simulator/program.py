@@ -1,0 +1,366 @@
+"""What a virtual job executes: groups, operations and one program per rank."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class SimGroup:
+    """A process group; ``ranks`` are global, in group order."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One line of a program.
+
+    ``kind``: ``coll``, ``send``, ``recv``, ``batch`` (sends and receives issued as one), ``work``
+    (host time), ``wait`` (the host waits for all it has issued), ``stop`` (never returns), ``end``
+    (the process ends here).
+    """
+
+    kind: str
+    group: int = -1
+    name: str = ""
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    output_sizes: tuple[tuple[int, ...], ...] = ()
+    dtype: str = "Float"
+    reduce_op: str | None = None
+    root: int = -1
+    peer: int = -1
+    is_async: bool = False
+    legs: tuple[Op, ...] = ()
+    seconds: float = 0.0
+    site: tuple[str, str, int] = ("step", "/srv/job/train.py", 10)
+    step: int = 0
+
+
+@dataclass
+class Job:
+    """A whole virtual job before it runs."""
+
+    world: int
+    groups: list[SimGroup]
+    programs: list[list[Op]]
+    shape: str
+    blocking: bool
+    """The host waits for every synchronous operation (Gloo) instead of running ahead (NCCL)."""
+    faults: dict[str, object] = field(default_factory=dict)
+
+
+class Writer:
+    """Writes programs: every call adds one line to each member's program."""
+
+    def __init__(self, world: int, rng: random.Random) -> None:
+        self.world = world
+        self.rng = rng
+        self.groups = [SimGroup("0", "default_pg", tuple(range(world)))]
+        self.programs: list[list[Op]] = [[] for _ in range(world)]
+        self.step = 0
+
+    def group(self, desc: str, ranks: list[int]) -> int:
+        self.groups.append(SimGroup(str(len(self.groups)), desc, tuple(sorted(ranks))))
+        return len(self.groups) - 1
+
+    def add(self, rank: int, op: Op) -> None:
+        self.programs[rank].append(replace(op, step=self.step))
+
+    def work(self, ranks: list[int] | range, seconds: float, function: str, line: int) -> None:
+        for rank in ranks:
+            self.add(
+                rank,
+                Op(
+                    "work",
+                    seconds=seconds * self.rng.uniform(0.8, 1.2),
+                    site=(function, "/srv/job/data.py", line),
+                ),
+            )
+
+    def wait(self, ranks: list[int] | range) -> None:
+        for rank in ranks:
+            self.add(rank, Op("wait"))
+
+    def coll(
+        self,
+        group: int,
+        name: str,
+        size: int,
+        function: str,
+        line: int,
+        *,
+        dtype: str = "Float",
+        is_async: bool = False,
+        root: int = -1,
+        uneven: bool = False,
+        reduce_op: str | None = None,
+        members: list[int] | None = None,
+    ) -> None:
+        """One collective on every member; sizes follow what the operation asks for."""
+        ranks = self.groups[group].ranks
+        count = len(ranks)
+        for rank in members if members is not None else ranks:
+            sizes_in: tuple[tuple[int, ...], ...] = ((size,),)
+            sizes_out = sizes_in
+            if name == "_all_gather_base":
+                sizes_out = ((size * count,),)
+            elif name == "_reduce_scatter_base":
+                sizes_in = ((size * count,),)
+            elif name == "all_gather":
+                sizes_out = ((size,),) * count
+            elif name == "gather":
+                sizes_out = ((size,),) * count if rank == root else ()
+            elif name == "scatter":
+                sizes_in = ((size,),) * count if rank == root else ()
+            elif name == "barrier":
+                sizes_in = sizes_out = ((1,),)
+            elif name == "all_to_all" and uneven:
+                # Everybody sends `size`; what arrives differs, with the same total.
+                shift = ranks.index(rank) % 2
+                if count % 2 == 0:
+                    sizes_out = ((size + (7 if shift else -7),),)
+            reduction = reduce_op or (
+                "SUM" if name in ("all_reduce", "reduce", "_reduce_scatter_base") else None
+            )
+            self.add(
+                rank,
+                Op(
+                    "coll", group, name, sizes_in, sizes_out, dtype, reduction, root,
+                    is_async=is_async, site=(function, "/srv/job/train.py", line),
+                ),
+            )  # fmt: skip
+
+    def send(self, group: int, src: int, dst: int, size: int, line: int, *, is_async: bool) -> None:
+        self.add(src, self.half("send", group, dst, size, line, is_async=is_async))
+
+    def recv(self, group: int, src: int, dst: int, size: int, line: int) -> None:
+        self.add(dst, self.half("recv", group, src, size, line))
+
+    @staticmethod
+    def half(
+        kind: str, group: int, peer: int, size: int, line: int, *, is_async: bool = False
+    ) -> Op:
+        return Op(
+            kind, group, kind, ((size,),), ((size,),), "BFloat16", peer=peer, is_async=is_async,
+            site=(f"{kind}_forward", "/srv/job/pipeline.py", line),
+        )  # fmt: skip
+
+    def batch(self, rank: int, group: int, legs: list[Op]) -> None:
+        self.add(
+            rank,
+            Op(
+                "batch", group, "coalesced", legs=tuple(legs), dtype="BFloat16",
+                site=("exchange", "/srv/job/pipeline.py", 77),
+            ),
+        )  # fmt: skip
+
+    def job(self, shape: str, blocking: bool) -> Job:
+        return Job(self.world, self.groups, self.programs, shape, blocking)
+
+
+def _ddp(w: Writer, steps: int) -> None:
+    everybody = range(w.world)
+    extra = w.group("metrics", list(everybody))
+    for step in range(steps):
+        w.step = step
+        w.work(everybody, 0.02, "load_batch", 41)
+        if step == 0:
+            w.coll(0, "broadcast", 512, "sync_buffers", 30, root=0)
+        for bucket in range(3):
+            w.work(everybody, 0.004, "backward", 60)
+            w.coll(0, "all_reduce", 1000 + 500 * bucket, "backward", 61, is_async=True)
+        w.wait(everybody)
+        if step % 2:
+            w.coll(extra, "all_reduce", 1, "log_metrics", 71)
+            if step % 4 == 1:
+                w.coll(extra, "gather", 5, "log_metrics", 72, root=0)
+        if step % 5 == 4:
+            w.coll(0, "barrier", 1, "checkpoint", 80)
+
+
+def _fsdp(w: Writer, steps: int) -> None:
+    everybody = range(w.world)
+    for step in range(steps):
+        w.step = step
+        w.work(everybody, 0.02, "load_batch", 41)
+        for layer in range(3):
+            w.coll(0, "_all_gather_base", 100 + layer, "forward", 50, dtype="BFloat16")
+            w.work(everybody, 0.003, "forward", 51)
+        for layer in reversed(range(3)):
+            w.coll(0, "_all_gather_base", 100 + layer, "backward", 55, dtype="BFloat16")
+            w.coll(0, "_reduce_scatter_base", 100 + layer, "backward", 56, dtype="Float")
+        w.coll(0, "all_reduce", 1, "clip_grad_norm", 64)
+        if step % 3 == 2:
+            w.wait(everybody)
+
+
+def _hsdp(w: Writer, steps: int) -> None:
+    shard = 4 if w.world % 4 == 0 else 2
+    shards = [w.group("mesh_shard", list(range(i, i + shard))) for i in range(0, w.world, shard)]
+    replicas = [w.group("mesh_replicate", list(range(i, w.world, shard))) for i in range(shard)]
+    everybody = range(w.world)
+    for step in range(steps):
+        w.step = step
+        w.work(everybody, 0.02, "load_batch", 41)
+        for layer in range(2):
+            for g in shards:
+                w.coll(g, "_all_gather_base", 64 + layer, "forward", 50)
+        for layer in range(2):
+            for g in shards:
+                w.coll(g, "_reduce_scatter_base", 64 + layer, "backward", 56)
+            for g in replicas:
+                w.coll(g, "all_reduce", 64 + layer, "backward", 57, is_async=True)
+        w.wait(everybody)
+        w.coll(0, "all_reduce", 1, "clip_grad_norm", 64)
+
+
+def _tp_dp(w: Writer, steps: int) -> None:
+    tensor = 4 if w.world % 8 == 0 else 2
+    tps = [
+        w.group("TENSOR_MODEL_PARALLEL_GROUP", list(range(i, i + tensor)))
+        for i in range(0, w.world, tensor)
+    ]
+    dps = [w.group("DATA_PARALLEL_GROUP", list(range(i, w.world, tensor))) for i in range(tensor)]
+    everybody = range(w.world)
+    for step in range(steps):
+        w.step = step
+        w.work(everybody, 0.02, "load_batch", 41)
+        for g in tps:
+            w.coll(g, "broadcast", 32, "broadcast_data", 44, root=w.groups[g].ranks[0])
+        for _ in range(2):
+            w.work(everybody, 0.003, "forward", 51)
+            for g in tps:
+                w.coll(g, "all_reduce", 256, "forward", 52)
+        for _ in range(2):
+            for g in tps:
+                w.coll(g, "all_reduce", 256, "backward", 56)
+            for g in dps:
+                w.coll(g, "all_reduce", 128, "backward", 58, is_async=True)
+        w.wait(everybody)
+
+
+def _tp_pp_dp(w: Writer, steps: int) -> None:
+    """Tensor 2 x pipeline (2 or 4) x data, one-forward-one-backward."""
+    tensor = 2
+    stages = 4 if w.world >= 16 else 2
+    data = w.world // (tensor * stages)
+
+    def rank(t: int, d: int, p: int) -> int:
+        return p * tensor * data + d * tensor + t
+
+    tps = {
+        (d, p): w.group("TENSOR_MODEL_PARALLEL_GROUP", [rank(t, d, p) for t in range(tensor)])
+        for d in range(data)
+        for p in range(stages)
+    }
+    pps = {
+        (t, d): w.group("PIPELINE_MODEL_PARALLEL_GROUP", [rank(t, d, p) for p in range(stages)])
+        for t in range(tensor)
+        for d in range(data)
+    }
+    dps = {
+        (t, p): w.group("DATA_PARALLEL_GROUP", [rank(t, d, p) for d in range(data)])
+        for t in range(tensor)
+        for p in range(stages)
+    }
+    micro = stages + 1
+    for step in range(steps):
+        w.step = step
+        for p in range(stages):
+            warm = min(stages - p - 1, micro)
+            schedule = ["F"] * warm
+            for _ in range(micro - warm):
+                schedule += ["F", "B"]
+            schedule += ["B"] * warm
+            for t in range(tensor):
+                for d in range(data):
+                    me = rank(t, d, p)
+                    g = pps[t, d]
+                    for what in schedule:
+                        if what == "F":
+                            if p == 0:
+                                w.work([me], 0.004, "load_batch", 41)
+                            else:
+                                w.recv(g, rank(t, d, p - 1), me, 64, 20)
+                            w.coll(tps[d, p], "all_reduce", 256, "forward", 52, members=[me])
+                            if p < stages - 1:
+                                w.send(g, me, rank(t, d, p + 1), 64, 22, is_async=True)
+                        else:
+                            if p < stages - 1:
+                                w.recv(g, rank(t, d, p + 1), me, 64, 24)
+                            w.coll(tps[d, p], "all_reduce", 300, "backward", 56, members=[me])
+                            if p > 0:
+                                w.send(g, me, rank(t, d, p - 1), 64, 26, is_async=True)
+                    if data > 1:
+                        w.coll(dps[t, p], "all_reduce", 900, "reduce_grads", 60, members=[me])
+        if step % 2:
+            w.coll(0, "all_reduce", 1, "clip_grad_norm", 64)
+        w.wait(range(w.world))
+
+
+def _moe(w: Writer, steps: int) -> None:
+    experts = 4 if w.world % 4 == 0 else 2
+    eps = [
+        w.group("EXPERT_MODEL_PARALLEL_GROUP", list(range(i, i + experts)))
+        for i in range(0, w.world, experts)
+    ]
+    dps = [w.group("DATA_PARALLEL_GROUP", list(range(i, w.world, experts))) for i in range(experts)]
+    everybody = range(w.world)
+    for step in range(steps):
+        w.step = step
+        w.work(everybody, 0.02, "load_batch", 41)
+        for _ in range(2):
+            for g in eps:
+                w.coll(g, "all_to_all", 400, "dispatch", 47, uneven=True)
+                w.coll(g, "all_to_all", 400, "combine", 48, uneven=True)
+        for g in dps:
+            w.coll(g, "all_reduce", 128, "backward", 58, is_async=True)
+        w.wait(everybody)
+        if step % 3 == 2:
+            w.coll(0, "all_gather", 6, "log_metrics", 72)
+
+
+def _context(w: Writer, steps: int) -> None:
+    """Ring attention: batched exchanges with both neighbours, then data parallel."""
+    ring = 4 if w.world % 4 == 0 else 2
+    cps = [
+        w.group("CONTEXT_PARALLEL_GROUP", list(range(i, i + ring))) for i in range(0, w.world, ring)
+    ]
+    everybody = range(w.world)
+    for step in range(steps):
+        w.step = step
+        w.work(everybody, 0.02, "load_batch", 41)
+        for _ in range(2):
+            for g in cps:
+                ranks = w.groups[g].ranks
+                for i, me in enumerate(ranks):
+                    right, left = ranks[(i + 1) % ring], ranks[(i - 1) % ring]
+                    w.batch(
+                        me,
+                        g,
+                        [w.half("send", g, right, 50, 77), w.half("recv", g, left, 50, 77)],
+                    )
+        w.coll(0, "all_reduce", 800, "backward", 58, is_async=True)
+        w.wait(everybody)
+
+
+SHAPES = {
+    "ddp": _ddp,
+    "fsdp": _fsdp,
+    "hybrid-shard": _hsdp,
+    "tensor x data": _tp_dp,
+    "tensor x pipeline x data": _tp_pp_dp,
+    "experts": _moe,
+    "context": _context,
+}
+
+
+def write(shape: str, world: int, steps: int, blocking: bool, rng: random.Random) -> Job:
+    """The healthy programs of one job."""
+    writer = Writer(world, rng)
+    SHAPES[shape](writer, steps)
+    return writer.job(shape, blocking)

@@ -1,0 +1,169 @@
+"""How exact the blame is, for HangScope and for ``torchfrtrace`` on the same files.
+
+A case is *exact* when verdict and culprits are those of the truth. Where the dumps look the same
+with the roles swapped, an answer marked ambiguous that holds the truth is right too, and where the
+truth left no dump at all so is one that names nobody. Naming anybody who is innocent is *wrong*;
+doing so as ``certain`` is counted apart, because that is what must never happen.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis
+from hangscope.trace.load import load_trace
+from tools.simulator import stock
+from tools.simulator.dialects import DIALECTS, Dialect, ring_trace, write
+from tools.simulator.faults import FAULTS, NEEDS_HOST, Case, UnsuitableError, draw
+
+EXACT, UNDECIDED, WRONG, CRASH = "exact", "undecided", "wrong", "crash"
+
+
+@dataclass
+class Tally:
+    """Counts of outcomes."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    innocents: int = 0
+    certain_wrong: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def share(self, outcome: str) -> float:
+        return self.counts[outcome] / self.total if self.total else 0.0
+
+
+@dataclass
+class Outcome:
+    """One case in one dialect."""
+
+    case: Case
+    dialect: str
+    mine: str
+    detail: str
+    innocents: int
+    certain_wrong: bool
+    stock: str | None = None
+    stock_detail: str = ""
+    seconds: float = 0.0
+
+
+def judge(case: Case, dialect: Dialect, found: Diagnosis) -> tuple[str, int, bool]:
+    """(outcome, innocents named, named as certain) of one diagnosis."""
+    truth = expected(case, dialect)
+    named = set(found.culprits)
+    verdict = found.verdict.value
+    innocents = len(named - truth.culprits - truth.ambiguous_with)
+    certain = found.confidence is Confidence.CERTAIN and bool(named - truth.culprits)
+    others = {r for f in found.findings[1:] for r in f.culprits} - truth.culprits
+    others -= truth.ambiguous_with
+    sure = {
+        r for f in found.findings if f.confidence is Confidence.CERTAIN for r in f.culprits
+    } - truth.culprits
+    certain = certain or bool(sure)
+    if verdict in truth.verdicts and named == truth.culprits and not others:
+        return EXACT, 0, certain
+    if (
+        truth.ambiguous_with
+        and found.confidence is Confidence.AMBIGUOUS
+        and truth.culprits <= named <= truth.ambiguous_with | truth.culprits
+    ):
+        return EXACT, 0, certain
+    if not named and verdict in ("inconclusive", "quiescent") and not truth.verdicts & {"healthy"}:
+        return UNDECIDED, 0, certain
+    if found.confidence is Confidence.AMBIGUOUS and truth.culprits and truth.culprits <= named:
+        return UNDECIDED, 0, certain
+    return WRONG, innocents + len(others), certain
+
+
+def expected(case: Case, dialect: Dialect):  # type: ignore[no-untyped-def]
+    """The truth as far as the dialect can hold it."""
+    from dataclasses import replace
+
+    truth = case.truth
+    if not dialect.hosts and truth.fault in ("crash", "clean exit"):
+        # Without anybody watching the process, a dead rank is one that left no dump.
+        return replace(truth, verdicts=frozenset({"rank_lost"}))
+    if dialect.hosts and truth.fault == "dump lost":
+        return truth
+    return truth
+
+
+def run(
+    cases: int,
+    seed: int,
+    *,
+    with_stock: bool,
+    dialects: list[str] | None = None,
+    faults: list[str] | None = None,
+) -> Iterator[Outcome]:
+    """Draw, write, analyze and judge ``cases`` cases, dialects and faults in turn."""
+    names = dialects or list(DIALECTS)
+    kinds = faults or list(FAULTS)
+    number = 0
+    folder = Path(tempfile.mkdtemp(prefix="hangscope-simulator-"))
+    try:
+        done = 0
+        while done < cases:
+            number += 1
+            fault = kinds[number % len(kinds)]
+            dialect = DIALECTS[names[(number // len(kinds) + number) % len(names)]]
+            if (
+                fault in NEEDS_HOST
+                and not dialect.hosts
+                and fault not in ("crashed", "clean_exit", "moving")
+            ):
+                dialect = DIALECTS["ring"]
+            try:
+                case = draw(number, seed, fault)
+            except UnsuitableError:
+                continue
+            done += 1
+            yield one(case, dialect, folder / str(number), with_stock)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def one(case: Case, dialect: Dialect, folder: Path, with_stock: bool) -> Outcome:
+    """Write and analyze one case."""
+    stock_outcome, stock_detail = None, ""
+    started = 0.0
+    try:
+        if dialect.name == "ring":
+            trace = ring_trace(case)
+        else:
+            write(case, dialect, folder)
+            trace = load_trace([folder])
+        started = time.perf_counter()
+        found = diagnose(trace)
+        seconds = time.perf_counter() - started
+        outcome, innocents, certain = judge(case, dialect, found)
+        detail = f"{found.verdict.value} {found.culprits} {found.confidence.value}: {found.summary}"
+    except Exception:
+        outcome, innocents, certain, seconds = CRASH, 0, False, 0.0
+        detail = traceback.format_exc()
+    if with_stock and dialect.name != "ring" and not dialect.json:
+        stock_outcome, stock_detail = stock.judge(folder, case, expected(case, dialect))
+    if folder.exists():
+        shutil.rmtree(folder)
+    return Outcome(
+        case,
+        dialect.name,
+        outcome,
+        detail,
+        innocents,
+        certain,
+        stock_outcome,
+        stock_detail,
+        seconds,
+    )
