@@ -26,8 +26,8 @@ _FINGERPRINT = re.compile(
 )
 _MISMATCH = re.compile(
     r"Detected mismatch between collectives on ranks\.\s*Rank (?P<a>\d+) is running "
-    r"(?:inconsistent )?collective:\s*(?P<fa>CollectiveFingerPrint\(.*?\)\)?)"
-    r"(?:,\s*but Rank (?P<b>\d+) is running collective:\s*(?P<fb>CollectiveFingerPrint\(.*))?",
+    r"(?:inconsistent )?collective:\s*(?P<fa>CollectiveFingerPrint\((?:(?!but Rank).)*)"
+    r"(?:but Rank (?P<b>\d+) is running collective:\s*(?P<fb>CollectiveFingerPrint\(.*))?",
     re.S,
 )
 _NCCL_MISMATCH = re.compile(

@@ -31,7 +31,8 @@ _DEVICE = re.compile(
 _NCCL = re.compile(
     r"NCCL error.{0,80}?(?:remote process exited|unhandled (?:system|cuda) error|internal error)|"
     r"ncclRemoteError|ncclSystemError|NET/IB : Got completion .* with error|"
-    r"socketProgress(?:Opt)?: Connection closed by remote peer|failed : (?:Broken pipe|Connection reset)"
+    r"socketProgress(?:Opt)?: Connection closed by remote peer|"
+    r"failed : (?:Broken pipe|Connection reset)"
 )
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d{1,3}), (?:pid='?(\d+)'?)?")
 _OOM_KILL = re.compile(

@@ -9,7 +9,6 @@ from hangscope.trace.log_lines import LogLine
 
 _CLIENTS = re.compile(r"waiting for clients\. (\d+)/(\d+) clients joined")
 _STORE_BARRIER = re.compile(
-    r"(?P<final>Timed out initializing process group in store based barrier)?.*?"
     r"rank:? ?(?P<rank>\d+), for key: \S*store_based_barrier_key\S*\s*\(world_size=(?P<world>\d+), "
     r"(?:worker_count|num_workers_joined)=(?P<joined>\d+)"
 )
@@ -218,7 +217,7 @@ def _store_barrier(line: LogLine, at_ns: int, evidence: Evidence, found: re.Matc
     rank, world, joined = (int(found.group(n)[:7]) for n in ("rank", "world", "joined"))
     evidence.world_size = evidence.world_size or world
     evidence.of(rank)
-    if not found.group("final"):
+    if "Timed out initializing" not in line.text:
         return True
     accused = (1 - rank,) if world == 2 and joined < 2 and rank in (0, 1) else ()
     evidence.claim(

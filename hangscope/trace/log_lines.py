@@ -28,7 +28,7 @@ _TELLING = (
     b"oom", b"OOM", b"core dumped", b"Segmentation", b"Aborted", b"erminat", b"clients joined",
     b"endezvous", b"store based", b"[hangscope]", b"ncclUniqueId", b"xception", b"exit code",
     b"return code", b"parameters", b"params", b"attempts left", b"connected to",
-    b"world_size", b"WORLD_SIZE",
+    b"world_size", b"WORLD_SIZE", b"enforce fail", b"did not receive", b"ready only once",
 )  # fmt: skip
 
 
@@ -70,7 +70,8 @@ _DATE = re.compile(r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[
 _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("quote", re.compile(r"(?:> ?)+")),
     ("box", re.compile(r"[│┃║|] ")),
-    ("role", re.compile(r"\[(?:default|worker|[A-Za-z_]\w{0,20}?)(?P<local>\d{1,4})\]:\s?")),
+    ("role", re.compile(r"\[(?!rank)[A-Za-z_]\w{0,20}?(?P<local>\d{1,4})\]:\s?")),
+    ("template", re.compile(r"\[(?P<rank>\d{1,6})\]:\s?(?!\[rank)")),
     ("torchx", re.compile(r"\[?[A-Za-z_]\w*?(?P<node>\d+)\|(?P<local>\d+)\]?:\s?")),
     ("torchx2", re.compile(r"[A-Za-z_]\w*/(?P<rank>\d{1,6}) (?=\S)")),
     ("mpi", re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:err|out)>:\s?")),
@@ -230,6 +231,7 @@ _OPEN_STATUS = re.compile(
 )
 _OPEN_LABEL = re.compile(r"\[(?:Rank ?\d*|PG ?[^\]\[]{0,80}|rank\d*)$")
 _MAX_JOIN = 8
+_LONGEST_PREFIX = 120
 
 
 def _joined(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
@@ -264,14 +266,11 @@ def _is_open(text: str) -> bool:
 def _split_glue(text: str) -> list[str]:
     """Two c10 messages on one physical line, or one behind a progress bar."""
     starts = [m.start() for m in _C10.finditer(text)]
-    if len(starts) <= 1 and (not starts or starts[0] < 120):
+    if len(starts) <= 1 and (not starts or starts[0] < _LONGEST_PREFIX):
         return [text]
-    edges = [0, *[s for s in starts if s > 0], len(text)]
-    if len(starts) == 1:
-        return [text[: starts[0]], text[starts[0] :]]
-    # The prefix in front of the first message belongs to it.
-    if starts[0] < 120:
-        edges.remove(starts[0]) if starts[0] in edges else None
+    # A short prefix in front of the first message belongs to it; a long one is another message.
+    inner = starts[1:] if starts[0] < _LONGEST_PREFIX else starts
+    edges = [0, *inner, len(text)]
     return [text[a:b] for a, b in pairwise(edges) if text[a:b].strip()]
 
 

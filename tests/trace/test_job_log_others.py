@@ -1,0 +1,446 @@
+"""Desync reports, fingerprints, Gloo, reducer, rendezvous, launchers and deaths."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from hangscope.trace.from_job_log import read_job_log
+from hangscope.trace.load import load_trace
+from hangscope.trace.model import State
+
+from .logs import claims, counters, overdue, timeout, trace_of
+
+DESYNC = """\
+[rank1]:[E ProcessGroupNCCL.cpp:1] Rank 1
+\t - [1] Timeout at collective: ALLREDUCE, #21
+\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
+\t   - [0, 1] joined but didn't finish collective #21 (count from 1)
+\t     [2] finished collective #20, but didn't join collective #21 (count from 1)
+\t - Snapshot of ranks' latest states:
+\t   #20 finished ranks:
+\t     [2] finished BROADCAST
+\t   #21 started ranks:
+\t     [0, 1] started ALLREDUCE
+"""
+
+
+def test_a_desync_report_names_and_counts() -> None:
+    trace = trace_of(DESYNC)
+    (claim,) = [c for c in claims(trace, "desync_report") if c.accused]
+    assert claim.accused == (2,)
+    assert claim.seq == 21
+    assert counters(trace)[2, "0"] == (20, 20)
+    assert counters(trace)[0, "0"] == (21, 20)
+    assert overdue(trace) == [
+        (0, "0", "all_reduce", 21),
+        (1, "0", "all_reduce", 21),
+        (2, "0", "broadcast", 20),
+    ]
+    assert trace.records["state"].tolist() == [State.STARTED, State.STARTED, State.COMPLETED]
+
+
+def test_ranks_that_never_joined_anything() -> None:
+    trace = trace_of(
+        "\t - To our best knowledge, ranks [3, 5] are the lagging ranks that caused this timeout. "
+        "They never joined any collectives\n"
+    )
+    assert claims(trace, "desync_report")[0].accused == (3, 5)
+    assert counters(trace)[5, "0"] == (0, 0)
+
+
+FP = (
+    "CollectiveFingerPrint(SequenceNumber={seq}, OpType={op}, TensorShape=[{shape}], "
+    "TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cpu, "
+    "layout=Strided (default), requires_grad=false (default), pinned_memory=false (default), "
+    "memory_format=(nullopt)))"
+)
+
+
+def test_fingerprints_become_what_each_side_issued() -> None:
+    a, b = FP.format(seq=7, op="ALLREDUCE", shape="4"), FP.format(seq=7, op="ALLREDUCE", shape="5")
+    text = (
+        f"[rank0]: RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running "
+        f"collective: {a}, but Rank 2 is running collective: {b}.Collectives differ in the "
+        "following aspects: \t Tensor Tensor shapes: 4vs 5\n"
+        f"[rank1]: RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running "
+        f"collective: {a}, but Rank 2 is running collective: {b}.\n"
+    )
+    trace = trace_of(text)
+    assert overdue(trace) == [(r, "0", "all_reduce", 7) for r in (0, 1, 2)]
+    sizes = {int(r["rank"]): trace.signatures[r["signature"]].input_sizes for r in trace.records}
+    assert sizes == {0: ((4,),), 1: ((4,),), 2: ((5,),)}
+    assert trace.signatures[0].input_dtypes == ("Float",)
+    assert {c.reporter for c in claims(trace, "fingerprint_mismatch")} == {0, 1}
+
+
+def test_a_garbage_sequence_number_is_not_believed() -> None:
+    a = FP.format(seq=7, op="ALLREDUCE", shape="4")
+    b = FP.format(seq=513876813, op="BROADCAST", shape="4")
+    trace = trace_of(
+        f"RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running "
+        f"collective: {a}, but Rank 1 is running collective: {b}.\n"
+    )
+    assert overdue(trace) == [(0, "0", "all_reduce", 7), (1, "0", "broadcast", 7)]
+
+
+def test_the_oldest_form_has_one_side_per_rank() -> None:
+    text = "".join(
+        f"RuntimeError: Detected mismatch between collectives on ranks. Rank {r} is running "
+        f"inconsistent collective: CollectiveFingerPrint(OpType={op}, TensorShape=[2], "
+        "TensorDtypes=Float, TensorDeviceTypes=cpu)\n"
+        for r, op in ((0, "ALLREDUCE"), (1, "BROADCAST"))
+    )
+    assert overdue(trace_of(text)) == [(0, "0", "all_reduce", 1), (1, "0", "broadcast", 1)]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "accused", "reporter"),
+    [
+        (
+            "[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 10000 ms",
+            "monitored_barrier",
+            (1, 3),
+            0,
+        ),
+        (
+            "[E ProcessGroupGloo.cpp:138] [Rank 0]: Rank 2 failed to pass monitoredBarrier in "
+            "10000 ms",
+            "monitored_barrier",
+            (2,),
+            0,
+        ),
+        (
+            "Rank 3 successfully reached monitoredBarrier, but received errors while waiting for "
+            "send/recv from rank 0. Please check rank 0 logs for faulty rank.",
+            "monitored_barrier",
+            (),
+            3,
+        ),
+        (
+            "[rank2]: RuntimeError: [/x/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting "
+            "1800000ms for recv operation to complete",
+            "timeout",
+            (),
+            2,
+        ),
+        (
+            "[rank2]: RuntimeError: [/x/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
+            "[10.0.0.2]:1234",
+            "network_error",
+            (),
+            2,
+        ),
+        (
+            "[rank2]: [enforce fail at /x/gloo/transport/tcp/pair.cc:446] op.preamble.length <= "
+            "op.nbytes. 20000 vs 16",
+            "size_mismatch",
+            (),
+            2,
+        ),
+        (
+            "Parameter indices which did not receive grad for rank 1: 4 5",
+            "ddp_unused_parameters",
+            (1,),
+            1,
+        ),
+        (
+            "[rank1]: RuntimeError: Expected to mark a variable ready only once. This error is",
+            "ddp_marked_twice",
+            (1,),
+            1,
+        ),
+        (
+            "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 8 params, while "
+            "rank 1 has inconsistent 0 params.",
+            "ddp_model_mismatch",
+            (1,),
+            0,
+        ),
+        (
+            "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. "
+            "3/4 clients joined.",
+            "rendezvous",
+            (),
+            None,
+        ),
+        (
+            "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, "
+            "for key: store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",
+            "rendezvous",
+            (1,),
+            0,
+        ),
+        (
+            "Timed out waiting on barrier on rank 0, for key prefix: torchelastic/x "
+            "(world_size=4, missing_ranks=[2, 3], timeout=300)",
+            "missing_ranks",
+            (2, 3),
+            0,
+        ),
+        (
+            "[rank3]: torch.distributed.DistBackendError: [3] is setting up NCCL communicator and "
+            "retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but "
+            "store->get('0') got error: wait timeout after 600000ms, keys: /default_pg/0//0",
+            "rendezvous",
+            (),
+            3,
+        ),
+        (
+            "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU "
+            "1 has a total capacity of 79.15 GiB",
+            "oom",
+            (1,),
+            1,
+        ),
+        (
+            "[rank1]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate more than "
+            "1EB memory",
+            "size_mismatch",
+            (),
+            1,
+        ),
+        (
+            "[rank1]: RuntimeError: CUDA error: an illegal memory access was encountered",
+            "device_error",
+            (1,),
+            1,
+        ),
+        (
+            "node1:13572:13600 [2] misc/socket.cc:58 NCCL WARN Call to recv from 10.0.0.3<40001> "
+            "failed : Connection reset by peer",
+            "network_error",
+            (),
+            None,
+        ),
+        (
+            "[ 12.3] NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name=python3, GPU has fallen off",
+            "device_error",
+            (),
+            None,
+        ),
+        (
+            "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed.",
+            "other",
+            (),
+            None,
+        ),
+    ],
+)
+def test_statements(line: str, kind: str, accused: tuple[int, ...], reporter: int | None) -> None:
+    trace = trace_of(line + "\n")
+    found = claims(trace, kind)
+    assert [(c.accused, c.reporter) for c in found] == [(accused, reporter)]
+
+
+TABLE = """\
+E0816 12:10:05.123456 4711 torch/elastic/api.py:869] failed (exitcode: {code}) local_rank: 1 \
+(pid: 5002) of binary: /usr/bin/python
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2025-08-16_12:10:05
+  host      : node1
+  rank      : 9 (local_rank: 1)
+  exitcode  : {code} (pid: 5002){name}
+  error_file: <N/A>
+  traceback : {trace}
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "trace_text", "kind", "signal", "accused"),
+    [
+        (-9, "Signal 9 (SIGKILL) received by PID 5002", "signal", 9, (9,)),
+        (-11, "Signal 11 (SIGSEGV) received by PID 5002", "signal", 11, (9,)),
+        (-15, "Signal 15 (SIGTERM) received by PID 5002", "signal", 15, None),
+        (-6, "Signal 6 (SIGABRT) received by PID 5002", "signal", 6, None),
+        (137, "To enable traceback see: https://pytorch.org", "signal", 9, (9,)),
+        (3, "To enable traceback see: https://pytorch.org", "code", None, (9,)),
+    ],
+)
+def test_the_launchers_table(
+    code: int, trace_text: str, kind: str, signal: int | None, accused: tuple[int, ...] | None
+) -> None:
+    trace = trace_of(TABLE.format(code=code, name="", trace=trace_text))
+    facts = trace.ranks[9]
+    assert facts.exit is not None
+    assert (facts.exit.kind, facts.exit.signal) == (kind, signal)
+    assert facts.exit.by_launcher is (code == -15)
+    assert (facts.host, facts.pid, facts.local_rank) == ("node1", 5002, 1)
+    found = claims(trace, "launcher_failure")
+    assert [c.accused for c in found] == ([] if accused is None else [accused])
+
+
+def test_processes_told_to_stop_are_not_to_blame() -> None:
+    api = "site-packages/torch/distributed/elastic/multiprocessing/api.py:897]"
+    trace = trace_of(
+        "WORLD_SIZE=4\n"
+        f"W0816 12:10:05.123456 4711 {api} Sending process 5000 closing signal SIGTERM\n"
+        f"W0816 12:10:05.123456 4711 {api} Sending process 5001 closing signal SIGTERM\n"
+        f"W0816 12:10:05.123456 4711 {api} Sending process 5003 closing signal SIGTERM\n"
+        f"E0816 12:10:05.123456 4711 {api} failed (exitcode: -9) local_rank: 2 (pid: 5002) of "
+        "binary: /usr/bin/python\n"
+    )
+    ends = {r: f.exit for r, f in trace.ranks.items()}
+    assert {r for r, e in ends.items() if e is not None and e.by_launcher} == {0, 1, 3}
+    assert ends[2] is not None
+    assert ends[2].signal == 9
+
+
+def test_srun_names_tasks() -> None:
+    trace = trace_of(
+        "srun: error: node3: task 5: Killed\n"
+        "srun: error: node2: tasks 0-1: Exited with exit code 1\n"
+        "srun: error: node3: task 6: Out Of Memory\n"
+    )
+    ends = {r: f.exit for r, f in trace.ranks.items()}
+    assert ends[5] is not None
+    assert ends[5].signal == 9
+    assert ends[1] is not None
+    assert ends[1].code == 1
+    assert ends[6] is not None
+    assert ends[6].kind == "oom"
+    assert trace.ranks[5].host == "node3"
+
+
+def test_mpirun_names_the_rank() -> None:
+    trace = trace_of(
+        "mpirun noticed that process rank 2 with PID 77 on node n3 exited on signal 11 "
+        "(Segmentation fault).\n"
+    )
+    assert trace.ranks[2].exit is not None
+    assert trace.ranks[2].exit.signal == 11
+
+
+def test_a_traceback_with_the_rank_in_front() -> None:
+    trace = trace_of(
+        '[rank2]: Traceback (most recent call last):\n[rank2]:   File "/app/train.py", line 9, in '
+        "<module>\n[rank2]:     main()\n[rank2]:     ^^^^^^\n"
+        '[rank2]:   File "/app/train.py", line 5, in main\n[rank2]:     raise KeyError("x")\n'
+        "[rank2]: KeyError: 'x'\n"
+    )
+    exception = trace.ranks[2].exception
+    assert exception is not None
+    assert (exception.type_name, exception.message) == ("KeyError", "'x'")
+    assert [f.name for f in exception.stack] == ["main", "<module>"]
+    assert trace.ranks[2].exit is not None
+    assert trace.ranks[2].exit.kind == "exception"
+
+
+def test_tracebacks_of_two_ranks_zipped_line_by_line() -> None:
+    a = [
+        "[default0]:Traceback (most recent call last):",
+        '[default0]:  File "/app/a.py", line 1, in f',
+        "[default0]:    x",
+        "[default0]:ValueError: a",
+    ]
+    b = [line.replace("default0", "default1").replace("ValueError: a", "OSError: b") for line in a]
+    trace = trace_of("\n".join(x for pair in zip(a, b, strict=True) for x in pair) + "\n")
+    found = {r: f.exception.type_name for r, f in trace.ranks.items() if f.exception}
+    assert found == {0: "ValueError", 1: "OSError"}
+
+
+def test_the_launchers_own_traceback_is_nobodys() -> None:
+    trace = trace_of(
+        "Traceback (most recent call last):\n"
+        '  File "/usr/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        + TABLE.format(code=-9, name="", trace="Signal 9 (SIGKILL) received by PID 5002")
+    )
+    assert all(f.exception is None for f in trace.ranks.values())
+
+
+def test_an_exception_in_another_thread_is_not_the_main_threads() -> None:
+    trace = trace_of(
+        "[rank0]: Exception in thread Thread-4 (loader):\n"
+        '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/a.py", line 1, in run\n'
+        "[rank0]: ValueError: x\n"
+    )
+    exception = trace.ranks[0].exception
+    assert exception is not None
+    assert not exception.is_main_thread
+    assert trace.ranks[0].exit is None
+
+
+def test_a_restart_begins_a_new_life() -> None:
+    trace = trace_of(
+        timeout(0, 10)
+        + "I0816 12:20:00.123456 4711 torch/distributed/elastic/agent/server/api.py:900]"
+        " [default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
+        + timeout(1, 20)
+    )
+    assert overdue(trace) == [(1, "0", "all_reduce", 20)]
+    assert trace.warnings == ("job.log: holds 1 earlier attempt; this report is about the newest",)
+
+
+def test_our_own_report_is_no_evidence() -> None:
+    report = (
+        "[hangscope] Rank 2 never joined all_reduce #118 in group dp\n"
+        "  VERDICT missing_rank\n  rank 2 RuntimeError: CUDA error: unspecified launch failure\n"
+        "  log: Ranks 1, 3 failed to pass monitoredBarrier in 10000 ms\n"
+        "[hangscope] full report: hangscope analyze x\n"
+    )
+    trace = trace_of(report + timeout(1, 118))
+    assert {c.kind for c in trace.claims} == {"timeout"}
+
+
+def test_srun_labels_are_ranks_only_where_every_line_has_one() -> None:
+    noise = "".join(f"{i % 4}: step {i} loss 2.0\n" for i in range(40))
+    labelled = noise + "3: RuntimeError: CUDA error: unspecified launch failure\n"
+    trace = trace_of(labelled)
+    assert claims(trace, "device_error")
+    plain = "".join(f"epoch {i}\n" for i in range(40)) + "3: CUDA error: unknown error\n"
+    assert list(trace_of(plain).ranks) == []
+
+
+def test_json_lines_are_unwrapped(tmp_path: Path) -> None:
+    import json
+
+    lines = [
+        json.dumps({"log": ln + "\n", "stream": "stderr"}) for ln in timeout(1, 118).splitlines()
+    ]
+    path = tmp_path / "container.json"
+    path.write_text("\n".join(lines) + "\n")
+    assert overdue(load_trace([path])) == [(1, "0", "all_reduce", 118)]
+
+
+def test_a_file_per_rank_gives_the_rank(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"rank_{rank}.log").write_text(
+            "step 1\nTraceback (most recent call last):\n"
+            f'  File "/a.py", line 3, in f\n    x\nValueError: {rank}\n'
+        )
+    trace = load_trace([tmp_path])
+    assert {r: f.exception.message for r, f in trace.ranks.items() if f.exception} == {
+        0: "0",
+        1: "1",
+    }
+
+
+def test_memory_does_not_grow_with_the_log() -> None:
+    import tracemalloc
+
+    class Endless(io.RawIOBase):
+        def __init__(self, blocks: int) -> None:
+            self.left = blocks
+            self.block = b"step 17 loss 2.345 lr 1e-4 grad 0.3 tokens 123456\n" * 5000
+
+        def read(self, size: int = -1) -> bytes:
+            self.left -= 1
+            return self.block if self.left >= 0 else b""
+
+    tracemalloc.start()
+    fragments = read_job_log(Endless(200), path="big.log", year=2025)  # type: ignore[arg-type]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20  # of 50 MB
+    assert fragments[0].warnings == ("no line in it that HangScope knows",)

@@ -1,0 +1,273 @@
+"""The watchdog's lines in every version, prefix and state of damage."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.trace.model import Flag
+
+from .logs import claims, counters, overdue, timeout, trace_of
+
+RAN = "ran for 1800123 milliseconds before timing out."
+CAUGHT = "[Rank 3] Watchdog caught collective operation timeout:"
+
+
+@pytest.mark.parametrize(
+    ("line", "op", "seq"),
+    [
+        (
+            f"[E ProcessGroupNCCL.cpp:587] {CAUGHT} WorkNCCL(OpType=ALLREDUCE, "
+            f"Timeout(ms)=1800000) {RAN}",
+            "all_reduce",
+            0,
+        ),
+        (
+            f"[E ProcessGroupNCCL.cpp:821] {CAUGHT} WorkNCCL(SeqNum=12, OpType=BROADCAST, "
+            f"Timeout(ms)=1800000) {RAN}",
+            "broadcast",
+            12,
+        ),
+        (
+            f"[E ProcessGroupNCCL.cpp:828] {CAUGHT} WorkNCCL(SeqNum=12, OpType=_ALLGATHER_BASE, "
+            f"TensorShape=[4, 8], Timeout(ms)=1800000) {RAN}",
+            "_all_gather_base",
+            12,
+        ),
+        (
+            f"[E ProcessGroupNCCL.cpp:475] {CAUGHT} WorkNCCL(SeqNum=7, OpType=REDUCE_SCATTER, "
+            f"NumelIn=64, NumelOut=16, Timeout(ms)=1800000) {RAN}",
+            "reduce_scatter",
+            7,
+        ),
+        (
+            f"[rank3]:[E ProcessGroupNCCL.cpp:523] {CAUGHT} WorkNCCL(SeqNum=7, OpType=ALLTOALL, "
+            f"NumelIn=64, NumelOut=16, Timeout(ms)=1800000) {RAN}",
+            "all_to_all",
+            7,
+        ),
+        (
+            f"[rank3]:[E1003 01:02:03.123456789 ProcessGroupNCCL.cpp:683] {CAUGHT} "
+            f"WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
+            f"Timeout(ms)=1800000) {RAN}",
+            "all_reduce",
+            7,
+        ),
+        (
+            f"[rank3]:[E compiler_depend.ts:444] {CAUGHT} WorkHCCL(SeqNum=7, OpType=ALLREDUCE, "
+            f"NumelIn=1, NumelOut=1, Timeout(ms)=1800000) {RAN}",
+            "all_reduce",
+            7,
+        ),
+        (
+            "[rank3]:[E ProcessGroupNCCL.cpp:9] [Rank 3] Work WorkNCCL(SeqNum=7, OpType=ALLREDUCE,"
+            " NumelIn=1, NumelOut=1, Timeout(ms)=1800000) timed out in blocking wait.",
+            "all_reduce",
+            7,
+        ),
+        (
+            "RuntimeError: [Rank 3] Caught collective operation timeout: WorkNCCL(SeqNum=9, "
+            f"OpType=ALLREDUCE, TensorShape=[16], Timeout(ms)=1800000) {RAN}",
+            "all_reduce",
+            9,
+        ),
+    ],
+)
+def test_every_form_of_the_timeout_line(line: str, op: str, seq: int) -> None:
+    trace = trace_of(line + "\n")
+    assert [(r, o, s) for r, _, o, s in overdue(trace)] == [(3, op, seq)]
+    assert trace.records["flags"][0] & Flag.TIMED_OUT
+    assert trace.records["flags"][0] & Flag.SYNTHETIC
+
+
+@pytest.mark.parametrize(
+    ("line", "group", "expected"),
+    [
+        (
+            "[PG 2 Rank 1] Timeout at NCCL work: 8, last enqueued NCCL work: 9, last completed "
+            "NCCL work: 7.",
+            "2",
+            (9, 7),
+        ),
+        (
+            "[PG 1 (tp) Rank 1] Exception (either an error or timeout) detected by watchdog at "
+            "work: 8, last enqueued NCCL work: 9, last completed NCCL work: 7.",
+            "1",
+            (9, 7),
+        ),
+        (
+            "[PG ID 1 PG GUID 17(EXPERT_MODEL_PARALLEL_GROUP) Rank 1]  failure detected by "
+            "watchdog at work sequence id: 8 PG status: last enqueued work: 9, last completed "
+            "work: 7",
+            "17",
+            (9, 7),
+        ),
+        (
+            "[PG ID 1 PG GUID 17 Rank 1]  failure detected by watchdog at work sequence id: 8 PG "
+            "status: last enqueued work: 9, last started work: -1, last completed work: 7",
+            "17",
+            (9, 7),
+        ),
+        (
+            "[PG 0 Rank 1] Timeout at NCCL work: 1, last enqueued NCCL work: 1, last completed "
+            "NCCL work: 18446744073709551615.",
+            "0",
+            (1, 0),
+        ),
+    ],
+)
+def test_every_form_of_the_status_line(line: str, group: str, expected: tuple[int, int]) -> None:
+    trace = trace_of(f"[rank5]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1] {line}\n")
+    assert counters(trace) == {(5, group): expected}
+
+
+def test_the_group_of_a_timeout_comes_from_the_status_line_beside_it() -> None:
+    head = "[rank9]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1]"
+    trace = trace_of(
+        f"{head} [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, "
+        f"OpType=_ALLGATHER_BASE, NumelIn=513, NumelOut=2052, Timeout(ms)=600000) {RAN}\n"
+        f"{head} [PG ID 3 PG GUID 12(tp) Rank 1]  failure detected by watchdog at work sequence "
+        "id: 41 PG status: last enqueued work: 44, last completed work: 40\n"
+        f"{head} [PG ID 0 PG GUID 0(default_pg) Rank 9] Received a dump signal due to a collective"
+        " timeout from  rank 8 and we will try our best to dump the debug info. Last enqueued NCCL"
+        " work: 5, last completed NCCL work: 5.This is most likely caused by\n"
+    )
+    assert overdue(trace) == [(9, "12", "_all_gather_base", 41)]
+    assert counters(trace) == {(9, "12"): (44, 40), (9, "0"): (5, 5)}
+    assert next(g for g in trace.groups if g.name == "12").size == 4  # 2052 / 513
+
+
+def test_members_follow_from_two_places_and_the_size() -> None:
+    text = ""
+    for rank, place in ((8, 0), (10, 2)):
+        head = f"[rank{rank}]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1]"
+        text += (
+            f"{head} [PG ID 3 PG GUID 12(tp) Rank {place}] Process group watchdog thread terminated"
+            f" with exception: [Rank {place}] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=41, OpType=_ALLGATHER_BASE, NumelIn=513, NumelOut=2052, "
+            f"Timeout(ms)=600000) {RAN}\n"
+        )
+    assert next(g for g in trace_of(text).groups if g.name == "12").ranks == (8, 9, 10, 11)
+
+
+def test_the_rank_of_the_prefix_wins_over_the_one_in_the_message() -> None:
+    trace = trace_of(
+        "[rank97]:[E ProcessGroupNCCL.cpp:563] [Rank 6] Watchdog caught collective operation "
+        f"timeout: WorkNCCL(SeqNum=4, OpType=REDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1) {RAN}\n"
+    )
+    assert list(trace.ranks) == [97]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda s: s.replace("NumelOut=4096", "NumelOut=40\n96"),
+        lambda s: s.replace("OpType", "OpTy\npe"),
+        lambda s: s.replace("timeout: WorkNCCL", "timeout: \nWorkNCCL"),
+        lambda s: s.replace("WorkNCCL(SeqNum", "WorkNCCL(    \nSeqNum"),
+        lambda s: s.replace("[Rank 1] Watchdog", "[Rank 1\n] Watchdog"),
+        lambda s: s.replace("ran for 600030", "ran for\n600030"),
+        lambda s: s.replace("600030 milliseconds before", "600030 millise\nconds be\nfore"),
+        lambda s: s.replace("[rank1]:[E816", "loss=2.590, v_num=0][rank1]:[E816"),
+        lambda s: s.replace(
+            "[rank1]:[E816", "\x1b[36m(Worker pid=7, ip=10.0.0.1)\x1b[0m [rank1]:[E816"
+        ),
+        lambda s: "> " + s.replace("\n", "\n> ").rstrip("> "),
+        lambda s: s.replace("[rank1]:[E816", "[default1]:[rank1]:[E816"),
+        lambda s: s.replace("[rank1]:[E816", "node-7: [rank1]:[E816"),
+        lambda s: s.replace("[rank1]:[E816", "[rank1[]:[E816"),
+        lambda s: s.replace("[rank1]:[E816", "Epoch 1: 50%\r[rank1]:[E816"),
+        lambda s: s.replace(
+            "[rank1]:[E816", "2025-08-16T12:10:01.123456789Z stderr F [rank1]:[E816"
+        ),
+        lambda s: s.replace("[rank1]:[E816", "[dlc1mtq58q0821ib-master-0] [rank1]:[E816"),
+        lambda s: s.replace("(", "（").replace(")", "）"),
+        lambda s: s.replace("\n", "\r\n"),
+    ],
+)
+def test_damage_is_undone(wrap) -> None:  # type: ignore[no-untyped-def]
+    trace = trace_of(wrap(timeout(1, 118)))
+    assert overdue(trace) == [(1, "0", "all_reduce", 118)]
+    assert counters(trace)[1, "0"] == (118, 117)
+    assert {s.input_numel for s in trace.signatures} == {4096}
+
+
+def test_two_events_on_one_physical_line() -> None:
+    trace = trace_of((timeout(1, 118) + timeout(2, 118)).replace("\n", ""))
+    assert overdue(trace) == [(1, "0", "all_reduce", 118), (2, "0", "all_reduce", 118)]
+
+
+def test_the_same_fact_printed_five_times_is_one_fact() -> None:
+    again = (
+        "[rank1]:[E816 12:10:02.0 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 1] "
+        "Process group watchdog thread terminated with exception: [Rank 1] Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=118, OpType=ALLREDUCE, NumelIn=4096, "
+        f"NumelOut=4096, Timeout(ms)=600000) {RAN}\n"
+    )
+    what = again.split("exception: ", 1)[1]
+    trace = trace_of(timeout(1, 118) + again + "  what():  [PG 0 Rank 1] x " + what)
+    assert len(trace.records) == 1
+    assert len(claims(trace, "timeout")) == 1
+
+
+def test_the_rank_that_only_heard_of_it_shows_by_its_counters() -> None:
+    trace = trace_of(
+        "".join(timeout(r, 78) for r in (1, 2, 3))
+        + "[rank0]:[E816 12:10:02.000000001 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID "
+        "0(default_pg) Rank 0] Observed flight recorder dump signal from another rank via "
+        "TCPStore.\n"
+        "[rank0]:[E816 12:10:02.000000001 ProcessGroupNCCL.cpp:1685] [PG ID 0 PG GUID "
+        "0(default_pg) Rank 0] Received a dump signal due to a collective timeout from  rank 2 "
+        "and we will try our best to dump the debug info. Last enqueued NCCL work: 77, last "
+        "completed NCCL work: 77.This is most likely caused by incorrect usages\n"
+    )
+    assert counters(trace)[0, "0"] == (77, 77)
+    signal = next(c for c in claims(trace, "dump_signal") if c.reporter == 0)
+    assert signal.details["from_rank"] == 2
+    assert trace.world_size == 4
+
+
+def test_pairs_and_batches_keep_their_own_counter() -> None:
+    trace = trace_of(timeout(0, 5, "SEND") + timeout(1, 9, "COALESCED", 2**64 - 1))
+    assert (trace.records["collective_seq"] == -1).all()
+    assert trace.records["p2p_seq"].tolist() == [5, 9]
+    assert (trace.records["flags"] & Flag.P2P).all()
+    assert next(s for s in trace.signatures if s.op == "coalesced").input_numel is None
+    assert counters(trace)[0, "0"] == (-1, -1)
+
+
+def test_numbers_without_a_group_that_lie_far_apart_are_not_compared() -> None:
+    old = (
+        "[E ProcessGroupNCCL.cpp:828] [Rank {r}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum={s}, OpType=ALLREDUCE, Timeout(ms)=1800000) " + RAN + "\n"
+    )
+    near = trace_of(old.format(r=0, s=118) + old.format(r=1, s=119))
+    assert {g for _, g, _, _ in overdue(near)} == {"0"}
+    far = trace_of(old.format(r=0, s=64088) + old.format(r=1, s=96120))
+    assert len({g for _, g, _, _ in overdue(far)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", "device_error"),
+        ("CUDA error: unspecified launch failure", "device_error"),
+        (
+            "NCCL error: remote process exited or there was a network error, NCCL version 2.18.3",
+            "network_error",
+        ),
+    ],
+)
+def test_the_useful_part_of_the_watchdogs_last_words(message: str, kind: str) -> None:
+    trace = trace_of(
+        "[rank3]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) "
+        f"Rank 3] Process group watchdog thread terminated with exception: {message}\n"
+    )
+    (claim,) = claims(trace, kind)
+    assert claim.reporter == 3
+    assert claim.accused == ((3,) if kind == "device_error" else ())
+
+
+def test_month_and_day_are_not_padded() -> None:
+    first = trace_of(timeout(0, 1)).claims[0].at_ns
+    later = trace_of(timeout(0, 1).replace("E816", "E1003")).claims[0].at_ns
+    assert later - first == 48 * 86400 * 10**9  # 16 August to 3 October
