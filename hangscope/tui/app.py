@@ -16,6 +16,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Footer, Input, Static
 
+from hangscope.report.escape import plain
 from hangscope.report.waits import group_labels
 from hangscope.tui.details import Details, frames_of_interest
 from hangscope.tui.lines import LineList
@@ -52,7 +53,6 @@ class HangScopeApp(App[None]):
     TITLE = "HangScope"
     ENABLE_COMMAND_PALETTE = True
     CSS = """
-    Screen { background: $background; }
     #bar { height: 1; background: $panel; padding: 0 1; }
     #panes { height: 1fr; layout: vertical; }
     #panes.-wide { layout: horizontal; }
@@ -173,7 +173,7 @@ class HangScopeApp(App[None]):
 
     def _missed(self, error: Exception) -> None:
         self._looking = False
-        self.trouble = f"could not look: {type(error).__name__}: {error}"
+        self.trouble = plain(f"could not look: {type(error).__name__}: {error}", 300)
         self._status()
 
     def show(self, snapshot: Snapshot) -> None:
@@ -394,8 +394,10 @@ class HangScopeApp(App[None]):
             return
         hit = find(self.snapshot, self.looking_for, self.rank, self.record, step)
         if hit is None:
-            self.notify(f"nothing matches {self.looking_for!r}", markup=False, timeout=3)
+            words = f"nothing matches {plain(self.looking_for, 60)}"
+            self.query_one("#status", Static).update(Text(words, "#f0b429"))
             return
+        self._status()
         self.rank, self.record = hit
         if self.pane not in ("timeline", "details"):
             self.action_pane("timeline")

@@ -214,7 +214,8 @@ def frames_of_interest(snapshot: Snapshot, rank: int | None) -> Sequence[tuple[s
                 out[who, side.stack[0]] = None
                 if side.differs_at is not None and 0 <= side.differs_at < len(side.stack):
                     out[who, side.stack[side.differs_at]] = None
-    if rank is not None:
+    on_a_side = finding is not None and any(rank in s.ranks and s.stack for s in finding.sides)
+    if rank is not None and not on_a_side:
         for frame in snapshot.stack_of(rank):
             out[f"rank {rank}", frame] = None
     return list(out)

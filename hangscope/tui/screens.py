@@ -64,9 +64,10 @@ class Over(ModalScreen[None]):
     """A page over the panes that any of Esc, q and Enter closes."""
 
     DEFAULT_CSS = """
-    Over { align: center middle; }
+    Over { align: center middle; background: $background 70%; }
     Over > VerticalScroll { width: 90%; max-width: 110; height: auto; max-height: 92%;
-        border: round $panel; background: $background; padding: 1 2; }
+        border: round $secondary; background: $background; padding: 1 2;
+        scrollbar-size-vertical: 1; scrollbar-color: $panel; scrollbar-background: $background; }
     Over Static { height: auto; }
     """
 

@@ -47,7 +47,7 @@ class SequenceView(LineList):
         """The sequence number under the cursor."""
         self.members: tuple[int, ...] = ()
         self._matrix: npt.NDArray[np.int64] = np.zeros((0, 0), np.int64)
-        self._first = 1
+        self._first = 0
         self._frontier: dict[int, int] = {}
 
     def count(self) -> int:
@@ -109,7 +109,11 @@ class SequenceView(LineList):
         self.members = listed or tuple(np.unique(trace.records["rank"][in_group]).tolist())
         width = self.columns()
         self.column_seq = max(self.column_seq, 1)
-        if not self._first <= self.column_seq < self._first + width - 1:
+        if not self.size.width:  # not on the screen yet
+            self._first = 0
+            self.relayout()
+            return
+        if self._first < 1 or not self._first <= self.column_seq < self._first + width - 1:
             self._first = max(1, self.column_seq - int(width * 0.7))
         seq = trace.records["collective_seq"]
         flags = trace.records["flags"]

@@ -138,7 +138,7 @@ def take(trace: Trace, diagnosis: Diagnosis) -> Snapshot:
         rank_column = trace.records["rank"]
     timing = spans(trace)
     present, first = np.unique(rank_column, return_index=True)
-    ends = np.append(first[1:], len(rank_column))
+    ends = np.append(first, len(rank_column))[1:]
     bounds = {int(r): (int(lo), int(hi)) for r, lo, hi in zip(present, first, ends, strict=True)}
     reports = {r.rank: r for r in diagnosis.ranks}
     ranks = set(bounds) | set(trace.ranks) | set(reports) | set(trace.missing_ranks)

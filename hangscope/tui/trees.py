@@ -122,13 +122,16 @@ class WaitTree(TreeList):
         labels: dict[str, str],
     ) -> Row:
         mark = bool(guilty & set(ranks))
-        text = Text("  " + "   " * max(depth - 1, 0) + ("└─ " if depth else ""), "dim")
+        text = Text()
+        text.append("  " + "   " * max(depth - 1, 0) + ("└─ " if depth else ""), "dim")
         text.append("▸ " if mark else "", _CULPRIT)
         text.append(named(ranks, 36), _CULPRIT if mark else "bold")
         report = snapshot.reports.get(ranks[0])
         if via is not None:
             group = plain(labels.get(via.group, via.group) or "default", 40)
-            text.append("  wait in ", "dim").append(operation(via.op or None, via.seq))
+            text.append("  waits in " if len(ranks) == 1 else "  wait in ", "dim").append(
+                operation(via.op or None, via.seq)
+            )
             text.append(f" of {group}", "dim")
             if report and report.waiting_s is not None:
                 text.append(f"  {duration(report.waiting_s)}", "#e69f00")
@@ -170,7 +173,7 @@ class StackTree(TreeList):
             "all ranks" if not lack else named(branch.ranks, 40), _CULPRIT if mark else "bold"
         )
         if lack:
-            head.append(f"   lacking {named(sorted(lack), 30)}", "dim")
+            head.append(f"   not {named(sorted(lack), 30)}", "dim")
         rows = [Row(head, branch.ranks[0], branch.frames[-1])]
         inner = not branch.children
         for i, frame in enumerate(branch.frames):

@@ -1,0 +1,420 @@
+"""The application as a person uses it: keys, mouse, search, live updates, small terminals."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import view_samples as samples
+from textual.pilot import Pilot
+
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.model import RECORD_DTYPE, Frame, Trace
+from hangscope.tui.app import PANES, HangScopeApp
+from hangscope.tui.screens import Over
+from hangscope.tui.snapshot import take
+from hangscope.tui.source import Still
+
+Script = Callable[[HangScopeApp, Pilot[None]], Awaitable[None]]
+
+
+def run(job: samples.Job, script: Script, size: tuple[int, int] = (80, 24)) -> HangScopeApp:
+    """Run the application on `job` and let `script` press keys."""
+    return drive(HangScopeApp(Still(job.trace, job.diagnosis, "a run")), script, size)
+
+
+def drive(app: HangScopeApp, script: Script, size: tuple[int, int] = (80, 24)) -> HangScopeApp:
+    async def main() -> None:
+        async with app.run_test(size=size) as pilot:
+            await settle(app, pilot)
+            await script(app, pilot)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    return app
+
+
+async def settle(app: HangScopeApp, pilot: Pilot[None]) -> None:
+    for _ in range(200):
+        if app.snapshot is not None:
+            break
+        await pilot.pause(0.02)
+    assert app.snapshot is not None, app.trouble
+    await pilot.pause(0.1)
+
+
+def screen(app: HangScopeApp) -> str:
+    """What stands on the screen, as text."""
+    strips = app.screen._compositor.render_strips()
+    lines = ["".join(segment.text for segment in strip) for strip in strips]
+    assert len(lines) == app.size.height
+    return "\n".join(line.rstrip() for line in lines)
+
+
+@pytest.fixture
+def source_file(tmp_path: Path) -> Path:
+    file = tmp_path / "data.py"
+    code = ["import time", "", "", "def load_batch():", "    time.sleep(3600)  # the culprit", ""]
+    file.write_text("\n".join(code))
+    return file
+
+
+def test_three_keys_from_the_hang_to_the_diverging_line(source_file: Path) -> None:
+    loader = (Frame("load_batch", str(source_file), 5), *samples.LOADER[1:])
+    seen: list[str] = []
+
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        for key in ("d", "enter", "s"):
+            await pilot.press(key)
+            await pilot.pause(0.1)
+            seen.append(screen(app))
+
+    run(samples.hang(loader=loader), script)
+    assert "in load_batch" in seen[0]
+    assert "ranks 0 1 3  waiting 12 s in all_reduce #103" in seen[1]
+    assert "▸    5      time.sleep(3600)  # the culprit" in seen[2]
+
+
+def test_verdict_is_on_top_of_every_pane() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        for i, name in enumerate(PANES):
+            await pilot.press(str(i + 1))
+            await pilot.pause(0.05)
+            assert app.pane == name
+            top = screen(app).split("\n")
+            assert " HANG   4 ranks · gloo · no progress for 12 s" in top[0]
+            assert top[1].strip() == "Rank 2 never joined all_reduce #103 in group dp (ranks 0–3)"
+            assert top[2].strip().startswith("Do  look at data.py:41")
+
+    run(samples.hang(), script)
+
+
+def test_culprit_waiting_and_absence_are_drawn() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        rows = screen(app).split("\n")
+        culprit = next(r for r in rows if r.startswith("▸ 2"))
+        victim = next(r for r in rows if r.startswith("  0"))
+        assert "in load_batch" in culprit
+        assert "·····" in culprit
+        assert "░" not in culprit
+        assert "all_reduce #103" in victim
+        assert "░░" in victim
+        assert "▆▆" in victim
+        assert app.timeline.rank == 2
+
+    run(samples.hang(), script)
+
+
+@pytest.mark.parametrize(("down", "up"), [("down", "up"), ("j", "k")])
+def test_moving_between_ranks_keeps_the_collective(down: str, up: str) -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        await pilot.press("g", down)
+        await pilot.pause(0.05)
+        assert app.rank == 1
+        assert app.record is not None
+        assert app.snapshot is not None
+        before = app.snapshot.label(app.record)
+        await pilot.press(up)
+        await pilot.pause(0.05)
+        assert app.rank == 0
+        assert app.snapshot.label(app.record) == before
+        await pilot.press("G")
+        await pilot.pause(0.05)
+        assert app.rank == 3
+
+    run(samples.hang(), script)
+
+
+def test_stepping_zooming_panning_following() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        line = app.timeline
+        assert app.snapshot is not None
+        await pilot.press("d", "left")
+        await pilot.pause(0.05)
+        assert app.record is not None
+        assert app.snapshot.label(app.record) == "all_reduce #101"
+        scale = line.scale_ns
+        await pilot.press("+")
+        assert line.scale_ns < scale
+        await pilot.press("-")
+        assert line.scale_ns == pytest.approx(scale, rel=0.01)
+        left = line.left_ns
+        await pilot.press("]")
+        assert line.left_ns > left
+        await pilot.press("[")
+        assert line.left_ns == left
+        assert not line.follow
+        await pilot.press("f")
+        await pilot.pause(0.05)
+        assert line.follow
+        window = line.window()
+        assert window.left_ns < app.snapshot.timing.last_ns < window.right_ns
+        await pilot.press("0")
+        await pilot.pause(0.05)
+        window = line.window()
+        assert window.left_ns <= app.snapshot.timing.first_ns
+        assert window.right_ns >= app.snapshot.timing.last_ns
+
+    run(samples.hang(), script)
+
+
+def test_search_finds_ranks_hosts_and_operations() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        assert app.snapshot is not None
+        await pilot.press("slash", *"rank 11", "enter")
+        await pilot.pause(0.1)
+        assert app.rank == 11
+        await pilot.press("slash", *"#50", "enter")
+        await pilot.pause(0.1)
+        assert app.record is not None
+        assert app.snapshot.label(app.record) == "all_reduce #50"
+        here = app.rank
+        await pilot.press("n")
+        await pilot.pause(0.1)
+        assert app.rank == (here + 1) % 16 if here is not None else False
+        await pilot.press("slash", *"node3", "enter")
+        await pilot.pause(0.1)
+        assert app.snapshot.trace.ranks[app.rank or 0].host == "node3"
+        await pilot.press("slash", *"[bold]nothing", "enter")
+        await pilot.pause(0.1)
+        assert "[bold]nothing" in screen(app)
+
+    run(samples.hang(16, culprit=5), script)
+
+
+def test_ranks_are_sorted_and_filtered() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        await pilot.press("2")
+        await pilot.pause(0.05)
+        assert app.ranks.rows[0] == 5  # culprits first
+        await pilot.press("o")
+        assert app.ranks.sort == "rank"
+        assert app.ranks.rows == list(range(16))
+        await pilot.press("O")
+        assert app.ranks.rows == list(reversed(range(16)))
+        await pilot.press("slash", *"sleeping", "enter")
+        await pilot.pause(0.05)
+        assert app.ranks.rows == [5]
+        assert "1 of 16 ranks match" in screen(app)
+        await pilot.press("escape")
+        await pilot.pause(0.05)
+        assert len(app.ranks.rows) == 16
+        await pilot.click("#ranks", offset=(12, 0))  # the header of "state"
+        assert app.ranks.sort == "state"
+
+    run(samples.hang(16, culprit=5), script)
+
+
+def test_sequence_shows_who_lacks_which() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        await pilot.press("3")
+        await pilot.pause(0.1)
+        rows = screen(app).split("\n")
+        assert any("group dp" in r and "1 of 3" in r for r in rows)
+        assert any("#103" in r for r in rows)
+        culprit = next(r for r in rows if r.startswith("▸ 2"))
+        assert culprit.rstrip().endswith("✗")
+        assert culprit.count("■") > 10
+        victim = next(r for r in rows if r.startswith("  0"))
+        assert victim.rstrip().endswith("░")
+        await pilot.press(">")
+        await pilot.pause(0.1)
+        assert "group tp0" in screen(app)
+        await pilot.press("d")
+        await pilot.pause(0.1)
+        assert "group dp" in screen(app)
+        await pilot.press("left")
+        await pilot.pause(0.05)
+        assert app.snapshot is not None
+        assert app.record is not None
+        assert app.snapshot.label(app.record) == "all_reduce #102"
+
+    run(samples.hang(), script)
+
+
+def test_waits_and_stacks() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        await pilot.press("5")
+        await pilot.pause(0.05)
+        text = screen(app)
+        assert "▸ rank 0  waiting" in text
+        assert "▸ rank 1  waits in broadcast #4 of tp0" in text
+        assert "closes the circle" in text
+        assert "ranks 2 3  wait in all_reduce #9 of dp" in text
+        await pilot.press("6")
+        await pilot.pause(0.05)
+        text = screen(app)
+        assert "all ranks" in text
+        assert "ranks 0 1 3   not rank 2" in text
+        assert "rank 2   not ranks 0 1 3" in text
+
+    run(samples.deadlock(), script)
+
+
+def test_enter_on_a_rank_shows_its_details_and_escape_goes_back() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        await pilot.press("2", "j", "enter")
+        await pilot.pause(0.1)
+        assert app.pane == "details"
+        assert "Rank 0  victim · waiting · node0 · pid 4709" in screen(app)
+        await pilot.press("escape")
+        await pilot.pause(0.05)
+        assert app.pane == "ranks"
+        await pilot.press("escape")
+        assert app.pane == "timeline"
+
+    run(samples.hang(), script)
+
+
+def test_help_lists_keys_and_closes() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark")
+        await pilot.pause(0.1)
+        assert isinstance(app.screen, Over)
+        assert "jump to where the job parted" in screen(app)
+        await pilot.press("escape")
+        await pilot.pause(0.05)
+        assert not isinstance(app.screen, Over)
+
+    run(samples.hang(), script)
+
+
+def test_command_palette_offers_panes_and_groups() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        commands = {c.title: c for c in app.get_system_commands(app.screen)}
+        assert {"Timeline", "Divergence", "Group dp", "Group tp1", "Quit"} <= set(commands)
+        commands["Group tp1"].callback()
+        await pilot.pause(0.1)
+        assert "group tp1" in screen(app)
+        await pilot.press("ctrl+p")
+        await pilot.pause(0.2)
+        assert type(app.screen).__name__ == "CommandPalette"
+        await pilot.press("escape")
+
+    run(samples.hang(), script)
+
+
+def test_mouse_selects_and_opens() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        await pilot.click("#timeline", offset=(60, 1))
+        await pilot.pause(0.05)
+        assert app.rank == 0
+        assert app.snapshot is not None
+        assert app.record is not None
+        assert app.snapshot.is_open(app.record)
+        await pilot.click("#bar", offset=(18, 0))
+        await pilot.pause(0.05)
+        assert app.pane == "ranks"
+        await pilot.click("#ranks", offset=(10, 2), times=2)
+        await pilot.pause(0.1)
+        assert app.pane == "details"
+
+    run(samples.hang(), script)
+
+
+@pytest.mark.parametrize("size", [(20, 8), (200, 50)])
+@pytest.mark.parametrize("name", ["hang", "healthy", "hostile", "inconclusive", "empty"])
+def test_every_pane_at_every_size(name: str, size: tuple[int, int]) -> None:
+    job = {
+        "hang": samples.hang(),
+        "healthy": samples.healthy(),
+        "hostile": samples.hostile(),
+        "inconclusive": samples.Job(samples.hang().trace, samples.inconclusive()),
+        "empty": samples.Job(
+            Trace(np.zeros(0, RECORD_DTYPE), samples.hang().trace.members[:0], (), (), (), {}),
+            samples.inconclusive(),
+        ),
+    }[name]
+
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        for key in "123456":
+            await pilot.press(key, "j", "l", "G")
+            await pilot.pause(0.02)
+            text = screen(app)
+            assert not any(c in text for c in "\x1b\x07\u202e")
+            await pilot.press("d")
+        await pilot.press("s", "escape", "+", "-", "0", "f", "n", "enter")
+        await pilot.pause(0.05)
+
+    run(job, script, size)
+
+
+def test_without_colour_operations_are_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        text = screen(app)
+        assert "RRRRRR" in text
+        assert "GG" in text
+        assert "▸ 2" in text
+        assert "R reduce" in text
+
+    run(samples.hang(), script)
+
+
+class Moving:
+    """A job that is healthy at first, then hangs."""
+
+    title, live = "a live run", True
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def look(self) -> tuple[Trace, Diagnosis]:
+        self.looks += 1
+        if self.looks == 3:
+            raise OSError("the file was just replaced")
+        job = samples.healthy() if self.looks < 3 else samples.hang()
+        return job.trace, job.diagnosis
+
+
+def test_live_verdict_changes_by_itself_and_survives_a_bad_look() -> None:
+    source = Moving()
+
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        assert "HEALTHY" in screen(app)
+        texts = set()
+        until = time.monotonic() + 20
+        while "Rank 2 never joined" not in screen(app) and time.monotonic() < until:
+            await pilot.pause(0.05)
+            texts.add("could not look" in screen(app))
+        assert " HANG " in screen(app)
+        assert "could not look" not in screen(app)
+
+    drive(HangScopeApp(source, refresh_s=0.1), script)
+    assert source.looks >= 4
+
+
+def test_selection_survives_a_ring_that_moved_on() -> None:
+    job = samples.hang()
+    later = replace(job.trace, records=job.trace.records[20:])
+
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        await pilot.press("d", "left", "left")
+        await pilot.pause(0.05)
+        assert app.snapshot is not None
+        assert app.record is not None
+        before = app.snapshot.label(app.record), app.rank
+        app.show(take(later, job.diagnosis))
+        await pilot.pause(0.05)
+        assert app.record is not None
+        assert (app.snapshot.label(app.record), app.rank) == before
+
+    run(job, script)
+
+
+def test_2048_ranks_scroll_to_the_culprit() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        assert "▸ 1500" in screen(app)
+        await pilot.press("g")
+        await pilot.pause(0.05)
+        assert "▸ 1500" not in screen(app)
+        await pilot.press("c")
+        await pilot.pause(0.05)
+        assert "▸ 1500" in screen(app)
+
+    run(samples.hang(2048, culprit=1500, steps=2), script)
