@@ -11,7 +11,7 @@ from hangscope.diagnosis.host import End, Host, in_communication
 from hangscope.diagnosis.mismatch import Mismatch
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.stacks import innermost
-from hangscope.diagnosis.waits import Place, components, recorded_ranks
+from hangscope.diagnosis.waits import Place, components, hidden_ranks, recorded_ranks
 from hangscope.diagnosis.yardstick import decide_mismatch, deviants
 from hangscope.trace.model import NONE
 
@@ -204,7 +204,7 @@ def _circle_of_pairs(
     elif odd:
         cause.confidence = Confidence.LIKELY
     if not odd:
-        if len(lonely) < len(cause.places):
+        if len(lonely) < len(cause.places) or ranks & hidden_ranks(context.trace):
             cause.confidence = Confidence.AMBIGUOUS
         return
     cause.culprits = odd
@@ -590,3 +590,54 @@ def _usual_gap_s(context: Context) -> float:
     gaps = np.diff(created)[same]
     gaps = gaps[gaps > 0]
     return float(np.median(gaps)) / SECOND_NS if len(gaps) else 0.0
+
+
+def was_moving(context: Context) -> str | None:
+    """A remark, if dumps were taken while the job still moved; None where that cannot be said.
+
+    A dump written seconds after its last record shows a moment, not a standstill. Only a complete
+    set of dumps with credible times counts, and no process that ended.
+    """
+    trace = context.trace
+    if trace.live or trace.claims or trace.missing_ranks:
+        return None
+    if any(h.end is not End.UNKNOWN for h in context.hosts.values()):
+        return None
+    quiet_s = []
+    for rank, facts in trace.ranks.items():
+        low, high = context.bounds.get(rank, (0, 0))
+        if low == high:
+            continue
+        part = trace.records[low:high]
+        last = max(int(part["created_ns"].max()), int(part["completed_ns"].max()))
+        gap = facts.observed_ns - last
+        if not facts.observed_ns or not last or gap <= 0:
+            return None  # the time of the dump is not known
+        quiet_s.append(gap / SECOND_NS)
+    if not quiet_s:
+        return None
+    limit = min(_MOVING_MAX_S, max(_MOVING_S, 2 * _longest_gap_s(context)))
+    if max(quiet_s) >= limit:
+        return None
+    return f"the job was still moving when it was dumped, {max(quiet_s):.1f} s after its last step"
+
+
+def forget_waiting(context: Context) -> None:
+    """Drop every place: nothing has lasted."""
+    context.waits.places.clear()
+    context.waits.places_of.clear()
+    context.waits.device.clear()
+
+
+_MOVING_S = 5.0
+_MOVING_MAX_S = 60.0
+
+
+def _longest_gap_s(context: Context) -> float:
+    """The longest time any rank was seen to take from one operation to the next, in seconds."""
+    import numpy as np
+
+    created = context.trace.records["created_ns"]
+    same = np.diff(context.trace.records["rank"]) == 0
+    gaps = np.diff(created)[same]
+    return float(gaps.max()) / SECOND_NS if len(gaps) else 0.0

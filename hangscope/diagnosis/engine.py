@@ -5,6 +5,7 @@ from __future__ import annotations
 from hangscope.diagnosis import causes as causing
 from hangscope.diagnosis.causes import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.counters import with_own_counters
 from hangscope.diagnosis.findings import to_finding
 from hangscope.diagnosis.frontier import frontiers
 from hangscope.diagnosis.host import judge, killed_together
@@ -28,6 +29,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         The diagnosis; its findings come first cause first. Never raises on odd input: what
         cannot be used is left out and lowers the confidence.
     """
+    trace = with_own_counters(trace)
     front = frontiers(trace)
     hosts = judge(trace)
     together = killed_together(trace, hosts)
@@ -36,6 +38,9 @@ def diagnose(trace: Trace) -> Diagnosis:
     builder = Builder(trace, front, hosts)
     context = Context(trace, front, hosts, builder.build())
     causing.overdue_only(context)
+    moving = causing.was_moving(context)
+    if moving is not None:
+        causing.forget_waiting(context)
     if together is not None:
         causing.lasting_only(context)
     found: list[Cause] = causing.mismatch_causes(context, mismatches(trace, front))
@@ -47,7 +52,9 @@ def diagnose(trace: Trace) -> Diagnosis:
     if together is not None:
         notes.append(f"every rank was ended from outside ({together}) at about the same time")
     if not findings:
-        quiet = without_cause(context, together)
+        if moving is not None:
+            notes.append(moving)
+        quiet = without_cause(context, together, moving is not None)
         findings = quiet.findings
         notes += quiet.notes
     return _assemble(context, found, findings, notes)

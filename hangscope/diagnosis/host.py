@@ -198,6 +198,7 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
         return None
     ways = set()
     times = []
+    facts = [trace.ranks[rank] for rank in hosts]
     for rank, host in hosts.items():
         exit_ = trace.ranks[rank].exit
         exception = trace.ranks[rank].exception
@@ -218,8 +219,9 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
             return None
         times.append(host.end_ns)
     known = [t for t in times if t]
-    if len(ways) > 1:
-        ways.discard(_UNSEEN)  # one that nobody saw may be the same as the others
+    if len(ways) > 1 and not any(f.exit is not None and f.exit.by_launcher for f in facts):
+        # One that nobody saw may be the same as the others, unless those were a launcher's answer.
+        ways.discard(_UNSEEN)
     if len(ways) != 1 or (known and max(known) - min(known) > _TOGETHER_NS):
         return None
     return ways.pop()

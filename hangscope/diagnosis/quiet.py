@@ -37,13 +37,13 @@ class Quiet:
     notes: tuple[str, ...] = ()
 
 
-def without_cause(context: Context, killed: str | None) -> Quiet:
+def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
     """Judge a trace in which nobody is found to wait for anybody."""
     trace, hosts = context.trace, context.hosts
     named = _from_claims(trace.claims)
     if named is not None:
         return Quiet((named,))
-    if killed is not None:
+    if killed is not None or moving:
         return Quiet()
     ends = [h.end for h in hosts.values()]
     if ends and all(e is End.CLEAN for e in ends) and not trace.missing_ranks:
@@ -57,9 +57,7 @@ def without_cause(context: Context, killed: str | None) -> Quiet:
     if any(e is not End.UNKNOWN for e in ends):
         return Quiet()
     if not len(trace.records) and not len(trace.members):
-        if not trace.ranks:
-            return Quiet((_inconclusive(context),))
-        return Quiet()
+        return Quiet((_inconclusive(context),))
     return _dumped(context)
 
 

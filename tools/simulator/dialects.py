@@ -151,7 +151,7 @@ def _entry(
         for name in ("collective_seq_id", "p2p_seq_id", "is_p2p", "input_dtypes", "output_dtypes",
                      "timeout_ms"):  # fmt: skip
             del entry[name]
-        entry["seq_id"] = item.p2p_seq if is_p2p else item.collective_seq
+        entry["seq_id"] = item.p2p_seq + item.collective_seq  # one counter for everything
     if version == "none":
         del entry["op_id"]
         del entry["pg_id"]
@@ -183,10 +183,11 @@ def native(case: Case, rank: int, dialect: Dialect) -> Document:
     entries = [_entry(case, item, done, i, dialect) for i, (item, done) in numbered]
     if dialect.version == "none":
         return entries
+    used = {job.groups[item.op.group].name for item, _ in seen}
     config = {
         g.name: {"name": g.name, "desc": g.desc, "ranks": str(list(g.ranks))}
         for g in job.groups
-        if rank in g.ranks
+        if rank in g.ranks and g.name in used  # a communicator is made at its first use
     }
     document: Document = {"version": dialect.version, "pg_config": config, "entries": entries}
     if dialect.status:

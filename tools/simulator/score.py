@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hangscope.diagnosis import diagnose
@@ -22,7 +22,7 @@ from hangscope.diagnosis.model import Confidence, Diagnosis
 from hangscope.trace.load import load_trace
 from tools.simulator import stock
 from tools.simulator.dialects import DIALECTS, Dialect, ring_trace, write
-from tools.simulator.faults import FAULTS, NEEDS_HOST, Case, UnsuitableError, draw
+from tools.simulator.faults import FAULTS, NEEDS_HOST, Case, Truth, UnsuitableError, draw
 
 EXACT, UNDECIDED, WRONG, CRASH = "exact", "undecided", "wrong", "crash"
 
@@ -86,16 +86,22 @@ def judge(case: Case, dialect: Dialect, found: Diagnosis) -> tuple[str, int, boo
     return WRONG, innocents + len(others), certain
 
 
-def expected(case: Case, dialect: Dialect):  # type: ignore[no-untyped-def]
+def expected(case: Case, dialect: Dialect) -> Truth:
     """The truth as far as the dialect can hold it."""
-    from dataclasses import replace
-
     truth = case.truth
-    if not dialect.hosts and truth.fault in ("crash", "clean exit"):
-        # Without anybody watching the process, a dead rank is one that left no dump.
-        return replace(truth, verdicts=frozenset({"rank_lost"}))
-    if dialect.hosts and truth.fault == "dump lost":
+    if dialect.hosts:
         return truth
+    if truth.fault in ("crash", "clean exit"):
+        # Without anybody watching the process, a dead rank is one that left no dump.
+        truth = replace(truth, verdicts=frozenset({"rank_lost"}))
+    if truth.fault == "different dtype" and dialect.version in ("none", "1.5"):
+        # Dtypes are not recorded: all that can be seen is that nobody finishes.
+        truth = replace(truth, verdicts=frozenset({"stuck_collective"}), culprits=frozenset())
+    if dialect.only_active and truth.verdicts & {"p2p_unmatched"} and not truth.ambiguous_with:
+        # Without the past, who of a circle left its half out cannot be told.
+        groups = [g for g in case.run.job.groups if truth.culprits <= set(g.ranks)]
+        around = {r for g in groups if g.desc.startswith(("PIPE", "CONTEXT")) for r in g.ranks}
+        truth = replace(truth, ambiguous_with=frozenset(around))
     return truth
 
 

@@ -1,0 +1,58 @@
+"""Old dumps have one counter for everything: give collectives and pairs numbers of their own.
+
+Until dump version 2.0 a group had a single ``seq_id`` that sends and receives moved too. Those
+differ legally between members, so collectives of such a group are numbered afresh, in order of
+issue, wherever the records go back to the start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hangscope.trace.model import Flag, Trace
+
+
+def with_own_counters(trace: Trace) -> Trace:
+    """The trace with separate counters in every group that had a common one."""
+    records = trace.records
+    flags = records["flags"]
+    p2p = (flags & int(Flag.P2P)) != 0
+    if not p2p.any():
+        return trace
+    groups = max(len(trace.groups), 1)
+    used = np.zeros(groups, bool)
+    used[records["group"][p2p]] = True
+    own = np.zeros(groups, bool)
+    own[records["group"][p2p & (records["p2p_seq"] > 0)]] = True
+    shared = used & ~own
+    rows = np.flatnonzero(shared[records["group"]])
+    if not len(rows):
+        return trace
+    records = records.copy()
+    is_pair = p2p[rows]
+    old = records["collective_seq"][rows]
+    records["p2p_seq"][rows[is_pair]] = old[is_pair]
+    key = records["rank"][rows].astype(np.int64) * groups + records["group"][rows]
+    order = np.argsort(key, kind="stable")
+    member = (flags[rows] & int(Flag.COALESCED_MEMBER)) != 0
+    counts = (~is_pair & ~member)[order].astype(np.int64)
+    running = np.cumsum(counts)
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(key[order])) + 1])
+    before = np.concatenate([[0], running])[starts]
+    length = np.diff(np.concatenate([starts, [len(order)]]))
+    number = np.empty(len(rows), np.int64)
+    number[order] = running - np.repeat(before, length)
+    wrapped = np.array(
+        [
+            trace.ranks[r].oldest_record_id > 1 or trace.ranks[r].only_active
+            if r in trace.ranks
+            else True
+            for r in records["rank"][rows].tolist()
+        ],
+        bool,
+    )
+    # Where the start is lost the numbers cannot be had: such rows are not aligned at all.
+    records["collective_seq"][rows] = np.where(wrapped, 0, number)
+    return replace(trace, records=records)
