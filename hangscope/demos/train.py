@@ -34,7 +34,8 @@ class Model(nn.Module):
         hidden = self.trunk(batch).relu()
         if not skip_branch:
             hidden = self.branch(hidden).relu()
-        return self.head(hidden)
+        output: torch.Tensor = self.head(hidden)
+        return output
 
 
 def prepare_data(fault: str) -> None:

@@ -14,14 +14,9 @@ MAX_PENDING = 1024
 """Unfinished operations watched per group; each pins its tensors, so there is a bound."""
 
 
-class Pending(NamedTuple):
-    """An issued operation whose completion is polled."""
-
-    work: Any
-    record_id: int
-    collective_seq: int
-    flags: int
-    is_p2p: bool
+Pending = tuple[Any, int, int, int]
+"""An issued operation whose completion is polled: Work, record id, collective sequence number,
+flags."""
 
 
 class DeviceBackend(NamedTuple):
@@ -39,13 +34,7 @@ class GroupState:
 
     __slots__ = (
         "backends",
-        "cell_completed",
-        "cell_completed_ns",
-        "cell_enqueued",
-        "cell_enqueued_ns",
-        "cell_history",
-        "cell_op_id",
-        "cell_p2p",
+        "cells",
         "coalesced_kinds",
         "coalescing_thread",
         "collective_seq",
@@ -86,15 +75,7 @@ class GroupState:
         self.coalescing_thread = 0
         self.coalesced_kinds = 0
         self.process_group: weakref.ref[Any] | None = None
-        if index > 0:
-            cell = ring.group_cell
-            self.cell_enqueued = cell(index, "enqueued")
-            self.cell_completed = cell(index, "completed")
-            self.cell_p2p = cell(index, "p2p_enqueued")
-            self.cell_history = cell(index, "history")
-            self.cell_enqueued_ns = cell(index, "enqueued_ns")
-            self.cell_completed_ns = cell(index, "completed_ns")
-            self.cell_op_id = cell(index, "op_id")
+        self.cells = ring.group_cells(index) if index > 0 else 0
 
     def backend_for(self, process_group: Any, device_type: str) -> DeviceBackend:
         """The backend that serves a device type, looked up once."""

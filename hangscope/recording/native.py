@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hangscope.recording.recorder import Recorder
+from hangscope.ring.layout import group_offset
 
 
 class NativeStatus:
@@ -64,5 +65,5 @@ class NativeStatus:
             started = int(value.get("last_started_collective", -1))
             if enqueued > state.collective_seq:
                 continue  # not this group after all
-            recorder.ring.set_cell(state.cell_completed, completed)
-            recorder.ring.set_cell(recorder.ring.group_cell(state.index, "started"), started)
+            recorder.ring.set_cell(state.cells + group_offset("completed") // 8, completed)
+            recorder.ring.set_cell(state.cells + group_offset("started") // 8, started)

@@ -7,11 +7,12 @@ signature and its stack each, one ``pack_into`` and a few single stores.
 from __future__ import annotations
 
 import os
-import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from sys import _getframe as getframe
+from threading import get_ident
+from time import time_ns
+from typing import Any
 
 from hangscope.recording.groups import (
     MAX_PENDING,
@@ -22,10 +23,17 @@ from hangscope.recording.groups import (
     completed_flags,
 )
 from hangscope.recording.operations import OpSpec
-from hangscope.recording.signatures import Shapes, SignatureInterner, extend_history
+from hangscope.recording.signatures import (
+    FACTOR,
+    INCREMENT,
+    MASK,
+    InternedSignature,
+    Shapes,
+    SignatureInterner,
+)
 from hangscope.recording.stacks import StackInterner
-from hangscope.ring.layout import SlotFlag
-from hangscope.ring.writer import RingWriter
+from hangscope.ring.layout import SLOT_FORMAT, SlotFlag, group_offset
+from hangscope.ring.writer import LAST_RECORD_CELL, RingWriter
 
 _P2P = int(SlotFlag.P2P)
 _ASYNC = int(SlotFlag.ASYNC)
@@ -35,17 +43,20 @@ _UNOBSERVED = int(SlotFlag.UNOBSERVED)
 _COALESCED_COLLECTIVE = 1
 _COALESCED_P2P = 2
 _SIGN = 1 << 63
+_WRAP = 1 << 64
+_FAKE_TENSORS = frozenset({"FakeTensor", "FunctionalTensor"})
+# Counters of a group's entry, in eight-byte cells from its first.
+_ENQUEUED, _COMPLETED, _P2P_ENQUEUED, _HISTORY, _ENQUEUED_NS, _COMPLETED_NS, _OP_ID = (
+    group_offset(name) // 8
+    for name in (
+        "enqueued", "completed", "p2p_enqueued", "history", "enqueued_ns", "completed_ns", "op_id",
+    )
+)  # fmt: skip
 
 
-class Token(NamedTuple):
-    """Ties what happens after an operator's call to the record made before it."""
-
-    state: GroupState
-    record_id: int
-    collective_seq: int
-    flags: int
-    pollable: bool
-    blocking: bool
+Token = tuple[GroupState, int, int, int, bool]
+"""Ties what happens after an operator's call to the record made before it: group, record id,
+collective sequence number, flags, blocking. A plain tuple: it is made once a call."""
 
 
 class Recorder:
@@ -82,6 +93,10 @@ class Recorder:
         self._drain_lock = threading.Lock()
         self._record_id = 0
         self._q = ring._q
+        self._map = ring._map
+        self._pack = SLOT_FORMAT.pack_into
+        self._slots_at = ring.slot_at(1)
+        self._slot_count = ring.slot_count
         self._thread_ids: dict[int, int] = {}
         self._unbox_group = dist.ProcessGroup.unbox
         self._unbox_work = dist.Work.unbox
@@ -93,7 +108,9 @@ class Recorder:
 
     def begin(self, spec: OpSpec, args: Sequence[Any]) -> Token | None:
         """Record an operation about to be issued; None where it is not to be recorded."""
-        process_group = self._group_of(spec, args)
+        process_group = (
+            self._unbox_group(args[spec.group]) if spec.group >= 0 else self._search_group(args)
+        )
         if process_group is None:
             return None
         state = self.groups.by_identity.get(id(process_group))
@@ -102,162 +119,132 @@ class Recorder:
         if not state.recorded:
             return None
         count = len(args)
-        inputs, first = self._shapes(args[spec.inputs]) if spec.inputs >= 0 else ((), None)
-        if spec.outputs == spec.inputs:
-            outputs = inputs
-        elif spec.outputs >= 0:
-            outputs, first_output = self._shapes(args[spec.outputs])
-            first = first if first is not None else first_output
-        else:
+        first = None
+        inputs: Shapes = ()
+        if spec.inputs >= 0:
+            inputs, first = self._shapes(args[spec.inputs])
+        outputs = inputs
+        if spec.outputs != spec.inputs:
             outputs = ()
+            if spec.outputs >= 0:
+                outputs, first_output = self._shapes(args[spec.outputs])
+                if first is None:
+                    first = first_output
         if first is None:
-            device_type = self._device_without_tensors(spec, args)
-        elif first.is_cpu:
-            device_type = "cpu"
+            device_type = self._device_without_tensors(args)
         else:
-            device_type = first.device.type
-            if device_type == "meta":
+            device_type = "cpu" if first.is_cpu else first.device.type
+            if device_type == "meta" or (
+                type(first) not in self._plain_types and type(first).__name__ in _FAKE_TENSORS
+            ):
                 return None
-        if (
-            first is not None
-            and type(first) not in self._plain_types
-            and type(first).__name__ in ("FakeTensor", "FunctionalTensor")
-        ):
-            return None
-        backend = state.backends.get(device_type) or state.backend_for(process_group, device_type)
-        reduce_op = -1
+        backend = state.backends.get(device_type)
+        if backend is None:
+            backend = state.backend_for(process_group, device_type)
+        flags = 0 if backend.pollable else _UNOBSERVED
+        root = peer = reduce_op = -1
+        peers = ""
+        splits = None
         if 0 <= spec.reduce_op < count:
             reduce_op = args[spec.reduce_op].op()
-        root = peer = -1
-        peers = ""
         if spec.root >= 0:
             root = state.global_rank(args[spec.root])
-        flags = 0
         if spec.p2p:
-            flags = _P2P
+            flags |= _P2P
             other = args[spec.peer] if spec.peer >= 0 else -1
             peer = state.global_rank(other)
             arrow = "->" if spec.name == "send" else "<-"
             peers = f" {state.group_rank}{arrow}{other if other >= 0 else '?'}"
         elif spec.is_async < 0 or count <= spec.is_async or args[spec.is_async]:
-            flags = _ASYNC  # the schema's default is True
-        splits = None
+            flags |= _ASYNC  # the schema's default is True
         if spec.input_splits >= 0:
             splits = (tuple(args[spec.output_splits]), tuple(args[spec.input_splits]))
         timeout_ms = args[spec.timeout] if 0 <= spec.timeout < count else -1
-        signature = self._signatures.get(
-            spec, backend.name, inputs, outputs, reduce_op, root, peers, splits
-        )
-        return self._write(
-            state,
-            spec,
-            signature.identifier,
-            signature.agreement,
-            signature.input_numel,
-            signature.output_numel,
-            flags if backend.pollable else flags | _UNOBSERVED,
-            root,
-            peer,
-            backend.timeout_ms if timeout_ms < 0 else timeout_ms,
-            backend.pollable,
-        )
+        if timeout_ms < 0:
+            timeout_ms = backend.timeout_ms
+        key = (spec.operator, backend.name, inputs, outputs, reduce_op, root, peers, splits)
+        signature = self._signatures.known.get(key)
+        if signature is None:
+            signature = self._signatures.intern(key, spec)
+        return self._write(state, spec, signature, flags, root, peer, timeout_ms)
 
     def _write(
         self,
         state: GroupState,
         spec: OpSpec,
-        signature: int,
-        agreement: int,
-        input_numel: int,
-        output_numel: int,
+        signature: InternedSignature,
         flags: int,
         root: int,
         peer: int,
         timeout_ms: int,
-        pollable: bool,
     ) -> Token:
-        stack = self._stack()
-        ident = threading.get_ident()
+        stacks = self._stacks
+        stack = 0
+        if stacks is not None:
+            try:
+                # 0 is this method, 1 `begin`, 2 the kernel; the caller's frames begin at 3.
+                stack = stacks.current(getframe(3))
+            except ValueError:
+                # A C++ thread (autograd, say) has no Python frames: the main thread's tell what
+                # led here.
+                stack = stacks.main_thread()
+        ident = get_ident()
         thread = self._thread_ids.get(ident)
         if thread is None:
             thread = self._thread_ids[ident] = threading.get_native_id()
-        now = time.time_ns()
+        identifier, agreement, input_numel, output_numel = signature
+        now = time_ns()
         q = self._q
         with self._lock:
             coalescing = state.coalescing_thread == ident
+            fresh = True
             if coalescing:
-                flags |= _MEMBER
-            kind = _COALESCED_P2P if flags & _P2P else _COALESCED_COLLECTIVE
-            if not (coalescing and state.coalesced_kinds & kind):
                 # The first of its kind in a batch advances the counter for the whole batch.
-                if flags & _P2P:
-                    state.p2p_seq += 1
-                else:
-                    state.collective_seq += spec.sequence_step
-            if coalescing:
+                kind = _COALESCED_P2P if flags & _P2P else _COALESCED_COLLECTIVE
+                fresh = not state.coalesced_kinds & kind
                 state.coalesced_kinds |= kind
-            if not flags & _P2P:
-                state.history = extend_history(state.history, agreement)
-            state.op_id += 1
+                flags |= _MEMBER
+            if flags & _P2P:
+                if fresh:
+                    state.p2p_seq += 1
+            else:
+                if fresh:
+                    state.collective_seq += spec.sequence_step
+                # One step of `signatures.extend_history`, inlined.
+                state.history = (state.history * FACTOR + agreement + INCREMENT) & MASK or 1
+            state.op_id = op_id = state.op_id + 1
             self._record_id = record_id = self._record_id + 1
-            seq = state.collective_seq
-            history = state.history
-            self.ring.write_record(
-                record_id,
-                now,
-                0,
-                0,
-                seq,
-                state.p2p_seq,
-                state.op_id,
-                history,
-                state.index,
-                signature,
-                stack,
-                peer,
-                root,
-                thread,
-                timeout_ms,
-                input_numel,
-                output_numel,
-                0,
-                flags,
-            )
-            q[state.cell_enqueued] = seq
-            q[state.cell_p2p] = state.p2p_seq
-            q[state.cell_history] = history - (1 << 64) if history & _SIGN else history
-            q[state.cell_enqueued_ns] = now
-            q[state.cell_op_id] = state.op_id
-        return Token(state, record_id, seq, flags, pollable, spec.blocking)
+            seq, p2p_seq, history = state.collective_seq, state.p2p_seq, state.history
+            at = self._slots_at + ((record_id - 1) % self._slot_count) * 128
+            self._pack(
+                self._map, at, record_id, now, 0, 0, seq, p2p_seq, op_id, history, state.index,
+                identifier, stack, peer, root, thread, timeout_ms, input_numel, output_numel, 0,
+                flags, record_id,
+            )  # fmt: skip
+            q[LAST_RECORD_CELL] = record_id
+            base = state.cells
+            q[base + _ENQUEUED] = seq
+            q[base + _P2P_ENQUEUED] = p2p_seq
+            q[base + _HISTORY] = history if history < _SIGN else history - _WRAP
+            q[base + _ENQUEUED_NS] = now
+            q[base + _OP_ID] = op_id
+        return (state, record_id, seq, flags, spec.blocking)
 
     def begin_manual(
         self, state: GroupState, spec: OpSpec, backend: DeviceBackend, tensors: Sequence[Any]
     ) -> Token:
         """Record an operation that does not pass the dispatcher."""
         shapes, _ = self._shapes(tensors)
-        signature = self._signatures.get(spec, backend.name, shapes, shapes, -1, -1, "", None)
-        return self._write(
-            state,
-            spec,
-            signature.identifier,
-            signature.agreement,
-            signature.input_numel,
-            signature.output_numel,
-            0,
-            -1,
-            -1,
-            0,
-            False,
-        )
+        key = (spec.operator, backend.name, shapes, shapes, -1, -1, "", None)
+        signature = self._signatures.get(key, spec)
+        return self._write(state, spec, signature, 0, -1, -1, 0)
 
     def end_manual(self, token: Token, *, succeeded: bool) -> None:
         """The caller says that its operation is over."""
-        now = self._finish(token.record_id, token.flags, succeeded=succeeded)
+        state, record_id, seq, flags, _ = token
+        now = self._finish(record_id, flags, succeeded=succeeded)
         if succeeded:
-            state = token.state
-            state.completed = max(state.completed, token.collective_seq)
-            self._q[state.cell_completed] = state.completed
-            self._q[state.cell_completed_ns] = now
+            self._complete(state, max(state.completed, seq), now)
 
     def world(self) -> tuple[int, int]:
         """(rank, world size) of this process as far as it is known."""
@@ -274,36 +261,26 @@ class Recorder:
 
     def issued(self, token: Token, result: Any) -> None:
         """The operator returned: watch its Work, and note what has finished meanwhile."""
-        state = token.state
-        if token.blocking:
-            self._finish(token.record_id, token.flags, succeeded=True)
+        state, record_id, seq, flags, blocking = token
+        if blocking:
+            self._finish(record_id, flags, succeeded=True)
             return
-        if not token.pollable:
+        if flags & _UNOBSERVED:
             return
         pending = state.pending
-        if pending and pending[0].work.is_completed():
+        if pending and pending[0][0].is_completed():
             self.drain(state)
         work = result[-1] if type(result) is tuple else result
         if type(work) is not self._script_object:
             return
         if len(pending) >= MAX_PENDING:
-            oldest = pending.popleft()
-            self.ring.set_record(
-                oldest.record_id, state=0, flags=oldest.flags | _UNOBSERVED, completed_ns=0
-            )
-        pending.append(
-            Pending(
-                self._unbox_work(work),
-                token.record_id,
-                token.collective_seq,
-                token.flags,
-                bool(token.flags & _P2P),
-            )
-        )
+            _, oldest, _, oldest_flags = pending.popleft()
+            self.ring.set_record(oldest, state=0, flags=oldest_flags | _UNOBSERVED, completed_ns=0)
+        pending.append((self._unbox_work(work), record_id, seq, flags))
 
     def raised(self, token: Token) -> None:
         """The operator raised: the operation was never issued to the backend."""
-        self._finish(token.record_id, token.flags, succeeded=False)
+        self._finish(token[1], token[3], succeeded=False)
 
     def drain(self, state: GroupState) -> None:
         """Note which of a group's operations have finished; gives up where another thread is."""
@@ -311,13 +288,14 @@ class Recorder:
             return
         try:
             pending = state.pending
-            while pending and pending[0].work.is_completed():
+            while pending and pending[0][0].is_completed():
                 self._finish_pending(state, pending.popleft())
-            # Behind an unfinished head others may be done: independent operations overtake.
-            for entry in list(pending)[1:64]:
-                if entry.work.is_completed():
-                    self._finish_pending(state, entry)
-                    pending.remove(entry)
+            if pending:
+                # Behind an unfinished head others may be done: independent operations overtake.
+                for entry in list(pending)[1:64]:
+                    if entry[0].is_completed():
+                        self._finish_pending(state, entry)
+                        pending.remove(entry)
         finally:
             self._drain_lock.release()
 
@@ -328,17 +306,21 @@ class Recorder:
                 self.drain(state)
 
     def _finish_pending(self, state: GroupState, entry: Pending) -> None:
-        succeeded = entry.is_p2p or _succeeded(entry.work)
-        now = self._finish(entry.record_id, entry.flags, succeeded=succeeded)
-        if succeeded and not entry.is_p2p and entry.collective_seq > state.completed:
-            head = state.pending[0].collective_seq if state.pending else entry.collective_seq + 1
-            if head >= entry.collective_seq:
-                state.completed = entry.collective_seq
-                self._q[state.cell_completed] = entry.collective_seq
-                self._q[state.cell_completed_ns] = now
+        work, record_id, seq, flags = entry
+        succeeded = bool(flags & _P2P) or _succeeded(work)
+        now = self._finish(record_id, flags, succeeded=succeeded)
+        if succeeded and not flags & _P2P and seq > state.completed:
+            # "Completed" means everything up to here: not beyond an unfinished head.
+            if not state.pending or state.pending[0][2] >= seq:
+                self._complete(state, seq, now)
+
+    def _complete(self, state: GroupState, seq: int, now: int) -> None:
+        state.completed = seq
+        self._q[state.cells + _COMPLETED] = seq
+        self._q[state.cells + _COMPLETED_NS] = now
 
     def _finish(self, record_id: int, flags: int, *, succeeded: bool) -> int:
-        now = time.time_ns()
+        now = time_ns()
         self.ring.set_record(
             record_id,
             state=2 if succeeded else 0,
@@ -363,25 +345,23 @@ class Recorder:
         if not kinds or not state.recorded:
             return
         backend = next(iter(state.backends.values()), None)
-        name = backend.name if backend else ""
         spec = OpSpec("coalesced", "coalesced", sequence_step=0)
-        signature = self._signatures.get(spec, name, (), (), -1, -1, "", None)
-        pollable = backend is not None and backend.pollable and work is not None
-        flags = _BATCH | _ASYNC | (0 if pollable else _UNOBSERVED)
+        key = (spec.operator, backend.name if backend else "", (), (), -1, -1, "", None)
+        signature = self._signatures.get(key, spec)._replace(agreement=0)
+        flags = _BATCH | _ASYNC
+        if backend is None or not backend.pollable or work is None:
+            flags |= _UNOBSERVED
         if kinds == _COALESCED_P2P:
             flags |= _P2P
-        token = self._write(state, spec, signature.identifier, 0, 0, 0, flags, -1, -1, 0, pollable)
-        if pollable:
-            state.pending.append(
-                Pending(work, token.record_id, token.collective_seq, flags, bool(flags & _P2P))
-            )
+        token = self._write(state, spec, signature, flags, -1, -1, 0)
+        if not flags & _UNOBSERVED:
+            state.pending.append((work, token[1], token[2], flags))
 
     # -- pieces ----------------------------------------------------------------------------
 
-    def _group_of(self, spec: OpSpec, args: Sequence[Any]) -> Any:
-        if spec.group >= 0:
-            return self._unbox_group(args[spec.group])
-        for value in args:  # an operator we do not know: look for its group
+    def _search_group(self, args: Sequence[Any]) -> Any:
+        """The group of an operator we do not know."""
+        for value in args:
             if type(value) is self._script_object:
                 try:
                     return self._unbox_group(value)
@@ -391,6 +371,8 @@ class Recorder:
 
     def _shapes(self, value: Any) -> tuple[Shapes, Any]:
         """Shapes and dtypes of a tensor, a list or a list of lists; and the first tensor."""
+        if type(value) is list and len(value) == 1:
+            value = value[0]
         if isinstance(value, self._tensor):
             return ((value.shape, value.dtype),), value
         shapes: list[tuple[tuple[int, ...], Any]] = []
@@ -407,23 +389,11 @@ class Recorder:
                     shapes.append((tensor.shape, tensor.dtype))
         return tuple(shapes), first
 
-    def _device_without_tensors(self, spec: OpSpec, args: Sequence[Any]) -> str:
+    def _device_without_tensors(self, args: Sequence[Any]) -> str:
         """A barrier's device is that of its dummy tensor."""
         if args and isinstance(args[0], self._tensor):
             return str(args[0].device.type)
         return "cpu"
-
-    def _stack(self) -> int:
-        if self._stacks is None:
-            return 0
-        # 0 is this method, 1 `_write`, 2 `begin`, 3 the kernel; the caller's frames begin at 4.
-        try:
-            frame = sys._getframe(4)
-        except ValueError:
-            # A C++ thread (autograd, say) has no Python frames: the main thread's tell what led
-            # here.
-            return self._stacks.main_thread()
-        return self._stacks.current(frame)
 
 
 def _succeeded(work: Any) -> bool:

@@ -11,6 +11,9 @@ from hangscope.ring.layout import ValueKind
 from hangscope.ring.writer import RingWriter
 
 MASK = 0xFFFF_FFFF_FFFF_FFFF
+FACTOR = 6364136223846793005
+INCREMENT = 1442695040888963407
+"""Of the running hash: Knuth's MMIX linear congruential step."""
 MAX_DISTINCT = 50_000
 
 _REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
@@ -35,6 +38,11 @@ Shapes = tuple[tuple[tuple[int, ...], Any], ...]
 """((shape, torch dtype), ...) of a list of tensors."""
 
 
+Splits = tuple[tuple[int, ...], tuple[int, ...]]
+SignatureKey = tuple[str, str, Shapes, Shapes, int, int, str, Splits | None]
+"""(operator, backend, inputs, outputs, reduce op, root, peers as text, (out, in) splits)."""
+
+
 class InternedSignature(NamedTuple):
     """What a record needs of its signature."""
 
@@ -50,39 +58,21 @@ class SignatureInterner:
 
     def __init__(self, ring: RingWriter) -> None:
         self._ring = ring
-        self._known: dict[tuple[Any, ...], InternedSignature] = {}
+        self.known: dict[SignatureKey, InternedSignature] = {}
 
-    def get(
-        self,
-        spec: OpSpec,
-        backend: str,
-        inputs: Shapes,
-        outputs: Shapes,
-        reduce_op: int,
-        root: int,
-        peers: str,
-        splits: tuple[tuple[int, ...], tuple[int, ...]] | None,
-    ) -> InternedSignature:
-        """The interned signature; cheap when it was seen before."""
-        key = (spec.operator, backend, inputs, outputs, reduce_op, root, peers, splits)
-        known = self._known.get(key)
-        if known is None:
-            known = self._intern(spec, backend, inputs, outputs, reduce_op, root, peers, splits)
-            if len(self._known) < MAX_DISTINCT:
-                self._known[key] = known
-        return known
+    def get(self, key: SignatureKey, spec: OpSpec) -> InternedSignature:
+        """The interned signature of a key."""
+        return self.known.get(key) or self.intern(key, spec)
 
-    def _intern(
-        self,
-        spec: OpSpec,
-        backend: str,
-        inputs: Shapes,
-        outputs: Shapes,
-        reduce_op: int,
-        root: int,
-        peers: str,
-        splits: tuple[tuple[int, ...], tuple[int, ...]] | None,
-    ) -> InternedSignature:
+    def intern(self, key: SignatureKey, spec: OpSpec) -> InternedSignature:
+        """Write a signature seen for the first time."""
+        signature = self._write(spec, key)
+        if len(self.known) < MAX_DISTINCT:
+            self.known[key] = signature
+        return signature
+
+    def _write(self, spec: OpSpec, key: SignatureKey) -> InternedSignature:
+        _, backend, inputs, outputs, reduce_op, root, peers, splits = key
         input_numel = sum(_numel(shape) for shape, _ in inputs)
         output_numel = sum(_numel(shape) for shape, _ in outputs)
         reduction = _REDUCE_OPS[reduce_op] if 0 <= reduce_op < len(_REDUCE_OPS) else None
@@ -141,7 +131,7 @@ def agreement_hash(
 
 def extend_history(history: int, agreement: int) -> int:
     """The running hash after one more operation (a linear congruential step, modulo 2**64)."""
-    return (history * 6364136223846793005 + agreement + 1442695040888963407) & MASK or 1
+    return (history * FACTOR + agreement + INCREMENT) & MASK or 1
 
 
 def dtype_name(dtype: Any) -> str:

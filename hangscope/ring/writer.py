@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from hangscope.ring import layout
-from hangscope.ring.layout import GROUP, HEADER, SLOT, SLOT_FORMAT, ValueKind, header_offset
+from hangscope.ring.layout import GROUP, HEADER, SLOT, ValueKind, header_offset
 
 _U4 = struct.Struct("=I")
 _I4 = struct.Struct("=i")
-_LAST_RECORD = header_offset("last_record_id") // 8
+LAST_RECORD_CELL = header_offset("last_record_id") // 8
+"""Cell of the newest record id: a record is published by storing its id here."""
 _VALUES_USED = header_offset("values_used") // 8
 _VALUES_REFUSED = header_offset("values_refused") // 8
 _HEARTBEAT_NS = header_offset("heartbeat_ns") // 8
@@ -198,10 +199,9 @@ class RingWriter:
             _U4.pack_into(self._map, header_offset("groups_used"), index + 1)
             return index + 1
 
-    def group_cell(self, group: int, field: str) -> int:
-        """Index of a group's eight-byte counter for `set_cell` (``group`` as from `add_group`)."""
-        at = self._groups_at + (group - 1) * GROUP.itemsize + layout.group_offset(field)
-        return at // 8
+    def group_cells(self, group: int) -> int:
+        """Index of the first eight-byte cell of a group's entry (``group`` as from `add_group`)."""
+        return (self._groups_at + (group - 1) * GROUP.itemsize) // 8
 
     def set_cell(self, cell: int, value: int) -> None:
         """Store one signed eight-byte counter."""
@@ -212,11 +212,6 @@ class RingWriter:
     def slot_at(self, record_id: int) -> int:
         """Byte offset of the slot a record lives in."""
         return self._slots_at + ((record_id - 1) % self.slot_count) * 128
-
-    def write_record(self, record_id: int, *fields: int) -> None:
-        """Write one record; ``fields`` are those of `SLOT` after ``record_id``, less ``commit``."""
-        SLOT_FORMAT.pack_into(self._map, self.slot_at(record_id), record_id, *fields, record_id)
-        self._q[_LAST_RECORD] = record_id
 
     def set_record(self, record_id: int, *, state: int, flags: int, completed_ns: int) -> None:
         """Update a record's state, unless its slot already belongs to a newer one."""
