@@ -60,6 +60,8 @@ def load_trace(
         warnings.extend(loaded.warnings)
         if progress is not None:
             progress(done, len(tasks))
+    for silent in (f for f in fragments if not _says_anything(f)):
+        warnings.extend(f"{silent.source.path}: {text}" for text in silent.warnings)
     fragments = [f for f in fragments if _says_anything(f)]
     if not fragments:
         raise NothingReadable(warnings)

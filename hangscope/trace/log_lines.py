@@ -19,16 +19,21 @@ from hangscope.trace import clean
 
 BLOCK = 1 << 18
 MAX_LINE = 1 << 16
-CONTEXT = 40
+CONTEXT = 20
 """Lines behind a telling one that are looked at whatever they hold."""
 
 _TELLING = (
-    b"atchdog", b"NCCL", b"HCCL", b"rror", b"onitored", b"imed out", b"imeout", b"ismatch",
-    b"ignal", b"ollective", b"Traceback", b"xitcode", b"FAILED", b"illed", b"emory", b"Xid",
-    b"oom", b"OOM", b"core dumped", b"Segmentation", b"Aborted", b"erminat", b"clients joined",
-    b"endezvous", b"store based", b"[hangscope]", b"ncclUniqueId", b"xception", b"exit code",
-    b"return code", b"parameters", b"params", b"attempts left", b"connected to",
+    b"atchdog", b"NCCL work", b"WorkNCCL", b"NCCL comm", b"NCCL WARN", b"NCCL error",
+    b"NCCL operations", b"NCCL monitor", b"Init COMPLETE", b"NET/IB : Got", b"WorkHCCL", b"Error:",
+    b"error:", b"onitored", b"imed out", b"imeout", b"ismatch", b"ignal", b"ollective",
+    b"Traceback", b'  File "', b"xitcode", b"FAILED", b"Killed", b"killed", b"ut of memory",
+    b"Out Of Memory", b"1EB memory", b"illegal memory", b"Xid", b"oom-kill", b"oom_", b"OOM",
+    b"core dumped", b"Segmentation", b"Aborted", b"erminate called", b"clients joined",
+    b"endezvous", b"store based", b"[hangscope]", b"ncclUniqueId", b"Exception", b"exit code",
+    b"return code", b"DDP expects", b"params[", b"attempts left", b"connected to",
     b"world_size", b"WORLD_SIZE", b"enforce fail", b"did not receive", b"ready only once",
+    b"checkForNaN", b"loss is nan", b"loss scale", b"OpTy", b"ranks [", b" ranks:", b"[PG ",
+    b"ProcessGroup",
 )  # fmt: skip
 
 

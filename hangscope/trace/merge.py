@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hangscope.trace import operations
 from hangscope.trace.from_flight_recorder import global_peer
 from hangscope.trace.merge_facts import TRUST, merge_facts
-from hangscope.trace.merge_groups import GroupMatcher
+from hangscope.trace.merge_groups import GroupMatcher, sizes_by_use
 from hangscope.trace.merge_records import (
     add_counters,
     combine_rank,
@@ -87,9 +87,10 @@ def merge(
     matcher = GroupMatcher(ordered)
     facts = _facts_by_rank(ordered)
     records, tables = _records(ordered, matcher)
-    world = world_size or _world_size(ordered, facts, matcher.groups, records)
     signatures = list(tables.signatures)
-    groups = matcher.complete(world, records, signatures)
+    sizes = sizes_by_use(records, signatures)
+    world = world_size or _world_size(ordered, facts, matcher.groups, sizes)
+    groups = matcher.complete(world, records, sizes)
     _resolve_peers(records, signatures, groups)
     members = [_moved(f, matcher) for f in ordered if len(f.members)]
     joined = merge_members(np.concatenate(members) if members else np.zeros(0, MEMBER_DTYPE))
@@ -173,7 +174,7 @@ def _world_size(
     ordered: Sequence[Fragment],
     facts: Mapping[int, RankFacts],
     groups: Sequence[Group],
-    records: Records,
+    sizes_by_use: Mapping[int, int],
 ) -> int | None:
     """What the sources state, else what the highest rank anybody speaks of implies."""
     stated = Counter(f.world_size for f in facts.values() if f.world_size)
@@ -188,7 +189,9 @@ def _world_size(
         common = max(stated.items(), key=lambda item: (item[1], item[0]))[0]
         return max(common, highest + 1)
     default = [len(g.ranks) for g in groups if g.desc == "default_pg" and g.ranks]
-    sizes = [g.size for g in groups if g.desc == "default_pg" and g.size]
+    sizes = [
+        g.size or sizes_by_use.get(i, 0) for i, g in enumerate(groups) if g.desc == "default_pg"
+    ]
     known = max([*default, *sizes], default=0)
     if known:
         return max(known, highest + 1)

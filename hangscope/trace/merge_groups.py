@@ -8,7 +8,7 @@ may disagree about them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -93,14 +93,13 @@ class GroupMatcher:
         return self._add(key, group) if index is None else index
 
     def complete(
-        self, world_size: int | None, records: Records, signatures: Sequence[Signature]
+        self, world_size: int | None, records: Records, sizes: Mapping[int, int]
     ) -> tuple[Group, ...]:
         """The common table, with members filled in where no source listed them.
 
         The default group has everybody; any other group has those who used it, unless sizes in
         its records show that somebody is missing among them.
         """
-        sizes = _sizes_by_use(records, signatures)
         users = _users(records, len(self.groups))
         finished: list[Group] = []
         for index, group in enumerate(self.groups):
@@ -143,7 +142,7 @@ def _users(records: Records, groups: int) -> list[tuple[int, ...]]:
     return found
 
 
-def _sizes_by_use(records: Records, signatures: Sequence[Signature]) -> dict[int, int]:
+def sizes_by_use(records: Records, signatures: Sequence[Signature]) -> dict[int, int]:
     """Members per group as even gathers show: output and input differ by that factor."""
     factors = np.array([_factor(s) for s in signatures] or [0], np.int64)
     if not len(records) or not factors.any():
