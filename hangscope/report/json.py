@@ -25,9 +25,9 @@ _INT64 = 2**63
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:
-    """`diagnosis` as one indented JSON document, UTF-8, with a line break at its end."""
+    """`diagnosis` as one indented JSON document, UTF-8."""
     document = to_dict(diagnosis)
-    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     try:
         return orjson.dumps(document, option=options)
     except TypeError:  # lone surrogates or integers beyond 64 bits out of a damaged dump

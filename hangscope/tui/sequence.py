@@ -169,16 +169,15 @@ class SequenceView(LineList):
         """The sequence numbers above their columns."""
         line = [" "] * (self.columns() * _CELL)
         every = 10 if self._first + self.columns() < 10**5 else 20
-        for i in range(self.columns()):
-            seq = self._first + i
-            text = f"{seq}"
-            if seq % every == 0 and i * _CELL + len(text) <= len(line):
-                line[i * _CELL : i * _CELL + len(text)] = list(text)
         at = (self.column_seq - self._first) * _CELL
         text = f"#{self.column_seq}"
         begin = min(max(at - 1, 0), max(len(line) - len(text), 0))
-        for i in range(max(begin - 4, 0), min(begin + len(text) + 4, len(line))):
-            line[i] = " "
+        for i in range(self.columns()):
+            number = f"{self._first + i}"
+            end = i * _CELL + len(number)
+            clear = end < begin or i * _CELL > begin + len(text)
+            if (self._first + i) % every == 0 and clear and end <= len(line):
+                line[i * _CELL : end] = list(number)
         line[begin : begin + len(text)] = list(text)
         word = "rank".rjust(self.label_width() - 2) + "  "
         out = Text(word[: self.label_width()] + "".join(line))

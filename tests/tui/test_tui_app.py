@@ -316,8 +316,18 @@ def test_mouse_selects_and_opens() -> None:
     run(samples.hang(), script)
 
 
-@pytest.mark.parametrize("size", [(20, 8), (200, 50)])
-@pytest.mark.parametrize("name", ["hang", "healthy", "hostile", "inconclusive", "empty"])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("hang", (20, 8)),
+        ("hang", (200, 50)),
+        ("hostile", (40, 12)),
+        ("hostile", (160, 40)),
+        ("healthy", (80, 24)),
+        ("inconclusive", (80, 24)),
+        ("empty", (80, 24)),
+    ],
+)
 def test_every_pane_at_every_size(name: str, size: tuple[int, int]) -> None:
     job = {
         "hang": samples.hang(),

@@ -1,0 +1,80 @@
+"""Pictures of the screens at three widths; every time in them comes from the job, none from now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import view_samples as samples
+from textual.pilot import Pilot
+
+from hangscope.tui.app import HangScopeApp
+from hangscope.tui.source import Still
+
+SIZES = {80: (80, 24), 120: (120, 34), 200: (200, 50)}
+
+
+def application(job: samples.Job) -> HangScopeApp:
+    return HangScopeApp(Still(job.trace, job.diagnosis, "hangscope-runs/latest"))
+
+
+async def _settled(pilot: Pilot[None]) -> None:
+    app = pilot.app
+    assert isinstance(app, HangScopeApp)
+    while app.snapshot is None or not app.query("FooterKey"):
+        await pilot.pause(0.02)
+    await pilot.pause(0.1)
+
+
+def pressing(*keys: str) -> Any:
+    async def before(pilot: Pilot[None]) -> None:
+        await _settled(pilot)
+        if keys:
+            await pilot.press(*keys)
+            await pilot.pause(0.15)
+
+    return before
+
+
+@pytest.mark.parametrize("width", list(SIZES))
+def test_timeline(snap_compare: Any, width: int) -> None:
+    app = application(samples.hang(16, culprit=5))
+    assert snap_compare(app, terminal_size=SIZES[width], run_before=pressing())
+
+
+@pytest.mark.parametrize("width", list(SIZES))
+def test_ranks(snap_compare: Any, width: int) -> None:
+    app = application(samples.hang(16, culprit=5))
+    assert snap_compare(app, terminal_size=SIZES[width], run_before=pressing("2"))
+
+
+@pytest.mark.parametrize("width", list(SIZES))
+def test_sequence(snap_compare: Any, width: int) -> None:
+    app = application(samples.hang(16, culprit=5))
+    assert snap_compare(app, terminal_size=SIZES[width], run_before=pressing("3"))
+
+
+def test_details(snap_compare: Any) -> None:
+    app = application(samples.hang())
+    assert snap_compare(app, terminal_size=SIZES[80], run_before=pressing("d", "enter"))
+
+
+def test_waits(snap_compare: Any) -> None:
+    app = application(samples.deadlock())
+    assert snap_compare(app, terminal_size=SIZES[80], run_before=pressing("5"))
+
+
+def test_stacks(snap_compare: Any) -> None:
+    app = application(samples.hang(16, culprit=5))
+    assert snap_compare(app, terminal_size=SIZES[80], run_before=pressing("6"))
+
+
+def test_healthy(snap_compare: Any) -> None:
+    app = application(samples.healthy())
+    assert snap_compare(app, terminal_size=SIZES[80], run_before=pressing())
+
+
+def test_without_colour(snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = application(samples.hang(16, culprit=5))
+    assert snap_compare(app, terminal_size=SIZES[80], run_before=pressing())
