@@ -5,12 +5,11 @@ Both are the same to the application: it looks, and gets a trace and the diagnos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from hangscope.diagnosis.model import Diagnosis
-from hangscope.trace.model import Trace
+from hangscope.trace.model import RankFacts, Trace
 
 
 class Source(Protocol):
@@ -33,6 +32,9 @@ class Looker(Protocol):
 
     def look(self) -> Trace:
         """The trace now."""
+
+    def ask_for_stacks(self, wanted: Callable[[RankFacts], bool]) -> int:
+        """Have ranks that cannot run Python write their stacks, once a stall."""
 
 
 class Still:
@@ -61,7 +63,10 @@ class Live:
 
         trace = self._run.look()
         self.live = trace.live
-        return trace, diagnose(trace)
+        diagnosis = diagnose(trace)
+        if diagnosis.findings:
+            self._run.ask_for_stacks(lambda facts: bool(facts.gil_blocked))
+        return trace, diagnosis
 
 
 def open_source(paths: Sequence[str]) -> Source:
@@ -70,14 +75,15 @@ def open_source(paths: Sequence[str]) -> Source:
     Raises `hangscope.trace.load.NothingReadable` where nothing in `paths` can be read.
     """
     from hangscope.diagnosis.engine import diagnose
+    from hangscope.trace.live import LiveRun, run_directory_of
     from hangscope.trace.load import load_trace
 
     title = " ".join(paths)
-    if len(paths) == 1 and Path(paths[0]).is_dir() and any(Path(paths[0]).rglob("*.ring")):
-        from hangscope.trace.live import LiveRun
-
-        run = LiveRun(paths[0])
+    directory = run_directory_of(paths[0]) if len(paths) == 1 else None
+    if directory is not None:
+        run = LiveRun(directory)
         if run.look().live:
             return Live(run, title)
+        run.close()
     trace = load_trace(list(paths))
     return Still(trace, diagnose(trace), title)
