@@ -129,3 +129,18 @@ def disagreement(a: Terms, b: Terms) -> str | None:
     if a.reduce_op and b.reduce_op and a.reduce_op != b.reduce_op:
         return "reduce_op"
     return None
+
+
+def group_size(signature: Signature) -> int | None:
+    """How many members the group has, where the operation's sizes say so."""
+    inputs, outputs = signature.input_sizes, signature.output_sizes
+    if signature.op in ("all_gather", "gather") and outputs and len(outputs) > 1:
+        return len(outputs)
+    if signature.op in ("reduce_scatter", "scatter") and inputs and len(inputs) > 1:
+        return len(inputs)
+    small, large = input_numel(signature), output_numel(signature)
+    if signature.op == "_reduce_scatter_base":
+        small, large = large, small
+    if signature.op in ("_all_gather_base", "_reduce_scatter_base") and small and large:
+        return large // small if large % small == 0 else None
+    return None

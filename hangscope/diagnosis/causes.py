@@ -176,6 +176,14 @@ def _circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     sides = sorted((tuple(r) for r in sides_of.values()), key=lambda s: (-len(s), s))
     cause = Cause(Verdict.DEADLOCK_CYCLE, tuple(sorted(ranks)), chosen, began_ns=began, sides=sides)
     lonely = [i for i in chosen if waits.places[i].p2p]
+    listed = all(context.trace.groups[waits.places[i].group].ranks for i in chosen)
+    if not listed and context.gaps:
+        cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
+        cause.confidence, cause.victims = Confidence.LIKELY, set(ranks)
+        cause.unknowns.append(
+            f"no group lists its members, and {len(context.gaps)} ranks left no dump"
+        )
+        return cause
     groups = {waits.places[i].group for i in chosen} - {NONE}
     if lonely:
         _circle_of_pairs(context, cause, ranks, groups, lonely)
@@ -198,11 +206,17 @@ def _circle_of_pairs(
     """A circle with sends or receives in it: did one rank leave its half out?"""
     waits = context.waits
     odd = deviants(context, ranks, groups)
-    if not odd and len(lonely) == 1 < len(cause.places) and waits.places[lonely[0]].absent:
-        # One side waits for a partner that has gone on to something everybody takes part in.
-        odd = tuple(waits.places[lonely[0]].absent)
-    elif odd:
+    if odd:
         cause.confidence = Confidence.LIKELY
+    elif len(lonely) < len(cause.places):
+        places = waits_places(context, set(cause.places))
+        breakers = [r for r in sorted(ranks) if _breaks(places, ranks, r)]
+        if len(breakers) == 1:
+            cause.culprits = (breakers[0],)
+            return
+        if len(lonely) == 1 and waits.places[lonely[0]].absent:
+            # One side waits for a partner that has gone on to something else.
+            odd = tuple(waits.places[lonely[0]].absent)
     if not odd:
         if len(lonely) < len(cause.places) or ranks & hidden_ranks(context.trace):
             cause.confidence = Confidence.AMBIGUOUS

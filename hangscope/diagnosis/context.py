@@ -38,6 +38,13 @@ class Context:
         return {int(ranks[a]): (int(a), int(b)) for a, b in zip(starts, ends, strict=True)}
 
     @cached_property
+    def gaps(self) -> tuple[int, ...]:
+        """Ranks that left nothing, told by the world's size, the groups or the numbering."""
+        known = set(self.trace.ranks)
+        holes = set(range(max(known, default=0) + 1)) - known
+        return tuple(sorted(holes | set(self.trace.missing_ranks)))
+
+    @cached_property
     def overrun(self) -> frozenset[int]:
         """Ranks whose oldest unfinished operation may have been overwritten."""
         return overrun_ranks(self.trace, self.front)

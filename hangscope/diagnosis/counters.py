@@ -55,4 +55,5 @@ def with_own_counters(trace: Trace) -> Trace:
     )
     # Where the start is lost the numbers cannot be had: such rows are not aligned at all.
     records["collective_seq"][rows] = np.where(wrapped, 0, number)
-    return replace(trace, records=records)
+    members = trace.members[~shared[trace.members["group"]]]  # counted with the old numbers
+    return replace(trace, records=records, members=members)

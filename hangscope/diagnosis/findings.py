@@ -69,6 +69,11 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         unknowns.append(f"{rank_s(missing)} left no dump")
         if confidence is Confidence.CERTAIN:
             confidence = Confidence.LIKELY
+    shown = place.group if place is not None else NONE
+    if shown >= 0 and not context.trace.groups[shown].ranks and not place_is_pair(place):
+        unknowns.append("the members of the group are not listed; the dumps given stand for them")
+        if confidence is Confidence.CERTAIN:
+            confidence = Confidence.LIKELY
     for rank in cause.culprits:
         facts = context.trace.ranks.get(rank)
         if facts is not None and facts.unobservable:
@@ -110,6 +115,11 @@ def _shown_place(context: Context, cause: Cause) -> Place | None:
         return (-due, place.p2p, place.began_ns or 1 << 62, -len(place.waiters))
 
     return min(places, key=rank_of)
+
+
+def place_is_pair(place: Place | None) -> bool:
+    """Whether the place is half of a pair, which names its partner itself."""
+    return place is not None and place.p2p
 
 
 def _title(context: Context, place: Place) -> str:

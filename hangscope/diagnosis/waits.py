@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hangscope.diagnosis.agreement import ONE_SIDED, family
+from hangscope.diagnosis.agreement import ONE_SIDED, family, group_size
 from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.pairing import Half, pending_halves
@@ -204,6 +204,34 @@ class Builder:
         ranks = self.trace.groups[group].ranks if group < len(self.trace.groups) else ()
         return ranks or tuple(self.front.rank[pairs].tolist())
 
+    def _unlisted(self, group: int, seen: tuple[int, ...]) -> list[int]:
+        """Members that no list names: where sizes or gaps in the numbering tell of them."""
+        if self.trace.groups[group].ranks:
+            return []
+        size = self.trace.groups[group].size or self._size_from_operations(group) or 0
+        everybody = set(self.trace.ranks) | set(self.trace.missing_ranks)
+        everybody |= set(range(max(everybody, default=0) + 1))
+        if set(seen) == set(self.trace.ranks):  # a group of the whole world
+            return sorted((everybody | set(range(size))) - set(seen))
+        candidates = sorted(everybody - set(self.trace.ranks))
+        return candidates if size - len(seen) == len(candidates) else []
+
+    def _size_from_operations(self, group: int) -> int | None:
+        """How many members a group has, from an operation whose sizes tell."""
+        records = self.trace.records
+        used = np.unique(records["signature"][records["group"] == group])
+        for index in used.tolist():
+            size = group_size(self.trace.signatures[index])
+            if size is not None:
+                return size
+        # Groups of one description are of one size: the fullest sibling tells.
+        groups = self.trace.groups
+        desc = groups[group].desc
+        if not desc or desc in ("default_pg", "undefined"):
+            return None
+        alike = [i for i, g in enumerate(groups) if g.desc == desc]
+        return max(int((self.front.group == i).sum()) for i in alike)
+
     def _group(self, group: int, pairs: Ints) -> None:
         front = self.front
         members = self._members(group, pairs)
@@ -236,6 +264,7 @@ class Builder:
         enqueued = np.where(known, np.maximum(enqueued, 0), UNKNOWN)
         position = {rank: i for i, rank in enumerate(ranks.tolist())}
         outside = [r for r in members if r not in position]
+        outside += self._unlisted(group, members)
         unknown = [int(r) for r, k in zip(ranks, known, strict=True) if not k]
         absent_everywhere: list[int] = []
         for rank in outside:

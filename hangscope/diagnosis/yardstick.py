@@ -69,8 +69,35 @@ def _unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool
             theirs = _pairs(context, counterpart, other)
             common = mine.keys() & theirs.keys()
             if common:
-                votes[any(mine[k] != theirs[k] for k in common)] += 1
+                differs = any(mine[k] != theirs[k] for k in common)
+                differs = differs or _fewer_by_then(context, rank, group, counterpart, other)
+                votes[differs] += 1
     return votes[True] > votes[False]
+
+
+def _fewer_by_then(context: Context, rank: int, group: int, other: int, other_group: int) -> bool:
+    """Whether the rank had issued fewer halves than its counterpart by one common collective."""
+    mine = _counts_at(context, rank, group)
+    theirs = _counts_at(context, other, other_group)
+    common = mine.keys() & theirs.keys()
+    if not common:
+        return False
+    latest = max(common, key=lambda k: k[1])
+    return mine[latest] < theirs[latest]
+
+
+def _counts_at(context: Context, rank: int, group: int) -> dict[tuple[int, int], int]:
+    """Point-to-point number in ``group`` when each collective was issued, by (group, number)."""
+    low, high = context.bounds.get(rank, (0, 0))
+    records = context.trace.records[low:high]
+    pair = (records["group"] == group) & (records["peer"] >= 0)
+    running = np.maximum.accumulate(np.where(pair, records["p2p_seq"], 0))
+    rows = np.flatnonzero(context.front.collective[low:high])[-256:]
+    return {
+        (int(records["group"][r]), int(records["collective_seq"][r])): int(running[r])
+        for r in rows.tolist()
+        if running[r] > 0
+    }
 
 
 def _pairs(context: Context, rank: int, group: int) -> dict[int, tuple[tuple[str, int], ...]]:

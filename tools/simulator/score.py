@@ -21,7 +21,7 @@ from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis
 from hangscope.trace.load import load_trace
 from tools.simulator import stock
-from tools.simulator.dialects import DIALECTS, Dialect, ring_trace, write
+from tools.simulator.dialects import DIALECTS, Dialect, ring_trace, visible, write
 from tools.simulator.faults import FAULTS, NEEDS_HOST, Case, Truth, UnsuitableError, draw
 
 EXACT, UNDECIDED, WRONG, CRASH = "exact", "undecided", "wrong", "crash"
@@ -102,7 +102,19 @@ def expected(case: Case, dialect: Dialect) -> Truth:
         groups = [g for g in case.run.job.groups if truth.culprits <= set(g.ranks)]
         around = {r for g in groups if g.desc.startswith(("PIPE", "CONTEXT")) for r in g.ranks}
         truth = replace(truth, ambiguous_with=frozenset(around))
+    if dialect.version == "none" and truth.verdicts & {"rank_lost", "rank_exited"}:
+        # Members are listed nowhere: of a lost highest rank nothing may be left.
+        truth = replace(truth, verdicts=truth.verdicts | {"inconclusive", "rank_lost"})
+        if case.lost == {case.run.job.world - 1}:
+            verdicts = truth.verdicts | {"stuck_collective"}
+            truth = replace(truth, verdicts=verdicts, culprits=frozenset())
+    if truth.fault == "healthy, moving" and dialect.only_active and not _any_active(case):
+        truth = replace(truth, verdicts=truth.verdicts | {"quiescent"})
     return truth
+
+
+def _any_active(case: Case) -> bool:
+    return any(not done for r in range(case.run.job.world) for _, done in visible(case, r))
 
 
 def run(

@@ -1,0 +1,389 @@
+"""How fast and how large reading is, measured beside the alternatives in one run.
+
+    python tools/bench_analyze.py                 # everything, table to docs/benchmarks-analyze.md
+    python tools/bench_analyze.py --ranks 32 --entries 500 --no-write
+
+Every measurement runs in a process of its own; peak memory is that of the process plus, for
+HangScope's workers, their sum. The pickles have the shape torch's own pickler gives them: protocol
+2, one object per distinct frame, mentioned by reference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import platform
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+FRAMES_DEEP = 20
+BASE_NS = 1_750_000_000_000_000_000
+
+LOAD_PICKLES = """
+import pickle, pathlib
+for path in sorted(pathlib.Path(FOLDER).iterdir()):
+    with open(path, "rb") as file:
+        pickle.load(file)
+"""
+LOAD_TRACE = """
+from hangscope.trace.load import load_trace
+trace = load_trace([FOLDER])
+assert len(trace.records) == EXPECTED, len(trace.records)
+"""
+TORCHFRTRACE = """
+import io, contextlib
+from torch.distributed.flight_recorder import fr_trace
+from torch.distributed.flight_recorder.components.config_manager import JobConfig
+import time
+began = time.perf_counter()  # the import of torch is not counted
+args = JobConfig().parse_args([FOLDER, "--prefix", "nccl_trace_rank_"])
+from torch.distributed.flight_recorder.components.loader import read_dir
+from torch.distributed.flight_recorder.components.builder import build_db
+details, version = read_dir(args)
+db = build_db(details, args, version)
+"""
+
+
+def frames_pool() -> list[list[dict[str, Any]]]:
+    """Call stacks as a training loop has them: the outer half shared, the inner half its own."""
+    rng = random.Random(7)
+    site = "/opt/conda/lib/python3.11/site-packages"
+    outer = [
+        {"name": n, "filename": f, "line": rng.randrange(10, 2000)}
+        for n, f in (
+            ("wrapper", f"{site}/torch/distributed/c10d_logger.py"),
+            ("_call_impl", f"{site}/torch/nn/modules/module.py"),
+            ("_wrapped_call_impl", f"{site}/torch/nn/modules/module.py"),
+            ("forward_backward", "/workspace/train/megatron/core/pipeline_parallel/schedules.py"),
+            ("train_step", "/workspace/train/megatron/training/training.py"),
+            ("train", "/workspace/train/megatron/training/training.py"),
+            ("pretrain", "/workspace/train/megatron/training/training.py"),
+            ("main", "/workspace/train/pretrain_gpt.py"),
+            ("<module>", "/workspace/train/pretrain_gpt.py"),
+            ("__call__", f"{site}/torch/utils/_contextlib.py"),
+        )
+    ]
+    stacks = []
+    for site_number in range(24):
+        inner = [
+            {
+                "name": f"layer_{site_number}_{i}",
+                "filename": f"/workspace/train/megatron/core/module_{(site_number * 3 + i) % 17}.py",
+                "line": rng.randrange(10, 900),
+            }
+            for i in range(FRAMES_DEEP - len(outer))
+        ]
+        stacks.append([*inner, *outer])
+    return stacks
+
+
+OPS = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "all_to_all", "broadcast")
+
+
+def one_dump(rank: int, ranks: int, entries: int, stacks: list[list[dict[str, Any]]]) -> Any:
+    """A dump of one rank in a mesh of a default, a tensor and a data parallel group."""
+    tensor = list(range(rank // 8 * 8, min(rank // 8 * 8 + 8, ranks)))
+    data = list(range(rank % 8, ranks, 8))
+    groups = [("0", "default_pg", list(range(ranks))), (f"{1 + rank // 8}", "tp", tensor)]
+    groups.append((f"{1000 + rank % 8}", "dp", data))
+    seqs = [0, 0, 0]
+    rows = []
+    for i in range(entries):
+        g = 0 if i % 40 == 0 else 1 + i % 2
+        seqs[g] += 1
+        size = 1024 << (i % 5)
+        last = i == entries - 1
+        created = BASE_NS + i * 10**7 + rank * 1000
+        rows.append(
+            {
+                "frames": list(stacks[i % len(stacks)]),
+                "record_id": i,
+                "pg_id": g,
+                "process_group": groups[g][:2],
+                "thread_name": "python3",
+                "thread_id": "140597754833792",
+                "collective_seq_id": seqs[g],
+                "p2p_seq_id": 0,
+                "op_id": seqs[g],
+                "profiling_name": f"nccl:{OPS[i % 24 % 5] if g else 'all_reduce'}",
+                "time_created_ns": created,
+                "input_sizes": [[size, 128]],
+                "input_dtypes": ["BFloat16"],
+                "output_sizes": [[size, 128]],
+                "output_dtypes": ["BFloat16"],
+                "state": "scheduled" if last else "completed",
+                "time_discovered_started_ns": None if last else created + 10**5,
+                "time_discovered_completed_ns": None if last else created + 10**6,
+                "retired": not last,
+                "timeout_ms": 600000,
+                "is_p2p": False,
+            }
+        )
+    config = {n: {"name": n, "desc": d, "ranks": str(r)} for n, d, r in groups}
+    status = {
+        str(g): {
+            "last_enqueued_collective": seqs[g],
+            "last_started_collective": -1,
+            "last_completed_collective": seqs[g] - (1 if g == rows[-1]["pg_id"] else 0),
+        }
+        for g in range(3)
+    }
+    return {
+        "version": "2.10",
+        "pg_config": config,
+        "pg_status": status,
+        "nccl_version": "2.27.3",
+        "entries": rows,
+    }
+
+
+def write_pickles(folder: Path, ranks: int, entries: int, *, shared: bool = True) -> int:
+    """One pickle per rank; returns bytes. Without ``shared`` every frame is an object of its own."""
+    folder.mkdir(parents=True)
+    stacks = frames_pool()
+    total = 0
+    for rank in range(ranks):
+        document = one_dump(rank, ranks, entries, stacks)
+        if not shared:
+            for row in document["entries"]:
+                row["frames"] = [dict(frame) for frame in row["frames"]]
+        data = pickle.dumps(document, 2)
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
+        total += len(data)
+    return total
+
+
+def write_rings(folder: Path, ranks: int, entries: int) -> int:
+    """Rings with the content of the pickles, through the real ring writer; returns bytes."""
+    import numpy as np
+
+    from hangscope.ring import layout
+    from hangscope.ring.writer import RingIdentity, RingWriter
+
+    folder.mkdir(parents=True)
+    stacks = frames_pool()
+    total = 0
+    for rank in range(ranks):
+        path = folder / f"rank_{rank}.ring"
+        document = one_dump(rank, ranks, entries, stacks) if rank < 8 else None
+        identity = RingIdentity(run_id="bench", rank=rank, world_size=ranks, host="node0", pid=1)
+        ring = RingWriter(path, identity, entries, values_bytes=1 << 18)
+        places = {}
+        tensor = list(range(rank // 8 * 8, min(rank // 8 * 8 + 8, ranks)))
+        for g, (name, desc, members) in enumerate(
+            (
+                ("0", "default_pg", list(range(ranks)) if ranks <= 256 else []),
+                (f"{1 + rank // 8}", "tp", tensor),
+                (f"{1000 + rank % 8}", "dp", list(range(rank % 8, ranks, 8))),
+            )
+        ):
+            places[g] = ring.add_group(
+                name, desc, members, "nccl", 0, members.index(rank) if members else rank,
+                observable=True,
+            )  # fmt: skip
+        rows = (
+            document["entries"] if document else one_dump(rank, ranks, entries, stacks)["entries"]
+        )
+        table = np.zeros(entries, layout.SLOT)
+        for i, row in enumerate(rows):
+            signature = json.dumps(
+                {
+                    "op": row["profiling_name"], "in": row["input_sizes"],
+                    "out": row["output_sizes"], "in_dtypes": row["input_dtypes"],
+                    "out_dtypes": row["output_dtypes"],
+                }
+            )  # fmt: skip
+            frame_ids = [
+                ring.intern(
+                    layout.ValueKind.FRAME,
+                    f"{f['name']}\0{f['filename']}\0{f['line']}".encode(),
+                )
+                for f in row["frames"]
+            ]
+            stack = ring.intern(layout.ValueKind.STACK, np.array(frame_ids, "<u4").tobytes())
+            slot = table[i]
+            slot["record_id"] = slot["commit"] = i + 1
+            slot["created_ns"] = row["time_created_ns"]
+            slot["completed_ns"] = row["time_discovered_completed_ns"] or 0
+            slot["collective_seq"] = slot["op_id"] = row["collective_seq_id"]
+            slot["group"] = places[row["pg_id"]]
+            slot["signature"] = ring.intern(layout.ValueKind.SIGNATURE, signature.encode())
+            slot["stack"] = stack
+            slot["peer"] = slot["root"] = -1
+            slot["timeout_ms"] = row["timeout_ms"]
+            slot["state"] = 2 if row["state"] == "completed" else 0
+        ring._map[ring._slots_at : ring._slots_at + table.nbytes] = table.tobytes()
+        total += path.stat().st_size
+    return total
+
+
+def measure(program: str, folder: Path, expected: int, repeats: int) -> tuple[float, float]:
+    """(median seconds, peak MiB) of a program run in fresh processes, imports not counted.
+
+    Memory is the whole process's, with its imports; workers are added to it.
+    """
+    header = "import time, resource, json, sys\n"
+    if "load_trace" in program:
+        header += "import hangscope.trace.load, hangscope.trace.from_ring\n"
+    body = program.replace("FOLDER", repr(str(folder))).replace("EXPECTED", str(expected))
+    script = (
+        f"{header}began = time.perf_counter()\n{body}\n"
+        "took = time.perf_counter() - began\n"
+        "own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n    from hangscope.trace.load_parallel import cores\n"
+        "except ImportError:\n    cores = lambda: 0\n"
+        "child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * cores()\n"
+        "sys.stderr.write(json.dumps([took, (own + child) / 1024]))\n"
+    )
+    times, peaks = [], []
+    for _ in range(repeats):
+        run = subprocess.run(
+            [sys.executable, "-c", script],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+            check=False,
+        )
+        if run.returncode:
+            raise SystemExit(run.stderr)
+        took, peak = json.loads(run.stderr[run.stderr.rindex("[") :])
+        times.append(took)
+        peaks.append(peak)
+    return statistics.median(times), max(peaks)
+
+
+def main() -> None:
+    """Make the data, measure, print and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=128)
+    parser.add_argument("--entries", type=int, default=2000)
+    parser.add_argument("--ring-ranks", type=int, default=4096)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--skip-torchfrtrace", action="store_true")
+    parser.add_argument("--no-write", action="store_true")
+    parser.add_argument("--folder", type=Path, help="keep the data here and use it again")
+    args = parser.parse_args()
+    base = args.folder or Path(tempfile.mkdtemp(prefix="hangscope-bench-"))
+    try:
+        report = run(args, base)
+    finally:
+        if args.folder is None:
+            shutil.rmtree(base, ignore_errors=True)
+    print(report)
+    if not args.no_write:
+        path = ROOT / "docs" / "benchmarks-analyze.md"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(report)
+
+
+def run(args: argparse.Namespace, base: Path) -> str:
+    """All measurements as a Markdown page."""
+    rows: list[tuple[str, float, float]] = []
+    total = args.ranks * args.entries
+
+    def made(name: str, make: Any) -> Path:
+        folder = base / name
+        if not folder.exists():
+            make(folder)
+        return folder
+
+    pickles = made("pickles", lambda f: write_pickles(f, args.ranks, args.entries))
+    own = made("unshared", lambda f: write_pickles(f, args.ranks, args.entries, shared=False))
+    rings = made("rings", lambda f: write_rings(f, args.ranks, args.entries))
+
+    def note(name: str, program: str, folder: Path, expected: int, repeats: int) -> None:
+        took, peak = measure(program, folder, expected, repeats)
+        rows.append((name, took, peak))
+        print(f"{name:60} {took:8.2f} s {peak:8.0f} MiB", file=sys.stderr, flush=True)
+
+    note("bare `pickle.load`, one process", LOAD_PICKLES, pickles, 0, args.repeats)
+    note("HangScope, the same pickles", LOAD_TRACE, pickles, total, args.repeats)
+    note("bare `pickle.load`, frames not shared", LOAD_PICKLES, own, 0, args.repeats)
+    note("HangScope, frames not shared", LOAD_TRACE, own, total, args.repeats)
+    note("HangScope, rings of the same content", LOAD_TRACE, rings, total, args.repeats)
+    if not args.skip_torchfrtrace:
+        note("`torchfrtrace` (import of torch not counted)", TORCHFRTRACE, pickles, 0, 1)
+    growth = []
+    for part in (4, 2, 1):
+        entries = args.entries // part
+        folder = made(f"pickles_{part}", lambda f, n=entries: write_pickles(f, args.ranks, n))
+        took, _ = measure(LOAD_TRACE, folder, args.ranks * entries, args.repeats)
+        growth.append((args.ranks * entries, took))
+    many = made("many", lambda f: write_rings(f, args.ring_ranks, args.entries))
+    note(
+        f"HangScope, {args.ring_ranks:,} rings of {args.entries:,} records",
+        LOAD_TRACE,
+        many,
+        args.ring_ranks * args.entries,
+        1,
+    )
+    return page(args, rows, growth)
+
+
+def page(
+    args: argparse.Namespace,
+    rows: list[tuple[str, float, float]],
+    growth: list[tuple[int, float]],
+) -> str:
+    """The figures as Markdown."""
+    found = {name: (took, peak) for name, took, peak in rows}
+    bare, ours = rows[0], rows[1]
+    lines = [
+        "# Reading: time and memory",
+        "",
+        f"Made by `python tools/bench_analyze.py` on {platform.machine()}, Python "
+        f"{platform.python_version()}, {cores()} cores, {time.strftime('%Y-%m-%d')}. "
+        f"{args.ranks} ranks, {args.entries:,} entries each, {FRAMES_DEEP} frames per entry.",
+        "",
+        "| | seconds | peak MiB |",
+        "|---|---:|---:|",
+        *(f"| {name} | {took:.2f} | {peak:.0f} |" for name, took, peak in rows),
+        "",
+        "| claim | measured | wanted |",
+        "|---|---:|---:|",
+        f"| time against bare `pickle.load` | {ours[1] / bare[1]:.2f} × | at most 1.3 × |",
+    ]
+    ring = found["HangScope, rings of the same content"]
+    lines.append(f"| rings against pickles | {ours[1] / ring[0]:.0f} × faster | at least 20 × |")
+    stock = found.get("`torchfrtrace` (import of torch not counted)")
+    if stock:
+        lines.append(
+            f"| against `torchfrtrace` | {stock[0] / ours[1]:.1f} × faster | at least 8 × |"
+        )
+        lines.append(f"| memory against it | 1/{stock[1] / ours[2]:.1f} | at most 1/5 |")
+    lines += [
+        "",
+        "Growth with the number of records (pickles):",
+        "",
+        "| records | seconds | µs per record |",
+        "|---:|---:|---:|",
+        *(f"| {n:,} | {took:.2f} | {took / n * 1e6:.2f} |" for n, took in growth),
+        "",
+        "Peak memory is the process with its imports; HangScope's workers are added at the size of "
+        "the largest.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def cores() -> int:
+    """Cores this run had."""
+    from hangscope.trace.load_parallel import cores as available
+
+    return available()
+
+
+if __name__ == "__main__":
+    main()
