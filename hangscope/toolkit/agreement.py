@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hangscope.toolkit.barrier import timeout_error
+from hangscope.toolkit.circles import call_site
 from hangscope.toolkit.meeting import Circle, Ranks, meet
 from hangscope.toolkit.ranks import name_ranks
 
@@ -35,7 +36,7 @@ def compare(circle: Circle, say: str, *, timeout_s: float, what: str) -> dict[st
     """
     if len(circle.ranks) == 1:
         return {say: circle.ranks}
-    outcome = meet(circle, timeout_s=timeout_s, say=say, compare=True, site=what)
+    outcome = meet(circle, timeout_s=timeout_s, say=say, compare=True, site=f"{call_site()}|{what}")
     if not outcome.met:
         raise timeout_error(circle, outcome, timeout_s, what)
     return dict(outcome.said)

@@ -66,7 +66,7 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return env | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | extra
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def torchrun(script: str, nproc: int, timeout_s: float = 120.0) -> JobResult:
     """``jobs/<script>.py`` under ``torchrun --standalone`` with ``nproc`` ranks."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
