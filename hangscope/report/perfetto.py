@@ -107,7 +107,7 @@ def _slices(trace: Trace, timing: Spans) -> Iterator[dict[str, Any]]:
     labels = [plain(g.label, 80) for g in trace.groups]
     lanes: dict[int, list[int]] = {}
     rank_now = None
-    for i in np.lexsort((timing.start_ns, records["rank"])).tolist():
+    for i in _in_order(np.lexsort((timing.start_ns, records["rank"]))):
         row = records[i]
         start, end = int(timing.start_ns[i]), int(timing.end_ns[i])
         if start <= 0:
@@ -160,6 +160,12 @@ def _slices(trace: Trace, timing: Spans) -> Iterator[dict[str, Any]]:
             if part["ph"] == "f":
                 part["bp"] = "e"
             yield part
+
+
+def _in_order(order: npt.NDArray[np.int64]) -> Iterator[int]:
+    """The numbers of `order` as Python integers, never all of them at once."""
+    for begin in range(0, len(order), _BATCH):
+        yield from order[begin : begin + _BATCH].tolist()
 
 
 def _lane(ends: list[int], start: int, end: int) -> int:

@@ -65,8 +65,8 @@ class Over(ModalScreen[None]):
 
     DEFAULT_CSS = """
     Over { align: center middle; background: $background 70%; }
-    Over > VerticalScroll { width: 90%; max-width: 110; height: auto; max-height: 92%;
-        border: round $secondary; background: $background; padding: 1 2;
+    Over > VerticalScroll { width: 94%; max-width: 120; height: auto; max-height: 92%;
+        border: round $secondary; background: $background; padding: 0 1;
         scrollbar-size-vertical: 1; scrollbar-color: $panel; scrollbar-background: $background; }
     Over Static { height: auto; }
     """
