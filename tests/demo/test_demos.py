@@ -1,0 +1,47 @@
+"""Every demo fault: a real job under torchrun, the right verdict, in the job's own log, in time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.demos.catalogue import DEMOS, Demo
+from hangscope.demos.launch import run_demo
+
+TIMEOUT_S = 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.name)
+def test_demo(demo: Demo, tmp_path: Path) -> None:
+    answers: list[dict[str, Any]] = []
+    texts: list[str] = []
+
+    def inspect(directory: Path) -> None:
+        command = [sys.executable, "-m", "hangscope", "analyze", str(directory)]
+        answer = subprocess.run([*command, "--json"], capture_output=True, timeout=60, check=False)
+        assert answer.returncode == (0 if demo.verdict == "healthy" else 1), answer.stderr
+        answers.append(json.loads(answer.stdout))
+        text = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        texts.append(text.stdout.decode())
+
+    run = run_demo(demo, tmp_path / "run", timeout_s=TIMEOUT_S, inspect=inspect)
+    assert answers[0]["schema"] == "hangscope/diagnosis/1"
+    assert answers[0]["verdict"] == demo.verdict, texts[0]
+    assert answers[0]["culprits"] == list(demo.culprits)
+    if demo.verdict == "healthy":
+        assert "[hangscope]" not in run.log
+        assert run.ended
+        return
+    assert run.log.count("[hangscope] more:") == 1, "it speaks once per cause"
+    for text in (run.log, texts[0]):
+        assert demo.line in text
+    if demo.playbook:
+        assert demo.playbook in answers[0]["findings"][0]["playbook"]
+    if demo.hangs and run.spoke_after_s is not None:
+        assert run.spoke_after_s < TIMEOUT_S + 3.0

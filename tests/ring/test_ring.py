@@ -1,0 +1,200 @@
+"""The ring file: what is written is read, and what is broken is refused with a clear word."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hangscope.recording.samples import sample_threads
+from hangscope.ring import layout
+from hangscope.ring.layout import ExitKind, ValueKind
+from hangscope.ring.reader import RingError, RingReader, decode_text
+from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
+from hangscope.trace.from_ring import read_ring
+
+IDENTITY = RingIdentity(run_id="run", rank=3, world_size=4, host="node0", pid=1, boot_id="another")
+SMALL = {"group_count": 4, "values_bytes": 4096}
+
+
+def write_records(ring: RingWriter, first: int, last: int, group: int = 1, stack: int = 0) -> None:
+    """Records ``first`` to ``last``; sequence numbers equal record ids."""
+    signature = ring.intern(ValueKind.SIGNATURE, b'{"op":"gloo:all_reduce","in":[[4]]}')
+    for number in range(first, last + 1):
+        layout.SLOT_FORMAT.pack_into(
+            ring._map, ring.slot_at(number), number, 1000 + number, 0, 0, number, 0, number, 7,
+            group, signature, stack, -1, -1, 5, 1000, 4, 4, 0, 0, number,
+        )  # fmt: skip
+        ring.set_cell(LAST_RECORD_CELL, number)
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> RingWriter:
+    writer = RingWriter(tmp_path / "rank_3.ring", IDENTITY, 16, **SMALL)
+    writer.add_group("0", "dp", [0, 1, 2, 3], "gloo", 0, 3, observable=True)
+    return writer
+
+
+def test_what_is_written_is_read(ring: RingWriter) -> None:
+    write_records(ring, 1, 5)
+    ring.set_record(5, state=2, flags=1, completed_ns=99)
+    ring.set_phases([(ring.text("checkpoint"), ring.text("step 3"), 42)])
+    ring.record_exit(ExitKind.CODE, 3)
+    fragment = read_ring(ring.path)
+    assert fragment.facts.rank == 3
+    assert fragment.facts.host == "node0"
+    assert fragment.facts.exit is not None
+    assert fragment.facts.exit.code == 3
+    assert [(p.name, p.detail, p.since_ns) for p in fragment.facts.phases] == [
+        ("checkpoint", "step 3", 42)
+    ]
+    assert fragment.groups[0].ranks == (0, 1, 2, 3)
+    assert fragment.records["collective_seq"].tolist() == [1, 2, 3, 4, 5]
+    assert fragment.records["state"].tolist() == [0, 0, 0, 0, 2]
+    assert fragment.signatures[fragment.records["signature"][0]].input_sizes == ((4,),)
+
+
+def test_the_oldest_records_are_overwritten(ring: RingWriter) -> None:
+    write_records(ring, 1, 40)
+    slots, torn = RingReader(ring.path).slots()
+    assert slots["record_id"].tolist() == list(range(25, 41))
+    assert torn == 0
+    assert read_ring(ring.path).facts.oldest_record_id == 25
+
+
+def test_only_new_records_are_read_again(ring: RingWriter) -> None:
+    write_records(ring, 1, 10)
+    slots, _ = RingReader(ring.path).slots(since=8)
+    assert slots["record_id"].tolist() == [9, 10]
+
+
+def test_a_half_written_slot_is_dropped_and_counted(ring: RingWriter) -> None:
+    write_records(ring, 1, 10)
+    struct.pack_into("=Q", ring._map, ring.slot_at(7), 23)  # its id is new, its end still old
+    slots, torn = RingReader(ring.path).slots()
+    assert 7 not in slots["record_id"]
+    assert torn == 1
+    assert read_ring(ring.path).facts.dropped == 1
+
+
+def test_a_record_complete_but_not_yet_published_counts(ring: RingWriter) -> None:
+    write_records(ring, 1, 10)
+    ring.set_cell(LAST_RECORD_CELL, 9)  # killed between the record and its publication
+    slots, _ = RingReader(ring.path).slots()
+    assert slots["record_id"][-1] == 10
+
+
+def test_an_update_never_reaches_a_newer_record(ring: RingWriter) -> None:
+    write_records(ring, 1, 20)
+    ring.set_record(2, state=2, flags=0, completed_ns=5)  # slot of record 18 by now
+    slots, _ = RingReader(ring.path).slots()
+    assert not slots["state"].any()
+
+
+def test_full_tables_cost_detail_and_never_the_record(tmp_path: Path) -> None:
+    ring = RingWriter(tmp_path / "r.ring", IDENTITY, 16, group_count=1, values_bytes=256)
+    assert ring.add_group("a", "", [0], "gloo", 0, 0, observable=True) == 1
+    assert ring.add_group("b", "", [0], "gloo", 0, 0, observable=True) == 0
+    assert any(ring.intern(ValueKind.TEXT, b"x" * 64 + bytes([n])) == 0 for n in range(9))
+    write_records(ring, 1, 3)
+    fragment = read_ring(ring.path)
+    assert len(fragment.records) == 3
+    assert any("table" in warning for warning in fragment.warnings)
+
+
+def test_the_newest_sample_is_read_whole(ring: RingWriter) -> None:
+    for text in (b"first", b"second, longer", sample_threads()):
+        ring.write_sample(text)
+    threads = read_ring(ring.path).facts.threads
+    main = next(thread for thread in threads if thread.is_main)
+    assert any(frame.name == "test_the_newest_sample_is_read_whole" for frame in main.stack)
+
+
+def test_a_name_that_is_taken_is_never_overwritten(ring: RingWriter) -> None:
+    with pytest.raises(FileExistsError):
+        RingWriter(ring.path, IDENTITY, 16)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "too short"),
+        (b"HSRING", "too short"),
+        (b"\x80\x04" + bytes(8192), "no magic number"),
+        (b"HSRING\x00\x09" + bytes(8192), "version"),
+    ],
+)
+def test_a_foreign_file_is_refused_with_a_clear_word(
+    tmp_path: Path, content: bytes, why: str
+) -> None:
+    path = tmp_path / "foreign.ring"
+    path.write_bytes(content)
+    with pytest.raises(RingError, match=why):
+        RingReader(path)
+
+
+def test_a_truncated_file_is_refused(ring: RingWriter, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.ring"
+    cut.write_bytes(ring.path.read_bytes()[:8000])
+    with pytest.raises(RingError, match="truncated"):
+        RingReader(cut)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    patches=st.lists(
+        st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=16)), min_size=1, max_size=12
+    )
+)
+def test_damage_anywhere_is_an_error_or_a_reading(
+    tmp_path_factory: pytest.TempPathFactory, patches: list[tuple[float, bytes]]
+) -> None:
+    path = tmp_path_factory.mktemp("damage") / "r.ring"
+    ring = RingWriter(path, IDENTITY, 16, **SMALL)
+    ring.add_group("0", "dp", [0, 1], "gloo", 0, 0, observable=True)
+    stack = ring.intern(
+        ValueKind.STACK, struct.pack("=I", ring.intern(ValueKind.FRAME, b"f\0g\0001"))
+    )
+    write_records(ring, 1, 20, stack=stack)
+    ring.write_sample(sample_threads())
+    raw = bytearray(path.read_bytes())
+    interesting = [*range(1280), *range(4096, len(raw))]
+    for where, patch in patches:
+        at = interesting[int(where * (len(interesting) - 1))]
+        raw[at : at + len(patch)] = patch[: len(raw) - at]
+    path.write_bytes(raw)
+    try:
+        fragment = read_ring(path)
+    except RingError as error:
+        assert str(error)  # noqa: PT017 - either outcome is right
+    else:
+        assert len(fragment.records) <= 16
+
+
+def test_blocks_are_reserved_so_that_a_full_disk_is_found_at_once(tmp_path: Path) -> None:
+    ring = RingWriter(tmp_path / "r.ring", IDENTITY, 1000)
+    status = os.stat(ring.path)
+    assert status.st_blocks * 512 >= status.st_size
+
+
+def test_the_layout_is_what_the_format_says() -> None:
+    assert layout.SLOT.itemsize == layout.SLOT_FORMAT.size
+    assert layout.HEADER.itemsize == layout.HEADER_BYTES
+    fields = sorted(
+        (offset, np.dtype(kind).itemsize, name)
+        for name, (kind, offset, *_) in layout.HEADER.fields.items()
+    )
+    for (start, size, name), (following, _, other) in itertools.pairwise(fields):
+        assert start + size <= following, f"{name} overlaps {other}"
+
+
+def test_text_fields_are_decoded() -> None:
+    assert decode_text(np.bytes_(b"abc\x00\x00")) == "abc"

@@ -1,0 +1,100 @@
+"""Layers import one way only: this fails when one imports the wrong way."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "hangscope"
+
+MAY_IMPORT = {
+    "ring": set(),
+    "recording": {"ring"},
+    "trace": {"ring"},
+    "diagnosis": {"trace"},
+    "report": {"diagnosis", "trace"},
+    "monitor": {"report", "diagnosis", "trace", "ring"},
+    "tui": {"report", "diagnosis", "trace", "ring"},
+    "toolkit": {"ring", "trace", "recording"},
+    "demos": {"ring", "trace"},
+    "replay": {"report", "diagnosis", "trace", "ring"},
+}
+MAY_IMPORT_TORCH = {"recording", "toolkit", "demos"}
+ON_REQUEST = {
+    # Writing a dump on request is the one thing the recorder needs a report for.
+    ("recording", "report"),
+    ("recording", "trace"),
+}
+"""Imports allowed inside a function only."""
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """(module, whether at the top of the file) of every import; type-checking blocks excluded."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)
+        for node in ast.walk(block)
+    }
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, id(node) not in inside
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, id(node) not in inside
+
+
+def layer_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("layer", sorted(MAY_IMPORT))
+def test_a_layer_imports_only_those_below_it(layer: str) -> None:
+    wrong = []
+    for path in PACKAGE.rglob("*.py"):
+        if layer_of(path) != layer:
+            continue
+        for module, at_top in imports(path):
+            if not module.startswith("hangscope."):
+                continue
+            other = module.split(".")[1]
+            allowed = other in MAY_IMPORT[layer] or other in (layer, "_version")
+            if not at_top and (layer, other) in ON_REQUEST:
+                allowed = True
+            if not allowed:
+                wrong.append(f"{path.relative_to(PACKAGE)} imports {module}")
+    assert not wrong
+
+
+def test_only_recording_and_toolkit_import_torch_at_the_top() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {module}"
+        for path in PACKAGE.rglob("*.py")
+        if layer_of(path) not in MAY_IMPORT_TORCH
+        for module, at_top in imports(path)
+        if at_top and module.split(".")[0] == "torch"
+    ]
+    assert not wrong
+
+
+def test_the_ring_knows_neither_torch_nor_pandas() -> None:
+    wrong = [
+        module
+        for path in (PACKAGE / "ring").rglob("*.py")
+        for module, _ in imports(path)
+        if module.split(".")[0] in ("torch", "pandas")
+    ]
+    assert not wrong
