@@ -81,11 +81,23 @@ def to_dump(trace: Trace, rank: int) -> dict[str, Any]:
 
 
 def _groups_of(trace: Trace, rank: int, rows: Records, members: Records) -> dict[int, int]:
-    """Group index to the rank's own number for it (``pg_id``), in the order of first use."""
+    """Group index to the rank's own number for it (``pg_id``).
+
+    Numbers follow the order of the names where those are numbers, as the runtime's own do: readers
+    rely on that for groups without an entry.
+    """
     used = [g for g in dict.fromkeys(rows["group"].tolist()) if g >= 0]
     used += [g for g in dict.fromkeys(members["group"].tolist()) if g >= 0 and g not in used]
     used += [i for i, g in enumerate(trace.groups) if rank in g.ranks and i not in used]
-    return {g: number for number, g in enumerate(sorted(used))}
+    return {g: number for number, g in enumerate(sorted(used, key=lambda g: _age(trace, g)))}
+
+
+def _age(trace: Trace, group: int) -> tuple[int, int, str, int]:
+    """Orders groups by numeric name, then all others."""
+    name = trace.groups[group].name
+    if name.isascii() and name.isdigit() and len(name) < 18:
+        return 0, int(name), name, group
+    return 1, 0, name, group
 
 
 def _names(groups: Sequence[Group], used: list[int]) -> dict[int, str]:
