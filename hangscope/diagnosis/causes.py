@@ -152,6 +152,10 @@ def _device(context: Context) -> list[Cause]:
 def _stuck(context: Context, index: int) -> Cause:
     place = context.waits.places[index]
     cause = Cause(Verdict.STUCK_COLLECTIVE, (), [index], began_ns=place.began_ns)
+    if place.blind:
+        cause.verdict = Verdict.INCONCLUSIVE
+        cause.confidence = Confidence.LIKELY
+        cause.unknowns.append("the records do not say whom the waiting send or recv is meant for")
     lost = context.overrun.intersection(place.waiters)
     if lost:
         cause.verdict = Verdict.INCONCLUSIVE
@@ -222,6 +226,10 @@ def _circle_of_pairs(
             cause.confidence = Confidence.AMBIGUOUS
         return
     cause.culprits = odd
+    if len(odd) > 1 and all(
+        any(set(waits.places[i].targets) & set(odd) for i in waits.out(r)) for r in odd
+    ):
+        return  # they wait for one another
     due = [i for i, p in enumerate(waits.places) if p.p2p and set(p.targets) & set(odd)]
     if due:
         cause.verdict = Verdict.P2P_UNMATCHED

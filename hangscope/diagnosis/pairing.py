@@ -84,6 +84,9 @@ def _channel(
     partial = a in hidden or b in hidden
     absent = b not in trace.ranks
     result = []
+    seq = trace.records["p2p_seq"][rows]
+    flags = trace.records["flags"][rows[part]]
+    batched = set(part[(flags & int(Flag.COALESCED_MEMBER)) != 0].tolist())
     for mine, others in ((sending, receiving), (receiving, sending)):
         open_mine = mine[open_[mine]]
         open_others = others[open_[others]]
@@ -94,8 +97,9 @@ def _channel(
             if absent or int(peer[i]) not in trace.ranks:
                 matched = None
             elif partial:
-                matched = k < len(open_others)
-                partner = int(rows[open_others[k]]) if matched else NONE
+                place = _same_number(seq, i, open_others) if i in batched else k
+                matched = 0 <= place < len(open_others)
+                partner = int(rows[open_others[place]]) if matched else NONE
                 if not matched and int(peer[i]) in hidden and len(open_others) == 0:
                     matched = None
             else:
@@ -113,6 +117,16 @@ def _channel(
                 )
             )
     return result
+
+
+def _same_number(seq: Ints, half: int, others: Ints) -> int:
+    """Place in ``others`` of the half with the same number, or -1.
+
+    Batched exchanges are symmetric as a rule; a half whose batch waits for another half may have
+    been served long ago, so counting from the oldest unfinished one would be off.
+    """
+    hits = np.flatnonzero(seq[others] == seq[half])
+    return int(hits[0]) if len(hits) else NONE
 
 
 def is_async(trace: Trace, half: Half) -> bool:

@@ -41,6 +41,8 @@ class Place:
     weak: bool = False
     half: Half | None = None
     members: tuple[int, ...] = ()
+    blind: bool = False
+    """Whom it waits for is not recorded (a receive from any source, a group without a list)."""
     phase: str = ""
     """A phase all ranks must enter together (``init_process_group``); then there is no group."""
 
@@ -156,6 +158,7 @@ class Builder:
         """Per rank the record of its oldest unfinished operation."""
         self.device: dict[int, int] = {}
         self.one_sided = self._one_sided_groups()
+        self._seen_in: dict[int, tuple[int, ...]] = {}
 
     def _one_sided_groups(self) -> frozenset[int]:
         ops = np.array([family(s.op) in ONE_SIDED for s in self.trace.signatures] or [False], bool)
@@ -166,7 +169,9 @@ class Builder:
         """The graph over all groups and all unfinished sends and receives."""
         halves = pending_halves(self.trace, self.front, self.hidden)
         self._find_oldest(halves)
-        for group, pairs in self.front.of_group().items():
+        of_group = self.front.of_group()
+        self._seen_in = {g: self._members(g, pairs) for g, pairs in of_group.items()}
+        for group, pairs in of_group.items():
             self._group(group, pairs)
         incomplete = {self._batch_of(h) for h in halves if not h.matched} - {NONE}
         for half in halves:
@@ -206,15 +211,25 @@ class Builder:
 
     def _unlisted(self, group: int, seen: tuple[int, ...]) -> list[int]:
         """Members that no list names: where sizes or gaps in the numbering tell of them."""
-        if self.trace.groups[group].ranks:
-            return []
-        size = self.trace.groups[group].size or self._size_from_operations(group) or 0
-        everybody = set(self.trace.ranks) | set(self.trace.missing_ranks)
+        trace = self.trace
+        everybody = set(trace.ranks) | set(trace.missing_ranks)
         everybody |= set(range(max(everybody, default=0) + 1))
-        if set(seen) == set(self.trace.ranks):  # a group of the whole world
-            return sorted((everybody | set(range(size))) - set(seen))
-        candidates = sorted(everybody - set(self.trace.ranks))
-        return candidates if size - len(seen) == len(candidates) else []
+        gaps = everybody - set(trace.ranks) - set(seen)
+        if not gaps:
+            size = trace.groups[group].size or self._size_from_operations(group) or 0
+            whole = set(seen) == set(trace.ranks) and not trace.groups[group].ranks
+            return sorted(set(range(size)) - set(seen)) if whole else []
+        if set(seen) == set(trace.ranks) and not trace.groups[group].ranks:
+            return sorted(gaps)  # a group of the whole world
+        # Groups of one description share the world out evenly: who is in none of them is missing.
+        desc = trace.groups[group].desc
+        if not desc or desc in ("default_pg", "undefined"):
+            return []
+        alike = [i for i, g in enumerate(trace.groups) if g.desc == desc]
+        size = max(len(self._seen_in.get(i, ())) for i in alike)
+        size = max(size, trace.groups[group].size or self._size_from_operations(group) or 0)
+        gaps -= {r for i in alike for r in self._seen_in.get(i, ())}
+        return sorted(gaps) if size - len(seen) == len(gaps) else []
 
     def _size_from_operations(self, group: int) -> int | None:
         """How many members a group has, from an operation whose sizes tell."""
@@ -224,18 +239,13 @@ class Builder:
             size = group_size(self.trace.signatures[index])
             if size is not None:
                 return size
-        # Groups of one description are of one size: the fullest sibling tells.
-        groups = self.trace.groups
-        desc = groups[group].desc
-        if not desc or desc in ("default_pg", "undefined"):
-            return None
-        alike = [i for i, g in enumerate(groups) if g.desc == desc]
-        return max(int((self.front.group == i).sum()) for i in alike)
+        return None
 
     def _group(self, group: int, pairs: Ints) -> None:
         front = self.front
         members = self._members(group, pairs)
-        if len(members) < 2:
+        extra = self._unlisted(group, members)
+        if len(members) + len(extra) < 2:
             return
         pending = front.pending[pairs].copy()
         enqueued = front.enqueued[pairs].copy()
@@ -264,7 +274,7 @@ class Builder:
         enqueued = np.where(known, np.maximum(enqueued, 0), UNKNOWN)
         position = {rank: i for i, rank in enumerate(ranks.tolist())}
         outside = [r for r in members if r not in position]
-        outside += self._unlisted(group, members)
+        outside += extra
         unknown = [int(r) for r, k in zip(ranks, known, strict=True) if not k]
         absent_everywhere: list[int] = []
         for rank in outside:
@@ -398,9 +408,10 @@ class Builder:
         if half.peer == NONE:
             group = self.trace.groups[half.group]
             others = [r for r in group.ranks if r != half.rank]
-            if len(others) != 1:
-                return
-            place.absent = others
+            if len(others) == 1:
+                place.absent = others
+            else:
+                place.blind = True
         elif half.matched is False:
             place.absent = [half.peer]
         elif half.matched is None:

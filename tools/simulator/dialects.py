@@ -175,7 +175,7 @@ def native(case: Case, rank: int, dialect: Dialect) -> Document:
     """The dump of one rank."""
     job = case.run.job
     seen = visible(case, rank)
-    numbered = list(enumerate(seen, start=1))
+    numbered = list(enumerate(seen))  # the Flight Recorder counts from 0
     if case.keep:
         numbered = numbered[-case.keep :]
     if dialect.only_active:

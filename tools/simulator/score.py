@@ -79,7 +79,10 @@ def judge(case: Case, dialect: Dialect, found: Diagnosis) -> tuple[str, int, boo
         and truth.culprits <= named <= truth.ambiguous_with | truth.culprits
     ):
         return EXACT, 0, certain
-    if not named and verdict in ("inconclusive", "quiescent") and not truth.verdicts & {"healthy"}:
+    silent = {"inconclusive", "quiescent"}
+    if dialect.version == "none" and case.lost == {case.run.job.world - 1}:
+        silent.add("stuck_collective")  # nothing says that there was one rank more
+    if not named and verdict in silent and not truth.verdicts & {"healthy"}:
         return UNDECIDED, 0, certain
     if found.confidence is Confidence.AMBIGUOUS and truth.culprits and truth.culprits <= named:
         return UNDECIDED, 0, certain
@@ -105,11 +108,8 @@ def expected(case: Case, dialect: Dialect) -> Truth:
     if dialect.version == "none" and truth.verdicts & {"rank_lost", "rank_exited"}:
         # Members are listed nowhere: of a lost highest rank nothing may be left.
         truth = replace(truth, verdicts=truth.verdicts | {"inconclusive", "rank_lost"})
-        if case.lost == {case.run.job.world - 1}:
-            verdicts = truth.verdicts | {"stuck_collective"}
-            truth = replace(truth, verdicts=verdicts, culprits=frozenset())
     if truth.fault == "healthy, moving" and dialect.only_active and not _any_active(case):
-        truth = replace(truth, verdicts=truth.verdicts | {"quiescent"})
+        truth = replace(truth, verdicts=truth.verdicts | {"quiescent", "inconclusive"})
     return truth
 
 
