@@ -79,7 +79,7 @@ def frames_pool() -> list[list[dict[str, Any]]]:
         inner = [
             {
                 "name": f"layer_{site_number}_{i}",
-                "filename": f"/workspace/train/megatron/core/module_{(site_number * 3 + i) % 17}.py",
+                "filename": f"/workspace/train/megatron/core/part_{(site_number * 3 + i) % 17}.py",
                 "line": rng.randrange(10, 900),
             }
             for i in range(FRAMES_DEEP - len(outer))
@@ -149,7 +149,7 @@ def one_dump(rank: int, ranks: int, entries: int, stacks: list[list[dict[str, An
 
 
 def write_pickles(folder: Path, ranks: int, entries: int, *, shared: bool = True) -> int:
-    """One pickle per rank; returns bytes. Without ``shared`` every frame is an object of its own."""
+    """One pickle per rank; returns bytes. Without ``shared`` no frame is mentioned twice."""
     folder.mkdir(parents=True)
     stacks = frames_pool()
     total = 0
@@ -165,67 +165,100 @@ def write_pickles(folder: Path, ranks: int, entries: int, *, shared: bool = True
 
 
 def write_rings(folder: Path, ranks: int, entries: int) -> int:
-    """Rings with the content of the pickles, through the real ring writer; returns bytes."""
+    """Rings with the content of the pickles, through the real ring writer; returns bytes.
+
+    Eight ranks' records are made one by one; the others repeat theirs in groups of their own.
+    """
     import numpy as np
 
     from hangscope.ring import layout
-    from hangscope.ring.writer import RingIdentity, RingWriter
+    from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
 
     folder.mkdir(parents=True)
     stacks = frames_pool()
+    recipes: dict[int, tuple[list[tuple[Any, bytes]], bytes]] = {}
     total = 0
     for rank in range(ranks):
         path = folder / f"rank_{rank}.ring"
-        document = one_dump(rank, ranks, entries, stacks) if rank < 8 else None
         identity = RingIdentity(run_id="bench", rank=rank, world_size=ranks, host="node0", pid=1)
         ring = RingWriter(path, identity, entries, values_bytes=1 << 18)
-        places = {}
-        tensor = list(range(rank // 8 * 8, min(rank // 8 * 8 + 8, ranks)))
-        for g, (name, desc, members) in enumerate(
-            (
-                ("0", "default_pg", list(range(ranks)) if ranks <= 256 else []),
-                (f"{1 + rank // 8}", "tp", tensor),
-                (f"{1000 + rank % 8}", "dp", list(range(rank % 8, ranks, 8))),
-            )
+        block = rank // 8 * 8
+        for name, desc, members in (
+            ("0", "default_pg", list(range(ranks))),
+            (f"{1 + rank // 8}", "tp", list(range(block, min(block + 8, ranks)))),
+            (f"{1000 + rank % 8}", "dp", list(range(rank % 8, ranks, 8))),
         ):
-            places[g] = ring.add_group(
-                name, desc, members, "nccl", 0, members.index(rank) if members else rank,
-                observable=True,
-            )  # fmt: skip
-        rows = (
-            document["entries"] if document else one_dump(rank, ranks, entries, stacks)["entries"]
-        )
-        table = np.zeros(entries, layout.SLOT)
-        for i, row in enumerate(rows):
-            signature = json.dumps(
-                {
-                    "op": row["profiling_name"], "in": row["input_sizes"],
-                    "out": row["output_sizes"], "in_dtypes": row["input_dtypes"],
-                    "out_dtypes": row["output_dtypes"],
-                }
-            )  # fmt: skip
-            frame_ids = [
-                ring.intern(
-                    layout.ValueKind.FRAME,
-                    f"{f['name']}\0{f['filename']}\0{f['line']}".encode(),
-                )
-                for f in row["frames"]
-            ]
-            stack = ring.intern(layout.ValueKind.STACK, np.array(frame_ids, "<u4").tobytes())
-            slot = table[i]
-            slot["record_id"] = slot["commit"] = i + 1
-            slot["created_ns"] = row["time_created_ns"]
-            slot["completed_ns"] = row["time_discovered_completed_ns"] or 0
-            slot["collective_seq"] = slot["op_id"] = row["collective_seq_id"]
-            slot["group"] = places[row["pg_id"]]
-            slot["signature"] = ring.intern(layout.ValueKind.SIGNATURE, signature.encode())
-            slot["stack"] = stack
-            slot["peer"] = slot["root"] = -1
-            slot["timeout_ms"] = row["timeout_ms"]
-            slot["state"] = 2 if row["state"] == "completed" else 0
-        ring._map[ring._slots_at : ring._slots_at + table.nbytes] = table.tobytes()
+            ring.add_group(name, desc, members, "nccl", 0, members.index(rank), observable=True)
+        if rank % 8 not in recipes:
+            recipes[rank % 8] = recipe(one_dump(rank, ranks, entries, stacks)["entries"])
+        values, table = recipes[rank % 8]
+        identifiers: list[int] = []
+        for kind, value in values:
+            if kind is layout.ValueKind.STACK:
+                value = np.array(identifiers, "<u4")[np.frombuffer(value, "<u4")].tobytes()
+            identifiers.append(ring.intern(kind, value))
+        ring._map[ring._slots_at : ring._slots_at + len(table)] = renumbered(table, identifiers)
+        ring.set_cell(LAST_RECORD_CELL, entries)
         total += path.stat().st_size
     return total
+
+
+def recipe(rows: list[dict[str, Any]]) -> tuple[list[tuple[Any, bytes]], bytes]:
+    """What must be interned, in order, and the slots with positions in that list as ids.
+
+    Frames come first: stacks hold the positions of theirs, which each ring turns into ids.
+    """
+    import numpy as np
+
+    from hangscope.ring import layout
+
+    kinds = layout.ValueKind
+    frames: dict[bytes, int] = {}
+    for row in rows:
+        for f in row["frames"]:
+            frames.setdefault(f"{f['name']}\0{f['filename']}\0{f['line']}".encode(), len(frames))
+    values: dict[tuple[Any, bytes], int] = {(kinds.FRAME, raw): i for raw, i in frames.items()}
+    table = np.zeros(len(rows), layout.SLOT)
+    for i, row in enumerate(rows):
+        signature = json.dumps(
+            {
+                "op": row["profiling_name"],
+                "in": row["input_sizes"],
+                "out": row["output_sizes"],
+                "in_dtypes": row["input_dtypes"],
+                "out_dtypes": row["output_dtypes"],
+            }
+        ).encode()
+        places = [
+            frames[f"{f['name']}\0{f['filename']}\0{f['line']}".encode()] for f in row["frames"]
+        ]
+        stack = np.array(places, "<u4").tobytes()
+        slot = table[i]
+        slot["record_id"] = slot["commit"] = i + 1
+        slot["created_ns"] = row["time_created_ns"]
+        slot["completed_ns"] = row["time_discovered_completed_ns"] or 0
+        slot["collective_seq"] = slot["op_id"] = row["collective_seq_id"]
+        slot["group"] = row["pg_id"] + 1
+        slot["signature"] = values.setdefault((kinds.SIGNATURE, signature), len(values))
+        slot["stack"] = values.setdefault((kinds.STACK, stack), len(values))
+        slot["peer"] = slot["root"] = -1
+        slot["input_numel"] = slot["output_numel"] = row["input_sizes"][0][0] * 128
+        slot["timeout_ms"] = row["timeout_ms"]
+        slot["state"] = 2 if row["state"] == "completed" else 0
+    return list(values), table.tobytes()
+
+
+def renumbered(table: bytes, identifiers: list[int]) -> bytes:
+    """Slots with the ids that this ring gave to the interned values."""
+    import numpy as np
+
+    from hangscope.ring import layout
+
+    slots = np.frombuffer(table, layout.SLOT).copy()
+    ids = np.array(identifiers, np.uint32)
+    slots["signature"] = ids[slots["signature"]]
+    slots["stack"] = ids[slots["stack"]]
+    return slots.tobytes()
 
 
 def measure(program: str, folder: Path, expected: int, repeats: int) -> tuple[float, float]:

@@ -8,6 +8,7 @@ the file's size.
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
@@ -43,12 +44,32 @@ def pick(entries: Sequence[Entry], *names: str) -> str | None:
     return None
 
 
+def values_of(entries: Sequence[Entry], name: str) -> list[Any]:
+    """One value per entry; None where an entry lacks the field."""
+    try:
+        return list(map(itemgetter(name), entries))
+    except KeyError:
+        return [entry.get(name) for entry in entries]
+
+
+def rows_of(entries: Sequence[Entry], names: Sequence[str | None]) -> list[tuple[Any, ...]]:
+    """Several fields per entry as tuples; None for fields that are absent."""
+    if None not in names and len(names) > 1:
+        try:
+            return list(map(itemgetter(*names), entries))
+        except KeyError:
+            pass
+    return [tuple([None if n is None else entry.get(n) for n in names]) for entry in entries]
+
+
 def int_column(entries: Sequence[Entry], default: int, *names: str) -> IntArray:
     """One integer per entry; ``default`` where it is absent, null or no number."""
     name = pick(entries, *names)
     if name is None:
         return np.full(len(entries), default, np.int64)
-    values = [entry.get(name) for entry in entries]
+    values = values_of(entries, name)
+    if type(values[0]) is str:  # thread ids are strings, and few
+        return _few_texts(values, default)
     try:
         return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
@@ -60,15 +81,34 @@ def int_column(entries: Sequence[Entry], default: int, *names: str) -> IntArray:
         return np.fromiter((clean.as_int(v, default) for v in fixed), np.int64, len(fixed))
 
 
+def _few_texts(values: Sequence[Any], default: int) -> IntArray:
+    known: dict[Any, int] = {}
+    found = []
+    for value in values:
+        try:
+            number = known.get(value)
+        except TypeError:
+            number = clean.as_int(value, default)
+        if number is None:
+            number = known[value] = clean.as_int(value, default)
+        found.append(number)
+    return np.fromiter(found, np.int64, len(found))
+
+
 def bool_column(entries: Sequence[Entry], *names: str) -> npt.NDArray[np.bool_] | None:
     """One truth value per entry, or None where no entry has the field."""
     name = pick(entries, *names)
     if name is None:
         return None
-    values = [entry.get(name) for entry in entries]
+    values = values_of(entries, name)
+    try:
+        return np.fromiter(map(_TRUTH.__getitem__, values), bool, len(values))
+    except (KeyError, TypeError):
+        pass
     return np.fromiter((v is True or (v is not False and clean.as_bool(v)) for v in values), bool)
 
 
+_TRUTH = {True: True, False: False, None: False}
 _STATES = {
     "scheduled": 0,
     "started": 1,
@@ -83,9 +123,9 @@ _STATES = {
 def state_column(entries: Sequence[Entry]) -> npt.NDArray[np.uint8]:
     """`hangscope.trace.model.State` per entry, from names in any case or numbers."""
     name = pick(entries, "state", "status") or "state"
-    values = [entry.get(name) for entry in entries]
+    values = values_of(entries, name)
     try:
-        return np.fromiter((_STATES[v] for v in values), np.uint8, len(values))  # type: ignore[index]
+        return np.fromiter(map(_STATES.__getitem__, values), np.uint8, len(values))
     except (KeyError, TypeError):
         return np.fromiter((_state(v) for v in values), np.uint8, len(values))
 
@@ -98,15 +138,22 @@ def _state(value: Any) -> int:
 
 
 class Stacks:
-    """Interns the stacks of one dump; `table` holds each stack once, innermost frame first."""
+    """Interns the stacks of one dump; `table` holds each stack once, innermost frame first.
+
+    A loop repeats its call sites in order, so the stack behind a stack is as a rule the one that
+    followed it last time: one comparison of mostly identical objects. Else frames are looked up by
+    identity, and where the dump does not share them, by value.
+    """
 
     def __init__(self) -> None:
         self.table: list[Stack] = []
-        self._by_list: dict[int, int] = {}
         self._by_frames: dict[tuple[int, ...], int] = {}
         self._by_fields: dict[tuple[Any, ...], int] = {}
         self._by_stack: dict[Stack, int] = {}
         self._frames: dict[tuple[Any, Any, Any], Frame] = {}
+        self._plain: dict[int, list[Any]] = {}
+        """Per stack a list as it was read, if it holds nothing but flat dictionaries."""
+        self._long: dict[int, int] = {}
         self._seen = 0
         self._misses = 0
 
@@ -115,21 +162,29 @@ class Stacks:
         name = pick(entries, "frames", "stack", "stack_trace", "traceback")
         if name is None:
             return np.full(len(entries), -1, np.int32)
-        index = self.index
-        return np.fromiter((index(e.get(name)) for e in entries), np.int32, len(entries))
+        index, plain = self.index, self._plain
+        follower: dict[int, int] = {}
+        previous = -1
+        found = []
+        for frames in values_of(entries, name):
+            guess = follower.get(previous)
+            # Comparing with a flat list is cheap whatever the other side holds.
+            if guess is None or frames != plain.get(guess):
+                guess = follower[previous] = index(frames)
+            found.append(guess)
+            previous = guess
+        return np.fromiter(found, np.int32, len(found))
 
     def index(self, frames: Any) -> int:
         """Index of one entry's frames."""
         if not frames or type(frames) not in (list, tuple):
             return self._from_text(frames) if isinstance(frames, str) and frames else -1
-        # Identities stay valid: the whole dump is alive while its columns are made.
-        known = self._by_list.get(id(frames))
-        if known is not None:
-            return known
         if len(frames) > MAX_FRAMES:
-            found = self._intern(frames[:MAX_FRAMES])
-            self._by_list[id(frames)] = found
-            return found
+            # Identities stay valid: the whole dump is alive while its columns are made.
+            known = self._long.get(id(frames))
+            if known is None:
+                known = self._long[id(frames)] = self._intern(frames[:MAX_FRAMES])
+            return known
         self._seen += 1
         if self._misses * 2 > self._seen and self._seen > _PROBE:
             return self._by_value(frames)  # frames are not shared in this dump
@@ -151,8 +206,10 @@ class Stacks:
         return known
 
     def _intern(self, frames: Sequence[Any]) -> int:
-        stack = tuple(self._frame(frame) for frame in frames)
-        return self._add(stack)
+        index = self._add(tuple([self._frame(frame) for frame in frames]))
+        if type(frames) is list and index not in self._plain and all(map(_is_flat, frames)):
+            self._plain[index] = frames
+        return index
 
     def _add(self, stack: Stack) -> int:
         known = self._by_stack.get(stack)
@@ -185,84 +242,31 @@ class Stacks:
 
 
 class Signatures:
-    """Interns the signatures of one dump; ``coalesced`` terminators carry no sizes."""
+    """Interns the signatures of one dump; ``coalesced`` terminators carry no sizes.
+
+    The bytes that `marshal` makes of the raw fields are the key: one fast call, no hashing of what
+    a file holds, and shared objects are written once, so that nesting cannot blow up.
+    """
 
     def __init__(self) -> None:
         self.table: list[Signature] = []
-        self._by_key: dict[tuple[Any, ...], int] = {}
         self._by_signature: dict[Signature, int] = {}
 
     def column(self, entries: Sequence[Entry]) -> npt.NDArray[np.int32]:
         """Index into `table` per entry."""
-        fields = (
-            pick(entries, "profiling_name", "op_name", "operation", "op", "name") or "",
-            pick(entries, "input_sizes", "input_shapes", "in_sizes") or "",
-            pick(entries, "output_sizes", "output_shapes", "out_sizes") or "",
-            pick(entries, "input_dtypes", "input_dtype", "dtype") or "",
-            pick(entries, "output_dtypes", "output_dtype") or "",
-        )
-        extras = (
-            pick(entries, "reduce_op", "red_op") or "",
-            pick(entries, "input_split_sizes", "input_splits", "in_split_sizes") or "",
-            pick(entries, "output_split_sizes", "output_splits", "out_split_sizes") or "",
-        )
-        index = self._index_with_extras(fields, extras) if any(extras) else self._index(fields)
-        return np.fromiter(map(index, entries), np.int32, len(entries))
-
-    def _index(self, fields: tuple[str, ...]) -> Callable[[Entry], int]:
-        name, ins, outs, in_types, out_types = fields
-        by_key = self._by_key
-        by_identity: dict[tuple[int, ...], int] = {}
-        add = self._add
-
-        def index(entry: Entry) -> int:
-            get = entry.get
-            a, b, c, d = get(ins), get(outs), get(in_types), get(out_types)
-            try:
-                # Cheap key: rows are short lists of ints, looked at one level deep only.
-                key = (
-                    get(name),
-                    _row(a[0]) if len(a) == 1 else _rows(a),  # type: ignore[index,arg-type]
-                    _row(b[0]) if len(b) == 1 else _rows(b),  # type: ignore[index,arg-type]
-                    c if type(c) is str else _names(c),  # type: ignore[arg-type]
-                    d if type(d) is str else _names(d),  # type: ignore[arg-type]
-                )
-                known = by_key.get(key)
-            except (TypeError, IndexError):
-                # Odd shapes; one object mentioned a thousand times must not cost a thousand times.
-                odd = (id(get(name)), id(a), id(b), id(c), id(d))
-                known = by_identity.get(odd)
-                if known is None:
-                    known = by_identity[odd] = add(_signature(get(name), a, b, c, d))
-                return known
-            if known is None:
-                known = by_key[key] = add(_signature(get(name), a, b, c, d))
-            return known
-
-        return index
-
-    def _index_with_extras(
-        self, fields: tuple[str, ...], extras: tuple[str, ...]
-    ) -> Callable[[Entry], int]:
-        name, ins, outs, in_types, out_types = fields
-        reduce_op, in_splits, out_splits = extras
-
-        def index(entry: Entry) -> int:
-            get = entry.get
-            return self._add(
-                _signature(
-                    get(name),
-                    get(ins),
-                    get(outs),
-                    get(in_types),
-                    get(out_types),
-                    get(reduce_op),
-                    get(in_splits),
-                    get(out_splits),
-                )
-            )
-
-        return index
+        fields = [
+            pick(entries, "profiling_name", "op_name", "operation", "op", "name"),
+            pick(entries, "input_sizes", "input_shapes", "in_sizes"),
+            pick(entries, "output_sizes", "output_shapes", "out_sizes"),
+            pick(entries, "input_dtypes", "input_dtype", "dtype"),
+            pick(entries, "output_dtypes", "output_dtype"),
+            pick(entries, "reduce_op", "red_op"),
+            pick(entries, "input_split_sizes", "input_splits", "in_split_sizes"),
+            pick(entries, "output_split_sizes", "output_splits", "out_split_sizes"),
+        ]
+        while fields[-1] is None and len(fields) > 2:
+            fields.pop()
+        return intern_rows(rows_of(entries, fields), lambda row: self._add(_signature(*row)))
 
     def _add(self, signature: Signature) -> int:
         known = self._by_signature.get(signature)
@@ -272,30 +276,43 @@ class Signatures:
         return known
 
 
-def _row(row: Sequence[int]) -> tuple[int, ...]:
-    if len(row) > MAX_DIMS:
-        raise TypeError
-    return tuple(row)
+def intern_rows(
+    rows: Sequence[tuple[Any, ...]], make: Callable[[tuple[Any, ...]], int]
+) -> npt.NDArray[np.int32]:
+    """``make`` once per distinct row; one index per row."""
+    keys: list[Any]
+    try:
+        keys = list(map(marshal.dumps, rows))
+    except ValueError:  # nested beyond measure, or values that only a dialect can hold
+        keys = [_key(row) for row in rows]
+    known: dict[bytes | tuple[int, ...], int] = {}
+    for key, row in zip(keys, rows, strict=True):
+        if key not in known:
+            known[key] = make(row)
+    return np.fromiter(map(known.__getitem__, keys), np.int32, len(keys))
 
 
-def _names(names: Sequence[str]) -> tuple[str, ...]:
-    if len(names) > MAX_TENSORS:
-        raise TypeError
-    return tuple(names)
+def _key(row: tuple[Any, ...]) -> bytes | tuple[int, ...]:
+    try:
+        return marshal.dumps(row)
+    except ValueError:
+        return tuple(map(id, row))
 
 
-def _rows(rows: Sequence[Sequence[int]]) -> tuple[Any, ...]:
-    if len(rows) > MAX_TENSORS:
-        raise TypeError
-    return (None, *map(_row, rows))  # None: never equal to the row of a single tensor
+def _is_flat(frame: Any) -> bool:
+    return (
+        type(frame) is dict
+        and len(frame) < 16
+        and all(type(value) in (str, int) for value in frame.values())
+    )
 
 
 def _signature(
     raw: Any,
-    ins: Any,
-    outs: Any,
-    in_types: Any,
-    out_types: Any,
+    ins: Any = None,
+    outs: Any = None,
+    in_types: Any = None,
+    out_types: Any = None,
     reduce_op: Any = None,
     in_splits: Any = None,
     out_splits: Any = None,

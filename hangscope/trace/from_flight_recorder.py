@@ -20,8 +20,11 @@ from hangscope.trace.fr_columns import (
     Stacks,
     bool_column,
     int_column,
+    intern_rows,
     pick,
+    rows_of,
     state_column,
+    values_of,
 )
 from hangscope.trace.fr_groups import MAX_RANK, GroupTable, match_status, read_config
 from hangscope.trace.model import (
@@ -230,42 +233,23 @@ def _rank_from_pairs(entries: list[Entry], config: Any) -> int | None:
 
 def _group_column(entries: list[Entry], table: GroupTable) -> tuple[Any, str]:
     """Group index per entry; fills ``table.by_pg_id`` and adds groups that only entries name."""
-    name_key = pick(entries, "process_group", "pg", "group", "pg_name") or ""
-    id_key = pick(entries, "pg_id", "group_id") or ""
-    cache: dict[Any, int] = {}
+    name_key = pick(entries, "process_group", "pg", "group", "pg_name")
+    id_key = pick(entries, "pg_id", "group_id")
 
-    def resolve(pg: Any, pg_id: Any, entry: Entry) -> int:
+    def resolve(row: tuple[Any, ...]) -> int:
+        pg, pg_id, desc = row if len(row) == 3 else (*row, None)
         number = clean.as_name(pg_id)
         if isinstance(pg, (list, tuple)):
             name = clean.as_name(pg[0]) if pg else ""
             desc = clean.as_name(pg[1]) if len(pg) > 1 else ""
         else:
-            name = clean.as_name(pg)
-            desc = clean.as_name(entry.get("pg_desc", entry.get("desc")))
-            if not name:
-                name = number or "0"
+            name = clean.as_name(pg) or number or "0"
+            desc = clean.as_name(desc)
         return _group_index(table, name, desc, number)
 
-    def index(entry: Entry) -> int:
-        pg, pg_id = entry.get(name_key), entry.get(id_key)
-        try:
-            known = cache.get((pg, pg_id))
-        except TypeError:  # lists in JSON
-            try:
-                key = (*pg, pg_id) if isinstance(pg, list) and len(pg) < 4 else None
-                known = cache.get(key) if key else None
-            except TypeError:
-                key, known = None, None
-            if known is None:
-                known = resolve(pg, pg_id, entry)
-                if key:
-                    cache[key] = known
-            return known
-        if known is None:
-            known = cache[(pg, pg_id)] = resolve(pg, pg_id, entry)
-        return known
-
-    column = np.fromiter(map(index, entries), np.int32, len(entries))
+    desc_key = pick(entries, "pg_desc", "desc")
+    fields = (name_key, id_key) if desc_key is None else (name_key, id_key, desc_key)
+    column = intern_rows(rows_of(entries, fields), resolve)
     reborn = [g.name for g in table.groups if g.epoch]
     note = ""
     if reborn:
@@ -350,7 +334,7 @@ def _times(entries: list[Entry], stem: str) -> Any:
     """Nanoseconds since the epoch; dumps of torch 2.2 count microseconds, nulls are 0."""
     name = pick(entries, f"{stem}_ns")
     if name is not None:
-        values = [entry.get(name) or 0 for entry in entries]
+        values = [value or 0 for value in values_of(entries, name)]
         try:
             column = np.fromiter(values, np.int64, len(values))
         except (TypeError, ValueError, OverflowError):

@@ -11,12 +11,16 @@ from pathlib import Path
 from hangscope.trace import file_names, sniff
 from hangscope.trace.attempts import keep_newest
 from hangscope.trace.load_file import Loaded, Task, read_task
+from hangscope.trace.load_parallel import read_in_workers
 from hangscope.trace.merge import merge
 from hangscope.trace.model import Fragment, Trace
 
 Progress = Callable[[int, int], None]
 
 _SKIPPED_SUFFIXES = (".pyc", ".so", ".tmp", ".lock", ".pid", ".sock")
+_PARSED = (sniff.PICKLE, sniff.JSON, sniff.LOG)
+_WORTH_WORKERS = 4 << 20
+"""Bytes from which starting processes is cheaper than reading alone."""
 _SKIPPED_FOLDERS = ("__pycache__", ".git", "node_modules")
 
 
@@ -88,8 +92,16 @@ def _says_anything(fragment: Fragment) -> bool:
 
 
 def _read_all(tasks: Sequence[Task]) -> Iterable[Loaded]:
+    """One result per task. Rings are maps and need no help; the rest goes to workers if large."""
+    heavy = [t for t in tasks if t.kind.name in _PARSED and not t.standard and t.size]
+    if sum(t.size for t in heavy) < _WORTH_WORKERS:
+        heavy = []
+    elsewhere = {id(t) for t in heavy}
     for task in tasks:
-        yield read_task(task)
+        if id(task) not in elsewhere:
+            yield read_task(task)
+    if heavy:
+        yield from read_in_workers(heavy)
 
 
 def _tasks(paths: Sequence[str | Path], warnings: list[str]) -> list[Task]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +45,8 @@ def read_task(task: Task, *, isolated: bool = False) -> Loaded:
 
     ``isolated``: this process has limits of its own, so a pickle need not be looked through first.
     """
+    collecting = gc.isenabled()
+    gc.disable()  # hundreds of thousands of small objects, and no garbage among them
     try:
         fragments = _read(task, isolated)
     except RecursionError:
@@ -54,6 +57,9 @@ def read_task(task: Task, *, isolated: bool = False) -> Loaded:
         return _failed(task, (error.strerror or type(error).__name__).lower())
     except Exception as error:  # a damaged file may break a reader anywhere: one line, no traceback
         return _failed(task, str(error) or type(error).__name__)
+    finally:
+        if collecting:
+            gc.enable()
     return Loaded(tuple(fragments))
 
 

@@ -54,7 +54,9 @@ def load_checked(data: bytes) -> Any:
     enabled = gc.isenabled()
     gc.disable()  # hundreds of thousands of small objects and no garbage among them
     try:
-        return _PlainUnpickler(io.BytesIO(data), encoding="utf-8", errors="replace").load()
+        # Without a buffer to peek into, the unpickler would call read() for every value.
+        stream = io.BufferedReader(io.BytesIO(data), 1 << 17)
+        return _PlainUnpickler(stream, encoding="utf-8", errors="replace").load()
     except HostilePickle:
         raise
     except RecursionError:
