@@ -7,7 +7,7 @@ one rank is put together field by field. Nothing here reads a file.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,8 +18,8 @@ from hangscope.trace.from_flight_recorder import global_peer
 from hangscope.trace.merge_facts import TRUST, merge_facts
 from hangscope.trace.merge_groups import GroupMatcher, sizes_by_use
 from hangscope.trace.merge_records import (
-    add_counters,
     combine_rank,
+    counters_of,
     merge_members,
     settle_mixed_counters,
 )
@@ -87,23 +87,23 @@ def merge(
     matcher = GroupMatcher(ordered)
     facts = _facts_by_rank(ordered)
     records, tables = _records(ordered, matcher)
+    implied = _implied(ordered, matcher)
     signatures = list(tables.signatures)
-    sizes = sizes_by_use(records, signatures)
+    sizes = sizes_by_use(ordered, matcher)
     world = world_size or _world_size(ordered, facts, matcher.groups, sizes)
-    groups = matcher.complete(world, records, sizes)
+    groups = matcher.complete(world, implied, sizes)
     _resolve_peers(records, signatures, groups)
-    members = [_moved(f, matcher) for f in ordered if len(f.members)]
-    joined = merge_members(np.concatenate(members) if members else np.zeros(0, MEMBER_DTYPE))
-    joined = add_counters(settle_mixed_counters(joined, records), records)
+    stated = merge_members(_joined([_moved(f.members, f, matcher) for f in ordered]))
+    stated = settle_mixed_counters(stated, implied)
     sources, claims = _sources_and_claims(ordered, matcher)
     timeouts = [f.timeout_s for f in ordered if f.timeout_s]
     return Trace(
         records=records,
-        members=joined,
+        members=merge_members(_joined([stated, implied])),
         groups=groups,
         signatures=tuple(signatures),
         stacks=tuple(tables.stacks),
-        ranks=_settle_only_active(facts, records),
+        ranks=_settle_only_active(facts, {f.facts.rank for f in ordered if len(f.records)}),
         claims=claims,
         sources=sources,
         warnings=_warnings(warnings, ordered),
@@ -140,11 +140,25 @@ def _records(ordered: Sequence[Fragment], matcher: GroupMatcher) -> tuple[Record
     return np.concatenate(parts), tables
 
 
-def _moved(fragment: Fragment, matcher: GroupMatcher) -> Records:
-    rows = fragment.members.copy()
-    rows["group"] = matcher.map_of(fragment)[rows["group"]]
+def _moved(rows: Records, fragment: Fragment, matcher: GroupMatcher) -> Records:
+    """Member rows of a fragment with indexes into the common table of groups."""
+    rows = rows.copy()
+    if len(rows):
+        rows["group"] = matcher.map_of(fragment)[rows["group"]]
     known: Records = rows[rows["group"] != NONE]
     return known
+
+
+def _joined(parts: Sequence[Records]) -> Records:
+    return np.concatenate([*parts, np.zeros(0, MEMBER_DTYPE)])
+
+
+def _implied(ordered: Sequence[Fragment], matcher: GroupMatcher) -> Records:
+    """Counters as the records of all ranks imply them, one row per rank and group."""
+    parts = [
+        _moved(counters_of(f.records, len(f.groups)), f, matcher) for f in ordered if len(f.records)
+    ]
+    return merge_members(_joined(parts))
 
 
 def _facts_by_rank(ordered: Sequence[Fragment]) -> dict[int, RankFacts]:
@@ -158,10 +172,9 @@ def _facts_by_rank(ordered: Sequence[Fragment]) -> dict[int, RankFacts]:
 
 
 def _settle_only_active(
-    facts: Mapping[int, RankFacts], records: Records
+    facts: Mapping[int, RankFacts], with_rows: Collection[int]
 ) -> Mapping[int, RankFacts]:
     """An empty dump beside full ones is a full dump of a rank that did nothing."""
-    with_rows = set(np.unique(records["rank"]).tolist())
     judged = [f.only_active for rank, f in facts.items() if rank in with_rows]
     if not judged or any(judged):
         return facts

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.trace import operations
-from hangscope.trace.model import NONE, Flag, Fragment, Group, Records, Signature
+from hangscope.trace.model import NONE, Fragment, Group, Records, Signature
 
 _Key = tuple[str, frozenset[int], int]
 _DEFAULTS = ("default_pg", "default")
@@ -93,14 +93,15 @@ class GroupMatcher:
         return self._add(key, group) if index is None else index
 
     def complete(
-        self, world_size: int | None, records: Records, sizes: Mapping[int, int]
+        self, world_size: int | None, implied: Records, sizes: Mapping[int, int]
     ) -> tuple[Group, ...]:
         """The common table, with members filled in where no source listed them.
 
         The default group has everybody; any other group has those who used it, unless sizes in
-        its records show that somebody is missing among them.
+        its records show that somebody is missing among them. ``implied`` has a row for every
+        rank and group with records.
         """
-        users = _users(records, len(self.groups))
+        users = _users(implied)
         finished: list[Group] = []
         for index, group in enumerate(self.groups):
             descs = self._descs.get(index, Counter())
@@ -109,7 +110,7 @@ class GroupMatcher:
             ranks, size = group.ranks, group.size
             if not ranks:
                 size = size if size is not None else sizes.get(index)
-                ranks = _likely_members(group.name, desc, world_size, size, users[index])
+                ranks = _likely_members(group.name, desc, world_size, size, users.get(index, ()))
             finished.append(
                 replace(group, desc=desc, ranks=ranks, size=len(ranks) if ranks else size)
             )
@@ -128,33 +129,29 @@ def _likely_members(
     return users if len(users) > 1 else ()
 
 
-def _users(records: Records, groups: int) -> list[tuple[int, ...]]:
+def _users(implied: Records) -> dict[int, tuple[int, ...]]:
     """Ranks with records, per group."""
-    found: list[tuple[int, ...]] = [() for _ in range(groups)]
-    if len(records):
-        pairs = np.unique(records["group"].astype(np.int64) << 32 | records["rank"])
-        by_group: dict[int, list[int]] = {}
-        for pair in pairs.tolist():
-            by_group.setdefault(pair >> 32, []).append(pair & 0xFFFFFFFF)
-        for group, ranks in by_group.items():
-            if 0 <= group < groups:
-                found[group] = tuple(r for r in ranks if r < 1 << 31)
-    return found
+    found: dict[int, set[int]] = {}
+    for rank, group in zip(implied["rank"].tolist(), implied["group"].tolist(), strict=True):
+        found.setdefault(group, set()).add(rank)
+    return {group: tuple(sorted(ranks)) for group, ranks in found.items()}
 
 
-def sizes_by_use(records: Records, signatures: Sequence[Signature]) -> dict[int, int]:
-    """Members per group as even gathers show: output and input differ by that factor."""
-    factors = np.array([_factor(s) for s in signatures] or [0], np.int64)
-    if not len(records) or not factors.any():
-        return {}
-    per_row = factors[records["signature"]]
-    rows = np.flatnonzero(per_row)
+def sizes_by_use(fragments: Sequence[Fragment], matcher: GroupMatcher) -> dict[int, int]:
+    """Members of groups nobody lists, as even gathers show: sizes differ by that factor."""
     votes: dict[int, Counter[int]] = {}
-    pairs = np.stack([records["group"][rows].astype(np.int64), per_row[rows]])
-    unique, counts = np.unique(pairs, axis=1, return_counts=True)
-    for (group, factor), count in zip(unique.T.tolist(), counts.tolist(), strict=True):
-        votes.setdefault(group, Counter())[factor] += count
-    return {group: vote.most_common(1)[0][0] for group, vote in votes.items()}
+    for fragment in fragments:
+        open_ = [i for i, g in enumerate(fragment.groups) if not g.ranks]
+        factors = np.array([_factor(s) for s in fragment.signatures] if open_ else [], np.int64)
+        if not len(fragment.records) or not factors.any():
+            continue
+        mapping = matcher.map_of(fragment)
+        group = fragment.records["group"]
+        per_row = factors[fragment.records["signature"]]
+        for index in open_:
+            counts = Counter(per_row[(group == index) & (per_row > 0)].tolist())
+            votes.setdefault(int(mapping[index]), Counter()).update(counts)
+    return {group: vote.most_common(1)[0][0] for group, vote in votes.items() if vote}
 
 
 def _factor(signature: Signature) -> int:
@@ -223,9 +220,3 @@ def _first_use(fragment: Fragment, name: str, epoch: int, *, last: bool) -> int:
     if not len(times):
         return 0
     return int(times.max() if last else times.min())
-
-
-def synthetic(records: Records) -> npt.NDArray[np.bool_]:
-    """Which rows were concluded rather than recorded."""
-    found: npt.NDArray[np.bool_] = (records["flags"] & Flag.SYNTHETIC) != 0
-    return found

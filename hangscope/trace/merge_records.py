@@ -114,19 +114,22 @@ def merge_members(rows: Records) -> Records:
     return merged
 
 
-def settle_mixed_counters(members: Records, records: Records) -> Records:
+def settle_mixed_counters(members: Records, implied: Records) -> Records:
     """Distrust counters of groups that do point-to-point, where no entry of the rank backs them.
 
     ``pg_status`` keeps one counter for collectives and pairs. Where any member's entries show
-    pairs, a counter far above every collective seen in the group counts pairs.
+    pairs, a counter above every collective seen in the group counts pairs.
+
+    Parameters
+    ----------
+    members, implied:
+        Counters as the sources state them, and as their records imply (`counters_of`).
     """
-    if not len(records) or not len(members):
+    if not len(implied) or not len(members):
         return members
-    pair = (records["flags"] & Flag.P2P) != 0
     members = members.copy()
-    for group in np.unique(records["group"][pair]).tolist():
-        in_group = records["group"] == group
-        highest = int(records["collective_seq"][in_group].max())
+    for group in np.unique(implied["group"][implied["p2p_enqueued"] > 0]).tolist():
+        highest = int(implied["enqueued"][implied["group"] == group].max())
         for place in np.flatnonzero(members["group"] == group).tolist():
             row = members[place]
             if row["enqueued"] > highest:
@@ -135,50 +138,28 @@ def settle_mixed_counters(members: Records, records: Records) -> Records:
     return members
 
 
-def add_counters(members: Records, records: Records) -> Records:
-    """Rows for pairs of which only records speak, and counters no lower than the records."""
-    if not len(records):
-        return members
-    seen = _highest(records)
-    known = {
-        (r, g): i
-        for i, (r, g) in enumerate(
-            zip(members["rank"].tolist(), members["group"].tolist(), strict=True)
-        )
-    }
-    members = members.copy()
-    added = []
-    for (rank, group), (enqueued, completed, pairs) in seen.items():
-        place = known.get((rank, group))
-        if place is None:
-            added.append((rank, group, enqueued, NONE, completed, pairs, 0, 0, 0))
-        else:
-            row = members[place]
-            row["enqueued"] = max(int(row["enqueued"]), enqueued)
-            if completed > NONE:
-                row["completed"] = max(int(row["completed"]), completed)
-            row["p2p_enqueued"] = max(int(row["p2p_enqueued"]), pairs)
-    if added:
-        members = np.concatenate([members, np.array(added, MEMBER_DTYPE)])
-    return members[np.lexsort((members["group"], members["rank"]))]
+def counters_of(records: Records, groups: int) -> Records:
+    """What one rank's records imply for every group they use: shape (groups used,), `MEMBER_DTYPE`.
 
-
-def _highest(records: Records) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """(last collective, last collective seen finished or -1, last pair) per (rank, group)."""
-    order = np.lexsort((records["group"], records["rank"]))
-    rank, group = records["rank"][order], records["group"][order]
-    new = np.ones(len(order), bool)
-    new[1:] = (rank[1:] != rank[:-1]) | (group[1:] != group[:-1])
-    starts = np.flatnonzero(new)
-    collective = records["collective_seq"][order]
-    pair = (records["flags"][order] & Flag.P2P) != 0
-    done = np.where(
-        (records["state"][order] == State.COMPLETED) & ~pair, collective, np.int64(NONE)
-    )
-    columns = (
-        np.maximum.reduceat(collective, starts),
-        np.maximum.reduceat(done, starts),
-        np.maximum.reduceat(records["p2p_seq"][order], starts),
-    )
-    keys = zip(rank[starts].tolist(), group[starts].tolist(), strict=True)
-    return dict(zip(keys, zip(*(c.tolist() for c in columns), strict=True), strict=True))
+    Parameters
+    ----------
+    records:
+        Rows of one rank.
+    groups:
+        Size of the table that their ``group`` column points into.
+    """
+    group = records["group"]
+    pair = (records["flags"] & Flag.P2P) != 0
+    seq = records["collective_seq"]
+    done = np.where((records["state"] == State.COMPLETED) & ~pair, seq, NONE)
+    highest = np.full((3, groups), np.int64(NONE - 1))
+    np.maximum.at(highest[0], group, seq)
+    np.maximum.at(highest[1], group, done)
+    np.maximum.at(highest[2], group, records["p2p_seq"])
+    used = np.flatnonzero(highest[0] >= NONE)
+    rows = np.zeros(len(used), MEMBER_DTYPE)
+    rows["rank"] = records["rank"][0]
+    rows["group"] = used
+    rows["enqueued"], rows["completed"], rows["p2p_enqueued"] = highest[:, used]
+    rows["started"] = NONE
+    return rows
