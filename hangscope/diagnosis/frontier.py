@@ -109,7 +109,7 @@ def frontiers(trace: Trace) -> Frontiers:
     groups = max(len(trace.groups), 1)
     record_key = records["rank"].astype(np.int64) * groups + records["group"]
     member_key = members["rank"].astype(np.int64) * groups + members["group"]
-    keys, pair = _index(np.concatenate([record_key, member_key]))
+    keys, pair = index_of(np.concatenate([record_key, member_key]))
     of_record, of_member = pair[: len(records)], pair[len(records) :]
     count = len(keys)
 
@@ -191,7 +191,7 @@ def _member_done(records: npt.NDArray[np.void], batch_row: Ints) -> Bools:
     return done
 
 
-def _index(key: Ints) -> tuple[Ints, Ints]:
+def index_of(key: Ints) -> tuple[Ints, Ints]:
     """Sorted unique keys and each element's place among them.
 
     Keys are small non-negative integers as a rule, so a presence table beats sorting millions.

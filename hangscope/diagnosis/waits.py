@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hangscope.diagnosis.agreement import ONE_SIDED, family, group_size
-from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints
+from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, index_of
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.pairing import Half, pending_halves
 from hangscope.trace.model import NONE, Flag, Trace
@@ -158,6 +158,11 @@ class Builder:
         """Per rank the record of its oldest unfinished operation."""
         self.device: dict[int, int] = {}
         self.one_sided = self._one_sided_groups()
+        everybody = set(trace.ranks) | set(trace.missing_ranks)
+        everybody |= set(range(max(everybody, default=0) + 1))
+        self.gaps = everybody - set(trace.ranks)
+        """Ranks that left nothing, told by the world's size, the groups or the numbering."""
+        self._sizes: dict[int, int] | None = None
         self._seen_in: dict[int, tuple[int, ...]] = {}
 
     def _one_sided_groups(self) -> frozenset[int]:
@@ -212,12 +217,12 @@ class Builder:
     def _unlisted(self, group: int, seen: tuple[int, ...]) -> list[int]:
         """Members that no list names: where sizes or gaps in the numbering tell of them."""
         trace = self.trace
-        everybody = set(trace.ranks) | set(trace.missing_ranks)
-        everybody |= set(range(max(everybody, default=0) + 1))
-        gaps = everybody - set(trace.ranks) - set(seen)
+        gaps = self.gaps - set(seen)
+        if not gaps and trace.groups[group].ranks:
+            return []
         if not gaps:
             size = trace.groups[group].size or self._size_from_operations(group) or 0
-            whole = set(seen) == set(trace.ranks) and not trace.groups[group].ranks
+            whole = set(seen) == set(trace.ranks)
             return sorted(set(range(size)) - set(seen)) if whole else []
         if set(seen) == set(trace.ranks) and not trace.groups[group].ranks:
             return sorted(gaps)  # a group of the whole world
@@ -233,13 +238,16 @@ class Builder:
 
     def _size_from_operations(self, group: int) -> int | None:
         """How many members a group has, from an operation whose sizes tell."""
-        records = self.trace.records
-        used = np.unique(records["signature"][records["group"] == group])
-        for index in used.tolist():
-            size = group_size(self.trace.signatures[index])
-            if size is not None:
-                return size
-        return None
+        if self._sizes is None:
+            self._sizes = {}
+            signatures = max(len(self.trace.signatures), 1)
+            records = self.trace.records
+            used = index_of(records["group"].astype(np.int64) * signatures + records["signature"])
+            for key in used[0].tolist():
+                size = group_size(self.trace.signatures[key % signatures])
+                if size is not None:
+                    self._sizes.setdefault(key // signatures, size)
+        return self._sizes.get(group)
 
     def _group(self, group: int, pairs: Ints) -> None:
         front = self.front
