@@ -6,6 +6,12 @@ JSON lines. The first names the format and the run; every other is an event::
     {"event": "exit", "rank": 2, "pid": 4711, "at_ns": 0, "code": null, "signal": 9, "oom": false,
      "by_launcher": false}
     {"event": "verdict", "at_ns": 0, "verdict": "missing_rank", "culprits": [2], "summary": "..."}
+    {"event": "seen", "rank": 0, "pid": 4709, "at_ns": 0, "alive": true, "state": "sleeping",
+     "gil_blocked": false, "cpu_busy": 0.0, "stack_moved": false, "threads": [{"name": "MainThread",
+     "main": true, "source": "signal", "at_ns": 0, "frames": [["step", "train.py", 7]]}]}
+
+``seen`` events stand in recorded fixtures: what a look at the living processes told, which their
+rings alone cannot tell once they are gone.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ import json
 import os
 from typing import Any
 
-from hangscope.trace.model import ExitFacts, Fragment, RankFacts, Source
+from hangscope.trace.model import ExitFacts, Fragment, Frame, RankFacts, Source, ThreadStack
 
 FORMAT = "hangscope-journal"
 HEADER_KEY = "hangscope"
@@ -28,7 +34,7 @@ def looks_like_journal(prefix: bytes) -> bool:
 
 
 def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
-    """One fragment a rank whose end the monitor saw.
+    """One fragment a rank whose end the monitor saw, or of which a look was recorded.
 
     Raises
     ------
@@ -46,15 +52,22 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
         if version != VERSION:
             raise ValueError(f"{version}; this HangScope reads {VERSION}")
         ends: dict[int, RankFacts] = {}
+        seen: dict[int, RankFacts] = {}
         for number, line in enumerate(file):
             if number > MAX_LINES:
                 break
             event = _event(line)
-            if event is not None and event.get("event") == "exit":
+            if event is None:
+                continue
+            if event.get("event") == "exit":
                 facts = _exit(event, head)
                 if facts is not None:
                     ends.setdefault(facts.rank, facts)
-    for facts in ends.values():
+            elif event.get("event") == "seen":
+                facts = _seen(event, head)
+                if facts is not None:
+                    seen[facts.rank] = facts
+    for facts in (*ends.values(), *seen.values()):
         source = Source(str(path), FORMAT, VERSION, facts.rank, 0)
         fragments.append(Fragment(source=source, facts=facts))
     return fragments
@@ -101,3 +114,46 @@ def _exit(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
             by_launcher=bool(event.get("by_launcher")),
         ),
     )
+
+
+def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
+    """A look at a rank's process."""
+    rank, pid, at_ns = event.get("rank"), event.get("pid"), event.get("at_ns")
+    alive, state, busy = event.get("alive"), event.get("state"), event.get("cpu_busy")
+    blocked, moved, attempt = (
+        event.get("gil_blocked"),
+        event.get("stack_moved"),
+        head.get("attempt"),
+    )
+    if not isinstance(rank, int) or not isinstance(alive, bool):
+        return None
+    return RankFacts(
+        rank=rank,
+        pid=pid if isinstance(pid, int) else None,
+        run_id=str(head["run_id"]) if head.get("run_id") else None,
+        attempt=attempt if isinstance(attempt, int) else None,
+        alive=alive,
+        process_state=state if isinstance(state, str) else None,
+        gil_blocked=blocked if isinstance(blocked, bool) else None,
+        cpu_busy=float(busy) if isinstance(busy, int | float) else None,
+        stack_moved=moved if isinstance(moved, bool) else None,
+        exit=None if alive else ExitFacts("unknown", text="gone without a word"),
+        threads=_threads(event.get("threads")),
+        observed_ns=at_ns if isinstance(at_ns, int) else 0,
+    )
+
+
+def _threads(value: Any) -> tuple[ThreadStack, ...]:
+    threads = []
+    for item in value if isinstance(value, list) else ():
+        try:
+            frames = tuple(Frame(str(n), str(f), int(line)) for n, f, line in item["frames"])
+            threads.append(
+                ThreadStack(
+                    str(item["name"]), bool(item["main"]), frames, int(item["at_ns"]),
+                    str(item["source"]),
+                )
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError):
+            continue
+    return tuple(threads)

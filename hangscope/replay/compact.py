@@ -1,0 +1,188 @@
+"""Rewrites a ring so that it is as small as what it holds: a real ring that the real reader reads.
+
+A recorder reserves room for ten thousand records, thousands of groups and megabytes of stacks; a
+fixture keeps the records, the groups and the values they use. The process it belonged to is made
+unrecognisable on purpose: what was seen of it stands in the fixture's journal, and a later process
+of the same number must not be taken for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.replay.redact import Redactor
+from hangscope.ring import layout
+from hangscope.ring.layout import SLOT, ValueKind
+from hangscope.ring.reader import RingReader, decode_text
+
+
+class _Values:
+    """A new area of interned values, filled on demand from the old one."""
+
+    def __init__(self, reader: RingReader, redactor: Redactor | None) -> None:
+        self._reader = reader
+        self._redactor = redactor
+        self.area = bytearray(8)  # id 0 means "no value"
+        self._known: dict[tuple[int, bytes], int] = {}
+        self._moved: dict[tuple[int, int], int] = {}
+
+    def move(self, identifier: int, kind: ValueKind) -> int:
+        """The new id of an old value; 0 where the old one means nothing."""
+        key = (identifier, int(kind))
+        if key not in self._moved:
+            raw = self._reader.value(identifier, kind)
+            self._moved[key] = 0 if raw is None else self._put(kind, self._changed(kind, raw))
+        return self._moved[key]
+
+    def _put(self, kind: ValueKind, raw: bytes) -> int:
+        known = self._known.get((int(kind), raw))
+        if known is not None:
+            return known
+        start = len(self.area)
+        self.area += layout.VALUE_HEADER.pack(len(raw), kind) + raw
+        self.area += bytes(layout.align8(len(self.area)) - len(self.area))
+        self._known[(int(kind), raw)] = start // 8
+        return start // 8
+
+    def _changed(self, kind: ValueKind, raw: bytes) -> bytes:
+        if kind == ValueKind.STACK:
+            frames = np.frombuffer(raw[: len(raw) // 4 * 4], "<u4").tolist()
+            moved = [self.move(frame, ValueKind.FRAME) for frame in frames]
+            return np.asarray(moved, "<u4").tobytes()
+        if self._redactor is None:
+            return raw
+        if kind == ValueKind.FRAME:
+            name, _, rest = raw.decode("utf-8", "replace").partition("\x00")
+            filename, _, line = rest.partition("\x00")
+            return f"{name}\x00{self._redactor.path(filename)}\x00{line}".encode()
+        if kind == ValueKind.EXCEPTION:
+            try:
+                fields = json.loads(raw)
+            except ValueError:
+                return b"{}"
+            return json.dumps(self._redactor.value(fields)).encode()
+        if kind == ValueKind.TEXT:
+            return self._redactor.text(raw.decode("utf-8", "replace")).encode()
+        return raw
+
+
+def compact_ring(
+    source: str | os.PathLike[str],
+    target: Path,
+    redactor: Redactor | None = None,
+    *,
+    newest: int | None = None,
+) -> None:
+    """Write the ring at ``source`` to ``target`` without its empty room.
+
+    Parameters
+    ----------
+    source:
+        A ring; its writer may be alive. It is not changed.
+    target:
+        File to write.
+    redactor:
+        Replaces paths and hosts in stacks, exceptions, phases and the header.
+    newest:
+        Keep at most so many records, the newest; by default all.
+
+    Raises
+    ------
+    hangscope.ring.reader.RingError
+        If ``source`` is no usable ring.
+    OSError
+        If a file cannot be read or written.
+    """
+    reader = RingReader(source)
+    try:
+        target.write_bytes(_compact(reader, redactor, newest))
+    finally:
+        reader.close()
+
+
+def _compact(reader: RingReader, redactor: Redactor | None, newest: int | None) -> bytes:
+    header = reader.header().copy()
+    values = _Values(reader, redactor)
+    groups = reader.groups()
+    for name in ("name", "desc", "backend"):
+        groups[name] = [values.move(int(i), ValueKind.TEXT) for i in groups[name]]
+    groups["ranks"] = [values.move(int(i), ValueKind.RANKS) for i in groups["ranks"]]
+    slots, torn = _slots(reader, int(header["slot_count"]), newest)
+    header["dropped"] += torn  # torn slots are not copied, but they were lost
+    slots["signature"] = _column(values, slots["signature"], ValueKind.SIGNATURE)
+    slots["stack"] = _column(values, slots["stack"], ValueKind.STACK)
+    for name in ("disabled", "backend"):
+        header[name] = values.move(int(header[name]), ValueKind.TEXT)
+    header["exception"] = values.move(int(header["exception"]), ValueKind.EXCEPTION)
+    for index in range(layout.PHASE_DEPTH):
+        for name in ("name", "detail"):
+            phase = header["phases"][index]
+            phase[name] = values.move(int(phase[name]), ValueKind.TEXT)
+    samples, sample_bytes = _samples(reader, int(header["sample_generation"]), redactor)
+    if redactor is not None:
+        header["host"] = redactor.host(decode_text(header["host"])).encode()
+        header["cwd"] = redactor.path(decode_text(header["cwd"])).encode()
+    header["boot_id"] = b""
+    header["pid_namespace"] = 0
+    header["fault_signal"] = 0
+    header["slot_count"] = len(slots)
+    header["group_count"] = header["groups_used"] = len(groups)
+    header["groups_offset"] = layout.HEADER_BYTES
+    header["slots_offset"] = layout.HEADER_BYTES + groups.nbytes
+    header["samples_offset"] = int(header["slots_offset"]) + slots.nbytes
+    header["sample_bytes"] = sample_bytes
+    header["values_offset"] = int(header["samples_offset"]) + len(samples)
+    header["values_bytes"] = header["values_used"] = len(values.area)
+    header["file_bytes"] = int(header["values_offset"]) + len(values.area)
+    return b"".join(
+        (header.tobytes(), groups.tobytes(), slots.tobytes(), samples, bytes(values.area))
+    )
+
+
+def _column(
+    values: _Values, ids: npt.NDArray[np.uint32], kind: ValueKind
+) -> npt.NDArray[np.uint32]:
+    unique, where = np.unique(ids, return_inverse=True)
+    return np.array([values.move(int(i), kind) for i in unique], np.uint32)[where]
+
+
+def _slots(
+    reader: RingReader, slot_count: int, limit: int | None
+) -> tuple[npt.NDArray[np.void], int]:
+    """The slots in the places where the reader looks for them, in a ring of as few as possible;
+    and how many were torn."""
+    kept, torn = reader.slots()
+    if limit is not None:
+        kept, slot_count = kept[-limit:], min(slot_count, limit)
+    newest = int(kept["record_id"][-1]) if len(kept) else 0
+    count = min(slot_count, newest + 1)
+    slots = np.zeros(count, SLOT)
+    slots[(kept["record_id"].astype(np.int64) - 1) % count] = kept
+    return slots, torn
+
+
+def _samples(reader: RingReader, generation: int, redactor: Redactor | None) -> tuple[bytes, int]:
+    """Both sample buffers, and how large one is; only the newest sample is kept."""
+    sample = reader.sample()
+    text = sample.text if sample is not None else ""
+    if redactor is not None:
+        text = "\n".join(_sample_line(line, redactor) for line in text.split("\n"))
+    body = text.encode()
+    buffer = len(body).to_bytes(4, "little") + body
+    buffer += bytes(layout.align8(len(buffer)) - len(buffer))
+    empty = bytes(len(buffer))
+    pair = (empty, buffer) if generation & 1 else (buffer, empty)
+    return b"".join(pair), len(buffer)
+
+
+def _sample_line(line: str, redactor: Redactor) -> str:
+    if not line.startswith("F "):
+        return redactor.text(line)
+    number, _, rest = line.partition("\x00")
+    function, _, filename = rest.partition("\x00")
+    return f"{number}\x00{function}\x00{redactor.path(filename)}"

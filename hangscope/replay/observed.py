@@ -1,0 +1,103 @@
+"""What was seen of a job's processes when it was recorded, kept for a time when they are gone.
+
+The verdict on a live job rests on more than its rings: whether each process was alive, stopped or
+holding the GIL, how busy it was, whether its stack moved between two looks, and when. A fixture
+keeps this in ``dumps/observed.journal``, in the format of the monitor's journals
+(`hangscope.trace.from_journal`); the header says when the job was looked at, and how often.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hangscope.replay.redact import Redactor
+from hangscope.trace.from_journal import HEADER_KEY, VERSION
+from hangscope.trace.model import RankFacts, ThreadStack, Trace
+
+NAME = "observed.journal"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a live job was recorded; ``looks`` as in `Trace.looks`."""
+
+    observed_ns: int
+    looks: int
+
+
+def write_observed(trace: Trace, target: Path, redactor: Redactor | None = None) -> bool:
+    """Write what ``trace`` knows of processes it saw itself; False where it saw none.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    ringed = {s.rank for s in trace.sources if s.format == "hangscope-ring"}
+    seen = [facts for rank, facts in trace.ranks.items() if rank in ringed]
+    seen = [facts for facts in seen if facts.alive is not None]
+    if not seen:
+        return False
+    first = seen[0]
+    head: dict[str, Any] = {
+        HEADER_KEY: VERSION,
+        "run_id": first.run_id,
+        "attempt": first.attempt,
+        "started_ns": trace.observed_ns,
+        "observed_ns": trace.observed_ns,
+        "looks": trace.looks,
+        "live": trace.live,
+    }
+    lines = [head, *(_seen(facts, redactor) for facts in seen)]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    target.write_text(text, encoding="utf-8")
+    return True
+
+
+def read_moment(dumps: Path) -> Moment | None:
+    """When the job in ``dumps`` was looked at alive; None for what was read post-mortem."""
+    try:
+        with open(dumps / NAME, encoding="utf-8") as file:
+            head = json.loads(file.readline())
+        if not head.get("live"):
+            return None
+        return Moment(int(head["observed_ns"]), int(head.get("looks", 1)))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _seen(facts: RankFacts, redactor: Redactor | None) -> dict[str, Any]:
+    event: dict[str, Any] = {
+        "event": "seen",
+        "rank": facts.rank,
+        "pid": facts.pid,
+        "at_ns": facts.observed_ns,
+        "alive": facts.alive,
+        "state": facts.process_state,
+        "gil_blocked": facts.gil_blocked,
+        "cpu_busy": None if facts.cpu_busy is None else round(facts.cpu_busy, 3),
+        "stack_moved": facts.stack_moved,
+    }
+    # Stacks that only a signal could get lie in a file of their own beside the ring, dated by its
+    # time of change, which does not survive a checkout.
+    threads = [_thread(t, redactor) for t in facts.threads if t.source == "signal"]
+    if threads:
+        event["threads"] = threads
+    return event
+
+
+def _thread(thread: ThreadStack, redactor: Redactor | None) -> dict[str, Any]:
+    frames = [
+        [f.name, redactor.path(f.filename) if redactor else f.filename, f.line]
+        for f in thread.stack
+    ]
+    return {
+        "name": thread.name,
+        "main": thread.is_main,
+        "source": thread.source,
+        "at_ns": thread.sampled_ns,
+        "frames": frames,
+    }

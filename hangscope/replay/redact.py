@@ -1,0 +1,108 @@
+"""Takes directories, host names and addresses out of recordings, and leaves what a diagnosis needs.
+
+The same text always becomes the same substitute within one `Redactor`, so that ranks which ran the
+same file still do. File names, line numbers and function names stay: they are the diagnosis.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+ROOT = "/redacted"
+_LIBRARY = re.compile(
+    r"/((?:(?:site|dist)-packages|lib(?:64)?/python\d[\d.]*)/.*"
+    r"|torch/(?:nn|distributed|utils|optim|autograd|csrc|_dynamo|_inductor|fx|lib)/.*"
+    r"|torch/(?:_ops|_tensor)\.py"
+    r"|gloo/(?:transport|rendezvous|common)/.*"
+    r"|c10/.*"
+    r"|hangscope/(?:recording/.*|autoload\.py))$"
+)
+"""Where a path begins to be public: the part that tells a library from the user's code."""
+_PATH = re.compile(r"(?<![\w.:/~-])(?:~|/[\w.@+=~-]+)(?:/[\w.@+=~-]+)+/?")
+_ADDRESS = re.compile(r"(?<![\w.])(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?![\w.]*\d)")
+_NOT_SECRET = ("127.", "0.", "255.")
+_PUBLIC = re.compile(r"^/(?:dev|proc|sys)(?:/|$)")
+_HOST_MUST_HAVE = 3
+"""Shorter host names could be part of anything and are only replaced where a field holds them."""
+
+
+class Redactor:
+    """Substitutes, the same for the same.
+
+    Parameters
+    ----------
+    hosts:
+        Host names that are known to occur.
+    """
+
+    def __init__(self, hosts: Iterable[str] = ()) -> None:
+        self._folders: dict[str, str] = {}
+        self._hosts: dict[str, str] = {}
+        self._addresses: dict[str, str] = {}
+        self._host_pattern: re.Pattern[str] | None = None
+        for host in sorted(set(hosts)):
+            self.host(host)
+
+    def host(self, name: str) -> str:
+        """A host's substitute: ``host1``, ``host2``, ..."""
+        if not name or name in self._hosts.values() or name == "localhost":
+            return name
+        if name not in self._hosts:
+            self._hosts[name] = f"host{len(self._hosts) + 1}"
+            known = [h for h in self._hosts if len(h) >= _HOST_MUST_HAVE]
+            # Longer names first: a short host name begins its own full name.
+            words = "|".join(re.escape(h) for h in sorted(known, key=len, reverse=True))
+            self._host_pattern = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-])") if words else None
+        return self._hosts[name]
+
+    def path(self, path: str) -> str:
+        """An absolute path's substitute: its file name below a numbered directory."""
+        if not path.startswith(("/", "~")) or path.startswith(ROOT) or _PUBLIC.match(path):
+            return path
+        library = _LIBRARY.search(path)
+        if library:
+            return f"{ROOT}/{library[1]}"
+        folder, _, name = path.rstrip("/").rpartition("/")
+        number = self._folders.setdefault(folder, str(len(self._folders) + 1))
+        return f"{ROOT}/{number}/{name}"
+
+    def text(self, text: str) -> str:
+        """Free text: every absolute path, known host and IPv4 address in it."""
+        text = _PATH.sub(lambda m: self.path(m[0]), text)
+        if self._host_pattern is not None:
+            text = self._host_pattern.sub(lambda m: self._hosts[m[0]], text)
+        return _ADDRESS.sub(lambda m: self._address(m[1]), text)
+
+    def value(self, value: Any, key: str = "") -> Any:
+        """Builtin objects (a pickle's or JSON's), recursively."""
+        if isinstance(value, str):
+            if key in ("host", "hostname", "node"):
+                return self.host(value)
+            if key in ("filename", "cwd") or _is_path(value):
+                return self.path(value)
+            return self.text(value)
+        if isinstance(value, dict):
+            return {
+                (self.text(k) if isinstance(k, str) else k): self.value(
+                    v, k if isinstance(k, str) else ""
+                )
+                for k, v in value.items()
+            }
+        if isinstance(value, list):
+            return [self.value(item, key) for item in value]
+        if isinstance(value, tuple):
+            return tuple(self.value(item, key) for item in value)
+        return value
+
+    def _address(self, address: str) -> str:
+        if address.startswith(_NOT_SECRET) or address.startswith("192.0.2."):
+            return address
+        number = len(self._addresses) + 1
+        # 192.0.2.0/24 is reserved for documentation.
+        return self._addresses.setdefault(address, f"192.0.2.{number % 254 + 1}")
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith("/") and "\n" not in text and len(text) < 4096 and " " not in text

@@ -1,0 +1,129 @@
+"""Diagnoses a fixture and compares what comes with what must come."""
+
+from __future__ import annotations
+
+import io
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.replay.fixture import Expected, Fixture, FixtureError
+from hangscope.replay.observed import read_moment
+from hangscope.report.text import render
+from hangscope.trace.load import NothingReadable, load_trace
+from hangscope.trace.model import Trace
+
+_WIDTH = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not as expected; both sides as texts."""
+
+    what: str
+    expected: str
+    got: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one fixture. ``diagnosis`` is None where its dumps could not be read."""
+
+    fixture: Fixture
+    diagnosis: Diagnosis | None
+    differences: tuple[Difference, ...]
+    report: str = ""
+    took_s: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything is as expected."""
+        return not self.differences
+
+
+def load_recorded(dumps: Path) -> Trace:
+    """The trace of a fixture's ``dumps``, at the moment when it was recorded.
+
+    Raises
+    ------
+    NothingReadable
+        If no file there says anything.
+    """
+    moment = read_moment(dumps)
+    if moment is None:
+        return load_trace([dumps])
+    trace = load_trace([dumps], now_ns=moment.observed_ns)
+    return replace(trace, live=True, looks=moment.looks, observed_ns=moment.observed_ns)
+
+
+def diagnose_fixture(fixture: Fixture) -> tuple[Trace, Diagnosis]:
+    """Read and diagnose a fixture.
+
+    Raises
+    ------
+    FixtureError
+        If nothing in its ``dumps`` can be read.
+    """
+    try:
+        trace = load_recorded(fixture.dumps)
+    except NothingReadable as error:
+        raise FixtureError(f"{fixture.dumps}: {error}") from error
+    return trace, diagnose(trace)
+
+
+def verify(fixture: Fixture) -> Outcome:
+    """Whether a fixture still gets its verdict; never raises for what its dumps hold."""
+    began_s = time.perf_counter()
+    try:
+        _, diagnosis = diagnose_fixture(fixture)
+    except FixtureError as error:
+        problem = Difference("dumps", "readable", str(error))
+        return Outcome(fixture, None, (problem,), took_s=time.perf_counter() - began_s)
+    report = report_text(diagnosis)
+    found = differences(fixture.expected, diagnosis, report)
+    return Outcome(fixture, diagnosis, found, report, time.perf_counter() - began_s)
+
+
+def report_text(diagnosis: Diagnosis) -> str:
+    """The text report without colours, wide enough that hardly a line is broken."""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=_WIDTH, no_color=True, highlight=False, markup=False, emoji=False
+    )
+    console.print(render(diagnosis))
+    return out.getvalue()
+
+
+def differences(expected: Expected, diagnosis: Diagnosis, report: str) -> tuple[Difference, ...]:
+    """What is not as expected."""
+    found = []
+    first = diagnosis.findings[0] if diagnosis.findings else None
+    if diagnosis.verdict.value != expected.verdict:
+        found.append(Difference("verdict", expected.verdict, diagnosis.verdict.value))
+    culprits = tuple(sorted(diagnosis.culprits))
+    if culprits != expected.culprits:
+        found.append(Difference("culprits", ranks(expected.culprits), ranks(culprits)))
+    if expected.confidence is not None and diagnosis.confidence.value != expected.confidence:
+        found.append(Difference("confidence", expected.confidence, diagnosis.confidence.value))
+    playbook = first.playbook if first is not None else ""
+    if expected.playbook and expected.playbook not in playbook.replace(",", " ").split():
+        found.append(Difference("playbook", expected.playbook, playbook or "none"))
+    flat = " ".join(report.split())
+    missing = [t for t in expected.must_mention if " ".join(t.split()) not in flat]
+    found += [Difference("must mention", text, "is not in the report") for text in missing]
+    unwanted = [t for t in expected.must_not_mention if " ".join(t.split()) in flat]
+    found += [Difference("must not mention", f"not {t}", _line_with(t, report)) for t in unwanted]
+    return tuple(found)
+
+
+def ranks(culprits: tuple[int, ...]) -> str:
+    """Ranks as a short text."""
+    return " ".join(map(str, culprits)) or "none"
+
+
+def _line_with(text: str, report: str) -> str:
+    return next((line.strip() for line in report.splitlines() if text in line), text)

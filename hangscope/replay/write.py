@@ -1,0 +1,228 @@
+"""Makes a fixture out of a run, and checks that it still says the same.
+
+Rings are rewritten as small as what they hold, dumps and logs are copied, and what only a look at
+the living processes could tell is written down. The finished fixture is replayed at once: one that
+does not give the verdict it was made from is of no use, and is reported instead of kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import orjson
+
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.replay.compact import compact_ring
+from hangscope.replay.fixture import (
+    DUMPS,
+    EXPECTED,
+    Expected,
+    Fixture,
+    FixtureError,
+    load_fixture,
+    to_toml,
+)
+from hangscope.replay.observed import NAME as OBSERVED
+from hangscope.replay.observed import write_observed
+from hangscope.replay.redact import Redactor
+from hangscope.replay.verify import verify
+from hangscope.ring.reader import RingError
+from hangscope.trace import sniff
+from hangscope.trace.model import Trace
+from hangscope.trace.unpickle import load_plain
+
+_SKIPPED_SUFFIXES = (".pyc", ".so", ".tmp", ".lock", ".pid", ".sock", ".html", ".svg")
+
+
+def write_fixture(
+    trace: Trace,
+    diagnosis: Diagnosis,
+    paths: Sequence[str | Path],
+    out: str | Path,
+    *,
+    redact: bool = False,
+    expected: Expected | None = None,
+    check: bool = True,
+) -> Fixture:
+    """Make a fixture of the run that ``trace`` was read from.
+
+    Parameters
+    ----------
+    trace, diagnosis:
+        The run as it was read, and what was found.
+    paths:
+        What it was read from; standard input cannot be read again.
+    out:
+        The folder to make; it must not exist or be empty.
+    redact:
+        Replace directories, host names and addresses.
+    expected:
+        What must be said of it; by default what ``diagnosis`` says.
+    check:
+        Replay the result; it must give the verdict of ``diagnosis``.
+
+    Raises
+    ------
+    FixtureError
+        If there is something in the way, nothing to copy, or the result does not give the same
+        verdict (it is removed then).
+    OSError
+        If a file cannot be read or written.
+    """
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FixtureError(f"{folder}: already there; give a new folder")
+    redactor = Redactor(f.host for f in trace.ranks.values() if f.host) if redact else None
+    dumps = folder / DUMPS
+    dumps.mkdir(parents=True)
+    try:
+        _copy_sources(trace, paths, dumps, redactor)
+        write_observed(trace, dumps / OBSERVED, redactor)
+        _write_expectation(folder, expected or expectation(diagnosis))
+        fixture = load_fixture(folder)
+        if check:
+            _same_verdict(fixture, diagnosis)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return fixture
+
+
+def redact_fixture(path: str | Path) -> Fixture:
+    """Replace directories, hosts and addresses in a fixture's dumps, in place.
+
+    Raises
+    ------
+    FixtureError
+        If it is no fixture, or does not give the same verdict any more (it is left as it was).
+    OSError
+        If a file cannot be read or written.
+    """
+    from hangscope.replay.verify import diagnose_fixture
+
+    fixture = load_fixture(path)
+    trace, diagnosis = diagnose_fixture(fixture)
+    beside = fixture.path.with_name(f".{fixture.path.name}.redacted")
+    made = write_fixture(
+        trace, diagnosis, [fixture.dumps], beside, redact=True, expected=fixture.expected
+    )
+    old = fixture.path.with_name(f".{fixture.path.name}.old")
+    fixture.dumps.rename(old)
+    made.dumps.rename(fixture.dumps)
+    shutil.rmtree(old)
+    shutil.rmtree(beside)
+    return load_fixture(path)
+
+
+def expectation(diagnosis: Diagnosis) -> Expected:
+    """What a diagnosis would have to be to stay the same."""
+    playbook = diagnosis.findings[0].playbook if diagnosis.findings else ""
+    return Expected(
+        verdict=diagnosis.verdict.value,
+        culprits=tuple(sorted(diagnosis.culprits)),
+        story=diagnosis.summary,
+        confidence=diagnosis.confidence.value,
+        playbook=playbook.split(",")[0].strip() or None,
+        recorded={"world_size": diagnosis.world_size or 0, "backend": diagnosis.backend},
+    )
+
+
+def _write_expectation(folder: Path, expected: Expected) -> None:
+    (folder / EXPECTED).write_text(to_toml(expected), encoding="utf-8")
+
+
+def _same_verdict(fixture: Fixture, diagnosis: Diagnosis) -> None:
+    again = verify(fixture).diagnosis
+    said = (diagnosis.verdict, tuple(sorted(diagnosis.culprits)))
+    if again is None or (again.verdict, tuple(sorted(again.culprits))) != said:
+        came = f"{again.verdict.value} {list(again.culprits)}" if again else "nothing readable"
+        raise FixtureError(
+            f"{fixture.path}: the fixture gives {came} where the run gave "
+            f"{diagnosis.verdict.value} {list(diagnosis.culprits)}; if the run has moved on since, "
+            "try again when it stands still"
+        )
+
+
+# -- copying ---------------------------------------------------------------------------------
+
+
+def _copy_sources(
+    trace: Trace, paths: Sequence[str | Path], dumps: Path, redactor: Redactor | None
+) -> None:
+    if any(str(path) == "-" for path in paths):
+        raise FixtureError("standard input cannot be read twice; save the log to a file first")
+    used = {source.path for source in trace.sources}
+    copied = 0
+    for path in map(Path, paths):
+        root = path if path.is_dir() else path.parent
+        for file in _files(path):
+            if str(file) not in used or file.name == OBSERVED:
+                continue  # another attempt's, or nothing that says anything
+            name = str(file.relative_to(root))
+            if redactor is not None:
+                # A journal's name holds its host; the path of a file below dumps is relative.
+                name = redactor.text(name)
+            target = dumps / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _copy(file, target, redactor)
+            copied += 1
+    if not copied:
+        raise FixtureError(f"nothing to copy in {' '.join(map(str, paths))}")
+
+
+def _files(path: Path) -> Iterable[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    for file in sorted(path.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if file.is_file() and not hidden and not file.name.endswith(_SKIPPED_SUFFIXES):
+            yield file
+
+
+def _copy(source: Path, target: Path, redactor: Redactor | None) -> None:
+    kind = sniff.sniff_file(source)
+    if kind.name == sniff.RING:
+        try:
+            compact_ring(source, target, redactor)
+        except RingError as error:
+            raise FixtureError(f"{source}: {error}") from error
+        return
+    if redactor is None:
+        shutil.copyfile(source, target)
+        return
+    data = redacted(sniff.read_all(source, kind.gzipped), kind.name, redactor)
+    target.write_bytes(gzip.compress(data, mtime=0) if kind.gzipped else data)
+
+
+def redacted(data: bytes, kind: str, redactor: Redactor) -> bytes:
+    """The content of a dump, journal or log with its paths, hosts and addresses replaced.
+
+    Raises
+    ------
+    ValueError
+        If it is not what ``kind`` (of `hangscope.trace.sniff`) says.
+    """
+    if kind == sniff.PICKLE:
+        return pickle.dumps(redactor.value(load_plain(data)), protocol=2)
+    if kind == sniff.JSON:
+        try:
+            return orjson.dumps(redactor.value(orjson.loads(data)))
+        except orjson.JSONDecodeError:
+            pass  # one object a line: a collector's log
+    if kind == sniff.JOURNAL:
+        lines = data.decode("utf-8", "replace").splitlines()
+        return "".join(_journal_line(line, redactor) for line in lines).encode()
+    return redactor.text(data.decode("utf-8", "replace")).encode()
+
+
+def _journal_line(line: str, redactor: Redactor) -> str:
+    try:
+        return json.dumps(redactor.value(json.loads(line)), separators=(",", ":")) + "\n"
+    except ValueError:  # the monitor was killed while it wrote this line
+        return redactor.text(line) + "\n"

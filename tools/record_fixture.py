@@ -1,0 +1,249 @@
+"""Records fixtures from real processes: ``python -m tools.record_fixture [NAME...]``.
+
+Each program of ``tools/hangs`` is started with its fault, left to stall (or to end), looked at as
+``hangscope analyze`` looks at it, and written to ``fixtures/`` with paths and hosts replaced. What
+must be said of it stands in `tools.recordings`; where HangScope says something else, the fixture is
+kept as it must be and the difference is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hangscope.cli.analyze import investigate
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.replay import Expected, FixtureError, load_fixture, verify, write_fixture
+from hangscope.ring.reader import RingError, RingReader
+from hangscope.trace.model import Trace
+from tools.forkserver import Job, Server
+from tools.recordings import RECORDINGS, Recording
+
+ROOT = Path(__file__).resolve().parent.parent
+HANGS = ROOT / "tools" / "hangs"
+FIXTURES = ROOT / "fixtures"
+TIMEOUT_S = 2.0
+RUNNING_S = 4.0
+GIVE_UP_S = 90.0
+PRELOAD = (
+    "torch.distributed", "torch.distributed.fsdp", "torch.nn.parallel",
+    "torch.distributed.tensor.parallel", "torch.distributed.device_mesh", "numpy",
+)  # fmt: skip
+
+
+def main() -> int:
+    """Record what is asked for; the exit status says whether all verdicts were as expected."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="fixtures to record; all that are missing if none")
+    parser.add_argument("--again", action="store_true", help="also those that are there already")
+    parser.add_argument("--list", action="store_true", help="only list them")
+    arguments = parser.parse_args()
+    wanted = [r for r in RECORDINGS if not arguments.names or r.name in arguments.names]
+    if arguments.list:
+        for recording in wanted:
+            print(f"{recording.name:28} {recording.verdict:20} {recording.story}")
+        return 0
+    if not arguments.again and not arguments.names:
+        wanted = [r for r in wanted if not (FIXTURES / r.name).exists()]
+    wrong = 0
+    with Server(PRELOAD) as server:
+        for recording in wanted:
+            began_s = time.monotonic()
+            with tempfile.TemporaryDirectory(prefix="hang-") as place:
+                try:
+                    differences = record(recording, Path(place), server)
+                except (FixtureError, TimeoutError) as error:
+                    differences = [str(error)]
+            wrong += bool(differences)
+            took_s = time.monotonic() - began_s
+            print(f"{'WRONG' if differences else 'ok':6}{recording.name} ({took_s:.0f} s)")
+            for line in differences:
+                print(f"      {line}")
+            sys.stdout.flush()
+    return 1 if wrong else 0
+
+
+def record(recording: Recording, place: Path, server: Server) -> list[str]:
+    """Record one fixture; returns what is not as expected, one line each."""
+    sources = place / "run"
+    sources.mkdir()
+    make = {"rings": _record_rings, "native": _record_native, "logs": _record_logs}[recording.kind]
+    found: list[tuple[Trace, Diagnosis]] = []
+    make(recording, sources, server, lambda: found.append(investigate((str(sources),))))
+    trace, diagnosis = found[0]
+    target = FIXTURES / recording.name
+    if target.exists():
+        shutil.rmtree(target)
+    write_fixture(
+        trace, diagnosis, [sources], target, redact=True, expected=_expected(recording), check=False
+    )
+    outcome = verify(load_fixture(target))
+    lines = [f"{d.what}: expected {d.expected}, got {d.got}" for d in outcome.differences]
+    again = outcome.diagnosis
+    if again is None or (again.verdict, again.culprits) != (diagnosis.verdict, diagnosis.culprits):
+        lines.append(
+            f"REPLAY differs from the live verdict {diagnosis.verdict.value} "
+            f"{list(diagnosis.culprits)}"
+        )
+    return lines
+
+
+def _expected(recording: Recording) -> Expected:
+    import torch
+
+    command = [f"tools/hangs/{recording.program}.py", *_arguments(recording)]
+    return Expected(
+        verdict=recording.verdict,
+        culprits=recording.culprits,
+        story=recording.story,
+        confidence=recording.confidence,
+        playbook=recording.playbook,
+        must_mention=recording.mention,
+        must_not_mention=recording.avoid,
+        recorded={
+            "command": " ".join(command),
+            "kind": recording.kind,
+            "world_size": recording.world,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    )
+
+
+def _arguments(recording: Recording) -> list[str]:
+    return ["--fault", recording.fault, "--rank", str(recording.rank), *recording.extra]
+
+
+# -- rings -------------------------------------------------------------------------------------
+
+
+def _record_rings(
+    recording: Recording, sources: Path, server: Server, look: Callable[[], None]
+) -> None:
+    environment = {
+        "HANGSCOPE": "1",
+        "HANGSCOPE_TIMEOUT": str(TIMEOUT_S),
+        **recording.environment,
+    }
+    job = Job(
+        program=str(HANGS / f"{recording.program}.py"),
+        arguments=_arguments(recording),
+        world_size=recording.world,
+        directory=str(sources),
+        log=str(sources.parent / "job.log"),
+        environment=environment,
+        kill_on_failure=recording.kill_on_failure,
+        skip_ranks=list(recording.skip_ranks),
+    )
+    server.run(job)
+    try:
+        alive = recording.world - len(recording.skip_ranks)
+        if recording.at == "running":
+            _wait(server, alive, lambda: False, RUNNING_S)
+        else:
+            _wait(server, alive, _standstill(sources, alive), GIVE_UP_S)
+        time.sleep(1.0)  # for the monitor's journal
+        look()
+    finally:
+        server.end()
+
+
+def _wait(server: Server, alive: int, done: Callable[[], bool], limit_s: float) -> None:
+    """Until every rank has ended, ``done`` says so, or the time is over."""
+    deadline_s = time.monotonic() + limit_s
+    while alive and time.monotonic() < deadline_s and not done():
+        event = server.wait(0.2)
+        if event is not None and event["event"] == "exit":
+            alive -= 1
+
+
+def _standstill(directory: Path, world: int) -> Callable[[], bool]:
+    """Whether no ring has moved for longer than the timeout (and all that can be there are)."""
+    last: list[object] = [None]
+    since_s = [time.monotonic()]
+
+    def done() -> bool:
+        state = []
+        for path in sorted(directory.glob("*.ring")):
+            try:
+                reader = RingReader(path)
+            except (RingError, OSError):
+                continue
+            header = reader.header()
+            state.append(
+                (int(header["last_record_id"]), header["phases"].tobytes(),
+                 reader.groups()["completed"].tobytes(), int(header["exit_ns"]))
+            )  # fmt: skip
+            reader.close()
+        if state != last[0]:
+            last[0], since_s[0] = state, time.monotonic()
+        return len(state) >= world and time.monotonic() - since_s[0] > TIMEOUT_S + 2.0
+
+    return done
+
+
+# -- native dumps ------------------------------------------------------------------------------
+
+
+def _record_native(
+    recording: Recording, sources: Path, server: Server, look: Callable[[], None]
+) -> None:
+    running = recording.at == "running"
+    job = Job(
+        program=str(HANGS / "native.py"),
+        arguments=[str(HANGS / f"{recording.program}.py"), *_arguments(recording)],
+        world_size=recording.world,
+        directory=str(sources),
+        log=str(sources.parent / "job.log"),
+        environment={
+            "HANGS_DUMPS": str(sources),
+            "HANGS_DUMP_AFTER_S": str(RUNNING_S if running else 8.0 + recording.world / 2),
+            "TORCH_FR_BUFFER_SIZE": "2000",
+            **recording.environment,
+        },
+    )
+    server.run(job)
+    try:
+        expected = recording.world - (1 if recording.fault in ("stop", "gil") else 0)
+        _wait(server, recording.world, lambda: len(list(sources.iterdir())) >= expected, GIVE_UP_S)
+        time.sleep(1.0)
+    finally:
+        server.end()
+    look()
+
+
+# -- logs --------------------------------------------------------------------------------------
+
+
+def _record_logs(
+    recording: Recording, sources: Path, server: Server, look: Callable[[], None]
+) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HANGSCOPE")}
+    environment.update(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", **recording.environment)
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone",
+        f"--nproc-per-node={recording.world}", str(HANGS / f"{recording.program}.py"),
+        *_arguments(recording),
+    ]  # fmt: skip
+    with open(sources / "job.log", "wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+        try:
+            process.wait(GIVE_UP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 15)
+            process.wait(30)
+    look()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
