@@ -77,7 +77,7 @@ def init_distributed(
     configure_environment()
     device_type = _set_device(world, wanted=backend)
     backend = backend or ("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
-    store = _rendezvous(world, init_timeout)
+    store = rendezvous_store(world, init_timeout)
     if world.world_size > 1:
         wanted = f"backend={backend} mesh={sizes} timeout={timeout:g} seed={seed}"
         # Meetings are numbered, so a second life on the same store gets a prefix of its own.
@@ -184,7 +184,7 @@ def _set_device(world: WorldInfo, wanted: str | None) -> str:
     return "cuda"
 
 
-def _rendezvous(world: WorldInfo, timeout_s: float) -> Store:
+def rendezvous_store(world: WorldInfo, timeout_s: float) -> Store:
     """A client of the job's store, which rank 0 serves unless torchrun does."""
     from torch._C._distributed_c10d import HashStore, TCPStore
 

@@ -79,13 +79,14 @@ with report.check("destroy_never_hides_the_first_error"):
     dist.destroy_process_group = broken
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        try:
+
+        def fail() -> None:
             try:
                 raise KeyError("the first error")
             finally:
                 hangscope.destroy_distributed()
-        except KeyError as error:
-            assert "the first error" in str(error)
+
+        assert "the first error" in str(raises(KeyError, fail))
     assert any("teardown failed" in str(w.message) for w in caught)
     raises(RuntimeError, hangscope.destroy_distributed)
 

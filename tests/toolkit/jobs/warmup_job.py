@@ -32,7 +32,7 @@ def same_everywhere(tensors) -> bool:
 
 with report.check("every_group"):
     warmed = hangscope.warmup_communicators(timeout=30)
-    assert [w.ranks for w in warmed][0] == (0, 1, 2, 3)
+    assert warmed[0].ranks == (0, 1, 2, 3)
     assert len(warmed) == (4 if rank in (2, 3) else 3), warmed
     assert {w.ranks for w in warmed} >= {tuple(sorted((rank, rank ^ 1))), (rank % 2, rank % 2 + 2)}
 
@@ -95,7 +95,7 @@ with report.check("buffers_too"):
     assert result.messages == 1, "few large messages"
     assert model.steps.item() == 0
     assert model[1].running_mean.sum().item() == 0
-    assert same_everywhere([t for t in [*model.parameters(), *model.buffers()]])
+    assert same_everywhere([*model.parameters(), *model.buffers()])
 
 with report.check("source_is_a_group_rank_sent_as_a_global_one"):
     model = net(10 + rank)

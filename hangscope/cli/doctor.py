@@ -1,0 +1,183 @@
+"""``hangscope doctor``: check a launch before it starts, and inside a job."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import rich_click as click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hangscope.cli.errors import UserError
+from hangscope.toolkit.barrier import BarrierTimeout
+from hangscope.toolkit.doctor.devices import check_fit
+from hangscope.toolkit.doctor.examine import check_files, check_process, with_command_environment
+from hangscope.toolkit.doctor.gather import gather
+from hangscope.toolkit.doctor.job import examine, missing_finding
+from hangscope.toolkit.doctor.model import Diagnosis, Finding, Surroundings, sort
+from hangscope.toolkit.doctor.timeouts import timeout_rows
+from hangscope.toolkit.ranks import name_ranks
+from hangscope.toolkit.world import WorldInfo, get_world_info
+
+_COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
+
+@click.command("doctor")
+@click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--script", type=click.Path(path_type=Path), help="Training script to read.")
+@click.option(
+    "--deepspeed-config", type=click.Path(path_type=Path), help="DeepSpeed configuration to read."
+)
+@click.option("--parameters", metavar="N", help="Size of the model, such as 7e9 or 7B.")
+@click.option("--memory", "memory_gib", type=float, help="GiB per device, if not this host's.")
+@click.option("--wrapper", type=click.Choice(["ddp", "zero1", "zero2", "zero3", "fsdp"]))
+@click.option("--world-size", type=int, help="Ranks the job will have.")
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds for ranks.")
+@click.option("--notes/--no-notes", default=True, help="Show what is only worth knowing.")
+def command(
+    cmd: tuple[str, ...],
+    as_json: bool,
+    script: Path | None,
+    deepspeed_config: Path | None,
+    parameters: str | None,
+    memory_gib: float | None,
+    wrapper: str | None,
+    world_size: int | None,
+    timeout: float,
+    notes: bool,
+) -> None:
+    """Check the launch environment before a job starts.
+
+    Give the command you are about to run, and it is checked together with its script:
+
+    \b
+      hangscope doctor -- torchrun --nproc-per-node=8 train.py
+      torchrun --nproc-per-node=8 --no-python hangscope doctor     (compares the ranks)
+
+    Exit status: 0 healthy, 1 something found (notes do not count), 2 bad usage.
+    """
+    if timeout <= 0:
+        raise UserError(f"--timeout {timeout:g}: a positive number of seconds is needed")
+    surroundings = gather(cmd)
+    surroundings = replace(surroundings, env=with_command_environment(surroundings))
+    world = _world(surroundings)
+    inside = world is not None and world.world_size > 1 and not cmd
+    found = list(check_process(surroundings))
+    if not inside or (world is not None and world.rank == 0):
+        found += check_files(surroundings, script, deepspeed_config)
+        found += _fit(surroundings, parameters, memory_gib, wrapper, world_size, world)
+    if inside and world is not None:
+        found = _in_job(surroundings, world, found, timeout)
+        if world.rank != 0:
+            sys.exit(0 if Diagnosis(tuple(found)).healthy else 1)
+    shown = [finding for finding in found if notes or finding.level != "note"]
+    diagnosis = Diagnosis(sort(shown), tuple(timeout_rows(surroundings)), _facts(surroundings))
+    if as_json:
+        click.echo(json.dumps(as_dict(diagnosis), indent=2))
+    else:
+        _print(diagnosis)
+    sys.exit(0 if diagnosis.healthy else 1)
+
+
+def as_dict(diagnosis: Diagnosis) -> dict[str, object]:
+    """The report for ``--json``."""
+    return {
+        "schema": "hangscope/doctor/1",
+        "healthy": diagnosis.healthy,
+        "findings": [asdict(finding) for finding in diagnosis.findings],
+        "timeouts": [asdict(row) for row in diagnosis.timeouts],
+        "facts": dict(diagnosis.facts),
+    }
+
+
+def parse_count(text: str) -> int:
+    """``7B``, ``7e9``, ``350M`` or a plain number of parameters."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE]\d+)?)\s*([kKmMbBtT]?)\s*", text)
+    if not match:
+        raise UserError(f"--parameters {text}: give a number such as 7e9, 7B or 350M")
+    scale = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}[match[2].lower()]
+    return round(float(match[1]) * scale)
+
+
+def _world(s: Surroundings) -> WorldInfo | None:
+    try:
+        return get_world_info(s.env)
+    except ValueError:
+        return None  # check_launch says what is wrong
+
+
+def _fit(
+    s: Surroundings,
+    parameters: str | None,
+    memory_gib: float | None,
+    wrapper: str | None,
+    world_size: int | None,
+    world: WorldInfo | None,
+) -> list[Finding]:
+    if parameters is None:
+        return []
+    memory = (
+        int(memory_gib * 2**30)
+        if memory_gib
+        else min((device.memory_bytes for device in s.devices if device.memory_bytes), default=0)
+    )
+    if not memory:
+        raise UserError("--parameters needs --memory GIB, because this host has no device to ask")
+    size = world_size or (world.world_size if world else 1)
+    return list(check_fit(parse_count(parameters), memory, size, wrapper or ""))
+
+
+def _in_job(
+    s: Surroundings, world: WorldInfo, local: Sequence[Finding], timeout: float
+) -> list[Finding]:
+    from hangscope.toolkit.launch import rendezvous_store
+
+    try:
+        return examine(s, world, local, rendezvous_store(world, timeout), timeout)
+    except BarrierTimeout as error:
+        return [*local, missing_finding(error.missing, str(error))]
+    except (RuntimeError, ValueError) as error:
+        return [*local, missing_finding((), str(error))]
+
+
+def _facts(s: Surroundings) -> dict[str, object]:
+    return {
+        "torch": s.torch_version,
+        "devices": [device.name or str(device.index) for device in s.devices],
+        "interfaces": {i.name: i.kind for i in s.interfaces if i.usable},
+        "shm_bytes": s.shm_bytes,
+    }
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for finding in diagnosis.findings:
+        colour = _COLOURS[finding.level]
+        tag = f" [{finding.playbook}]" if finding.playbook else ""
+        ranks = f" ({name_ranks(finding.ranks)})" if finding.ranks else ""
+        where = f"{finding.where}: " if finding.where else ""
+        console.print(
+            f"[{colour}]{finding.level}[/]{escape(tag)} {escape(where + finding.what + ranks)}"
+        )
+        console.print(f"    [dim]fix:[/] {escape(finding.fix)}")
+    table = Table(title="Timeouts")
+    table.add_column("timeout", overflow="fold", min_width=34)
+    for heading in ("value", "read by", "effective"):
+        table.add_column(heading, overflow="fold")
+    for row in diagnosis.timeouts:
+        mark = "yes" if row.effective else "no"
+        cells = [row.name, f"{row.value} ({row.set_by})", row.read_by, mark]
+        table.add_row(*(escape(cell) for cell in cells), style=None if row.effective else "dim")
+    console.print(table)
+    if diagnosis.healthy:
+        console.print("[green]healthy[/]: nothing found that would stop or hang a job")
+    else:
+        bad = sum(finding.level != "note" for finding in diagnosis.findings)
+        console.print(f"[red]{bad} problem{'s' if bad != 1 else ''} found[/]")

@@ -1,0 +1,115 @@
+"""Take a launch command apart: who launches, how many processes, which script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "srun", "mpirun", "mpiexec")
+
+_FLAGS = {
+    "torchrun": ("--standalone", "--no-python", "-m", "--module", "--run-path", "--no_python"),
+    "accelerate": (
+        "--multi_gpu",
+        "--multi-gpu",
+        "--cpu",
+        "--use_deepspeed",
+        "--use-deepspeed",
+        "--use_fsdp",
+        "--use-fsdp",
+        "--quiet",
+        "-q",
+        "--module",
+        "-m",
+        "--no_python",
+        "--tpu",
+        "--debug",
+    ),
+    "deepspeed": ("--no_python", "--module", "--no_local_rank", "--force_multi", "--no_ssh"),
+    "python": ("-u", "-O", "-B", "-I", "-s", "-S", "-E"),
+    "srun": (),
+    "mpirun": (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCommand:
+    """One launcher with its options (names without dashes, ``-`` for ``_``) and what it starts."""
+
+    launcher: str
+    options: dict[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = ()
+
+    @property
+    def script(self) -> str:
+        """The Python file it starts; empty where it is a module or no Python."""
+        return next((word for word in self.program if word.endswith(".py")), "")
+
+    @property
+    def inner(self) -> LaunchCommand | None:
+        """A launcher started by this one."""
+        return parse_command(self.program) if self.program else None
+
+
+def parse_command(words: Sequence[str]) -> LaunchCommand | None:
+    """The outermost launcher in ``words``; ``None`` where there is none.
+
+    Environment assignments in front (``A=1 torchrun ...``, ``env A=1 ...``) are skipped.
+    """
+    rest = list(words)
+    while rest and (rest[0] == "env" or ("=" in rest[0] and not rest[0].startswith("-"))):
+        rest.pop(0)
+    if not rest:
+        return None
+    name = PurePath(rest[0]).name
+    if name.startswith("python"):
+        module = next((i for i, word in enumerate(rest[:4]) if word == "-m"), None)
+        target = rest[module + 1] if module is not None and len(rest) > module + 1 else ""
+        if module is not None and target in ("torch.distributed.run", "torch.distributed.launch"):
+            return _options("torchrun", rest[module + 2 :])
+        if module is not None and target == "accelerate.commands.launch":
+            return _options("accelerate", rest[module + 2 :])
+        return _options("python", rest[1:])
+    if name == "accelerate" and len(rest) > 1 and rest[1] == "launch":
+        return _options("accelerate", rest[2:])
+    if name in ("mpirun", "mpiexec"):
+        return _options("mpirun", rest[1:])
+    if name in LAUNCHERS and name != "accelerate":
+        return _options(name, rest[1:])
+    return None
+
+
+def environment_of(words: Sequence[str]) -> dict[str, str]:
+    """Assignments in front of the command."""
+    found: dict[str, str] = {}
+    for word in words:
+        if word == "env":
+            continue
+        name, equals, value = word.partition("=")
+        if not equals or name.startswith("-") or not name.isidentifier():
+            break
+        found[name] = value
+    return found
+
+
+def _options(launcher: str, words: list[str]) -> LaunchCommand:
+    options: dict[str, str] = {}
+    index = 0
+    while index < len(words) and words[index].startswith("-") and words[index] != "--":
+        word = words[index]
+        name, equals, value = word.partition("=")
+        index += 1
+        key = name.lstrip("-").replace("_", "-")
+        following = words[index] if index < len(words) else "-"
+        option_follows = following.startswith("-") and not following.lstrip("-").isdigit()
+        if equals:
+            options[key] = value
+        elif name in _FLAGS.get(launcher, ()) or option_follows:
+            options[key] = "1"
+        else:
+            options[key] = following
+            index += 1
+    if index < len(words) and words[index] == "--":
+        index += 1
+    return LaunchCommand(launcher, options, tuple(words[index:]))

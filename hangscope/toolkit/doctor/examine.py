@@ -1,0 +1,77 @@
+"""Put the families of checks together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from hangscope.toolkit.doctor.command import environment_of, parse_command
+from hangscope.toolkit.doctor.deepspeed import check_deepspeed
+from hangscope.toolkit.doctor.devices import check_devices
+from hangscope.toolkit.doctor.host import check_host, check_variables
+from hangscope.toolkit.doctor.launch import check_launch
+from hangscope.toolkit.doctor.model import ERROR, Finding, Surroundings
+from hangscope.toolkit.doctor.script_hangs import check_hangs
+from hangscope.toolkit.doctor.script_model import parse_script
+from hangscope.toolkit.doctor.script_setup import check_setup
+from hangscope.toolkit.doctor.timeouts import check_timeouts
+
+
+def check_process(s: Surroundings) -> Iterator[Finding]:
+    """Everything about this process and its host: what every rank checks for itself."""
+    yield from check_devices(s)
+    yield from check_variables(s)
+    yield from check_timeouts(s)
+    yield from check_host(s)
+
+
+def check_files(
+    s: Surroundings, script: Path | None, deepspeed_config: Path | None
+) -> Iterator[Finding]:
+    """Everything about the launch command and the program: what one rank checks for all."""
+    yield from check_launch(s)
+    yield from check_deepspeed(s, deepspeed_config)
+    path = script or _script_of(s)
+    if path is not None:
+        yield from check_script(path, _nodes(s))
+
+
+def check_script(path: Path, nodes: int = 1) -> Iterator[Finding]:
+    """Everything that the text of a training script shows."""
+    try:
+        parsed = parse_script(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, SyntaxError, ValueError) as error:
+        yield Finding(
+            ERROR, "script", f"{path}: {error}", "Correct the path or the file.", where=str(path)
+        )
+        return
+    yield from check_hangs(parsed)
+    yield from check_setup(parsed, nodes)
+
+
+def with_command_environment(s: Surroundings) -> dict[str, str]:
+    """The environment that the command will run in: its own assignments come on top."""
+    return {**s.env, **environment_of(s.command)}
+
+
+def _script_of(s: Surroundings) -> Path | None:
+    command = parse_command(s.command)
+    while command is not None:
+        inner = command.inner
+        if inner is None:
+            break
+        command = inner
+    if command is None or not command.script:
+        return None
+    return Path(s.cwd) / command.script
+
+
+def _nodes(s: Surroundings) -> int:
+    command = parse_command(s.command)
+    while command is not None:
+        text = command.options.get("nnodes", command.options.get("num-machines", ""))
+        most = text.split(":")[-1]
+        if most.isdigit():
+            return int(most)
+        command = command.inner
+    return 1

@@ -1,0 +1,114 @@
+"""``python -m hangscope.toolkit.relay``: carries node reports through the job's TCPStore.
+
+Started by a node's monitor when a job that spans nodes stands still. It is one more client of the
+store every job already runs (``MASTER_ADDR``, ``MASTER_PORT``), writes under a prefix of its own
+and never waits for a key: it cannot disturb the job. It ends when its standard input closes.
+
+Files in its directory: ``report`` and ``verdict`` (to send), ``in/node_K`` and ``in/verdict``
+(received), ``connected`` (once the store answered).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+CONNECT_TIMEOUT_S = 30.0
+PERIOD_S = 0.5
+
+
+def main() -> int:
+    """Connect, then carry until the monitor closes our standard input."""
+    parser = argparse.ArgumentParser(prog="python -m hangscope.toolkit.relay")
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--prefix", required=True)
+    parser.add_argument("--node", type=int, required=True)
+    parser.add_argument("--nodes", type=int, required=True)
+    arguments = parser.parse_args()
+
+    from torch.distributed import PrefixStore, TCPStore
+
+    base = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=CONNECT_TIMEOUT_S),
+    )
+    carrier = Carrier(
+        PrefixStore(arguments.prefix, base), arguments.directory, arguments.node, arguments.nodes
+    )
+    (arguments.directory / "connected").touch()
+    while not select.select([sys.stdin], [], [], PERIOD_S)[0]:
+        carrier.carry()
+    carrier.carry()
+    return 0
+
+
+class Carrier:
+    """Moves files to and from a store.
+
+    Parameters
+    ----------
+    store:
+        Anything with ``set``, ``get`` and ``check``.
+    directory:
+        Where the monitor puts and expects files.
+    node, nodes:
+        This node's rank and the number of nodes. Node 0 collects.
+    """
+
+    def __init__(self, store: object, directory: Path, node: int, nodes: int) -> None:
+        self._store = store
+        self._directory = directory
+        self._node = node
+        self._nodes = nodes
+        self._sent: dict[str, int] = {}
+        self._received: dict[int, bytes] = {}
+
+    def carry(self) -> None:
+        """One round: send what changed, receive what is new."""
+        self._send("report", f"node/{self._node}")
+        if self._node == 0:
+            self._send("verdict", "verdict")
+            for node in range(1, self._nodes):
+                self._receive(node)
+        elif self._store.check(["verdict"]):  # type: ignore[attr-defined]
+            self._write("verdict", self._store.get("verdict"))  # type: ignore[attr-defined]
+
+    def _send(self, name: str, key: str) -> None:
+        path = self._directory / name
+        try:
+            changed_ns = path.stat().st_mtime_ns
+            if self._sent.get(name) == changed_ns:
+                return
+            content = path.read_bytes()
+        except OSError:
+            return
+        self._store.set(key, content)  # type: ignore[attr-defined]
+        self._store.set(f"{key}/stamp", str(time.time_ns()))  # type: ignore[attr-defined]
+        self._sent[name] = changed_ns
+
+    def _receive(self, node: int) -> None:
+        stamp_key = f"node/{node}/stamp"
+        if not self._store.check([stamp_key]):  # type: ignore[attr-defined]
+            return
+        stamp = self._store.get(stamp_key)  # type: ignore[attr-defined]
+        if self._received.get(node) == stamp:
+            return
+        self._write(f"node_{node}", self._store.get(f"node/{node}"))  # type: ignore[attr-defined]
+        self._received[node] = stamp
+
+    def _write(self, name: str, content: bytes) -> None:
+        temporary = self._directory / f".in-{name}"
+        temporary.write_bytes(content)
+        os.replace(temporary, self._directory / "in" / name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
