@@ -35,16 +35,15 @@ def source_line(frame: Frame) -> str:
 
 
 def excerpt(frame: Frame, before: int = 4, after: int = 4) -> tuple[SourceLine, ...]:
-    """The lines around `frame`; empty where they cannot be read."""
+    """The lines around `frame` without their common indent; empty where they cannot be read."""
     lines = _lines(frame.filename)
     if not 1 <= frame.line <= len(lines):
         return ()
     first = max(1, frame.line - before)
     last = min(len(lines), frame.line + after)
-    return tuple(
-        SourceLine(n, plain(lines[n - 1].expandtabs(4).rstrip(), 300))
-        for n in range(first, last + 1)
-    )
+    shown = [lines[n - 1].expandtabs(4).rstrip() for n in range(first, last + 1)]
+    indent = min((len(s) - len(s.lstrip()) for s in shown if s), default=0)
+    return tuple(SourceLine(first + i, plain(s[indent:], 300)) for i, s in enumerate(shown))
 
 
 @lru_cache(maxsize=256)

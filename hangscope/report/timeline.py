@@ -261,6 +261,7 @@ def _row(
     absent = _absence(rank, report, finding, timing, visible, axis, y)
     if absent is not None:
         bars.append(absent)
+    bars.sort(key=lambda bar: bar.kind != "open")  # finished ones lie above
     return Row(rank, y, role, report.state if report else "unknown", tuple(bars))
 
 

@@ -203,4 +203,5 @@ def _arrow(a: Box, b: Box, label: str, both_ways: bool) -> Arrow:
         f"M{x1:.0f} {y1 + lift:.0f}C{middle:.0f} {y1 + lift:.0f}"
         f" {middle:.0f} {y2 + lift:.0f} {x2:.0f} {y2 + lift:.0f}"
     )
-    return Arrow(path, label, middle, (y1 + y2) / 2 + lift - 6)
+    below = both_ways and not forward
+    return Arrow(path, label, middle, (y1 + y2) / 2 + lift + (15 if below else -6))

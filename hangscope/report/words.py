@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Side, Verdict
@@ -120,6 +121,12 @@ def arguments(side: Side) -> str:
 def short_path(path: str) -> str:
     """The last part of a path: ``/job/src/train.py`` becomes ``train.py``."""
     return plain(path, 400).replace("\\\\", "/").rstrip("/").rsplit("/", 1)[-1] or plain(path, 400)
+
+
+def shown_path(path: str) -> str:
+    """The path below the working directory where it lies there, else as it is."""
+    here = os.getcwd().rstrip("/") + "/"
+    return plain(path.removeprefix(here), 400)
 
 
 def place(frame: Frame) -> str:

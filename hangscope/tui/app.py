@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Iterable
 from functools import partial
 from typing import ClassVar
@@ -43,6 +45,8 @@ _SIDE_FROM = 150
 """Columns from which the details stand beside the pane."""
 _BELOW_FROM = 9
 """Lines that must be free below the rows for the details to stand there."""
+_REST = 2.0
+"""A look that took a second is followed by this many seconds without one."""
 _FRAME_LINES = 6
 """Verdict, panes, status and keys."""
 
@@ -89,6 +93,7 @@ class HangScopeApp(App[None]):
         self.looking_for = ""
         self.trouble = ""
         self._looking = False
+        self._rest_until_s = 0.0
         self._came_from = "timeline"
         letters = "NO_COLOR" in os.environ
         self.timeline = Timeline(letters=letters, id="timeline")
@@ -126,6 +131,8 @@ class HangScopeApp(App[None]):
         self.timeline.focus()
         self._look()
         if self.source.live:
+            # Keys wait for the reading thread's turn to end: short turns keep them quick.
+            sys.setswitchinterval(0.001)
             self.set_interval(self.refresh_s, self._look)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -157,18 +164,21 @@ class HangScopeApp(App[None]):
     # Looking
 
     def _look(self) -> None:
-        if not self._looking:
+        if not self._looking and time.monotonic() >= self._rest_until_s:
             self._looking = True
             self._look_now()
 
     @work(thread=True, exit_on_error=False)
     def _look_now(self) -> None:
         """Read and judge outside the interface thread."""
+        began_s = time.monotonic()
         try:
             snapshot = take(*self.source.look())
         except Exception as error:  # whatever a damaged file causes: the last picture stays
             self.call_from_thread(self._missed, error)
             return
+        now_s = time.monotonic()
+        self._rest_until_s = now_s + _REST * (now_s - began_s)
         self.call_from_thread(self.show, snapshot)
 
     def _missed(self, error: Exception) -> None:

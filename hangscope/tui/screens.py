@@ -16,6 +16,7 @@ from textual.widgets import Static
 
 from hangscope.report.escape import plain
 from hangscope.report.source_lines import excerpt
+from hangscope.report.words import shown_path
 from hangscope.trace.model import Frame
 
 KEYS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
@@ -118,7 +119,7 @@ def _excerpts(frames: Sequence[tuple[str, Frame]], around: int) -> Iterator[Text
         if i:
             yield Text()
         head = Text(who, "bold #ff8a4c" if not i else "bold")
-        head.append(f"  {plain(frame.filename, 200)}:{frame.line}", "not bold")
+        head.append(f"  {shown_path(frame.filename)}:{frame.line}", "not bold")
         head.append(f"  in {plain(frame.name, 80)}", "not bold dim")
         yield head
         code = excerpt(frame, around, around)
@@ -126,7 +127,8 @@ def _excerpts(frames: Sequence[tuple[str, Frame]], around: int) -> Iterator[Text
             yield Text("     the file is not on this machine", "dim")
         for line in code:
             here = line.number == frame.line
-            text = Text("▸ " if here else "  ", "bold #f0b429", no_wrap=True, overflow="ellipsis")
+            text = Text(no_wrap=True, overflow="ellipsis")
+            text.append("▸ " if here else "  ", "bold #f0b429")
             text.append(f"{line.number:>4}  ", "dim")
-            text.append(line.text, "bold" if here else "not bold default" if not i else "dim")
+            text.append(line.text, "bold #f0b429" if here else "" if not i else "dim")
             yield text
