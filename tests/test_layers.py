@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "trace": {"ring"},
     "diagnosis": {"trace"},
     "report": {"diagnosis", "trace"},
-    "monitor": {"report", "diagnosis", "trace", "ring"},
+    "monitor": {"replay", "report", "diagnosis", "trace", "ring"},
     "tui": {"report", "diagnosis", "trace", "ring"},
     "toolkit": {"ring", "trace", "recording"},
     "demos": {"ring", "trace"},

@@ -21,7 +21,6 @@ _FINAL = frozenset(
         Verdict.RANK_EXITED,
     }
 )
-_NOTHING = frozenset({Verdict.HEALTHY, Verdict.INCONCLUSIVE})
 
 Cause = tuple[str, tuple[int, ...], str, int | None]
 
@@ -58,11 +57,13 @@ class Judge:
         frozen = progress == self._previous_progress
         confirmed = causes & self._previous if frozen else set()
         self._previous, self._previous_progress = causes, progress
-        if diagnosis.verdict in _NOTHING or not diagnosis.findings:
-            return final and diagnosis.verdict is Verdict.INCONCLUSIVE and not self.spoke
+        if diagnosis.verdict is Verdict.HEALTHY or not diagnosis.findings:
+            return False
         first = diagnosis.findings[0]
         cause = cause_of(first)
         if cause in self._said or first.culprits in self._culprits_said:
+            return False
+        if first.verdict is Verdict.INCONCLUSIVE and self.spoke:
             return False
         if final:
             # After the end of a job that was already explained, the rest is aftermath.

@@ -7,14 +7,17 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.monitor.claims import claim
+from hangscope.monitor.elsewhere import only_what_is_seen
 from hangscope.monitor.journal import Journal
-from hangscope.monitor.judge import Judge
+from hangscope.monitor.judge import Judge, cause_of
+from hangscope.monitor.nodes import OtherNodes
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
 from hangscope.monitor.voice import say, speak
 from hangscope.trace.live import LiveRun, RunKey, is_gil_blocked
@@ -31,6 +34,9 @@ LOOK_SHARE = 0.05
 NO_RANKS_S = 120.0
 """Give up when no rank has shown up for so long."""
 KILL_GRACE_S = 5.0
+YIELD_S = 0.7
+"""How long the monitors of other nodes let the first node's speak."""
+ENDED = frozenset({Verdict.RANK_CRASHED, Verdict.RANK_EXITED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class MonitorConfig:
     local_world_size: int
     timeout_s: float
     on_hang: str = "report"
+    node_rank: int = 0
 
 
 class Monitor:
@@ -81,6 +88,7 @@ class Monitor:
         self._failed_at_ns = 0
         self._hung_since_s = 0.0
         self._look_cost_s = 0.0
+        self._others: OtherNodes | None = None
         self.last: Diagnosis | None = None
 
     def follow(self) -> Diagnosis | None:
@@ -118,13 +126,15 @@ class Monitor:
                 settle_until_s = 0.0
                 stalled_s = now_s - last_change_s
                 if stalled_s >= FIRST_LOOK_S or ends or self._failed_at_ns:
-                    self._look(final=False)
+                    self._look(final=False, stalled_s=stalled_s)
                 next_look_s = time.monotonic() + self._interval(stalled_s)
         else:
             self._discover()
             if self._seen:
                 self._look(final=True)
         self._mirror()
+        if self._others is not None:
+            self._others.close()
         self._run.close()
         return self.last
 
@@ -149,6 +159,7 @@ class Monitor:
                 self.key = ring.key
             if self._journal is None and self.key is not None:
                 self._journal = Journal(self._config.directory, self.key)
+                self._others = OtherNodes(self.key, self._config.node_rank, self._config.timeout_s)
             if not self._processes.add(ring.rank, pid):
                 # It ended before we could look; nobody saw how.
                 self._note_end(ProcessEnd(ring.rank, pid, time.time_ns()))
@@ -182,21 +193,55 @@ class Monitor:
         """Whether ranks of this node may still be on their way (their torch import is slower)."""
         return len(self._seen) < self._config.local_world_size and idle_s < 5.0
 
-    def _look(self, *, final: bool) -> None:
+    def _look(self, *, final: bool, stalled_s: float = 0.0) -> None:
         began_s = time.process_time()
         trace = self._run.look()
         if self._run.ask_for_stacks(is_gil_blocked):
             time.sleep(0.3)
             trace = self._run.look()
-        self.last = diagnosis = diagnose(trace)
+        trace = self._with_other_nodes(trace, stalled_s)
+        diagnosis = diagnose(trace)
+        if trace.world_size and len(trace.ranks) < trace.world_size:
+            diagnosis = self._restrained(diagnosis, trace)
+        self.last = diagnosis
         if self._judge.hear(diagnosis, self._progress(), final=final):
             self._speak(diagnosis, trace)
+        elif (news := self._others.news() if self._others else None) and not self._judge.spoke:
+            say(f"{news} (the report is in the log of node 0)", self._out)
+            self._judge.said(diagnosis)
         self._look_cost_s = time.process_time() - began_s
 
+    def _with_other_nodes(self, trace: Trace, stalled_s: float) -> Trace:
+        """Add what other nodes say, where this one holds only some of the job's ranks."""
+        world = trace.world_size or 0
+        if self._others is None or len(trace.ranks) >= world:
+            return trace
+        rings = [(ring.rank, ring.reader.path) for ring in self._run.refresh()]
+        local = max(self._config.local_world_size, 1)
+        self._others.stalled(stalled_s, -(-world // local))
+        self._others.tell(trace, rings)
+        fragments = self._others.fragments()
+        return self._run.look(fragments) if fragments else trace
+
+    def _restrained(self, diagnosis: Diagnosis, trace: Trace) -> Diagnosis:
+        """Not every rank can be seen: accuse none of the others, and let node 0 speak first."""
+        if self._others is not None and self._others.is_patient():
+            first = diagnosis.findings[0] if diagnosis.findings else None
+            if first is None or first.verdict not in ENDED:
+                return replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
+        return only_what_is_seen(diagnosis, trace.ranks)
+
     def _speak(self, diagnosis: Diagnosis, trace: Trace) -> None:
+        if self._config.node_rank:
+            time.sleep(YIELD_S)  # where monitors share a directory, the first node speaks
+        self._judge.said(diagnosis)
+        cause = cause_of(diagnosis.findings[0])
+        if not claim(self._config.directory, self.key, cause):
+            return
         where = f"more: hangscope analyze {self._config.directory}"
         speak(diagnosis, where=where, out=self._out)
-        self._judge.said(diagnosis)
+        if self._others is not None:
+            self._others.publish_verdict(diagnosis.summary)
         if self._journal is not None:
             self._journal.verdict(diagnosis.verdict.value, diagnosis.culprits, diagnosis.summary)
         if not self._processes.alive:

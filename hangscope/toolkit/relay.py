@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, required=True)
     arguments = parser.parse_args()
 
-    from torch.distributed import PrefixStore, TCPStore
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
 
     base = TCPStore(
         os.environ["MASTER_ADDR"],

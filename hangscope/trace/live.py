@@ -27,7 +27,7 @@ class RunKey:
 
 
 @dataclass(slots=True)
-class _Ring:
+class OpenRing:
     """An open ring and what was last read from it."""
 
     reader: RingReader
@@ -70,20 +70,25 @@ class LiveRun:
         self.directory = Path(directory)
         self._wanted = key
         self._skip = skip
-        self._rings: dict[Path, _Ring] = {}
+        self._rings: dict[Path, OpenRing] = {}
         self._refused: dict[Path, tuple[int, str]] = {}
         self.looks = 0
 
-    def look(self) -> Trace:
-        """The job as it is now; ``trace.looks`` counts the looks that could be compared."""
+    def look(self, others: Sequence[Fragment] = ()) -> Trace:
+        """The job as it is now; ``trace.looks`` counts the looks that could be compared.
+
+        ``others`` are fragments of ranks whose rings are not here.
+        """
         rings = self.refresh()
         self.looks += 1
         fragments = [self._read(ring) for ring in rings]
+        here = {ring.rank for ring in rings}
+        fragments.extend(fragment for fragment in others if fragment.facts.rank not in here)
         if rings:
             fragments.extend(self._journal(rings[0].key))
-        others = sorted({ring.key.attempt for ring in self._rings.values()} - self._attempts(rings))
+        left_out = {ring.key for ring in self._rings.values()} - {ring.key for ring in rings}
         warnings = [f"{path.name}: {why}" for path, (_, why) in sorted(self._refused.items())]
-        if others:
+        if left_out:
             warnings.append(
                 f"{self.directory}: other attempts or runs are there too and were left out"
             )
@@ -91,12 +96,12 @@ class LiveRun:
         live = any(facts.alive for facts in trace.ranks.values())
         return replace(trace, live=live, looks=self.looks, observed_ns=time.time_ns())
 
-    def refresh(self) -> list[_Ring]:
+    def refresh(self) -> list[OpenRing]:
         """Find the rings of the followed attempt, opening new files; lowest rank first."""
         for path in _ring_files(self.directory):
             self._open(path)
         rings = [ring for ring in self._rings.values() if self._is_wanted(ring)]
-        newest: dict[int, _Ring] = {}
+        newest: dict[int, OpenRing] = {}
         for ring in sorted(rings, key=lambda ring: ring.created_ns):
             newest[ring.rank] = ring  # an earlier ring of the same rank is an older job's
         return [newest[rank] for rank in sorted(newest)]
@@ -151,25 +156,21 @@ class LiveRun:
             return  # gone again between listing and opening
         self._refused.pop(path, None)
         header = reader.header()
-        self._rings[path] = _Ring(
+        self._rings[path] = OpenRing(
             reader,
             RunKey(decode_text(header["run_id"]), int(header["attempt"])),
             int(header["rank"]),
             int(header["created_ns"]),
         )
 
-    def _is_wanted(self, ring: _Ring) -> bool:
+    def _is_wanted(self, ring: OpenRing) -> bool:
         if self._wanted is not None:
             return ring.key == self._wanted
         others = [other for other in self._rings.values() if other.key not in self._skip]
         newest = max(others, key=lambda other: other.created_ns, default=None)
         return newest is not None and ring.key == newest.key
 
-    @staticmethod
-    def _attempts(rings: Sequence[_Ring]) -> set[int]:
-        return {ring.key.attempt for ring in rings}
-
-    def _read(self, ring: _Ring) -> Fragment:
+    def _read(self, ring: OpenRing) -> Fragment:
         header = ring.reader.header()
         # What moves with every record and every completion; heartbeats alone change only facts.
         fingerprint = ring.reader.groups().tobytes() + int(header["last_record_id"]).to_bytes(
@@ -191,7 +192,7 @@ class LiveRun:
         ring.fragment = replace(fragment, facts=self._compared(ring, fragment.facts, header))
         return ring.fragment
 
-    def _compared(self, ring: _Ring, facts: RankFacts, header: object) -> RankFacts:
+    def _compared(self, ring: OpenRing, facts: RankFacts, header: object) -> RankFacts:
         """Add what only two looks can tell: CPU use, and whether the stack moved."""
         if not facts.alive or not facts.pid:
             return facts

@@ -1,0 +1,27 @@
+"""One voice a cause, also where several monitors see the same run directory.
+
+Monitors of several nodes may share a directory. Whoever creates a cause's file first says it; the
+others keep quiet. Where the directory cannot be written, each speaks for itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from hangscope.monitor.judge import Cause
+from hangscope.trace.live import RunKey
+
+
+def claim(directory: Path, key: RunKey | None, cause: Cause) -> bool:
+    """Whether the caller is the one to say it."""
+    text = repr((key, cause)).encode()
+    path = directory / f".said-{hashlib.blake2b(text, digest_size=8).hexdigest()}"
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True

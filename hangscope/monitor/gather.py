@@ -1,0 +1,173 @@
+"""Putting the nodes of a job together without a shared file system.
+
+When a node's ranks stand still and some ranks of the job are not in its run directory, each node's
+monitor packs a report of its own ranks (their newest records, counters, hashes, stacks and what was
+seen of their processes) and passes it through the job's own store. The monitor of node 0 reads all
+of them and sees the whole job; the others learn its verdict.
+
+A report is a zip file of rings without their empty room and one journal: the same formats as
+everywhere, read by the same readers.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from hangscope.replay.compact import compact_ring
+from hangscope.replay.observed import NAME as OBSERVED
+from hangscope.replay.observed import write_observed
+from hangscope.ring.reader import RingError
+from hangscope.trace.from_journal import read_journal
+from hangscope.trace.from_ring import read_ring
+from hangscope.trace.live import RunKey
+from hangscope.trace.model import Fragment, Trace
+
+NEWEST_RECORDS = 256
+"""Records of each rank that travel; the histories' hashes stand for what came before."""
+MAX_REPORT_BYTES = 64 * 1024 * 1024
+MAX_MEMBERS = 4096
+
+
+def pack(trace: Trace, rings: Iterable[tuple[int, Path]]) -> bytes:
+    """This node's report.
+
+    Parameters
+    ----------
+    trace:
+        The newest look at this node's ranks.
+    rings:
+        (rank, file) of each of them.
+    """
+    buffer = io.BytesIO()
+    with tempfile.TemporaryDirectory(prefix="hangscope-") as name:
+        directory = Path(name)
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for rank, ring in rings:
+                target = directory / f"rank_{rank}.ring"
+                try:
+                    compact_ring(ring, target, newest=NEWEST_RECORDS)
+                except (RingError, OSError):
+                    continue
+                archive.write(target, target.name)
+            if write_observed(trace, directory / OBSERVED):
+                archive.write(directory / OBSERVED, OBSERVED)
+    return buffer.getvalue()
+
+
+def unpack(raw: bytes, directory: Path) -> list[Fragment]:
+    """The fragments of another node's report; what is damaged is left out.
+
+    Only plain file names are taken from the archive, and only up to a fixed size.
+    """
+    fragments: list[Fragment] = []
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            members = archive.infolist()[:MAX_MEMBERS]
+            if sum(member.file_size for member in members) > MAX_REPORT_BYTES:
+                return []
+            for member in members:
+                target = directory / Path(member.filename).name
+                target.write_bytes(archive.read(member))
+    except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError):
+        return []
+    for path in sorted(directory.iterdir()):
+        try:
+            if path.suffix == ".ring":
+                fragments.append(read_ring(path))
+            elif path.name == OBSERVED:
+                fragments.extend(read_journal(path))
+        except (RingError, OSError, ValueError):
+            continue
+    return fragments
+
+
+class Relay:
+    """The process that carries reports through the job's store.
+
+    It needs torch, which the monitor must not import; it is started only when a job that spans
+    nodes stands still, and talks to the monitor through files.
+    """
+
+    def __init__(self, key: RunKey, node_rank: int, node_count: int) -> None:
+        self._node_rank = node_rank
+        self._directory = Path(tempfile.mkdtemp(prefix="hangscope-relay-"))
+        self._seen: dict[Path, int] = {}
+        self._fragments: dict[Path, list[Fragment]] = {}
+        (self._directory / "in").mkdir()
+        self._process = subprocess.Popen(
+            [
+                sys.executable, "-m", "hangscope.toolkit.relay",
+                "--directory", str(self._directory),
+                "--prefix", f"hangscope/{key.run_id}/{key.attempt}",
+                "--node", str(node_rank),
+                "--nodes", str(node_count),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        )  # fmt: skip
+
+    @property
+    def connected(self) -> bool:
+        """Whether the relay has reached the job's store and is still there."""
+        return (self._directory / "connected").exists() and self._process.poll() is None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the relay has given up."""
+        return self._process.poll() is not None
+
+    def publish(self, report: bytes) -> None:
+        """Hand over this node's newest report."""
+        self._replace("report", report)
+
+    def publish_verdict(self, text: str) -> None:
+        """Tell the other nodes what was found."""
+        self._replace("verdict", text.encode())
+
+    def verdict(self) -> str | None:
+        """What node 0 has found, if it has said so."""
+        try:
+            return (self._directory / "in" / "verdict").read_text("utf-8", "replace")
+        except OSError:
+            return None
+
+    def reports(self) -> list[Fragment]:
+        """Fragments of all other nodes that have reported."""
+        for path in (self._directory / "in").glob("node_*"):
+            try:
+                changed_ns = path.stat().st_mtime_ns
+                if path.is_dir() or self._seen.get(path) == changed_ns:
+                    continue
+                raw = path.read_bytes()
+            except OSError:
+                continue
+            self._seen[path] = changed_ns
+            self._fragments[path] = unpack(raw, self._directory / f"open_{path.name}")
+        return [fragment for group in self._fragments.values() for fragment in group]
+
+    def close(self) -> None:
+        """End the relay and remove its files."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _replace(self, name: str, content: bytes) -> None:
+        temporary = self._directory / f".{name}"
+        temporary.write_bytes(content)
+        os.replace(temporary, self._directory / name)

@@ -1,0 +1,82 @@
+"""The other nodes of the job, as one node's monitor deals with them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from hangscope.monitor.gather import Relay, pack
+from hangscope.trace.live import RunKey
+from hangscope.trace.model import Fragment, Trace
+
+ASK_AFTER_S = 5.0
+"""How long a job that spans nodes may stand still before its nodes are put together; earlier where
+the timeout is short."""
+PATIENCE_S = 10.0
+"""How long to wait for the other nodes' word before speaking without it."""
+
+
+class OtherNodes:
+    """Gathers the other nodes' reports once this node stands still.
+
+    Parameters
+    ----------
+    key:
+        The attempt.
+    node_rank:
+        This node's rank; node 0 collects and speaks.
+    timeout_s:
+        ``HANGSCOPE_TIMEOUT``.
+    """
+
+    def __init__(self, key: RunKey, node_rank: int, timeout_s: float) -> None:
+        self._key = key
+        self.node_rank = node_rank
+        self._ask_after_s = min(ASK_AFTER_S, timeout_s / 2)
+        self._relay: Relay | None = None
+        self._asked_at_s = 0.0
+        self._told = False
+
+    def stalled(self, stalled_s: float, node_count: int) -> None:
+        """This node has stood still for so long; asks the others when that is long enough."""
+        if self._relay is not None or stalled_s < self._ask_after_s or node_count < 2:
+            return
+        if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
+            return
+        self._asked_at_s = time.monotonic()
+        self._relay = Relay(self._key, self.node_rank, node_count)
+
+    def tell(self, trace: Trace, rings: list[tuple[int, Path]]) -> None:
+        """Hand this node's state to the others."""
+        if self._relay is not None and not self._relay.failed:
+            self._relay.publish(pack(trace, rings))
+
+    def fragments(self) -> list[Fragment]:
+        """What the others have said so far."""
+        return self._relay.reports() if self._relay is not None else []
+
+    def is_patient(self) -> bool:
+        """Whether it is too early to speak without the others' word."""
+        if self._relay is None or self._relay.failed:
+            return False
+        return time.monotonic() - self._asked_at_s < PATIENCE_S
+
+    def news(self) -> str | None:
+        """Node 0's verdict, once."""
+        verdict = self._relay.verdict() if self._relay is not None else None
+        if verdict is None or self._told:
+            return None
+        self._told = True
+        return verdict
+
+    def publish_verdict(self, summary: str) -> None:
+        """Tell the other nodes what was found."""
+        if self._relay is not None and self.node_rank == 0:
+            self._relay.publish_verdict(summary)
+
+    def close(self) -> None:
+        """End the relay, giving it a moment to carry a verdict."""
+        if self._relay is not None:
+            self._relay.close()
+            self._relay = None
