@@ -56,6 +56,8 @@ class Terms:
     numel: int | None = None
     dtype: str | None = None
     reduce_op: str | None = None
+    batch: int = 0
+    """A mark of what is inside a coalesced batch; 0: not on record."""
 
     @property
     def known(self) -> int:
@@ -120,7 +122,7 @@ def disagreement(a: Terms, b: Terms) -> str | None:
 
     None where the two can be one operation of one group.
     """
-    if a.op != b.op:
+    if a.op != b.op or (a.batch and b.batch and a.batch != b.batch):
         return "op"
     if a.dtype is not None and b.dtype is not None and a.dtype != b.dtype:
         return "dtype"

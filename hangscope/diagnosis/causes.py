@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.exchange import size_conflict
 from hangscope.diagnosis.host import End, Host, in_communication
 from hangscope.diagnosis.mismatch import Mismatch
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -30,6 +31,8 @@ class Cause:
     mismatch: Mismatch | None = None
     odd_one: bool = False
     """The culprit issued what nobody else did, instead of failing to issue what all others did."""
+    conflict: str = ""
+    """How the sizes of an exchange contradict each other."""
     unknowns: list[str] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
 
@@ -152,6 +155,15 @@ def _device(context: Context) -> list[Cause]:
 def _stuck(context: Context, index: int) -> Cause:
     place = context.waits.places[index]
     cause = Cause(Verdict.STUCK_COLLECTIVE, (), [index], began_ns=place.began_ns)
+    conflict = size_conflict(context, place)
+    if conflict is not None:
+        cause.verdict = (
+            Verdict.DTYPE_MISMATCH if conflict.aspect == "dtype" else Verdict.SHAPE_MISMATCH
+        )
+        cause.culprits = conflict.ranks
+        cause.confidence = Confidence.LIKELY if conflict.decided else Confidence.AMBIGUOUS
+        cause.conflict = conflict.text
+        return cause
     if place.blind:
         cause.verdict = Verdict.INCONCLUSIVE
         cause.confidence = Confidence.LIKELY
@@ -472,6 +484,8 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
             unlike = decide_mismatch(context, item)
             if unlike:
                 culprits, confidence = unlike, Confidence.LIKELY
+        elif item.aspect == "history":
+            confidence = Confidence.LIKELY
         verdict = {
             "op": Verdict.COLLECTIVE_MISMATCH,
             "history": Verdict.COLLECTIVE_MISMATCH,

@@ -9,7 +9,7 @@ from hangscope.diagnosis.counters import with_own_counters
 from hangscope.diagnosis.findings import to_finding
 from hangscope.diagnosis.frontier import frontiers
 from hangscope.diagnosis.host import judge, killed_together
-from hangscope.diagnosis.mismatch import mismatches
+from hangscope.diagnosis.mismatch import mismatches, parted_before
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
 from hangscope.diagnosis.quiet import without_cause
 from hangscope.diagnosis.ranks import rank_reports
@@ -43,7 +43,10 @@ def diagnose(trace: Trace) -> Diagnosis:
         causing.forget_waiting(context)
     if together is not None:
         causing.lasting_only(context)
-    found: list[Cause] = causing.mismatch_causes(context, mismatches(trace, front))
+    parted = mismatches(trace, front)
+    if any(place.waiters for place in context.waits.places):
+        parted += parted_before(trace, front, {m.group for m in parted})
+    found: list[Cause] = causing.mismatch_causes(context, parted)
     found += causing.graph_causes(context)
     found += causing.crash_causes(context, found)
     found = causing.settle(context, found)

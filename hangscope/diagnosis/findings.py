@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from hangscope.diagnosis import playbook
 from hangscope.diagnosis.causes import Cause
@@ -164,6 +165,11 @@ def _sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str
         return "", ""
     title = _title(context, place)
     waiters = rank_s(place.waiters) if place.waiters else "the others"
+    if cause.conflict:
+        return (
+            f"The sizes of {title}{_members(place)} contradict each other: {cause.conflict}",
+            "the exchange cannot complete with what its members announced",
+        )
     if cause.odd_one:
         return (
             f"{who} alone issued {title}{_members(place)}",
@@ -418,8 +424,6 @@ def _sides(context: Context, cause: Cause, place: Place | None) -> tuple[Side, .
 
 
 def _with_parting(sides: list[Side]) -> tuple[Side, ...]:
-    from dataclasses import replace
-
     return tuple(
         replace(
             side,
@@ -433,8 +437,15 @@ def _advice(
     context: Context, cause: Cause, place: Place | None, sides: tuple[Side, ...]
 ) -> playbook.Advice:
     if cause.mismatch is not None:
-        guarded = _guarded(sides)
-        return playbook.mismatch(cause.mismatch.aspect, guarded)
+        advice = playbook.mismatch(cause.mismatch.aspect, _guarded(sides))
+        lines = [where(s.stack[0]) for s in sides[:2] if s.stack]
+        if len(set(lines)) == 2:
+            advice = replace(advice, fix=f"{advice.fix}: compare {lines[1]} with {lines[0]}")
+        return advice
+    if cause.conflict:
+        return playbook.mismatch(
+            "dtype" if cause.verdict is Verdict.DTYPE_MISMATCH else "numel", False
+        )
     if cause.odd_one:
         return playbook.mismatch("op", True)
     rank = cause.culprits[0] if cause.culprits else NONE
@@ -457,9 +468,21 @@ def _advice(
 
 
 def _guarded(sides: tuple[Side, ...]) -> bool:
-    """Whether the sides stand at different lines of the user's code."""
-    tops = {(s.stack[0].filename, s.stack[0].line) for s in sides if s.stack}
-    return len(tops) > 1
+    """Whether one side stands in a function that the other is not in at all.
+
+    Another line of the same function is the other branch of a choice; another function is
+    something that only one side does.
+    """
+    tops = [s.stack[0] for s in sides if s.stack]
+    if len(tops) < 2:
+        return False
+    functions = [{f.name for f in s.stack} for s in sides if s.stack]
+    return any(
+        top.name not in other
+        for i, top in enumerate(tops)
+        for k, other in enumerate(functions)
+        if i != k
+    )
 
 
 def _evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
@@ -489,6 +512,8 @@ def _evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         words = [f"rank {rank}:"]
         if host.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
             words.append(host.end_text)
+        elif context.waits.out(rank):
+            words.append("waiting")
         elif host.state != "unknown":
             words.append(host.state)
         doing = activity(host, facts)

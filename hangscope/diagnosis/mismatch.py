@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:
     rows = np.flatnonzero(front.collective)
     if not len(rows):
         return []
-    classes, known, examples = _classes(trace, rows)
+    classes, known, examples = _classes(trace, front, rows)
     position, group_of, seq_of = _positions(trace, rows)
     # Each place remembers one class as its reference, the best known one (written last).
     reference = np.full(len(group_of), -1, np.int64)
@@ -76,7 +76,9 @@ def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:
     return found
 
 
-def _classes(trace: Trace, rows: Ints) -> tuple[Ints, Ints, dict[int, tuple[Terms, int]]]:
+def _classes(
+    trace: Trace, front: Frontiers, rows: Ints
+) -> tuple[Ints, Ints, dict[int, tuple[Terms, int]]]:
     """A class per row: equal class, equal terms. Also how much of the terms is known."""
     of_signature = [terms(signature) for signature in trace.signatures]
     numbers: dict[Terms, int] = {}
@@ -84,14 +86,38 @@ def _classes(trace: Trace, rows: Ints) -> tuple[Ints, Ints, dict[int, tuple[Term
     rooted = np.array([t.op in ROOTED for t in of_signature], bool)
     level = np.array([t.known for t in of_signature], np.int64)
     signature = trace.records["signature"][rows]
+    contents = _batch_contents(trace, front, rows, ids)
     root = np.where(rooted[signature], trace.records["root"][rows].astype(np.int64), -1)
     span = int(root.max()) + 2 if len(root) else 1
-    classes = ids[signature] * span + root + 1
+    # A batch is what its members are: its own row carries only a name.
+    number = ids[signature]
+    inside = np.flatnonzero(contents)
+    if len(inside):
+        kinds, place = np.unique(
+            np.stack([number[inside], contents[inside]], axis=1), axis=0, return_inverse=True
+        )
+        number = number.copy()
+        for index, (plain, mark) in enumerate(kinds.tolist()):
+            t = replace(next(t for t, n in numbers.items() if n == plain), batch=int(mark))
+            number[inside[place.reshape(-1) == index]] = numbers.setdefault(t, len(numbers))
+    classes = number * span + root + 1
     by_id = {number: t for t, number in numbers.items()}
     examples = {
         int(c): (by_id[int(c) // span], int(c) % span - 1) for c in np.unique(classes).tolist()
     }
     return classes, level[signature] * 2 + (root >= 0), examples
+
+
+def _batch_contents(trace: Trace, front: Frontiers, rows: Ints, ids: Ints) -> Ints:
+    """Per row a mark of the operations inside its batch, in any order; 0: none on record."""
+    members = np.flatnonzero(front.batch_row >= 0)
+    if not len(members):
+        return np.zeros(len(rows), np.int64)
+    marks = np.random.default_rng(0).integers(1, 1 << 40, len(ids) + 1)
+    total = np.zeros(len(trace.records), np.int64)
+    np.add.at(total, front.batch_row[members], marks[ids[trace.records["signature"][members]]])
+    found: Ints = total[rows]
+    return found
 
 
 def _positions(trace: Trace, rows: Ints) -> tuple[Ints, Ints, Ints]:
@@ -168,3 +194,43 @@ def minority(parts: Iterable[Part]) -> tuple[tuple[int, ...], bool]:
     if len(largest) == 1:
         return tuple(sorted(r for p in ordered[1:] for r in p.ranks)), True
     return tuple(sorted(r for p in ordered for r in p.ranks)), False
+
+
+def parted_before(trace: Trace, front: Frontiers, known: Iterable[int]) -> list[Mismatch]:
+    """Groups whose running hashes differ from the first place that several members still hold.
+
+    There the difference itself has been overwritten. Where hashes agree at first and differ later
+    although the operations may go together, the hash is stricter than the wire: no finding.
+    ``known``: groups in which a difference is on record anyway.
+    """
+    history = trace.records["history"]
+    rows = np.flatnonzero(front.collective & (history != 0))
+    if not len(rows):
+        return []
+    position, group_of, seq_of = _positions(trace, rows)
+    values = history[rows]
+    reference = np.zeros(len(group_of), np.uint64)
+    reference[position] = values
+    count = np.bincount(position, minlength=len(group_of))
+    differs = np.zeros(len(group_of), bool)
+    differs[position[reference[position] != values]] = True
+    shared = np.flatnonzero(count > 1)
+    found = []
+    skip = set(known)
+    for group in np.unique(group_of[differs]).tolist():
+        places = shared[group_of[shared] == group]
+        if group in skip or not len(places) or not differs[places[0]]:
+            continue
+        here = rows[position == places[0]]
+        by_hash: dict[int, list[int]] = defaultdict(list)
+        row_of: dict[int, int] = {}
+        for row in here.tolist():
+            value = int(history[row])
+            by_hash[value].append(int(trace.records["rank"][row]))
+            row_of.setdefault(value, row)
+        parts = sorted(
+            (Part(tuple(sorted(r)), row_of[v]) for v, r in by_hash.items()),
+            key=lambda p: (-len(p.ranks), p.ranks),
+        )
+        found.append(Mismatch(group, int(seq_of[places[0]]), "history", tuple(parts)))
+    return found

@@ -355,3 +355,55 @@ def test_batched_point_to_point_is_judged_by_its_batch() -> None:
             job.op(rank, op, peer=1 - rank, done=False, flags=Flag.COALESCED_MEMBER)
         job.op(rank, "coalesced", flags=Flag.COALESCED_BATCH)
     assert diagnose(job.trace()).verdict is Verdict.QUIESCENT
+
+
+def test_a_difference_that_was_overwritten_is_told_by_the_running_hash() -> None:
+    job = Job(4)
+    for step in range(6):
+        for rank in range(4):
+            job.op(rank, history=100 + step if rank != 3 else 900 + step, done=step < 5)
+    for rank in range(4):
+        job.rank(rank, oldest_record_id=500)
+    found = diagnose(job.trace())
+    assert blame(found) == ("collective_mismatch", (3,))
+    assert found.confidence is Confidence.LIKELY
+    assert "before" in found.summary
+
+
+def test_a_hash_stricter_than_the_wire_accuses_nobody() -> None:
+    job = Job(4)
+    for step in range(6):
+        for rank in range(4):
+            strict = rank == 3 and step >= 3
+            job.op(rank, history=900 + step if strict else 100 + step, done=step < 5)
+    assert blame(diagnose(job.trace())) == ("stuck_collective", ())
+
+
+def test_an_all_to_all_that_expects_more_than_is_sent() -> None:
+    job = Job(4)
+    job.steps(2)
+    for rank in range(4):
+        job.op(rank, "all_to_all", size=(8,), out=(8 + (rank == 2),), done=False)
+    found = diagnose(job.trace())
+    assert found.verdict is Verdict.SHAPE_MISMATCH
+    assert "32 elements are sent and 33 expected" in found.summary
+    assert found.confidence is Confidence.AMBIGUOUS
+
+
+def test_a_pair_of_different_sizes() -> None:
+    job = Job(2)
+    for _ in range(4):
+        job.op(0, "send", peer=1)
+        job.op(1, "recv", peer=0)
+    job.op(0, "send", peer=1, size=(7,), done=False)
+    job.op(1, "recv", peer=0, done=False)
+    assert blame(diagnose(job.trace())) == ("shape_mismatch", (0,))
+
+
+def test_batches_are_compared_by_what_is_in_them() -> None:
+    job = Job(3)
+    for rank in range(3):
+        for op in ("all_reduce", "all_gather" if rank == 1 else "all_reduce"):
+            job.op(rank, op, flags=Flag.COALESCED_MEMBER, done=False)
+        job.op(rank, "coalesced", flags=Flag.COALESCED_BATCH, done=False)
+    assert blame(diagnose(job.trace())) == ("collective_mismatch", (1,))

@@ -1,0 +1,149 @@
+"""Exchanges whose sizes depend on each other: all-to-alls and matched pairs that cannot finish.
+
+Sizes of an all-to-all differ legally from rank to rank, so only the whole can be checked: what is
+sent must be what is received, in total and, where split lists are on record, pair by pair.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from hangscope.diagnosis.agreement import family, input_numel, output_numel
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.waits import Place
+from hangscope.trace.model import NONE, Signature
+
+
+@dataclass(frozen=True, slots=True)
+class SizeConflict:
+    """``ranks`` are at fault as far as that can be told (else empty); ``aspect``: numel, dtype."""
+
+    ranks: tuple[int, ...]
+    aspect: str
+    decided: bool
+    text: str
+
+
+def size_conflict(context: Context, place: Place) -> SizeConflict | None:
+    """Why a place where everybody has come cannot finish, if its sizes contradict each other."""
+    if place.row == NONE:
+        return None
+    if place.p2p:
+        return _pair(context, place)
+    signature = context.signature(place.row)
+    if signature is not None and family(signature.op) == "all_to_all":
+        return _all_to_all(context, place)
+    return None
+
+
+def _pair(context: Context, place: Place) -> SizeConflict | None:
+    half = place.half
+    if half is None or half.partner_row == NONE:
+        return None
+    mine, theirs = context.signature(half.row), context.signature(half.partner_row)
+    if mine is None or theirs is None:
+        return None
+    aspect = None
+    if _dtype(mine) and _dtype(theirs) and _dtype(mine) != _dtype(theirs):
+        aspect = "dtype"
+    a, b = _payload(mine), _payload(theirs)
+    if aspect is None and a is not None and b is not None and a != b:
+        aspect = "numel"
+    if aspect is None:
+        return None
+    changed = [
+        rank
+        for rank, row in ((half.rank, half.row), (half.peer, half.partner_row))
+        if _new_on_channel(context, rank, row)
+    ]
+    text = f"rank {half.rank} expects {a} elements and rank {half.peer} {b}"
+    if aspect == "dtype":
+        text = f"rank {half.rank} uses {_dtype(mine)} and rank {half.peer} {_dtype(theirs)}"
+    if len(changed) == 1:
+        return SizeConflict((changed[0],), aspect, True, text)
+    return SizeConflict(tuple(sorted((half.rank, half.peer))), aspect, False, text)
+
+
+def _payload(signature: Signature) -> int | None:
+    count = input_numel(signature)
+    return output_numel(signature) if count is None else count
+
+
+def _dtype(signature: Signature) -> str | None:
+    dtypes = signature.input_dtypes or signature.output_dtypes
+    return dtypes[0] if dtypes else None
+
+
+def _new_on_channel(context: Context, rank: int, row: int) -> bool:
+    """Whether the rank had exchanged something else with this partner every time before."""
+    low, _ = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:row]
+    record = context.trace.records[row]
+    signatures = part["signature"][
+        (part["group"] == record["group"]) & (part["peer"] == record["peer"])
+    ]
+    ops = {s: context.trace.signatures[s] for s in np.unique(signatures).tolist()}
+    mine = context.trace.signatures[int(record["signature"])]
+    before = {(_payload(s), _dtype(s)) for s in ops.values() if s.op == mine.op}
+    return bool(before) and (_payload(mine), _dtype(mine)) not in before
+
+
+def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
+    records = context.trace.records
+    rows = np.flatnonzero(
+        (records["group"] == place.group)
+        & (records["collective_seq"] == place.seq)
+        & context.front.collective
+    )
+    members = context.trace.groups[place.group].ranks
+    row_of = {int(records["rank"][r]): int(r) for r in rows.tolist()}
+    if not members or set(row_of) != set(members):
+        return None
+    signatures = {
+        r: context.trace.signatures[int(records["signature"][row_of[r]])] for r in members
+    }
+    wrong = _split_conflicts(members, signatures)
+    if wrong is not None:
+        return wrong
+    sent = [input_numel(s) for s in signatures.values()]
+    received = [output_numel(s) for s in signatures.values()]
+    if None in sent or None in received:
+        return None
+    total_in, total_out = sum(filter(None, sent)), sum(filter(None, received))
+    if total_in == total_out:
+        return None
+    text = f"{total_in} elements are sent and {total_out} expected"
+    if len(members) == 2:
+        return SizeConflict(tuple(sorted(members)), "numel", False, text)
+    return SizeConflict((), "numel", False, text)
+
+
+def _split_conflicts(
+    members: tuple[int, ...], signatures: dict[int, Signature]
+) -> SizeConflict | None:
+    """Compare what i sends to j with what j expects from i, where all split lists are known."""
+    size = len(members)
+    sending = [signatures[r].input_splits for r in members]
+    expecting = [signatures[r].output_splits for r in members]
+    if any(s is None or len(s) != size for s in (*sending, *expecting)):
+        return None
+    out = np.array(sending, np.int64)
+    into = np.array(expecting, np.int64).T
+    bad = np.argwhere(out != into)
+    if not len(bad):
+        return None
+    i, j = (int(x) for x in bad[0])
+    text = (
+        f"rank {members[i]} sends {int(out[i, j])} to rank {members[j]}, "
+        f"which expects {int(into[i, j])}"
+    )
+    votes = Counter(int(x) for pair in bad for x in set(pair.tolist()))
+    top = max(votes.values())
+    worst = [index for index, count in votes.items() if count == top]
+    if len(bad) > 1 and len(worst) == 1:
+        return SizeConflict((members[worst[0]],), "numel", True, text)
+    both = sorted({members[int(x)] for pair in bad for x in pair})
+    return SizeConflict(tuple(both), "numel", False, text)
