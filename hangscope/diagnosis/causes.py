@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.exchange import size_conflict
-from hangscope.diagnosis.host import End, Host, in_communication
+from hangscope.diagnosis.host import End, Host, in_communication, own_errors
 from hangscope.diagnosis.mismatch import Mismatch
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.stacks import innermost
@@ -348,6 +348,9 @@ def _root_cause(
 ) -> list[Cause]:
     waits = context.waits
     cause = Cause(verdict, ranks, places, began_ns=_began(context, places))
+    if not any(set(ranks) & set(p.absent + p.behind) for p in (waits.places[i] for i in places)):
+        cause.confidence = Confidence.LIKELY
+        cause.unknowns.append("what the accused issued is not on record; nobody else is left")
     if verdict in (Verdict.MISSING_RANK, Verdict.RANK_EXITED):
         odd = _odd_one(context, ranks, places)
         if odd:
@@ -397,7 +400,7 @@ def _odd_one(context: Context, absent: tuple[int, ...], places: list[int]) -> tu
 
 def _verdict_of_root(context: Context, rank: int, places: list[int]) -> Verdict:
     host = context.hosts[rank]
-    if host.end is End.CRASHED:
+    if host.end is End.CRASHED or rank in own_errors(context.trace.claims):
         return Verdict.RANK_CRASHED
     if host.end is End.CLEAN:
         return Verdict.RANK_EXITED
@@ -440,8 +443,9 @@ def _lost(
         cause.victims = set(accused)
         return [cause]
     began = _began(context, places)
-    total = len(set(context.trace.ranks) | set(context.trace.missing_ranks))
-    if len(accused) * 2 > total:
+    total = len(set(context.trace.ranks) | set(context.gaps))
+    # Half a world without dumps is a collection that failed, or one node's log.
+    if len(accused) * 2 >= total and len(accused) > 1:
         cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began)
         cause.unknowns.append(f"{len(accused)} of {total} ranks left no dump")
         cause.victims = {w for i in places for w in waits.places[i].waiters}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hangscope.diagnosis import playbook
 from hangscope.diagnosis.causes import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.host import End, activity
+from hangscope.diagnosis.host import End, activity, own_errors
 from hangscope.diagnosis.model import Confidence, Finding, Side, Verdict
 from hangscope.diagnosis.stacks import parting, user_frames, where
 from hangscope.diagnosis.waits import Place
@@ -152,7 +152,8 @@ def _sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str
         return _mismatch_sentences(context, cause)
     if verdict is Verdict.RANK_CRASHED:
         host = context.hosts[cause.culprits[0]]
-        how = host.end_text or "ended"
+        said = own_errors(context.trace.claims).get(cause.culprits[0])
+        how = host.end_text or (said.text.splitlines()[0][:160] if said is not None else "ended")
         summary = f"{who} crashed: {how}"
         if place is not None:
             summary += f"; others wait for it in {_title(context, place)}"
@@ -462,6 +463,10 @@ def _advice(
             frames = user_frames(facts.exception.stack)
             frame = frames[0] if frames else None
         detail = " ".join(x for x in (where(frame), address) if x)
+        said = own_errors(context.trace.claims).get(rank)
+        message = facts.exception.message if facts is not None and facts.exception else ""
+        text = " ".join((host.end_text, message, said.text if said is not None else ""))
+        return playbook.crash(text, detail)
     if cause.verdict is Verdict.RANK_LOST:
         detail = address
     return playbook.by_verdict(cause.verdict, detail)

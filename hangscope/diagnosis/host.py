@@ -260,13 +260,16 @@ def primary_crashes(hosts: Mapping[int, Host], waits_on: Mapping[int, set[int]])
     ]
 
 
-def errors_named(claims: tuple[Claim, ...]) -> dict[int, list[Claim]]:
-    """Claims that name a rank's own device, memory or launcher failure."""
-    named: dict[int, list[Claim]] = {}
-    for claim in claims:
-        if claim.kind in ("device_error", "oom", "launcher_failure", "nan"):
+_OWN_ERRORS = frozenset({"device_error", "oom", "nan", "ddp_unused_parameters", "ddp_marked_twice"})
+
+
+def own_errors(claims: tuple[Claim, ...]) -> dict[int, Claim]:
+    """Per rank the first claim of an error of its own."""
+    named: dict[int, Claim] = {}
+    for claim in sorted(claims, key=lambda c: c.at_ns or 1 << 62):
+        if claim.kind in _OWN_ERRORS:
             for rank in claim.accused or ((claim.reporter,) if claim.reporter is not None else ()):
-                named.setdefault(rank, []).append(claim)
+                named.setdefault(rank, claim)
     return named
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from hangscope.diagnosis.host import CHECKPOINT, LOADER, Host
@@ -93,6 +94,50 @@ def host_frame_name(host: Host | None) -> str:
     """Name of the user's innermost function, or an empty string."""
     frame = innermost(host.stack) if host is not None else None
     return f"{frame.name} {frame.filename}" if frame is not None else ""
+
+
+_CRASHES = (
+    (
+        re.compile(r"finished reduction in the prior iteration|did not receive grad", re.I),
+        "use every output in the loss on every rank; find_unused_parameters=True only if a branch "
+        "is left out on purpose",
+        "D8, D20",
+    ),
+    (
+        re.compile(r"marked as ready twice|mark a variable ready only once", re.I),
+        "use every parameter once per backward pass, or set static_graph=True",
+        "D8, D20",
+    ),
+    (
+        re.compile(r"out of memory|\boom\b|killed for memory", re.I),
+        "that rank ran out of memory: cap its longest batch or shard further; the hang of the "
+        "others is its symptom",
+        "D20, D7",
+    ),
+    (
+        re.compile(r"dataloader worker", re.I),
+        "a data loader worker of that rank died: look at its memory and shared memory (/dev/shm)",
+        "D20, D22",
+    ),
+    (
+        re.compile(r"cuda error|ecc error|nvlink|xid|device-side assert", re.I),
+        "the device of that rank failed: take its host out and look at the kernel log (Xid)",
+        "D20",
+    ),
+    (
+        re.compile(r"address already in use", re.I),
+        "give every job a port of its own, or --rdzv-endpoint=localhost:0",
+        "D4",
+    ),
+)
+
+
+def crash(text: str, detail: str) -> Advice:
+    """A rank that ended by an error; ``text`` is the error, ``detail`` where it happened."""
+    for pattern, fix, classes in _CRASHES:
+        if pattern.search(text):
+            return Advice(f"{fix} ({detail})" if detail else fix, classes)
+    return by_verdict(Verdict.RANK_CRASHED, detail)
 
 
 def by_verdict(verdict: Verdict, detail: str = "") -> Advice:

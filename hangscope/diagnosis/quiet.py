@@ -162,10 +162,8 @@ def _from_claims(claims: tuple[Claim, ...]) -> Finding | None:
             if verdict in (Verdict.RANK_CRASHED,)
             else playbook.mismatch("op", False)
         )
-        if kind.startswith("ddp_unused"):
-            advice = playbook.Advice(
-                "use every output in the loss; find_unused_parameters only if it is intended", "D8"
-            )
+        if verdict is Verdict.RANK_CRASHED:
+            advice = playbook.crash(naming[0].text, "")
         elif verdict is Verdict.MISSING_RANK:
             advice = playbook.missing(None, "", kind == "rendezvous", False)
         words = naming[0].text.strip().splitlines()

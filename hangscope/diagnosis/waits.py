@@ -17,7 +17,7 @@ from hangscope.diagnosis.agreement import ONE_SIDED, family, group_size
 from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, index_of
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.pairing import Half, pending_halves
-from hangscope.trace.model import NONE, Flag, Trace
+from hangscope.trace.model import NONE, Flag, State, Trace
 
 
 @dataclass(slots=True)
@@ -333,14 +333,27 @@ class Builder:
     def _unobserved(
         self, group: int, ranks: Ints, enqueued: Ints, pending: Ints, rows: Ints, lowest: int
     ) -> None:
-        """Where completion cannot be seen, a rank ahead of a member waits where that one is due."""
+        """Where completion cannot be seen, a rank ahead of a member waits where that one is due.
+
+        Where everybody is equally far, the last operation is unfinished if the recorder did say of
+        the one before that it finished.
+        """
+        if group in self.one_sided:
+            return
+        hidden = int(Flag.UNOBSERVED)
+        flags = self.trace.records["flags"]
         for i, rank in enumerate(ranks.tolist()):
-            if pending[i] or enqueued[i] <= lowest or group in self.one_sided:
+            if pending[i] or enqueued[i] < max(lowest, 1):
                 continue
-            row = self._row_of(group, rank, lowest + 1)
-            if row >= 0 and self.trace.records["flags"][row] & int(Flag.UNOBSERVED):
-                pending[i] = lowest + 1
-                rows[i] = row
+            row = self._row_of(group, rank, min(lowest + 1, int(enqueued[i])))
+            if row < 0 or not flags[row] & hidden:
+                continue
+            if enqueued[i] == lowest:
+                before = self._row_of(group, rank, lowest - 1)
+                if before < 0 or self.trace.records["state"][before] != int(State.COMPLETED):
+                    continue
+            pending[i] = min(lowest + 1, int(enqueued[i]))
+            rows[i] = row
 
     def _knows_start(self, rank: int) -> bool:
         """Whether no record means that nothing was issued."""

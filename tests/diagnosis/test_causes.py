@@ -407,3 +407,31 @@ def test_batches_are_compared_by_what_is_in_them() -> None:
             job.op(rank, op, flags=Flag.COALESCED_MEMBER, done=False)
         job.op(rank, "coalesced", flags=Flag.COALESCED_BATCH, done=False)
     assert blame(diagnose(job.trace())) == ("collective_mismatch", (1,))
+
+
+def test_unobservable_completion_is_judged_by_who_came() -> None:
+    job = Job(4)
+    for step in range(5):
+        for rank in range(4):
+            if (step, rank) != (4, 2):
+                last = step == (3 if rank == 2 else 4)
+                job.op(rank, done=False, flags=Flag.UNOBSERVED if last else Flag.RETIRED)
+                job.rows[-1]["state"] = 0 if last else 2
+    assert blame(diagnose(job.trace())) == ("missing_rank", (2,))
+
+
+def test_unobservable_and_all_in() -> None:
+    job = Job(4)
+    job.steps(4)
+    job.all(done=False, flags=Flag.UNOBSERVED)
+    assert blame(diagnose(job.trace())) == ("stuck_collective", ())
+
+
+def test_half_a_world_of_dumps_accuses_nobody() -> None:
+    job = Job(8)
+    job.steps(3)
+    job.all(done=False)
+    job.lose(4, 5, 6, 7)
+    found = diagnose(job.trace())
+    assert blame(found) == ("inconclusive", ())
+    assert any("left no dump" in u for u in found.findings[0].unknowns)

@@ -1,0 +1,136 @@
+# ruff: noqa: E501
+"""Verdicts from nothing but a job's log."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from tests.trace.logs import timeout, trace_of
+
+HEAD = "[rank{r}]:[E816 12:10:03.111111111 ProcessGroupNCCL.cpp"
+HEARD = (
+    HEAD
+    + ":629] [PG ID 0 PG GUID 0(default_pg) Rank {r}] Observed flight recorder dump signal from "
+    "another rank via TCPStore.\n"
+    + HEAD
+    + ":700] [PG ID 0 PG GUID 0(default_pg) Rank {r}] Received "
+    "a dump signal due to a collective timeout from  rank 0 and we will try our best to dump the "
+    "debug info. Last enqueued NCCL work: {e}, last completed NCCL work: {c}.This is most likely\n"
+)
+TABLE = """E0816 12:10:09.000000 100 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: -6) local_rank: 0 (pid: 200) of binary: /usr/bin/python
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2025-08-16_12:10:09
+  host      : node0
+  rank      : 1 (local_rank: 1)
+  exitcode  : -6 (pid: 201)
+  error_file: <N/A>
+  traceback : Signal 6 (SIGABRT) received by PID 201
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2025-08-16_12:10:08
+  host      : node0
+  rank      : 0 (local_rank: 0)
+  exitcode  : -6 (pid: 200)
+  error_file: <N/A>
+  traceback : Signal 6 (SIGABRT) received by PID 200
+============================================================
+"""
+
+
+def found(text: str) -> Diagnosis:
+    return diagnose(trace_of(text))
+
+
+def blame(diagnosis: Diagnosis) -> tuple[str, tuple[int, ...]]:
+    return diagnosis.verdict.value, diagnosis.culprits
+
+
+def test_the_rank_whose_counters_lag() -> None:
+    text = "".join(timeout(r, 78) for r in (0, 1, 3)) + HEARD.format(r=2, e=77, c=77)
+    answer = found(text)
+    assert blame(answer) == ("missing_rank", (2,))
+    assert answer.findings[0].seq == 78
+
+
+def test_the_launchers_root_cause_is_a_victim() -> None:
+    text = "".join(timeout(r, 78) for r in (0, 1, 3)) + HEARD.format(r=2, e=77, c=77) + TABLE
+    assert blame(found(text)) == ("missing_rank", (2,))
+
+
+def test_all_at_one_place() -> None:
+    answer = found("".join(timeout(r, 78) for r in range(4)))
+    assert blame(answer) == ("stuck_collective", ())
+
+
+def test_one_ranks_log_names_nobody() -> None:
+    answer = found(timeout(3, 78))
+    assert answer.verdict is Verdict.INCONCLUSIVE
+    assert not answer.culprits
+
+
+def test_a_different_operation_at_one_number() -> None:
+    text = "".join(timeout(r, 78) for r in (0, 1, 3)) + timeout(2, 78, "BROADCAST")
+    answer = found(text)
+    assert blame(answer) == ("collective_mismatch", (2,))
+
+
+def test_a_different_size_at_one_number() -> None:
+    text = "".join(timeout(r, 78) for r in (0, 1, 3)) + timeout(2, 78, n=1024)
+    assert blame(found(text)) == ("shape_mismatch", (2,))
+
+
+def test_an_out_of_memory_error_beats_every_watchdog() -> None:
+    text = (
+        "[rank2]: Traceback (most recent call last):\n"
+        '[rank2]:   File "/home/me/train.py", line 10, in step\n'
+        "[rank2]:     loss.backward()\n"
+        "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has "
+        "a total capacity of 79.15 GiB of which 1.00 GiB is free.\n"
+    ) + "".join(timeout(r, 78) for r in (0, 1, 3))
+    assert blame(found(text)) == ("rank_crashed", (2,))
+
+
+def test_a_silent_rank_is_only_likely() -> None:
+    answer = found("".join(timeout(r, 78) for r in (0, 1, 3, 4, 5, 6, 7)))
+    assert answer.culprits == (2,)
+    assert answer.confidence is not Confidence.CERTAIN
+
+
+def test_monitored_barrier_names_the_rank() -> None:
+    text = (
+        "[rank0]:[E816 12:10:01.111111111 ProcessGroupGloo.cpp:144] [Rank 0]: Rank 3 failed to pass "
+        "monitoredBarrier in 30000 ms\n"
+    )
+    assert blame(found(text)) == ("missing_rank", (3,))
+
+
+def test_fingerprints() -> None:
+    text = ""
+    for rank, other in ((0, 2), (1, 2), (3, 2), (2, 0)):
+        mine, theirs = ("BROADCAST", "ALLREDUCE") if rank == 2 else ("ALLREDUCE", "BROADCAST")
+        text += (
+            f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} "
+            f"is running collective: CollectiveFingerPrint(SequenceNumber=7, OpType={mine}, "
+            "TensorShape=[4], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float "
+            "(default), device=cpu)), "
+            f"but Rank {other} is running collective: CollectiveFingerPrint(SequenceNumber=7, "
+            f"OpType={theirs}, TensorShape=[4], TensorDtypes=Float, TensorDeviceTypes="
+            "TensorOptions(dtype=float (default), device=cpu)).\n"
+        )
+    assert blame(found(text)) == ("collective_mismatch", (2,))
+
+
+def test_unused_parameters_of_one_rank() -> None:
+    text = (
+        "[rank1]: RuntimeError: Expected to have finished reduction in the prior iteration before "
+        "starting a new one. This error indicates that your module has parameters that were not used "
+        "in producing loss.\n[rank1]: Parameter indices which did not receive grad for rank 1: 2 3\n"
+    ) + "".join(timeout(r, 78) for r in (0, 2, 3))
+    answer = found(text)
+    assert blame(answer) == ("rank_crashed", (1,))
+    assert "D8" in answer.findings[0].playbook
