@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 _SKIPPED_SUFFIXES = (".pyc", ".so", ".tmp", ".lock", ".pid", ".sock")
 _PARSED = (sniff.PICKLE, sniff.JSON, sniff.LOG)
 _WORTH_WORKERS = 4 << 20
-"""Bytes from which starting processes is cheaper than reading alone."""
+"""Bytes from which several processes are faster than one."""
 _SKIPPED_FOLDERS = ("__pycache__", ".git", "node_modules")
 
 
@@ -64,9 +64,13 @@ def load_trace(
         warnings.extend(loaded.warnings)
         if progress is not None:
             progress(done, len(tasks))
-    for silent in (f for f in fragments if not _says_anything(f)):
-        warnings.extend(f"{silent.source.path}: {text}" for text in silent.warnings)
+    silent = [f for f in fragments if not _says_anything(f)]
     fragments = [f for f in fragments if _says_anything(f)]
+    named = {t.shown for t in tasks if t.explicit}
+    for fragment in silent:
+        # A log without evidence, found beside files that say something, is no problem to report.
+        if not fragments or fragment.source.path in named or not _is_log_name(fragment):
+            warnings.extend(f"{fragment.source.path}: {text}" for text in fragment.warnings)
     if not fragments:
         raise NothingReadable(warnings)
     fragments, others = keep_newest(fragments)
@@ -81,6 +85,10 @@ def _with_time(trace: Trace, now_ns: int) -> Trace:
     return replace(trace, live=live, observed_ns=now_ns if live else trace.observed_ns or now_ns)
 
 
+def _is_log_name(fragment: Fragment) -> bool:
+    return fragment.source.path.lower().endswith((".log", ".out", ".err", ".log.gz"))
+
+
 def _says_anything(fragment: Fragment) -> bool:
     return bool(
         len(fragment.records)
@@ -92,16 +100,20 @@ def _says_anything(fragment: Fragment) -> bool:
 
 
 def _read_all(tasks: Sequence[Task]) -> Iterable[Loaded]:
-    """One result per task. Rings are maps and need no help; the rest goes to workers if large."""
-    heavy = [t for t in tasks if t.kind.name in _PARSED and not t.standard and t.size]
-    if sum(t.size for t in heavy) < _WORTH_WORKERS:
-        heavy = []
-    elsewhere = {id(t) for t in heavy}
+    """One result per task.
+
+    Pickles always go to a process of their own, however small: what a hostile one can cost in time
+    cannot be seen beforehand. The rest goes there if it is large; rings are maps and need no help.
+    """
+    parsed = [t for t in tasks if t.kind.name in _PARSED and not t.standard and t.size]
+    small = sum(t.size for t in parsed) < _WORTH_WORKERS
+    apart = [t for t in parsed if not small or t.kind.name == sniff.PICKLE]
+    elsewhere = {id(t) for t in apart}
     for task in tasks:
         if id(task) not in elsewhere:
             yield read_task(task)
-    if heavy:
-        yield from read_in_workers(heavy)
+    if apart:
+        yield from read_in_workers(apart, 1 if small else None)
 
 
 def _tasks(paths: Sequence[str | Path], warnings: list[str]) -> list[Task]:
@@ -162,6 +174,8 @@ def _task(
         kind = sniff.sniff_file(path)
     except OSError as error:
         warnings.append(f"{shown}: {_reason(error)}")
+        return None
+    if kind.name == sniff.EMPTY and not explicit and path.suffix in (".log", ".out", ".err"):
         return None
     if kind.name in (sniff.EMPTY, sniff.UNKNOWN):
         warnings.append(f"{shown}: {kind.why}")

@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 
 from hangscope.trace import clean, file_names, sniff
+from hangscope.trace.clean_fragment import clean_fragment
 from hangscope.trace.from_flight_recorder import Origin, read_document
 from hangscope.trace.model import Fragment
 from hangscope.trace.unpickle import load_checked, load_plain
@@ -72,14 +73,11 @@ def _read(task: Task, isolated: bool) -> list[Fragment]:
     if kind == sniff.RING:
         from hangscope.trace.from_ring import read_ring
 
-        fragment = read_ring(task.path)
-        return [replace(fragment, source=replace(fragment.source, path=task.shown))]
+        return [_named(read_ring(task.path), task)]
     if kind == sniff.JOURNAL:
         from hangscope.trace.from_journal import read_journal
 
-        return [
-            replace(f, source=replace(f.source, path=task.shown)) for f in read_journal(task.path)
-        ]
+        return [_named(fragment, task) for fragment in read_journal(task.path)]
     if kind == sniff.LOG:
         return _read_log(task)
     origin = Origin(task.shown, kind, file_names.rank_of_dump(task.path), task.written_ns)
@@ -88,6 +86,12 @@ def _read(task: Task, isolated: bool) -> list[Fragment]:
         document = load_checked(data) if isolated else load_plain(data)
         return read_document(document, origin)
     return _read_json(task, data, origin)
+
+
+def _named(fragment: Fragment, task: Task) -> Fragment:
+    """With the file's printable name, and no text that a terminal would obey."""
+    fragment = clean_fragment(fragment)
+    return replace(fragment, source=replace(fragment.source, path=task.shown))
 
 
 def _read_json(task: Task, data: bytes, origin: Origin) -> list[Fragment]:

@@ -23,11 +23,11 @@ from multiprocessing.connection import Connection, wait
 from hangscope.trace.load_file import Loaded, Task, read_task
 
 MAX_WORKERS = 16
-_MEMORY_FLOOR = 6 << 30
+_MEMORY_FLOOR = 2 << 30
 _MEMORY_PER_BYTE = 40
 """A pickle's values take ten to fifteen times its bytes."""
-_SECONDS_FLOOR = 60.0
-_SECONDS_PER_MB = 1.0
+SECONDS_FLOOR = 20.0
+_SECONDS_PER_MB = 2.0
 
 
 @dataclass(slots=True)
@@ -56,7 +56,13 @@ def read_in_workers(tasks: Sequence[Task], workers: int | None = None) -> Iterat
     pool: list[_Worker] = []
     try:
         for _ in range(count):
-            pool.append(_start(limit, pool))
+            try:
+                pool.append(_start(limit, pool))
+            except OSError:  # no process to be had: read here, looking through pickles first
+                if not pool:
+                    yield from map(read_task, tasks)
+                    return
+                break
             _give(pool[-1], queue)
         while any(w.task is not None for w in pool):
             yield from _collect(pool, queue, limit)
@@ -69,7 +75,7 @@ def _give(worker: _Worker, queue: deque[Task]) -> None:
     worker.task = queue.popleft() if queue else None
     if worker.task is not None:
         worker.deadline = (
-            time.monotonic() + _SECONDS_FLOOR + _SECONDS_PER_MB * worker.task.size / (1 << 20)
+            time.monotonic() + SECONDS_FLOOR + _SECONDS_PER_MB * worker.task.size / (1 << 20)
         )
         worker.connection.send_bytes(pickle.dumps(worker.task))
 
@@ -173,6 +179,8 @@ def serve(
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
+        with open("/proc/self/statm") as file:
+            limit += int(file.read().split()[0]) * resource.getpagesize()  # what is mapped already
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         if hard == resource.RLIM_INFINITY or limit < hard:
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
