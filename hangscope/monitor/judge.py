@@ -40,6 +40,8 @@ class Judge:
     _previous: set[Cause] = field(default_factory=set)
     _previous_progress: object = None
     spoke: bool = False
+    told: bool = False
+    """Another node's monitor has given the verdict on the whole job."""
 
     def hear(self, diagnosis: Diagnosis, progress: object, *, final: bool) -> bool:
         """Whether this diagnosis is to be printed now.
@@ -63,12 +65,16 @@ class Judge:
         cause = cause_of(first)
         if cause in self._said or first.culprits in self._culprits_said:
             return False
-        if first.verdict is Verdict.INCONCLUSIVE and self.spoke:
+        if (self.told or first.verdict is Verdict.INCONCLUSIVE) and self.spoke:
             return False
         if final:
             # After the end of a job that was already explained, the rest is aftermath.
             return not self.spoke
         return first.verdict in _FINAL or cause in confirmed
+
+    def hush(self) -> None:
+        """The whole job has been explained elsewhere: this node's view of it adds nothing."""
+        self.spoke = self.told = True
 
     def said(self, diagnosis: Diagnosis) -> None:
         """The diagnosis was printed."""

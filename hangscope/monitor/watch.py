@@ -208,7 +208,7 @@ class Monitor:
             self._speak(diagnosis, trace)
         elif (news := self._others.news() if self._others else None) and not self._judge.spoke:
             say(f"{news} (the report is in the log of node 0)", self._out)
-            self._judge.said(diagnosis)
+            self._judge.hush()
         self._look_cost_s = time.process_time() - began_s
 
     def _with_other_nodes(self, trace: Trace, stalled_s: float) -> Trace:
