@@ -69,3 +69,11 @@ def test_health_is_never_said() -> None:
     judge = Judge()
     assert not judge.hear(HEALTHY, "x", final=False)
     assert not judge.hear(HEALTHY, "x", final=True)
+
+
+def test_a_job_explained_by_another_node_is_not_explained_again() -> None:
+    judge = Judge()
+    judge.hush()
+    judge.hear(MISSING, "still", final=False)
+    assert not judge.hear(MISSING, "still", final=False)
+    assert not judge.hear(diagnosis(Verdict.RANK_CRASHED, 0), "gone", final=True)

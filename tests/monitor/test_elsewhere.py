@@ -1,0 +1,40 @@
+"""A monitor that sees part of a job accuses nobody it cannot see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from hangscope.diagnosis.model import Verdict
+from hangscope.monitor.claims import claim
+from hangscope.monitor.elsewhere import only_what_is_seen
+from hangscope.monitor.judge import cause_of
+from hangscope.trace.live import RunKey
+from tests.monitor.test_judge import MISSING, diagnosis
+
+
+def test_ranks_that_were_seen_may_be_accused() -> None:
+    assert only_what_is_seen(MISSING, {0, 1}) is MISSING
+
+
+def test_ranks_that_were_not_seen_may_not() -> None:
+    local = only_what_is_seen(diagnosis(Verdict.RANK_LOST, 4, 5), {0, 1, 2, 3})
+    assert local.verdict is Verdict.INCONCLUSIVE
+    assert local.culprits == ()
+    assert "other nodes" in local.summary
+    assert "all nodes" in local.findings[0].fix
+
+
+def test_a_cause_seen_here_comes_before_one_that_is_not() -> None:
+    seen = diagnosis(Verdict.RANK_CRASHED, 1)
+    both = replace(seen, findings=(*seen.findings, *diagnosis(Verdict.RANK_LOST, 9).findings))
+    assert only_what_is_seen(both, {0, 1}).verdict is Verdict.RANK_CRASHED
+
+
+def test_one_monitor_claims_a_cause_and_the_others_keep_quiet(tmp_path: Path) -> None:
+    cause = cause_of(MISSING.findings[0])
+    key = RunKey("run", 0)
+    assert claim(tmp_path, key, cause)
+    assert not claim(tmp_path, key, cause)
+    assert claim(tmp_path, RunKey("run", 1), cause), "another attempt is another job"
+    assert claim(tmp_path / "missing", key, cause), "an unwritable directory silences nobody"

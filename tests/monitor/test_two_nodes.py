@@ -1,0 +1,72 @@
+"""Two nodes that share nothing but the job's own store: the verdict names a rank of the other node.
+
+Two launchers with separate run directories stand for two hosts without a shared file system.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 5.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_node(node: int, port: int, place: Path) -> subprocess.Popen[bytes]:
+    place.mkdir()
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={node}",
+        "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}",
+        "-m", "hangscope.demos.train", "--fault", "asleep-in-loader",
+    ]  # fmt: skip
+    environment = {
+        **os.environ,
+        "HANGSCOPE": "1",
+        "HANGSCOPE_DIR": str(place / "run"),
+        "HANGSCOPE_TIMEOUT": str(TIMEOUT_S),
+        "OMP_NUM_THREADS": "1",
+    }
+    with open(place / "log", "wb") as log:
+        return subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+
+
+@pytest.mark.slow
+def test_a_rank_on_another_node_is_named(tmp_path: Path) -> None:
+    port = free_port()
+    places = [tmp_path / "node0", tmp_path / "node1"]
+    nodes = [start_node(number, port, place) for number, place in enumerate(places)]
+    logs = ["", ""]
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            logs = [(place / "log").read_text(errors="replace") for place in places]
+            if "[hangscope] more:" in logs[0] and "log of node 0" in logs[1]:
+                break
+            time.sleep(0.25)
+    finally:
+        for node in nodes:
+            os.killpg(node.pid, signal.SIGTERM)
+        for node in nodes:
+            node.wait(30)
+    verdict = "[hangscope] Rank 2 never joined all_reduce"
+    assert verdict in logs[0], logs
+    assert "ranks 0 1 3" in logs[0], "ranks of both nodes are in one report"
+    assert "in load_batch" in logs[0], "the other node's stack is there"
+    assert logs[0].count("[hangscope] more:") == 1
+    assert verdict in logs[1]
+    assert "[hangscope] more:" not in logs[1], "one voice a cause"
+    assert not list((places[0] / "run").glob("rank_2.ring")), "they share no directory"
