@@ -131,7 +131,7 @@ def _status(trace: Trace, rank: int, rows: Records, members: Records) -> dict[in
     """``pg_status`` of each group, from counters where a source had them, else from the rows."""
     out: dict[int, dict[str, int]] = {}
     collective = rows[(rows["flags"] & int(Flag.P2P)) == 0]
-    for g in dict.fromkeys(collective["group"].tolist()):
+    for g in dict.fromkeys(collective["group"][collective["group"] >= 0].tolist()):
         mine = collective[collective["group"] == g]
         done = mine[mine["state"] == State.COMPLETED]["collective_seq"]
         out[g] = {
@@ -140,6 +140,8 @@ def _status(trace: Trace, rank: int, rows: Records, members: Records) -> dict[in
             "last_completed_collective": int(done.max()) if len(done) else NONE,
         }
     for member in members:
+        if member["group"] < 0:
+            continue
         out[int(member["group"])] = {
             "last_enqueued_collective": int(member["enqueued"]),
             "last_started_collective": int(member["started"]),

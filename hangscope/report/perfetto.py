@@ -97,69 +97,79 @@ def _us(time_ns: int, timing: Spans) -> float:
     return max(0, time_ns - timing.first_ns) / 1000
 
 
+class _Tables:
+    """The texts that many events share, made once."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.names = [plain(s.op or "?", 80) for s in trace.signatures]
+        self.shapes = [tensors(s.input_sizes, s.input_dtypes) for s in trace.signatures]
+        self.places = [place(stack[0]) if stack else "" for stack in trace.stacks]
+        # One more than there are groups: the last is for rows whose group is not known (-1).
+        self.labels = [plain(g.label, 80) for g in trace.groups] + ["unknown group"]
+
+
 def _slices(trace: Trace, timing: Spans) -> Iterator[dict[str, Any]]:
     """Slices rank by rank, each followed by its part in the arrow that joins the ranks."""
     records = trace.records
     flow_id, flow_part = _flows(trace, timing)
-    names = [plain(s.op or "?", 80) for s in trace.signatures]
-    shapes = [tensors(s.input_sizes, s.input_dtypes) for s in trace.signatures]
-    places = [place(stack[0]) if stack else "" for stack in trace.stacks]
-    labels = [plain(g.label, 80) for g in trace.groups]
+    tables = _Tables(trace)
     lanes: dict[int, list[int]] = {}
     rank_now = None
     for i in _in_order(np.lexsort((timing.start_ns, records["rank"]))):
-        row = records[i]
         start, end = int(timing.start_ns[i]), int(timing.end_ns[i])
         if start <= 0:
             continue
-        rank, group = int(row["rank"]), int(row["group"])
+        row = records[i]
+        rank, group = int(row["rank"]), int(row["group"]) % len(tables.labels)
         if rank != rank_now:
             rank_now, lanes = rank, {}
-        lane = _lane(lanes.setdefault(group, []), start, end)
-        tid = lane * len(labels) + group
-        if lane == len(lanes[group]) - 1 and lanes[group][lane] < 0:  # a lane's first slice
-            label = labels[group] if not lane else f"{labels[group]} ({lane + 1})"
+        busy = lanes.setdefault(group, [])
+        lane = _lane(busy, start, end)
+        tid = lane * len(tables.labels) + group
+        if busy[lane] < 0:  # a lane's first slice
+            label = tables.labels[group] if not lane else f"{tables.labels[group]} ({lane + 1})"
             yield _meta("thread_name", rank, tid, {"name": label})
-        lanes[group][lane] = max(end, start + _SHORTEST_NS)
-        kind = int(timing.end[i])
-        signature = int(row["signature"])
-        p2p = bool(row["flags"] & int(Flag.P2P))
-        seq = int(row["p2p_seq"] if p2p else row["collective_seq"])
-        name = f"{names[signature] if signature >= 0 else '?'} #{seq}"
-        args: dict[str, Any] = {"seq": seq, "group": labels[group], "record": int(row["record_id"])}
-        if signature >= 0 and shapes[signature]:
-            args["in"] = shapes[signature]
-        if row["peer"] >= 0:
-            args["peer"] = int(row["peer"])
-        stack = int(row["stack"])
-        if stack >= 0 and places[stack]:
-            args["at"] = places[stack]
-        event: dict[str, Any] = {
-            "ph": "X",
-            "name": name,
-            "cat": "p2p" if p2p else "collective",
-            "pid": rank,
-            "tid": tid,
-            "ts": (start - timing.first_ns) / 1000,
-            "dur": max(end - start, _SHORTEST_NS) / 1000,
-            "args": args,
-        }
-        if kind == End.OPEN:
-            event["name"] = f"{name} (unfinished)"
-            event["cat"] += ",unfinished"
-            event["cname"] = "terrible"
-            args["unfinished"] = True
-            if stack >= 0:
-                args["stack"] = [place(f) for f in trace.stacks[stack]]
-        elif kind == End.ASSUMED:
-            args["end"] = "not recorded"
+        busy[lane] = max(end, start + _SHORTEST_NS)
+        event = _slice(trace, tables, row, End(int(timing.end[i])))
+        event.update(pid=rank, tid=tid, ts=(start - timing.first_ns) / 1000)
+        event["dur"] = max(end - start, _SHORTEST_NS) / 1000
         yield event
         if flow_part[i]:
-            part = {"ph": chr(flow_part[i]), "id": int(flow_id[i]), "name": name, "cat": "flow"}
-            part.update(pid=rank, tid=tid, ts=event["ts"])
+            part = {"ph": chr(flow_part[i]), "id": int(flow_id[i]), "cat": "flow"}
+            part.update(name=event["name"], pid=rank, tid=tid, ts=event["ts"])
             if part["ph"] == "f":
                 part["bp"] = "e"
             yield part
+
+
+def _slice(trace: Trace, tables: _Tables, row: np.void, ended: End) -> dict[str, Any]:
+    """One operation as a complete event, without its place and time."""
+    signature, stack = int(row["signature"]), int(row["stack"])
+    p2p = bool(row["flags"] & int(Flag.P2P))
+    seq = int(row["p2p_seq"] if p2p else row["collective_seq"])
+    name = f"{tables.names[signature] if signature >= 0 else '?'} #{seq}"
+    args: dict[str, Any] = {
+        "seq": seq,
+        "group": tables.labels[int(row["group"])],
+        "record": int(row["record_id"]),
+    }
+    if signature >= 0 and tables.shapes[signature]:
+        args["in"] = tables.shapes[signature]
+    if row["peer"] >= 0:
+        args["peer"] = int(row["peer"])
+    if stack >= 0 and tables.places[stack]:
+        args["at"] = tables.places[stack]
+    event = {"ph": "X", "name": name, "cat": "p2p" if p2p else "collective", "args": args}
+    if ended is End.OPEN:
+        event["name"] = f"{name} (unfinished)"
+        event["cat"] = f"{event['cat']},unfinished"
+        event["cname"] = "terrible"
+        args["unfinished"] = True
+        if stack >= 0:
+            args["stack"] = [place(f) for f in trace.stacks[stack]]
+    elif ended is End.ASSUMED:
+        args["end"] = "not recorded"
+    return event
 
 
 def _in_order(order: npt.NDArray[np.int64]) -> Iterator[int]:
@@ -197,7 +207,7 @@ def _flows(trace: Trace, timing: Spans) -> tuple[npt.NDArray[np.int64], npt.NDAr
     keys = [(rows, _key(records["group"][rows], records["collective_seq"][rows]))]
     pairs = np.flatnonzero(p2p & known & (records["peer"] >= 0))
     if len(pairs):
-        is_send = np.array([s.op.startswith("send") for s in trace.signatures] or [False])
+        is_send = np.array([s.op.startswith("send") for s in trace.signatures] + [False])
         sends = is_send[records["signature"][pairs]]
         source = np.where(sends, records["rank"][pairs], records["peer"][pairs])
         target = np.where(sends, records["peer"][pairs], records["rank"][pairs])

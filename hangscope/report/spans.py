@@ -43,6 +43,8 @@ class Spans:
     """When the picture ends: the moment of observation, or the latest time seen."""
 
 
+_LATEST = 2**62
+"""ns since the epoch, in the year 2116: anything later is damage."""
 _NO_END = int(Flag.UNOBSERVED | Flag.COALESCED_MEMBER | Flag.SYNTHETIC)
 
 
@@ -51,16 +53,17 @@ def spans(trace: Trace) -> Spans:
     records = trace.records
     if not len(records):
         empty = np.zeros(0, np.int64)
-        return Spans(empty, empty, np.zeros(0, np.uint8), 0, trace.observed_ns)
+        last_ns = trace.observed_ns if 0 < trace.observed_ns < _LATEST else 0
+        return Spans(empty, empty, np.zeros(0, np.uint8), 0, last_ns)
     offset = _offsets(trace)
-    created, completed = records["created_ns"], records["completed_ns"]
-    start = np.where(created > 0, created, records["started_ns"])
+    created, completed = _sane(records["created_ns"]), _sane(records["completed_ns"])
+    start = np.where(created > 0, created, _sane(records["started_ns"]))
     start = np.where(start > 0, start, completed)
     known = start > 0
     start = np.where(known, start + offset, 0)
     completed = np.where(completed > 0, completed + offset, 0)
     latest = int(max(start.max(), completed.max()))
-    last_ns = max(int(trace.observed_ns), latest)
+    last_ns = max(trace.observed_ns if trace.observed_ns < _LATEST else 0, latest)
 
     done = (records["state"] == State.COMPLETED) | (completed > 0) | _counted_done(trace)
     timed_out = (records["flags"] & int(Flag.TIMED_OUT)) != 0
@@ -79,11 +82,19 @@ def spans(trace: Trace) -> Spans:
     return Spans(start, end, end_kind, first, last_ns)
 
 
+def _sane(times: Int64) -> Int64:
+    """`times` with what cannot be a time set to 0, "unknown", so that no sum overflows."""
+    return np.where((times > 0) & (times < _LATEST), times, 0)
+
+
 def _offsets(trace: Trace) -> Int64:
     """The clock offset of each row's rank, ns."""
     ranks, inverse = np.unique(trace.records["rank"], return_inverse=True)
     facts = trace.ranks
-    table = [facts[r].clock_offset_ns if r in facts else 0 for r in ranks.tolist()]
+    far = 10**9 * 86400 * 365
+    table = [
+        min(max(facts[r].clock_offset_ns, -far), far) if r in facts else 0 for r in ranks.tolist()
+    ]
     return np.asarray(table, np.int64)[inverse]
 
 

@@ -232,7 +232,8 @@ def _where(side: Side) -> str:
 
 def _waits(diagnosis: Diagnosis, everything: bool) -> Iterator[RenderableType | None]:
     """The wait-for graph, where it says more than the sides do."""
-    joined = bundles(diagnosis.wait_for)
+    guilty = set(diagnosis.culprits)
+    joined = sorted(bundles(diagnosis.wait_for), key=lambda b: not guilty & set(b.on))
     if not everything and len({b.on for b in joined}) < 2:
         return
     labels = group_labels(diagnosis)

@@ -8,7 +8,7 @@ squeezed into the strip behind the break.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -253,7 +253,7 @@ def _row(
                 BAR if main else THIN,
                 kind,
                 text + (" and still waiting" if is_open else ""),
-                f"{op} #{seq}" if is_open and right - x > 90 else "",
+                f"{op} #{seq}" if is_open else "",
                 max(x + 5, (axis.break_x or 0) + 14),
             )
         )
@@ -261,8 +261,32 @@ def _row(
     absent = _absence(rank, report, finding, timing, visible, axis, y)
     if absent is not None:
         bars.append(absent)
+    about = f"#{finding.seq}" if finding is not None and finding.seq is not None else None
+    bars = _labelled(bars, about)
     bars.sort(key=lambda bar: bar.kind != "open")  # finished ones lie above
     return Row(rank, y, role, report.state if report else "unknown", tuple(bars))
+
+
+def _labelled(bars: list[Bar], about: str | None) -> list[Bar]:
+    """`bars` with at most one label a row: the one the finding is about, else the oldest.
+
+    A label that does not fit behind the start of its bar stands in front of it.
+    """
+    named = [bar for bar in bars if bar.label]
+    if not named:
+        return bars
+    chosen = next((bar for bar in named if about and bar.label.endswith(about)), named[0])
+    out = []
+    for bar in bars:
+        if bar is not chosen:
+            out.append(replace(bar, label=""))
+            continue
+        length = len(bar.label) * 7.0
+        x = bar.label_x
+        if x + length > WIDTH - 8:
+            x = max(bar.x - length - 6, LEFT)
+        out.append(replace(bar, label_x=x))
+    return out
 
 
 def _absence(

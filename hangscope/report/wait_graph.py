@@ -7,14 +7,17 @@ between it and a cause.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.model import Diagnosis
+from hangscope.report.escape import plain
 from hangscope.report.ranks import named
 from hangscope.report.waits import Bundle, bundles
 from hangscope.report.words import operation
 
 _LIMIT = 24
+_LABELLED, _LABEL = 10, 27
+"""Arrows up to which they carry words, and how many characters fit between two boxes."""
 _CHAR, _HEIGHT, _GAP_X, _GAP_Y, _PAD = 7.6, 30.0, 190.0, 26.0, 8.0
 
 
@@ -40,6 +43,7 @@ class Arrow:
     label_x: float
     label_y: float
     anchor: str = "middle"
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +70,16 @@ def wait_graph(diagnosis: Diagnosis, labels: Mapping[str, str]) -> WaitGraph | N
     shown = _nearest(classes, edges, diagnosis.culprits)
     layers = _layers(shown, edges, classes, diagnosis.culprits)
     boxes = _placed(classes, layers, diagnosis.culprits)
+    drawn = [(a, b) for a, b in edges if a in boxes and b in boxes]
     arrows = []
-    for (a, b), bundle in edges.items():
-        if a in boxes and b in boxes:
-            group = labels.get(bundle.group, bundle.group) or "default"
-            text = f"{operation(bundle.op or None, bundle.seq)} · {group}"
-            arrows.append(_arrow(boxes[a], boxes[b], text, (b, a) in edges))
+    for a, b in drawn:
+        bundle = edges[a, b]
+        group = plain(labels.get(bundle.group, bundle.group) or "default", 80)
+        full = f"{operation(bundle.op or None, bundle.seq)} · {group}"
+        few = len(drawn) <= _LABELLED
+        text = full if len(full) <= _LABEL else operation(bundle.op or None, bundle.seq)[:_LABEL]
+        arrow = _arrow(boxes[a], boxes[b], text if few else "", (b, a) in edges)
+        arrows.append(replace(arrow, title=f"{boxes[a].label} → {boxes[b].label}: {full}"))
     return WaitGraph(
         tuple(boxes.values()),
         tuple(arrows),

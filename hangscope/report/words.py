@@ -151,7 +151,11 @@ def scene(diagnosis: Diagnosis) -> str:
         parts.append(f"{world:,} rank{'s' if world != 1 else ''}".replace(",", " "))
     if diagnosis.backend:
         parts.append(plain(diagnosis.backend, 40))
-    if diagnosis.stalled_s is not None and is_found(diagnosis.verdict):
+    if (
+        diagnosis.stalled_s is not None
+        and diagnosis.stalled_s >= 0.5
+        and is_found(diagnosis.verdict)
+    ):
         parts.append(f"no progress for {duration(diagnosis.stalled_s)}")
     parts.append("live" if diagnosis.live else "post-mortem")
     return " · ".join(parts)

@@ -249,8 +249,10 @@ class HangScopeApp(App[None]):
                     " waiting  ",
                     ("✗", "bold #ff8a4c"),
                     " never issued  ",
+                    ("▪", "dim"),
+                    " done, no record  ",
                     ("·", "dim"),
-                    " record is gone",
+                    " no record",
                 )
             )
         else:

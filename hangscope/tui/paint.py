@@ -113,7 +113,7 @@ def _finished(
 ) -> None:
     """Draw finished operations, long ones first so that short ones stay visible."""
     signatures = snapshot.trace.records["signature"][rows]
-    table = [_CODES[kind_of(s.op)] for s in snapshot.trace.signatures] or [_CODES["other"]]
+    table = [_CODES[kind_of(s.op)] for s in snapshot.trace.signatures] + [_CODES["other"]]
     kinds = np.asarray(table, np.uint8)[signatures]
     wide = last - first > 1
     order = np.flatnonzero(wide)

@@ -41,7 +41,7 @@ def _operations(
     records = snapshot.trace.records
     if not len(records) or (number and not number.isdigit()):
         return None
-    table = [name in s.op.lower() for s in snapshot.trace.signatures] or [False]
+    table = [name in s.op.lower() for s in snapshot.trace.signatures] + [not name]
     hits = np.asarray(table)[records["signature"]]
     if number:
         hits = hits & (records["collective_seq"] == int(number))

@@ -49,6 +49,7 @@ class SequenceView(LineList):
         self._matrix: npt.NDArray[np.int64] = np.zeros((0, 0), np.int64)
         self._first = 0
         self._frontier: dict[int, int] = {}
+        self._finished: dict[int, int] = {}
 
     def count(self) -> int:
         return len(self.members)
@@ -140,8 +141,10 @@ class SequenceView(LineList):
             top = np.zeros(len(ranks), np.int64)
             np.maximum.at(top, inverse, records["collective_seq"])
             out = dict(zip(ranks.tolist(), top.tolist(), strict=True))
+        self._finished = {}
         for member in trace.members[trace.members["group"] == self.group]:
             rank = int(member["rank"])
+            self._finished[rank] = int(member["completed"])
             out[rank] = max(out.get(rank, 0), int(member["enqueued"]))
         return out
 
@@ -205,6 +208,8 @@ class SequenceView(LineList):
         for i in range(self._matrix.shape[1]):
             seq = self._first + i
             text, style = self._cell(int(self._matrix[row, i]), seq, frontier, top)
+            if text == "·" and seq <= self._finished.get(rank, -1):
+                text = "▪"  # the group's counter says that it is done
             if seq == self.column_seq:
                 style += Style(reverse=selected, bgcolor=None if selected else "#2a313b")
             out.append(Segment(text, style))
