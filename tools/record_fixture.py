@@ -23,9 +23,8 @@ from hangscope.cli.analyze import investigate
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.replay import Expected, FixtureError, load_fixture, verify, write_fixture
 from hangscope.ring.reader import RingError, RingReader
-from hangscope.trace.model import Trace
 from tools.forkserver import Job, Server
-from tools.recordings import RECORDINGS, Recording
+from tools.recordings import Recording, recordings
 
 ROOT = Path(__file__).resolve().parent.parent
 HANGS = ROOT / "tools" / "hangs"
@@ -33,6 +32,8 @@ FIXTURES = ROOT / "fixtures"
 TIMEOUT_S = 2.0
 RUNNING_S = 4.0
 GIVE_UP_S = 90.0
+SLOW_START_S = 10.0
+"""A job that has recorded nothing for so long is not merely slow to start."""
 PRELOAD = (
     "torch.distributed", "torch.distributed.fsdp", "torch.nn.parallel",
     "torch.distributed.tensor.parallel", "torch.distributed.device_mesh", "numpy",
@@ -46,7 +47,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="also those that are there already")
     parser.add_argument("--list", action="store_true", help="only list them")
     arguments = parser.parse_args()
-    wanted = [r for r in RECORDINGS if not arguments.names or r.name in arguments.names]
+    wanted = [r for r in recordings() if not arguments.names or r.name in arguments.names]
     if arguments.list:
         for recording in wanted:
             print(f"{recording.name:28} {recording.verdict:20} {recording.story}")
@@ -76,15 +77,22 @@ def record(recording: Recording, place: Path, server: Server) -> list[str]:
     sources = place / "run"
     sources.mkdir()
     make = {"rings": _record_rings, "native": _record_native, "logs": _record_logs}[recording.kind]
-    found: list[tuple[Trace, Diagnosis]] = []
-    make(recording, sources, server, lambda: found.append(investigate((str(sources),))))
-    trace, diagnosis = found[0]
     target = FIXTURES / recording.name
     if target.exists():
         shutil.rmtree(target)
-    write_fixture(
-        trace, diagnosis, [sources], target, redact=True, expected=_expected(recording), check=False
-    )
+    found: list[Diagnosis] = []
+
+    def look() -> None:
+        """While the job hangs: what is copied later is no longer what was looked at."""
+        trace, diagnosis = investigate((str(sources),))
+        expected = _expected(recording)
+        write_fixture(
+            trace, diagnosis, [sources], target, redact=True, expected=expected, check=False
+        )
+        found.append(diagnosis)
+
+    make(recording, sources, server, look)
+    diagnosis = found[0]
     outcome = verify(load_fixture(target))
     lines = [f"{d.what}: expected {d.expected}, got {d.got}" for d in outcome.differences]
     again = outcome.diagnosis
@@ -185,7 +193,9 @@ def _standstill(directory: Path, world: int) -> Callable[[], bool]:
             reader.close()
         if state != last[0]:
             last[0], since_s[0] = state, time.monotonic()
-        return len(state) >= world and time.monotonic() - since_s[0] > TIMEOUT_S + 2.0
+        still_s = time.monotonic() - since_s[0]
+        begun = any(number for number, *_ in state)
+        return len(state) >= world and still_s > (TIMEOUT_S + 2.0 if begun else SLOW_START_S)
 
     return done
 

@@ -1,4 +1,4 @@
-"""Fully sharded data parallelism (FSDP2), plain or on a mesh of replicas, and tensor parallelism."""
+"""Fully sharded data parallelism (FSDP2), plain or with replicas, and tensor parallelism."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--kind", choices=["fsdp", "hsdp", "tp"], default="fsdp")
-parser.add_argument("--fault", default="none",
-                    choices=["none", "loader", "skip-layer", "kill", "raise", "eval-guard"])  # fmt: skip
+FAULTS = ["none", "loader", "skip-layer", "kill", "raise", "eval-guard"]
+parser.add_argument("--fault", default="none", choices=FAULTS)
 parser.add_argument("--rank", type=int, default=1)
 parser.add_argument("--steps", type=int, default=6)
 args = parser.parse_args()
