@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
+from hangscope.trace.file_names import attempt_of
 from hangscope.trace.model import NONE, Fragment
 
 _SAME_MOMENT_NS = 60 * 10**9
@@ -23,7 +24,8 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     others = [f for f in fragments if not _is_dump(f) and _life(f) is None]
     kept_named, left_named = _newest_run(named)
     kept_dumps, left_dumps = _newest_folder(dumps)
-    return [*kept_named, *kept_dumps, *others], [*left_named, *left_dumps]
+    kept_logs, left_logs = _newest_logs(others)
+    return [*kept_named, *kept_dumps, *kept_logs], [*left_named, *left_dumps, *left_logs]
 
 
 def _is_dump(fragment: Fragment) -> bool:
@@ -75,6 +77,23 @@ def _newest_run(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
                 f"this report is about {f'run {run} ' if name != run else ''}attempt {attempt}"
             )
     return lives[(run, attempt)], notes
+
+
+def _newest_logs(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Logs below ``attempt_<n>`` folders: the highest number of them."""
+    numbers = [attempt_of(Path(f.source.path)) for f in fragments]
+    known = [n for n in numbers if n is not None]
+    if len(set(known)) < 2:
+        return list(fragments), []
+    newest = max(known)
+    old = {
+        str(Path(f.source.path).parent)
+        for f, n in zip(fragments, numbers, strict=True)
+        if n is not None and n < newest
+    }
+    notes = [f"{folder}: logs of an earlier attempt; left out" for folder in sorted(old)]
+    kept = [f for f, n in zip(fragments, numbers, strict=True) if n is None or n == newest]
+    return kept, notes
 
 
 @dataclass(slots=True)

@@ -13,7 +13,10 @@ _SUFFIXES = re.compile(
 )
 _LABELLED_END = re.compile(r"(?:^|[^a-z])rank[_\-.]?(\d{1,7})$", re.I)
 _TRAILING = re.compile(r"(\d{1,7})$")
-_LABELLED = re.compile(r"(?:^|[^a-z])rank[_\-.]?(\d{1,7})(?![\w])|(?:^|[^a-z])rank(\d{1,7})_", re.I)
+_LABELLED = re.compile(r"(?:^|[^a-z])rank[_\-.]?(\d{1,7})(?!\d)", re.I)
+_DATES = re.compile(
+    r"[_\-.]?(?:19|20)\d\d[_\-.]?[01]\d[_\-.]?[0-3]\d(?:[T_\-.]?\d{2}[_\-:.]?\d{2}(?:[_\-:.]?\d{2})?)?"
+)
 _ATTEMPT = re.compile(r"^(?:attempt|restart|retry|try|generation|gen)[_\-.]?(\d{1,6})$", re.I)
 
 
@@ -28,7 +31,7 @@ def rank_of_dump(path: Path) -> int | None:
     The last number counts (``nccl_trace_rank_node-7_3``, ``_dump_3.json``), because host names in
     front of it may hold numbers of their own; a number labelled as rank wins over a mere one.
     """
-    stem = _SUFFIXES.sub("", path.name)
+    stem = _DATES.sub("", _SUFFIXES.sub("", path.name))
     for pattern in (_LABELLED_END, _TRAILING, _LABELLED):
         found = pattern.search(stem)
         if found:

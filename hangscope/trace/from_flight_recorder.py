@@ -161,9 +161,12 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
     skipped = len(raw_entries) - len(entries)
     if skipped and not entries and not document.get("pg_status"):
         raise Unreadable("none of its entries is a record")
-    if rank is None:
+    if rank is None or not _possible(rank, document):
+        # A number in the name that is no rank: a date, a process id, a local rank.
         rank = _rank_from_pairs(entries, document.get("pg_config"))
-    number = NONE if rank is None else rank
+    if rank is None:
+        raise Unreadable("cannot tell whose dump it is; put the rank at the end of its name")
+    number = rank
 
     table = read_config(document.get("pg_config"), number)
     group, epochs_note = _group_column(entries, table)
@@ -212,6 +215,14 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
 def _optional_int(value: Any) -> int | None:
     number = clean.as_int(value, NONE, low=0, high=1 << 31)
     return None if number == NONE else number
+
+
+def _possible(rank: int, document: Mapping[str, Any]) -> bool:
+    """Whether the default group, where its members are listed, has this rank."""
+    for group in read_config(document.get("pg_config"), NONE).groups:
+        if group.desc == "default_pg" and group.ranks and rank not in group.ranks:
+            return False
+    return True
 
 
 def _rank_from_pairs(entries: list[Entry], config: Any) -> int | None:

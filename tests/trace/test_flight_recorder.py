@@ -462,3 +462,11 @@ def test_looking_through_lets_plain_values_pass() -> None:
     document["odd"] = [1.5, 2**80, True, None, "x" * 300, "é", b"abc", ()]
     for protocol in (3, 4, 5):
         assert load_plain(pickle.dumps(document, protocol)) == document
+
+
+def test_a_number_that_is_no_rank_is_not_taken_for_one(tmp_path: Path) -> None:
+    write(tmp_path, "trace_0", dump([entry(1)]))
+    write(tmp_path, "dump_pid_48213", dump([entry(1)]))
+    trace = load_trace([tmp_path])
+    assert list(trace.ranks) == [0]
+    assert trace.warnings[0].endswith("put the rank at the end of its name")

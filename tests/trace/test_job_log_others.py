@@ -444,3 +444,13 @@ def test_memory_does_not_grow_with_the_log() -> None:
     tracemalloc.stop()
     assert peak < 8 << 20  # of 50 MB
     assert fragments[0].warnings == ("no line in it that HangScope knows",)
+
+
+def test_logs_of_attempts_are_not_mixed(tmp_path: Path) -> None:
+    for attempt, seq in ((0, 10), (1, 20)):
+        folder = tmp_path / f"attempt_{attempt}" / "0"
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(timeout(0, seq))
+    trace = load_trace([tmp_path])
+    assert overdue(trace) == [(0, "0", "all_reduce", 20)]
+    assert len(trace.warnings) == 1
