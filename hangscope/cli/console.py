@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 
@@ -34,22 +35,23 @@ class Progress:
     def __init__(self, label: str) -> None:
         self._label = label
         self._began_s = time.monotonic()
-        self._shown = False
-        self._enabled = sys.stderr.isatty()
+        self._bar: Any = None
+        self._task: Any = None
 
     def __enter__(self) -> Progress:
         return self
 
     def update(self, done: int, total: int) -> None:
         """``done`` of ``total`` files are read."""
-        if not self._enabled or time.monotonic() - self._began_s < SHOW_AFTER_S:
-            return
-        width = 30
-        filled = width * done // max(total, 1)
-        bar = "━" * filled + "╌" * (width - filled)
-        sys.stderr.write(f"\r{self._label} {bar} {done}/{total} ")
-        sys.stderr.flush()
-        self._shown = True
+        if self._bar is None:
+            if not sys.stderr.isatty() or time.monotonic() - self._began_s < SHOW_AFTER_S:
+                return
+            from rich.progress import Progress as Bar  # only where the work is long
+
+            self._bar = Bar(console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(self._label)
+        self._bar.update(self._task, completed=done, total=total)
 
     def __exit__(
         self,
@@ -57,6 +59,5 @@ class Progress:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
+        if self._bar is not None:
+            self._bar.stop()

@@ -323,7 +323,7 @@ def _exit(header: Any, look: ProcessLook) -> ExitFacts | None:
         int(header["exit_ns"]),
     )
     if kind == ExitKind.NONE:
-        if look.alive is False:
+        if look.alive is False and not int(header["disabled"]):
             return ExitFacts("unknown", at_ns=0, text="gone without a word")
         return None
     names = {
