@@ -172,7 +172,7 @@ def likely_cause(circle: Circle, outcome: Outcome, details: Mapping[int, Missing
     shared = set(hosts.values())
     if len(outcome.missing) > 1 and len(hosts) == len(outcome.missing) and len(shared) == 1:
         return f"all of them run on {shared.pop()}: that node or its network is down"
-    if len(outcome.missing) * 2 >= len(circle.ranks):
+    if len(outcome.missing) > 1 and len(outcome.missing) * 2 >= len(circle.ranks):
         return (
             "the barrier stands in a branch that only some ranks take, or the ranks disagree on "
             "MASTER_ADDR, MASTER_PORT or WORLD_SIZE"

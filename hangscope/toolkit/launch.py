@@ -74,7 +74,7 @@ def init_distributed(
         raise RuntimeError("this torch was built without torch.distributed")
     if dist.is_initialized():
         raise RuntimeError("a process group exists already: call destroy_distributed() first")
-    configure_environment()
+    configure_environment(warn=world.local_rank == 0)  # once per node is enough
     device_type = _set_device(world, wanted=backend)
     backend = backend or ("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
     store = rendezvous_store(world, init_timeout)

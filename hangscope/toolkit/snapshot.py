@@ -44,6 +44,8 @@ def snapshot(
         TypeError: something has no state that can be taken and put back; nothing was changed.
     """
     models = list(models)
+    for model in models:
+        _reshard(model)  # gathered parameters are borrowed memory: only shards can be kept
     seen: dict[int, torch.Tensor] = {}
     parts: list[Restore] = [
         *[_module(model, seen) for model in models],

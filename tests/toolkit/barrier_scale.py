@@ -103,7 +103,9 @@ def measure(size: int) -> tuple[float, float, float, float]:
 
 
 def main() -> None:
-    print("| ranks | full barrier (s) | requests per rank | looks per rank | naming the missing (s) |")
+    print(
+        "| ranks | full barrier (s) | requests per rank | looks per rank | naming the missing (s) |"
+    )
     print("|---|---|---|---|---|")
     for text in sys.argv[1:] or ["64", "256", "1024"]:
         size = int(text)

@@ -1,4 +1,4 @@
-"""A key-value store in this process that counts requests: the torch stores' contract, no sockets."""
+"""A key-value store in this process that counts requests: as the torch stores, without sockets."""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ class Crowd:
         self.size = size
         self.progress = [_Progress() for _ in range(size)]
 
-    def meet(self, who: list[int], timeout_s: float = 20.0, **options: object) -> dict[int, Outcome]:
+    def meet(
+        self, who: list[int], timeout_s: float = 20.0, **options: object
+    ) -> dict[int, Outcome]:
         outcomes: dict[int, Outcome] = {}
 
         def one(rank: int) -> None:

@@ -1,0 +1,191 @@
+"""One test per lesson that reviews of such tools have taught, named after it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hangscope
+from hangscope.toolkit import warmup
+from tests.toolkit.launcher import clean_environment, processes, static_world, torchrun
+
+TOOLKIT = Path(hangscope.__file__).parent / "toolkit"
+
+
+def test_no_doubled_barriers_or_synchronisations() -> None:
+    result = processes("quiet_job", static_world(2))
+    result.assert_ok("init_meets_once_before_and_once_after", [0, 1])
+    result.assert_ok("each_tool_meets_only_where_it_must", [0, 1])
+    result.assert_ok("collectives_only_where_data_must_travel", [0, 1])
+
+
+def test_no_function_fails_when_nothing_is_initialised() -> None:
+    result = processes("alone_job", [{}])
+    result.assert_ok("no_op_with_a_warning_when_nothing_is_initialised", [0])
+
+
+def test_no_strategys_options_are_hidden_in_anothers_config() -> None:
+    """Warm-up has no FSDP or DDP switches at all, and works for both."""
+    for function in (
+        warmup.warmup_training,
+        warmup.warmup_communicators,
+        warmup.sync_parameters,
+        hangscope.init_distributed,
+    ):
+        names = set(inspect.signature(function).parameters)
+        assert not {name for name in names if "fsdp" in name or "ddp" in name}, function
+    job = torchrun("warmup_job", 4)
+    for strategy in ("plain", "ddp", "fsdp2"):
+        job.assert_ok(f"training_{strategy}_sgd_fresh")
+
+
+def test_no_magic_numbers() -> None:
+    """Numbers of some size have a name at the top of their module."""
+    found = []
+    for path in TOOLKIT.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        inside = [
+            node
+            for function in ast.walk(tree)
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+            for statement in function.body
+            for node in ast.walk(statement)
+        ]
+        found += [
+            f"{path.name}:{node.lineno}: {node.value}"
+            for node in inside
+            if isinstance(node, ast.Constant)
+            and type(node.value) in (int, float)
+            and abs(node.value) > 300
+            and node.value not in (1024, 2**52, 10**3, 10**6, 10**9, 10**12, 65536)
+        ]
+    assert found == []
+
+
+def test_one_timeout_per_purpose() -> None:
+    """Joining and collectives have a timeout each, and no other argument means the same."""
+    parameters = inspect.signature(hangscope.init_distributed).parameters
+    assert [name for name in parameters if "timeout" in name] == ["init_timeout", "timeout"]
+    source = "".join(path.read_text() for path in TOOLKIT.rglob("*.py"))
+    for unread in ("NCCL_TIMEOUT", "TORCH_DIST_INIT_TIMEOUT"):
+        assert f'environ["{unread}"]' not in source
+        assert f'get("{unread}")' not in source
+
+
+def test_zero_grad_does_not_undo_a_warmup() -> None:
+    job = torchrun("warmup_job", 4)
+    for optimizer in ("sgd", "adam"):
+        for when in ("fresh", "running"):
+            job.assert_ok(f"training_plain_{optimizer}_{when}")
+
+
+def test_repeated_all_reduce_of_ones_does_not_grow() -> None:
+    torchrun("warmup_job", 4).assert_ok("values_are_reset_between_iterations")
+
+
+def test_buffers_are_broadcast_with_the_parameters() -> None:
+    torchrun("warmup_job", 4).assert_ok("buffers_too")
+
+
+def test_group_that_could_not_be_made_stops_the_job() -> None:
+    torchrun("warmup_job", 4).assert_ok("sharded_module_without_a_group_is_refused")
+
+
+def test_broadcast_takes_the_global_rank_of_the_source() -> None:
+    torchrun("warmup_job", 4).assert_ok("source_is_a_group_rank_sent_as_a_global_one")
+
+
+def test_fp32_accumulation_is_not_ignored_in_one_mode() -> None:
+    torchrun("reduction_job", 8).assert_ok("fp32_accumulation_is_honoured_in_every_mode")
+
+
+def test_non_contiguous_input_is_not_silently_wrong() -> None:
+    torchrun("reduction_job", 8).assert_ok("non_contiguous_input_is_right_in_every_mode")
+
+
+def test_order_is_tested_with_a_group_whose_ranks_are_not_0_to_n() -> None:
+    """new_group([1, 0]) sorts its ranks, so it would show nothing."""
+    torchrun("reduction_job", 8).assert_ok("subgroup_whose_ranks_are_not_0_to_n")
+
+
+def test_signature_handshake_has_no_cache_that_could_desync() -> None:
+    job = torchrun("reduction_job", 8)
+    job.assert_ok("signatures_are_compared_on_every_call")
+    job.assert_ok("all_raise_together_when_arguments_differ")
+
+
+def test_port_is_agreed_without_communication() -> None:
+    shared = {"SLURM_JOB_ID": "99", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+    from hangscope.toolkit.master import master_port
+
+    ports = {master_port(shared | {"SLURM_PROCID": str(rank)}) for rank in range(2)}
+    assert len(ports) == 1
+
+
+def test_device_is_set_before_the_process_group() -> None:
+    source = inspect.getsource(hangscope.init_distributed)
+    assert source.index("_set_device(world, wanted=backend)") < source.index("init_process_group(")
+
+
+def test_values_never_become_a_shell_string(tmp_path: Path) -> None:
+    """A value that tries to run a command is printed as a value, for sh and for docker."""
+    trap = tmp_path / "trap"
+    value = f"x; touch {trap}; $(touch {trap}) `touch {trap}`"
+    for form in ("--sh", "--docker"):
+        printed = subprocess.run(
+            [sys.executable, "-m", "hangscope", "env", form, "--no-interfaces"],
+            env=clean_environment(NCCL_DEBUG=value, NCCL_PROTO=""),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert "NCCL_PROTO" not in printed, "nothing empty is forwarded"
+        script = printed if form == "--sh" else f"set -- {printed}"
+        show = 'printf %s "$NCCL_DEBUG"' if form == "--sh" else "printf '%s\\n' \"$@\""
+        done = subprocess.run(
+            ["sh", "-c", f"{script}\n{show}"], capture_output=True, text=True, check=True
+        )
+        assert value in done.stdout
+        assert not trap.exists()
+
+
+def test_one_rank_looks_at_files_and_tells_the_others(tmp_path: Path) -> None:
+    """Over a network file system ranks can disagree on whether a file is there."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    (here / "train.py").write_text("if rank == 0:\n    dist.barrier()\n")
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "hangscope", "doctor", "--json", "--script", "train.py"],
+            env=clean_environment(**env),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for env, folder in zip(static_world(2), (here, there), strict=True)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in running]
+    assert [process.returncode for process in running] == [1, 1]
+    found = [f["check"] for f in json.loads(outputs[0])["findings"] if f["level"] == "error"]
+    assert found == ["guarded-collective"], "the rank without the file did not look for it"
+
+
+def test_tests_restore_the_whole_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tools can work on an environment of their own, so tests need not touch the real one."""
+    from hangscope.toolkit.deterministic_env import configure_deterministic_nccl_env
+    from hangscope.toolkit.environment import configure_environment
+
+    before = dict(os.environ)
+    own: dict[str, str] = {}
+    configure_environment(environ=own, found=[])
+    configure_deterministic_nccl_env(environ=own)
+    assert own
+    assert dict(os.environ) == before
