@@ -122,6 +122,12 @@ def _only_sent(context: Context, ranks: set[int]) -> list[int]:
     return [r for r in weak if not in_communication(context.hosts[r].stack)]
 
 
+def rank_list(ranks: tuple[int, ...]) -> str:
+    """``rank 3`` or ``ranks 3, 5``, at most eight of them."""
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
 def _began(context: Context, places: list[int]) -> int:
     known = [context.waits.places[i].began_ns for i in places if context.waits.places[i].began_ns]
     return min(known, default=0)
@@ -192,12 +198,11 @@ def _circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     sides = sorted((tuple(r) for r in sides_of.values()), key=lambda s: (-len(s), s))
     cause = Cause(Verdict.DEADLOCK_CYCLE, tuple(sorted(ranks)), chosen, began_ns=began, sides=sides)
     lonely = [i for i in chosen if waits.places[i].p2p]
-    listed = all(context.trace.groups[waits.places[i].group].ranks for i in chosen)
-    if not listed and context.gaps:
+    if context.unlisted:
         cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
         cause.confidence, cause.victims = Confidence.LIKELY, set(ranks)
         cause.unknowns.append(
-            f"no group lists its members, and {len(context.gaps)} ranks left no dump"
+            f"no group lists its members, and {rank_list(context.unlisted)} left no dump"
         )
         return cause
     groups = {waits.places[i].group for i in chosen} - {NONE}
@@ -221,7 +226,8 @@ def _circle_of_pairs(
 ) -> None:
     """A circle with sends or receives in it: did one rank leave its half out?"""
     waits = context.waits
-    odd = deviants(context, ranks, groups)
+    blank = {r for r in ranks if r in context.trace.ranks and context.trace.ranks[r].only_active}
+    odd = () if blank else deviants(context, ranks, groups)
     if odd:
         cause.confidence = Confidence.LIKELY
     elif len(lonely) < len(cause.places):
@@ -233,6 +239,8 @@ def _circle_of_pairs(
         if len(lonely) == 1 and waits.places[lonely[0]].absent:
             # One side waits for a partner that has gone on to something else.
             odd = tuple(waits.places[lonely[0]].absent)
+            if len(ranks) > 2 and ranks & hidden_ranks(context.trace):
+                cause.confidence = Confidence.LIKELY
     if not odd:
         if len(lonely) < len(cause.places) or ranks & hidden_ranks(context.trace):
             cause.confidence = Confidence.AMBIGUOUS

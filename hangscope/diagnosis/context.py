@@ -11,7 +11,7 @@ import numpy as np
 from hangscope.diagnosis.frontier import Frontiers, Ints
 from hangscope.diagnosis.host import Host
 from hangscope.diagnosis.model import GroupRef, LastOperation
-from hangscope.diagnosis.waits import Place, Waits, overrun_ranks
+from hangscope.diagnosis.waits import Place, Waits, gaps, overrun_ranks, unlisted
 from hangscope.trace.model import NONE, Signature, Stack, Trace
 
 SECOND_NS = 1_000_000_000
@@ -40,9 +40,12 @@ class Context:
     @cached_property
     def gaps(self) -> tuple[int, ...]:
         """Ranks that left nothing, told by the world's size, the groups or the numbering."""
-        known = set(self.trace.ranks)
-        holes = set(range(max(known, default=0) + 1)) - known
-        return tuple(sorted(holes | set(self.trace.missing_ranks)))
+        return gaps(self.trace)
+
+    @cached_property
+    def unlisted(self) -> tuple[int, ...]:
+        """Those of `gaps` that no group lists: the lists were made up from the dumps given."""
+        return unlisted(self.trace)
 
     @cached_property
     def overrun(self) -> frozenset[int]:

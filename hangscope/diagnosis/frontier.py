@@ -88,6 +88,9 @@ def _batches(trace: Trace, p2p: Bools, member: Bools, batch: Bools) -> tuple[Int
     target = keyed[np.minimum(slot, len(keyed) - 1)]
     found &= target // scale == key[members]
     rows = np.where(found, target % scale, -1)
+    # Where finished batches are not listed, the next one's row is not that of these members.
+    mine, its = records["p2p_seq"][members], records["p2p_seq"][rows]
+    rows = np.where(p2p[members] & (mine > 0) & (its > 0) & (mine != its), -1, rows)
     batch_row[members] = rows
     p2p_members = members[(rows >= 0) & p2p[members]]
     p2p_batch[batch_row[p2p_members]] = True
@@ -138,7 +141,9 @@ def frontiers(trace: Trace) -> Frontiers:
     # Where a counter vouches for the collective, the entry's own state is only late.
     unfinished &= ~(collective & (seq <= counter[of_record]) & ~timed_out)
     # A member of a batch never reports its own end: the batch does.
-    unfinished &= ~(member & (batch_row < 0) & retired)
+    blank = np.array([f.only_active for f in trace.ranks.values()], bool)
+    partial = np.isin(records["rank"], np.array(list(trace.ranks), np.int64)[blank])
+    unfinished &= ~(member & (batch_row < 0) & (retired | partial))
 
     pending = np.full(count, _FAR, np.int64)
     open_rows = np.flatnonzero(collective & unfinished)

@@ -131,6 +131,19 @@ def overrun_ranks(trace: Trace, front: Frontiers) -> frozenset[int]:
     )
 
 
+def gaps(trace: Trace) -> tuple[int, ...]:
+    """Ranks that left nothing, told by the world's size, the groups or the numbering."""
+    everybody = set(trace.ranks) | set(trace.missing_ranks)
+    everybody |= set(range(max(everybody, default=0) + 1))
+    return tuple(sorted(everybody - set(trace.ranks)))
+
+
+def unlisted(trace: Trace) -> tuple[int, ...]:
+    """Those of `gaps` that no group lists: real lists would name them at least once."""
+    listed = {r for g in trace.groups for r in g.ranks}
+    return tuple(r for r in gaps(trace) if r not in listed)
+
+
 def recorded_ranks(trace: Trace) -> frozenset[int]:
     """Ranks that left a record of their operations, even an empty one (a log is none)."""
     recorded = {
@@ -158,10 +171,8 @@ class Builder:
         """Per rank the record of its oldest unfinished operation."""
         self.device: dict[int, int] = {}
         self.one_sided = self._one_sided_groups()
-        everybody = set(trace.ranks) | set(trace.missing_ranks)
-        everybody |= set(range(max(everybody, default=0) + 1))
-        self.gaps = everybody - set(trace.ranks)
-        """Ranks that left nothing, told by the world's size, the groups or the numbering."""
+        self.gaps = frozenset(gaps(trace))
+        self.unlisted = frozenset(unlisted(trace))
         self._sizes: dict[int, int] | None = None
         self._seen_in: dict[int, tuple[int, ...]] = {}
 
@@ -217,15 +228,15 @@ class Builder:
     def _unlisted(self, group: int, seen: tuple[int, ...]) -> list[int]:
         """Members that no list names: where sizes or gaps in the numbering tell of them."""
         trace = self.trace
-        gaps = self.gaps - set(seen)
-        if not gaps and trace.groups[group].ranks:
+        missing = self.gaps - set(seen)
+        if trace.groups[group].ranks and not self.unlisted - set(seen):
             return []
-        if not gaps:
+        if not missing:
             size = trace.groups[group].size or self._size_from_operations(group) or 0
             whole = set(seen) == set(trace.ranks)
             return sorted(set(range(size)) - set(seen)) if whole else []
-        if set(seen) == set(trace.ranks) and not trace.groups[group].ranks:
-            return sorted(gaps)  # a group of the whole world
+        if set(seen) == set(trace.ranks):
+            return sorted(missing)  # a group of the whole world
         # Groups of one description share the world out evenly: who is in none of them is missing.
         desc = trace.groups[group].desc
         if not desc or desc in ("default_pg", "undefined"):
@@ -233,8 +244,8 @@ class Builder:
         alike = [i for i, g in enumerate(trace.groups) if g.desc == desc]
         size = max(len(self._seen_in.get(i, ())) for i in alike)
         size = max(size, trace.groups[group].size or self._size_from_operations(group) or 0)
-        gaps -= {r for i in alike for r in self._seen_in.get(i, ())}
-        return sorted(gaps) if size - len(seen) == len(gaps) else []
+        missing -= {r for i in alike for r in self._seen_in.get(i, ())}
+        return sorted(missing) if size - len(seen) == len(missing) else []
 
     def _size_from_operations(self, group: int) -> int | None:
         """How many members a group has, from an operation whose sizes tell."""

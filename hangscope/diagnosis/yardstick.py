@@ -54,7 +54,7 @@ def deviants(context: Context, ranks: Iterable[int], groups: Iterable[int]) -> t
 
 
 def _unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
-    """Whether the rank's sends and receives differ from those of its counterparts elsewhere."""
+    """Whether the rank did something else in its groups than its counterparts elsewhere."""
     votes: Counter[bool] = Counter()
     for group in groups:
         ranks = context.trace.groups[group].ranks
@@ -62,41 +62,46 @@ def _unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool
             continue
         position = ranks.index(rank)
         mine = _pairs(context, rank, group)
-        if not mine:
-            continue
+        progress = _progress(context, rank, group)
         for other in siblings(context, group):
             counterpart = context.trace.groups[other].ranks[position]
             theirs = _pairs(context, counterpart, other)
             common = mine.keys() & theirs.keys()
-            if common:
-                differs = any(mine[k] != theirs[k] for k in common)
-                differs = differs or _fewer_by_then(context, rank, group, counterpart, other)
-                votes[differs] += 1
+            differs = any(mine[k] != theirs[k] for k in common)
+            fell_behind = _parted(progress, _progress(context, counterpart, other))
+            if common or fell_behind is not None:
+                votes[differs or bool(fell_behind)] += 1
     return votes[True] > votes[False]
 
 
-def _fewer_by_then(context: Context, rank: int, group: int, other: int, other_group: int) -> bool:
-    """Whether the rank had issued fewer halves than its counterpart by one common collective."""
-    mine = _counts_at(context, rank, group)
-    theirs = _counts_at(context, other, other_group)
-    common = mine.keys() & theirs.keys()
-    if not common:
-        return False
-    latest = max(common, key=lambda k: k[1])
-    return mine[latest] < theirs[latest]
+Progress = dict[tuple[int, int], tuple[int, int]]
 
 
-def _counts_at(context: Context, rank: int, group: int) -> dict[tuple[int, int], int]:
-    """Point-to-point number in ``group`` when each collective was issued, by (group, number)."""
+def _parted(mine: Progress, theirs: Progress) -> bool | None:
+    """Whether two counterparts were equally far once, and no longer at the last common place.
+
+    None where they have too little in common, or never were: another stage, another program.
+    """
+    common = sorted(mine.keys() & theirs.keys(), key=lambda place: (place[1], place[0]))
+    if len(common) < 2 or mine[common[0]] != theirs[common[0]]:
+        return None
+    return mine[common[-1]] != theirs[common[-1]]
+
+
+def _progress(context: Context, rank: int, group: int) -> Progress:
+    """How far in ``group`` (collectives, pairs) each collective of other groups was issued."""
     low, high = context.bounds.get(rank, (0, 0))
     records = context.trace.records[low:high]
-    pair = (records["group"] == group) & (records["peer"] >= 0)
-    running = np.maximum.accumulate(np.where(pair, records["p2p_seq"], 0))
-    rows = np.flatnonzero(context.front.collective[low:high])[-256:]
+    here = records["group"] == group
+    collective = context.front.collective[low:high]
+    pair = here & (records["peer"] >= 0)
+    done = np.maximum.accumulate(np.where(here & collective, records["collective_seq"], 0))
+    pairs = np.maximum.accumulate(np.where(pair, records["p2p_seq"], 0))
+    rows = np.flatnonzero(collective & ~here)[-256:]
     return {
-        (int(records["group"][r]), int(records["collective_seq"][r])): int(running[r])
+        (int(records["group"][r]), int(records["collective_seq"][r])): (int(done[r]), int(pairs[r]))
         for r in rows.tolist()
-        if running[r] > 0
+        if done[r] > 0 or pairs[r] > 0
     }
 
 

@@ -179,7 +179,10 @@ def native(case: Case, rank: int, dialect: Dialect) -> Document:
     if case.keep:
         numbered = numbered[-case.keep :]
     if dialect.only_active:
-        numbered = [(i, (item, done)) for i, (item, done) in numbered if not done]
+        # Members of a batch never show as completed, so they are listed for ever.
+        numbered = [
+            (i, (item, done)) for i, (item, done) in numbered if not done or item.leg_of is not None
+        ]
     entries = [_entry(case, item, done, i, dialect) for i, (item, done) in numbered]
     if dialect.version == "none":
         return entries
