@@ -198,12 +198,13 @@ def _circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     sides = sorted((tuple(r) for r in sides_of.values()), key=lambda s: (-len(s), s))
     cause = Cause(Verdict.DEADLOCK_CYCLE, tuple(sorted(ranks)), chosen, began_ns=began, sides=sides)
     lonely = [i for i in chosen if waits.places[i].p2p]
-    if context.unlisted:
+    made_up = any(
+        not context.trace.groups[g].ranks for g in (waits.places[i].group for i in chosen)
+    )
+    if context.unlisted or (made_up and context.gaps):
         cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
         cause.confidence, cause.victims = Confidence.LIKELY, set(ranks)
-        cause.unknowns.append(
-            f"no group lists its members, and {rank_list(context.unlisted)} left no dump"
-        )
+        cause.unknowns.append(f"members are not listed, and {rank_list(context.gaps)} left no dump")
         return cause
     groups = {waits.places[i].group for i in chosen} - {NONE}
     if lonely:
@@ -237,8 +238,10 @@ def _circle_of_pairs(
             cause.culprits = (breakers[0],)
             return
         if len(lonely) == 1 and waits.places[lonely[0]].absent:
-            # One side waits for a partner that has gone on to something else.
-            odd = tuple(waits.places[lonely[0]].absent)
+            # One side waits for a partner that has gone on to something that needs this side.
+            half = waits.places[lonely[0]]
+            held = {t for r in half.absent for i in waits.out(r) for t in waits.places[i].targets}
+            odd = tuple(half.absent) if held & set(half.waiters) else ()
             if len(ranks) > 2 and ranks & hidden_ranks(context.trace):
                 cause.confidence = Confidence.LIKELY
     if not odd:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.trace.model import Flag, Trace
+from hangscope.trace.model import NONE, Flag, Trace
 
 
 def with_own_counters(trace: Trace) -> Trace:
@@ -57,3 +57,25 @@ def with_own_counters(trace: Trace) -> Trace:
     records["collective_seq"][rows] = np.where(wrapped, 0, number)
     members = trace.members[~shared[trace.members["group"]]]  # counted with the old numbers
     return replace(trace, records=records, members=members)
+
+
+def without_made_up_members(trace: Trace) -> Trace:
+    """The trace without member lists that only repeat which dumps were given.
+
+    The oldest dumps list no members. Where one of them is missing, a list made up from the others
+    is short, and a partner's place in the group means another rank.
+    """
+    missing = set(trace.missing_ranks)
+    dumps = [s for s in trace.sources if s.format.startswith("flight-recorder")]
+    if not missing or not dumps or any(s.version != "none" for s in dumps):
+        return trace
+    short = [bool(g.ranks) and not missing & set(g.ranks) for g in trace.groups]
+    if not any(short):
+        return trace
+    groups = tuple(
+        replace(g, ranks=(), size=None) if made_up else g
+        for g, made_up in zip(trace.groups, short, strict=True)
+    )
+    records = trace.records.copy()
+    records["peer"][np.array(short, bool)[records["group"]]] = NONE
+    return replace(trace, groups=groups, records=records)

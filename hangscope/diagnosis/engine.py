@@ -5,7 +5,7 @@ from __future__ import annotations
 from hangscope.diagnosis import causes as causing
 from hangscope.diagnosis.causes import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.counters import with_own_counters
+from hangscope.diagnosis.counters import with_own_counters, without_made_up_members
 from hangscope.diagnosis.findings import to_finding
 from hangscope.diagnosis.frontier import frontiers
 from hangscope.diagnosis.host import judge, killed_together
@@ -29,7 +29,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         The diagnosis; its findings come first cause first. Never raises on odd input: what
         cannot be used is left out and lowers the confidence.
     """
-    trace = with_own_counters(trace)
+    trace = with_own_counters(without_made_up_members(trace))
     front = frontiers(trace)
     hosts = judge(trace)
     together = killed_together(trace, hosts)

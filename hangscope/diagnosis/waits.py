@@ -265,6 +265,7 @@ class Builder:
         members = self._members(group, pairs)
         extra = self._unlisted(group, members)
         if len(members) + len(extra) < 2:
+            self._alone(group, pairs, members)
             return
         pending = front.pending[pairs].copy()
         enqueued = front.enqueued[pairs].copy()
@@ -330,6 +331,22 @@ class Builder:
                 self._late(place, ranks, pending, rows)
             if place.waiters:
                 self.places.append(place)
+
+    def _alone(self, group: int, pairs: Ints, members: tuple[int, ...]) -> None:
+        """A group of which one member is known: it waits, and nothing says for whom."""
+        for pair in pairs.tolist():
+            if self.front.pending[pair] > 0:
+                self.places.append(
+                    Place(
+                        group,
+                        int(self.front.pending[pair]),
+                        [int(self.front.rank[pair])],
+                        row=int(self.front.pending_row[pair]),
+                        members=members,
+                        began_ns=int(self.front.pending_ns[pair]),
+                        blind=True,
+                    )
+                )
 
     def _together(self, group: int, row: int) -> bool:
         """Whether nobody can finish the operation before every member has issued it."""
