@@ -266,7 +266,10 @@ def _reshard(model: nn.Module) -> None:
             module.reshard()
         handle: Any = getattr(module, "_handle", None)
         fsdp1 = type(module).__name__ == "FullyShardedDataParallel" and handle is not None
-        if fsdp1 and handle.uses_sharded_strategy and not handle.needs_unshard():
+        if not fsdp1 or not handle.uses_sharded_strategy:
+            continue
+        ran = hasattr(handle.flat_param, "_full_param_padded")  # else it was never gathered
+        if ran and not handle.needs_unshard():
             handle.reshard(True)
             handle.post_reshard()
 

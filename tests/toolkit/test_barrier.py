@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import pytest
 
+from hangscope.toolkit.barrier import BarrierTimeout, MissingRank, likely_cause
+from hangscope.toolkit.last_seen import last_seen
+from hangscope.toolkit.meeting import Circle, Outcome
 from tests.toolkit.launcher import JobResult, processes, static_world, torchrun
+from tests.toolkit.stores import CountingStore
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +64,50 @@ def test_lost_store_is_said() -> None:
 def test_last_barrier_of_a_job_whose_rank_0_serves_the_store() -> None:
     result = processes("death_job", static_world(3), arguments=["last"])
     result.assert_ok("nobody_loses_the_store_at_the_end", [0, 1, 2])
+
+
+def test_missing_rank_is_described_by_its_ring(tmp_path: Path) -> None:
+    recording = {"HANGSCOPE": "1", "HANGSCOPE_DIR": str(tmp_path), "HANGSCOPE_MONITOR": "0"}
+    result = processes("ring_job", [env | recording for env in static_world(2)])
+    result.assert_ok("last_seen", [0])
+    # The barrier itself is part of the recording, for whoever looks at the waiting rank.
+    from hangscope.trace.from_ring import read_ring
+
+    assert read_ring(tmp_path / "rank_0.ring").facts.rank == 0
+
+
+def test_unreadable_ring_never_hides_the_timeout(tmp_path: Path) -> None:
+    (tmp_path / "rank_1.ring").write_bytes(b"HSRING but nothing else")
+    assert last_seen(1, {"HANGSCOPE_DIR": str(tmp_path)}) is None
+    assert last_seen(2, {"HANGSCOPE_DIR": str(tmp_path)}) is None
+    assert last_seen(1, {}) is None
+
+
+def test_timeout_survives_pickling() -> None:
+    """Errors travel between processes: torchrun's error files, multiprocessing, futures."""
+    error = BarrierTimeout("gone", [2], [0, 1], {2: MissingRank(2, "host")}, "save", 3.0)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.missing, again.arrived) == ("gone", [2], [0, 1])
+    assert again.details[2].host == "host"
+
+
+@pytest.mark.parametrize(
+    ("missing", "size", "details", "words"),
+    [
+        ((3,), 8, {3: MissingRank(3, "", "ended (signal, signal 9)")}, "ended before"),
+        ((3, 4, 5, 6), 8, {}, "only some ranks take"),
+        ((3,), 8, {}, "look at its log"),
+    ],
+)
+def test_likely_causes(
+    missing: tuple[int, ...], size: int, details: dict[int, MissingRank], words: str
+) -> None:
+    circle = Circle(CountingStore(), "c", tuple(range(size)), 0)
+    assert words in likely_cause(circle, Outcome(False, missing=missing), details)
+
+
+def test_node_that_is_gone_is_said() -> None:
+    circle = Circle(CountingStore(), "c", tuple(range(16)), 0)
+    hosts = {rank: f"node1 (pid {rank})" for rank in range(8, 16)}
+    text = likely_cause(circle, Outcome(False, missing=tuple(range(8, 16)), hosts=hosts), {})
+    assert "all of them run on node1" in text

@@ -46,7 +46,7 @@ def test_sync_parameters(job: JobResult, check: str) -> None:
     job.assert_ok(check, RANKS)
 
 
-@pytest.mark.parametrize("wrap", ["plain", "ddp", "fsdp2"])
+@pytest.mark.parametrize("wrap", ["plain", "ddp", "fsdp2", "fsdp1"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("when", ["fresh", "running"])
 def test_warmup_training_leaves_no_trace(

@@ -254,6 +254,13 @@ def fsdp2(model):
     return model
 
 
+def fsdp1(model):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model[1] = nn.LayerNorm(7)
+    return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+
+
 def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
@@ -262,7 +269,7 @@ def adam(parameters):
     return torch.optim.AdamW(parameters, lr=0.01)
 
 
-for wrap in (lambda m: m, ddp, fsdp2):
+for wrap in (lambda m: m, ddp, fsdp2, fsdp1):
     for optimizer in (sgd, adam):
         for fresh in (True, False):
             name = getattr(wrap, "__name__", "plain").replace("<lambda>", "plain")
