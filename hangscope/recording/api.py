@@ -118,7 +118,7 @@ def dump(path: str | os.PathLike[str] | None = None) -> Path:
     from hangscope.trace.from_ring import read_ring
     from hangscope.trace.merge import merge
 
-    session.recorder.drain_all()
+    session.recorder.catch_up()
     fragment = read_ring(session.ring.path)
     rank = fragment.facts.rank
     target = (
@@ -223,6 +223,7 @@ def _start_monitor(directory: Path, run_id: str, place: JobPlace, settings: Sett
         "--run-id", run_id,
         "--attempt", str(place.attempt),
         "--local-world-size", str(place.local_world_size),
+        "--node-rank", str(place.node_rank),
         "--timeout", repr(settings.timeout_s),
         "--on-hang", settings.on_hang,
         "--detach",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -10,10 +11,8 @@ from typing import Any, NamedTuple
 from hangscope.ring.layout import SlotFlag
 from hangscope.ring.writer import RingWriter
 
-MAX_PENDING = 1024
-"""Unfinished operations watched per group; each pins its tensors, so there is a bound."""
-
-
+MAX_ORPHANS = 256
+LOCK_TIMEOUT_S = 2.0
 Pending = tuple[Any, int, int, int]
 """An issued operation whose completion is polled: Work, record id, collective sequence number,
 flags."""
@@ -27,6 +26,8 @@ class DeviceBackend(NamedTuple):
     """Whether its Works may be polled from another thread (CPU backends only: querying CUDA events
     from Python can break graph capture)."""
     timeout_ms: int
+    flags: int = 0
+    """Flags of every record: not observed, where the Works are not polled."""
 
 
 class GroupState:
@@ -39,14 +40,21 @@ class GroupState:
         "coalescing_thread",
         "collective_seq",
         "completed",
+        "destroyed",
+        "draining",
+        "failed_seq",
         "group_rank",
+        "highest_done",
         "history",
+        "history_before",
         "index",
         "name",
         "op_id",
         "p2p_seq",
+        "pairs",
         "pending",
         "process_group",
+        "published",
         "ranks",
         "recorded",
     )
@@ -68,8 +76,19 @@ class GroupState:
         self.collective_seq = 0
         self.p2p_seq = 0
         self.op_id = 0
+        self.published = 0
+        """`op_id` of the newest operation in the ring's group table."""
         self.history = 0
+        self.history_before = 0
+        """The history before the newest collective."""
         self.completed = 0
+        self.highest_done = 0
+        """The highest sequence number known to be finished; `completed` may be held back."""
+        self.failed_seq = 0
+        """Sequence number of the first collective that ended without a result; 0: none."""
+        self.draining = False
+        self.destroyed = False
+        self.pairs: dict[tuple[bool, int], str] = {}
         self.pending: deque[Pending] = deque()
         self.backends: dict[str, DeviceBackend] = {}
         self.coalescing_thread = 0
@@ -83,6 +102,27 @@ class GroupState:
         if known is None:
             known = self.backends[device_type] = _backend(process_group, device_type)
         return known
+
+    def pair(self, sends: bool, other: int) -> str:
+        """What the Flight Recorder appends to a send or recv: `` 0->1``, with group ranks."""
+        known = self.pairs.get((sends, other))
+        if known is None:
+            arrow = "->" if sends else "<-"
+            known = f" {self.group_rank}{arrow}{other if other >= 0 else '?'}"
+            self.pairs[sends, other] = known
+        return known
+
+    def is_of(self, process_group: Any) -> bool:
+        """Whether this is the state of that group."""
+        return self.process_group is not None and self.process_group() is process_group
+
+    def native_sequence(self) -> int | None:
+        """The backend's own collective sequence number, where it tells."""
+        process_group = self.process_group() if self.process_group is not None else None
+        try:
+            return int(process_group._get_sequence_number_for_group())  # type: ignore[union-attr]
+        except Exception:
+            return None
 
     def global_rank(self, group_rank: int) -> int:
         """The global rank of a member, or -1."""
@@ -100,6 +140,10 @@ class GroupRegistry:
         self._record_fake = record_fake
         self.by_identity: dict[int, GroupState] = {}
         self._epochs: dict[str, int] = {}
+        # Groups whose Python object went away while the group lives on in C++: a DDP reducer, say,
+        # holds it; torch then makes a new Python object whenever one is asked for.
+        self._orphans: dict[tuple[str, tuple[int, ...]], GroupState] = {}
+        self._lock = threading.RLock()
 
     def register(self, process_group: Any) -> GroupState:
         """Enter a group on first sight."""
@@ -107,7 +151,21 @@ class GroupRegistry:
         known = self.by_identity.get(key)
         if known is not None:
             return known
+        # Two threads may meet a new group at once. The time limit is for a daemon thread that was
+        # frozen in here when the interpreter began to shut down: nobody may wait for it.
+        taken = self._lock.acquire(timeout=LOCK_TIMEOUT_S)
+        try:
+            return self.by_identity.get(key) or self._enter(process_group)
+        finally:
+            if taken:
+                self._lock.release()
+
+    def _enter(self, process_group: Any) -> GroupState:
         name, desc, ranks, group_rank, backend = _describe(process_group)
+        state = self._orphans.pop((name, tuple(ranks)), None)
+        if state is not None:
+            self._remember(state, process_group)
+            return state
         recorded = self._record_fake or "fake" not in backend
         index = 0
         if recorded:
@@ -122,15 +180,32 @@ class GroupRegistry:
                     "not recorded"
                 )
         state = GroupState(self._ring, index, name, ranks, group_rank, recorded)
+        self._remember(state, process_group)
+        return state
 
-        # The entry goes when the group does: its id may be given to another object then, and
-        # holding the group itself would keep its communicator alive.
-        def forget(_: object, key: int = key) -> None:
+    def _remember(self, state: GroupState, process_group: Any) -> None:
+        """Find the state by the object's identity for as long as the object lives.
+
+        Its id may be given to another object afterwards, and holding the group itself would keep
+        its communicator alive.
+        """
+        key = id(process_group)
+
+        def forget(_: object) -> None:
             self.by_identity.pop(key, None)
+            if not state.destroyed and len(self._orphans) < MAX_ORPHANS:
+                self._orphans[state.name, tuple(state.ranks)] = state
 
         state.process_group = weakref.ref(process_group, forget)
         self.by_identity[key] = state
-        return state
+
+    def destroyed(self, process_group: Any) -> None:
+        """A group (None: all of them) is being destroyed: its names may be used again."""
+        if process_group is None:
+            self._orphans.clear()
+        for state in self.states():
+            if process_group is None or state.is_of(process_group):
+                state.destroyed = True
 
     def scan(self) -> None:
         """Enter groups that were made but have issued nothing yet."""
@@ -146,7 +221,7 @@ class GroupRegistry:
 
     def states(self) -> list[GroupState]:
         """The groups of this moment."""
-        return list(self.by_identity.values())
+        return [*self.by_identity.values(), *self._orphans.values()]
 
 
 def _describe(process_group: Any) -> tuple[str, str, list[int], int, str]:
@@ -192,13 +267,10 @@ def _backend(process_group: Any, device_type: str) -> DeviceBackend:
         except Exception:
             name = "unknown"
     pollable = device_type == "cpu" and _is_pollable(name)
-    return DeviceBackend(name.lower(), pollable, timeout_ms)
+    flags = 0 if pollable else int(SlotFlag.UNOBSERVED)
+    return DeviceBackend(name.lower(), pollable, timeout_ms, flags)
 
 
 def _is_pollable(backend: str) -> bool:
-    return any(word in backend for word in ("gloo", "mpi", "fake", "undefined"))
-
-
-def completed_flags(flags: int, succeeded: bool) -> int:
-    """A record's flags once it is finished."""
-    return flags | SlotFlag.RETIRED | (0 if succeeded else SlotFlag.FAILED)
+    """The fake backend counts as a device: it stands in for one."""
+    return any(word in backend for word in ("gloo", "mpi", "undefined"))

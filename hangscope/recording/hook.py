@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from hangscope.recording.foreign import is_foreign
 from hangscope.recording.operations import OpSpec, spec_for
 
 _SKIPPED = frozenset({"c10d::check_for_nan"})
@@ -18,7 +19,9 @@ _SKIPPED = frozenset({"c10d::check_for_nan"})
 class Listener(Protocol):
     """What the hook calls around every operator."""
 
-    def begin(self, spec: OpSpec, args: tuple[Any, ...]) -> Any: ...
+    def beginner(self, spec: OpSpec) -> Callable[[tuple[Any, ...]], Any]:
+        """A function to call before an operator, with its arguments; its result is the token."""
+        ...
 
     def issued(self, token: Any, result: Any) -> None: ...
 
@@ -26,16 +29,16 @@ class Listener(Protocol):
 
 
 class DispatcherHook:
-    """Owns the registered kernels; ``listener`` may be swapped or be None (pass through)."""
+    """Owns the registered kernels; ``listening`` switches what they do besides redispatching."""
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
-        self.listener: Listener | None = None
+        self.listening = False
         self._on_error = on_error
         self._library: Any = None
         self.operators: tuple[str, ...] = ()
 
-    def install(self) -> None:
-        """Register the kernels.
+    def install(self, listener: Listener) -> None:
+        """Register the kernels; nothing is recorded until ``listening`` is set.
 
         Raises
         ------
@@ -57,8 +60,9 @@ class DispatcherHook:
             name = qualified.split("::", 1)[1]
             base, _, overload = name.partition(".")
             operator = getattr(getattr(torch.ops.c10d, base), overload or "default")
+            spec = spec_for(base, [argument.name for argument in operator._schema.arguments])
             library.impl(
-                name, self._kernel(spec_for(base), operator), "BackendSelect", with_keyset=True
+                name, self._kernel(listener, spec, operator), "BackendSelect", with_keyset=True
             )
             done.append(name)
         self._library = library
@@ -66,41 +70,46 @@ class DispatcherHook:
 
     def remove(self) -> None:
         """Take the kernels out again; calls in flight finish."""
-        self.listener = None
+        self.listening = False
         library, self._library = self._library, None
         if library is not None:
             library._destroy()
 
-    def _kernel(self, spec: OpSpec, operator: Any) -> Callable[..., Any]:
+    def _kernel(self, listener: Listener, spec: OpSpec, operator: Any) -> Callable[..., Any]:
         import torch
         from torch._C import DispatchKey
 
         after = torch._C._dispatch_keyset_full_after(DispatchKey.BackendSelect)
         redispatch = operator._handle.redispatch_boxed
-        on_error = self._on_error
+        begin, issued, raised = listener.beginner(spec), listener.issued, listener.raised
 
-        def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-            listener = self.listener
+        def guard(error: Exception) -> None:
+            if is_foreign(error):
+                raise error
+            self._on_error(error)
+
+        # No keyword arguments: no c10d operator has any, and an empty dict a call is not free.
+        def kernel(keyset: Any, *args: Any) -> Any:
             token = None
-            if listener is not None:
+            if self.listening:
                 try:
-                    token = listener.begin(spec, args)
+                    token = begin(args)
                 except Exception as error:
-                    on_error(error)
+                    guard(error)
             if token is None:
-                return redispatch(keyset & after, *args, **kwargs)
+                return redispatch(keyset & after, *args)
             try:
-                result = redispatch(keyset & after, *args, **kwargs)
+                result = redispatch(keyset & after, *args)
             except BaseException:
                 try:
-                    listener.raised(token)  # type: ignore[union-attr]
+                    raised(token)
                 except Exception as error:
-                    on_error(error)
+                    guard(error)
                 raise
             try:
-                listener.issued(token, result)  # type: ignore[union-attr]
+                issued(token, result)
             except Exception as error:
-                on_error(error)
+                guard(error)
             return result
 
         return kernel

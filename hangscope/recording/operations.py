@@ -1,13 +1,15 @@
 """What the dispatcher's ``c10d::`` operators are, argument by argument.
 
-Source: the operator schemas in torch (``torch/csrc/distributed/c10d/Ops.cpp``) and the names the
-native recorder gives them. The dispatcher passes arguments by position and leaves off trailing ones
-that have their default, so every position is looked up with its default.
+Sources: the operator schemas (``torch/csrc/distributed/c10d/Ops.cpp``) and the names the native
+recorder gives the operations. Arguments are found by name in the schema of the torch at hand: their
+positions have changed between releases (``async_op`` came late), their names have not. The
+dispatcher passes them by position and leaves off trailing ones that have their default.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,8 @@ class OpSpec:
     """The Flight Recorder's name, without the backend."""
     inputs: int = -1
     outputs: int = -1
-    group: int = 1
+    group: int = -1
+    """-1: not known; the first argument that is a process group."""
     reduce_op: int = -1
     root: int = -1
     peer: int = -1
@@ -30,64 +33,83 @@ class OpSpec:
     p2p: bool = False
     sequence_step: int = 1
     """How far the operation advances the group's collective sequence number."""
-    coalesced: bool = False
-    """One entry stands for a whole batch."""
     blocking: bool = False
     """The operator itself returns only when the operation is done, and has no Work."""
 
 
-_SPECS = (
-    OpSpec("allreduce_", "all_reduce", 0, 0, 1, reduce_op=2, is_async=4, timeout=5),
-    OpSpec(
-        "allreduce_coalesced_",
-        "allreduce_coalesced",
-        0, 0, 1, reduce_op=2, is_async=3, timeout=4, coalesced=True,
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """An operator by the names of its arguments."""
+
+    name: str
+    inputs: str = ""
+    outputs: str = ""
+    peer: str = ""
+    p2p: bool = False
+    sequence_step: int = 1
+    blocking: bool = False
+
+
+_SHAPES = {
+    "allreduce_": _Shape("all_reduce", "tensors", "tensors"),
+    "allreduce_coalesced_": _Shape("allreduce_coalesced", "tensors", "tensors"),
+    "broadcast_": _Shape("broadcast", "tensors", "tensors"),
+    "reduce_": _Shape("reduce", "tensors", "tensors"),
+    "allgather_": _Shape("all_gather", "input_tensors", "output_tensors"),
+    "_allgather_base_": _Shape("_all_gather_base", "input_tensor", "output_tensor"),
+    "allgather_coalesced_": _Shape("all_gather_coalesced", "input_list", "output_lists"),
+    "allgather_into_tensor_coalesced_": _Shape(
+        "all_gather_into_tensor_coalesced", "inputs", "outputs"
     ),
-    OpSpec("broadcast_", "broadcast", 0, 0, 1, root=2, is_async=4, timeout=5),
-    OpSpec("reduce_", "reduce", 0, 0, 1, reduce_op=2, root=3, is_async=5, timeout=6),
-    OpSpec("allgather_", "all_gather", 1, 0, 2, is_async=3, timeout=4),
-    OpSpec("_allgather_base_", "_all_gather_base", 1, 0, 2, is_async=3, timeout=4),
-    OpSpec("allgather_coalesced_", "all_gather_coalesced", 1, 0, 2, is_async=3, coalesced=True),
-    OpSpec(
-        "allgather_into_tensor_coalesced_",
-        "all_gather_into_tensor_coalesced",
-        1, 0, 2, is_async=3, coalesced=True,
+    "reduce_scatter_": _Shape("reduce_scatter", "input_tensors", "output_tensors"),
+    "_reduce_scatter_base_": _Shape("_reduce_scatter_base", "input_tensor", "output_tensor"),
+    "reduce_scatter_tensor_coalesced_": _Shape(
+        "reduce_scatter_tensor_coalesced", "inputs", "outputs"
     ),
-    OpSpec("reduce_scatter_", "reduce_scatter", 1, 0, 2, reduce_op=3, is_async=4, timeout=5),
-    OpSpec(
-        "_reduce_scatter_base_", "_reduce_scatter_base", 1, 0, 2, reduce_op=3, is_async=4, timeout=5
-    ),
-    OpSpec(
-        "reduce_scatter_tensor_coalesced_",
-        "reduce_scatter_tensor_coalesced",
-        1, 0, 2, reduce_op=3, is_async=4, timeout=5, coalesced=True,
-    ),
-    OpSpec("gather_", "gather", 1, 0, 2, root=3, is_async=4, timeout=5),
-    OpSpec("scatter_", "scatter", 1, 0, 2, root=3, is_async=4, timeout=5),
-    OpSpec("alltoall_", "all_to_all", 1, 0, 2, is_async=3, timeout=4),
-    OpSpec(
-        "alltoall_base_",
-        "all_to_all",
-        1, 0, 2, output_splits=3, input_splits=4, is_async=5, timeout=6,
-    ),
-    OpSpec("barrier", "barrier", -1, -1, 1, is_async=3, timeout=4),
+    "gather_": _Shape("gather", "input_tensors", "output_tensors"),
+    "scatter_": _Shape("scatter", "input_tensors", "output_tensors"),
+    "alltoall_": _Shape("all_to_all", "input_tensors", "output_tensors"),
+    "alltoall_base_": _Shape("all_to_all", "input", "output"),
+    "barrier": _Shape("barrier"),
     # Gloo's own counter moves by two: one for each of the exchanges it is made of.
-    OpSpec(
-        "monitored_barrier_",
-        "monitored_barrier",
-        -1, -1, 1, timeout=3, sequence_step=2, blocking=True,
-    ),
-    OpSpec("send", "send", 0, -1, 1, peer=2, p2p=True),
-    OpSpec("recv_", "recv", -1, 0, 1, peer=2, p2p=True),
-    OpSpec("recv_any_source_", "recv", -1, 0, 1, p2p=True),
-)  # fmt: skip
-
-SPECS = {spec.operator: spec for spec in _SPECS}
+    "monitored_barrier_": _Shape("monitored_barrier", sequence_step=2, blocking=True),
+    "send": _Shape("send", "tensors", peer="dst", p2p=True),
+    "recv_": _Shape("recv", "", "tensors", peer="src", p2p=True),
+    "recv_any_source_": _Shape("recv", "", "tensors", p2p=True),
+}
 
 
-def spec_for(operator: str) -> OpSpec:
-    """The spec of an operator; a new, unknown one is recorded by name alone."""
-    known = SPECS.get(operator)
-    if known is not None:
-        return known
-    return OpSpec(operator, operator.strip("_"), group=-1)
+def spec_for(operator: str, arguments: Sequence[str]) -> OpSpec:
+    """The spec of an operator whose schema has these argument names.
+
+    A new, unknown operator is recorded by name, with what its well-known arguments tell.
+    """
+    at = {name: position for position, name in enumerate(arguments)}
+
+    def position(*names: str) -> int:
+        return next((at[name] for name in names if name in at), -1)
+
+    common = OpSpec(
+        operator,
+        operator.strip("_"),
+        group=position("process_group"),
+        reduce_op=position("reduce_op"),
+        root=position("root_rank"),
+        is_async=position("async_op", "asyncOp"),
+        timeout=position("timeout"),
+        input_splits=position("input_split_sizes"),
+        output_splits=position("output_split_sizes"),
+    )
+    shape = _SHAPES.get(operator)
+    if shape is None:
+        return common
+    return replace(
+        common,
+        name=shape.name,
+        inputs=position(shape.inputs),
+        outputs=position(shape.outputs),
+        peer=position(shape.peer),
+        p2p=shape.p2p,
+        sequence_step=shape.sequence_step,
+        blocking=shape.blocking,
+    )

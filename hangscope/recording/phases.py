@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,28 +28,30 @@ class PhaseStack:
 
     def __init__(self, ring: RingWriter) -> None:
         self._ring = ring
-        self._open: list[tuple[int, int, int, object]] = []
-        self._lock = threading.RLock()
+        # In order of opening; no lock, because threads and signal handlers may come in between.
+        self._open: dict[object, tuple[int, int, int]] = {}
+        self._version = 0
 
     def enter(self, name: str, detail: str = "") -> object:
         """Open a phase; returns what `leave` wants."""
         key = object()
-        with self._lock:
-            ring = self._ring
-            self._open.append(
-                (ring.text(name), ring.text(detail) if detail else 0, time.time_ns(), key)
-            )
-            self._publish()
+        ring = self._ring
+        entry = (ring.text(name), ring.text(detail) if detail else 0, time.time_ns())
+        self._open[key] = entry
+        self._publish()
         return key
 
     def leave(self, key: object) -> None:
         """Close a phase, whatever was opened since on other threads."""
-        with self._lock:
-            self._open = [phase for phase in self._open if phase[3] is not key]
-            self._publish()
+        self._open.pop(key, None)
+        self._publish()
 
     def _publish(self) -> None:
-        self._ring.set_phases([phase[:3] for phase in self._open])
+        for _ in range(8):  # again where another thread came in between
+            self._version = version = self._version + 1
+            self._ring.set_phases(list(self._open.values()))
+            if self._version == version:
+                return
 
     @contextmanager
     def phase(self, name: str, detail: str = "") -> Iterator[None]:

@@ -1,34 +1,36 @@
 """The hot path: one call of a ``c10d::`` operator becomes one record in the ring.
 
 Counted in microseconds. In the steady state a call costs a dictionary look-up for its group, its
-signature and its stack each, one ``pack_into`` and a few single stores.
+signature and its stack each, one ``pack_into`` and a few single stores. The functions called for
+every operation are closures: what they need stands in cells, not behind attributes.
+
+There is no lock. What must happen together (a group's counters and the record's number) is a run of
+plain loads, stores and arithmetic without a call: between those the interpreter never switches
+threads or runs a signal handler. Where there is no interpreter lock a real one is taken.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from sys import _getframe as getframe
 from threading import get_ident
 from time import time_ns
+from types import FrameType
 from typing import Any
 
-from hangscope.recording.groups import (
-    MAX_PENDING,
-    DeviceBackend,
-    GroupRegistry,
-    GroupState,
-    Pending,
-    completed_flags,
-)
+from hangscope.recording.completion import Completions
+from hangscope.recording.groups import DeviceBackend, GroupRegistry, GroupState
 from hangscope.recording.operations import OpSpec
+from hangscope.recording.reductions import MAX_UNREAD, Reductions
+from hangscope.recording.shapes import shape_reader
 from hangscope.recording.signatures import (
     FACTOR,
     INCREMENT,
     MASK,
     InternedSignature,
-    Shapes,
     SignatureInterner,
 )
 from hangscope.recording.stacks import StackInterner
@@ -42,21 +44,19 @@ _BATCH = int(SlotFlag.COALESCED_BATCH)
 _UNOBSERVED = int(SlotFlag.UNOBSERVED)
 _COALESCED_COLLECTIVE = 1
 _COALESCED_P2P = 2
+_NOT_THE_CALLER = frozenset({"hangscope", "contextlib"})
 _SIGN = 1 << 63
 _WRAP = 1 << 64
-_FAKE_TENSORS = frozenset({"FakeTensor", "FunctionalTensor"})
 # Counters of a group's entry, in eight-byte cells from its first.
-_ENQUEUED, _COMPLETED, _P2P_ENQUEUED, _HISTORY, _ENQUEUED_NS, _COMPLETED_NS, _OP_ID = (
-    group_offset(name) // 8
-    for name in (
-        "enqueued", "completed", "p2p_enqueued", "history", "enqueued_ns", "completed_ns", "op_id",
-    )
-)  # fmt: skip
+_ENQUEUED, _P2P_ENQUEUED, _HISTORY, _ENQUEUED_NS = (
+    group_offset(name) // 8 for name in ("enqueued", "p2p_enqueued", "history", "enqueued_ns")
+)
 
 
-Token = tuple[GroupState, int, int, int, bool]
+Token = tuple[GroupState, int, int, int, OpSpec]
 """Ties what happens after an operator's call to the record made before it: group, record id,
-collective sequence number, flags, blocking. A plain tuple: it is made once a call."""
+collective sequence number, flags, spec. A plain tuple: it is made once a call."""
+Begin = Callable[[tuple[Any, ...]], "Token | None"]
 
 
 class Recorder:
@@ -87,118 +87,136 @@ class Recorder:
 
         self.ring = ring
         self.groups = GroupRegistry(ring, complain, record_fake)
+        self.completions = Completions(ring)
         self._stacks = StackInterner(ring) if stacks else None
         self._signatures = SignatureInterner(ring)
-        self._lock = threading.RLock()
-        self._drain_lock = threading.Lock()
-        self._record_id = 0
-        self._q = ring._q
-        self._map = ring._map
-        self._pack = SLOT_FORMAT.pack_into
-        self._slots_at = ring.slot_at(1)
-        self._slot_count = ring.slot_count
-        self._thread_ids: dict[int, int] = {}
+        self.reductions = Reductions(ring, self._signatures)
+        self._shapes = shape_reader()
         self._unbox_group = dist.ProcessGroup.unbox
         self._unbox_work = dist.Work.unbox
-        self._plain_types = frozenset({torch.Tensor, torch.nn.Parameter})
         self._script_object = torch.ScriptObject
         self._tensor = torch.Tensor
+        self._write = self._writer()
 
     # -- before the operator ---------------------------------------------------------------
 
-    def begin(self, spec: OpSpec, args: Sequence[Any]) -> Token | None:
-        """Record an operation about to be issued; None where it is not to be recorded."""
-        process_group = (
-            self._unbox_group(args[spec.group]) if spec.group >= 0 else self._search_group(args)
-        )
-        if process_group is None:
-            return None
-        state = self.groups.by_identity.get(id(process_group))
-        if state is None:
-            state = self.groups.register(process_group)
-        if not state.recorded:
-            return None
-        count = len(args)
-        first = None
-        inputs: Shapes = ()
-        if spec.inputs >= 0:
-            inputs, first = self._shapes(args[spec.inputs])
-        outputs = inputs
-        if spec.outputs != spec.inputs:
-            outputs = ()
-            if spec.outputs >= 0:
-                outputs, first_output = self._shapes(args[spec.outputs])
-                if first is None:
-                    first = first_output
-        if first is None:
-            device_type = self._device_without_tensors(args)
-        else:
-            device_type = "cpu" if first.is_cpu else first.device.type
-            if device_type == "meta" or (
-                type(first) not in self._plain_types and type(first).__name__ in _FAKE_TENSORS
-            ):
-                return None
-        backend = state.backends.get(device_type)
-        if backend is None:
-            backend = state.backend_for(process_group, device_type)
-        flags = 0 if backend.pollable else _UNOBSERVED
-        root = peer = reduce_op = -1
-        peers = ""
-        splits = None
-        if 0 <= spec.reduce_op < count:
-            reduce_op = args[spec.reduce_op].op()
-        if spec.root >= 0:
-            root = state.global_rank(args[spec.root])
-        if spec.p2p:
-            flags |= _P2P
-            other = args[spec.peer] if spec.peer >= 0 else -1
-            peer = state.global_rank(other)
-            arrow = "->" if spec.name == "send" else "<-"
-            peers = f" {state.group_rank}{arrow}{other if other >= 0 else '?'}"
-        elif spec.is_async < 0 or count <= spec.is_async or args[spec.is_async]:
-            flags |= _ASYNC  # the schema's default is True
-        if spec.input_splits >= 0:
-            splits = (tuple(args[spec.output_splits]), tuple(args[spec.input_splits]))
-        timeout_ms = args[spec.timeout] if 0 <= spec.timeout < count else -1
-        if timeout_ms < 0:
-            timeout_ms = backend.timeout_ms
-        key = (spec.operator, backend.name, inputs, outputs, reduce_op, root, peers, splits)
-        signature = self._signatures.known.get(key)
-        if signature is None:
-            signature = self._signatures.intern(key, spec)
-        return self._write(state, spec, signature, flags, root, peer, timeout_ms)
+    def beginner(self, spec: OpSpec) -> Begin:
+        """What the kernel of one operator calls first: records an operation about to be issued.
 
-    def _write(
-        self,
-        state: GroupState,
-        spec: OpSpec,
-        signature: InternedSignature,
-        flags: int,
-        root: int,
-        peer: int,
-        timeout_ms: int,
-    ) -> Token:
-        stacks = self._stacks
-        stack = 0
-        if stacks is not None:
+        The function returns None where the operation is not to be recorded.
+        """
+        import torch
+
+        unbox, by_identity, register = (
+            self._unbox_group, self.groups.by_identity, self.groups.register,
+        )  # fmt: skip
+        shapes, write, stacks = self._shapes, self._write, self._stacks
+        known_signatures, intern = self._signatures.known, self._signatures.intern
+        group_at, inputs_at, outputs_at = spec.group, spec.inputs, spec.outputs
+        reduce_at, root_at, peer_at = spec.reduce_op, spec.root, spec.peer
+        async_at, timeout_at, splits_at = spec.is_async, spec.timeout, spec.input_splits
+        operator, p2p = spec.operator, spec.p2p
+        sends = spec.name == "send"
+        unread = self.reductions.unread
+        function_mode = getattr(torch._C, "_is_torch_function_mode_enabled", bool)
+
+        def begin(args: tuple[Any, ...], depth: int = 2) -> Token | None:
+            if depth == 2 and function_mode():
+                # Reading a shape would run the job's own torch-function modes.
+                with torch._C.DisableTorchFunction():
+                    return begin(args, 3)
+            process_group = unbox(args[group_at]) if group_at >= 0 else self._search_group(args)
+            if process_group is None:
+                return None
+            state = by_identity.get(id(process_group))
+            if state is None:
+                state = register(process_group)
+            if not state.recorded:
+                return None
+            outputs: Any = ()
+            inputs, device = shapes(args[inputs_at]) if inputs_at >= 0 else ((), None)
+            if outputs_at == inputs_at:
+                outputs = inputs
+            elif outputs_at >= 0:
+                outputs, output_device = shapes(args[outputs_at])
+                device = device or output_device
+            if device is None:
+                device = self._device_without_tensors(args)
+            elif device == "meta":
+                return None
+            backend = state.backends.get(device)
+            if backend is None:
+                backend = state.backend_for(process_group, device)
+            count = len(args)
+            root = peer = -1
+            peers = ""
+            splits = None
+            if root_at >= 0:
+                root = state.global_rank(args[root_at])
+            if p2p:
+                flags = _P2P | backend.flags
+                other = args[peer_at] if peer_at >= 0 else -1
+                peer = state.global_rank(other)
+                peers = state.pair(sends, other)
+            elif async_at < 0 or count <= async_at or args[async_at]:
+                flags = _ASYNC | backend.flags  # the schema's default is True
+            else:
+                flags = backend.flags
+            if splits_at >= 0:
+                splits = (tuple(args[spec.output_splits]), tuple(args[splits_at]))
+            timeout_ms = args[timeout_at] if 0 <= timeout_at < count else -1
+            if timeout_ms < 0:
+                timeout_ms = backend.timeout_ms
+            key = (operator, backend.name, inputs, outputs, -1, root, peers, splits)
+            signature = known_signatures.get(key)
+            if signature is None:
+                signature = intern(key, spec)
+            stack = 0
+            if stacks is not None:
+                try:
+                    frame = getframe(depth)  # 0 is this function, 1 the kernel, 2 the caller
+                except ValueError:
+                    # A C++ thread (autograd, say) has no Python frames: the main thread's tell
+                    # what led here.
+                    stack = stacks.main_thread()
+                else:
+                    stack = stacks.current(frame)
+            token = write(state, spec, signature, flags, root, peer, timeout_ms, stack)
+            if 0 <= reduce_at < count:
+                unread.append((token[1], args[reduce_at], key, spec))
+            return token
+
+        return begin
+
+    def _writer(self) -> Callable[..., Token]:
+        """The function that numbers a record and stores it."""
+        local = threading.local()
+        get_native_id = threading.get_native_id
+        pack, memory, q = SLOT_FORMAT.pack_into, self.ring.memory, self.ring.cells
+        slots_at, slot_count = self.ring.slot_at(1), self.ring.slot_count
+        newest = 0
+
+        def write(
+            state: GroupState,
+            spec: OpSpec,
+            signature: InternedSignature,
+            flags: int,
+            root: int,
+            peer: int,
+            timeout_ms: int,
+            stack: int,
+        ) -> Token:
+            nonlocal newest
+            ident = get_ident()
             try:
-                # 0 is this method, 1 `begin`, 2 the kernel; the caller's frames begin at 3.
-                stack = stacks.current(getframe(3))
-            except ValueError:
-                # A C++ thread (autograd, say) has no Python frames: the main thread's tell what
-                # led here.
-                stack = stacks.main_thread()
-        ident = get_ident()
-        thread = self._thread_ids.get(ident)
-        if thread is None:
-            thread = self._thread_ids[ident] = threading.get_native_id()
-        identifier, agreement, input_numel, output_numel = signature
-        now = time_ns()
-        q = self._q
-        with self._lock:
-            coalescing = state.coalescing_thread == ident
+                thread = local.native_id
+            except AttributeError:
+                thread = local.native_id = get_native_id()
+            identifier, agreement, input_numel, output_numel = signature
+            now = time_ns()
+            # No call from here ...
             fresh = True
-            if coalescing:
+            if state.coalescing_thread == ident:
                 # The first of its kind in a batch advances the counter for the whole batch.
                 kind = _COALESCED_P2P if flags & _P2P else _COALESCED_COLLECTIVE
                 fresh = not state.coalesced_kinds & kind
@@ -211,40 +229,105 @@ class Recorder:
                 if fresh:
                     state.collective_seq += spec.sequence_step
                 # One step of `signatures.extend_history`, inlined.
+                state.history_before = state.history
                 state.history = (state.history * FACTOR + agreement + INCREMENT) & MASK or 1
             state.op_id = op_id = state.op_id + 1
-            self._record_id = record_id = self._record_id + 1
+            newest = record_id = newest + 1
             seq, p2p_seq, history = state.collective_seq, state.p2p_seq, state.history
-            at = self._slots_at + ((record_id - 1) % self._slot_count) * 128
-            self._pack(
-                self._map, at, record_id, now, 0, 0, seq, p2p_seq, op_id, history, state.index,
-                identifier, stack, peer, root, thread, timeout_ms, input_numel, output_numel, 0,
-                flags, record_id,
+            # ... to here.
+            pack(
+                memory, slots_at + ((record_id - 1) % slot_count) * 128, record_id, now, 0, 0, seq,
+                p2p_seq, op_id, history, state.index, identifier, stack, peer, root, thread,
+                timeout_ms, input_numel, output_numel, 0, flags, record_id,
             )  # fmt: skip
-            q[LAST_RECORD_CELL] = record_id
-            base = state.cells
-            q[base + _ENQUEUED] = seq
-            q[base + _P2P_ENQUEUED] = p2p_seq
-            q[base + _HISTORY] = history if history < _SIGN else history - _WRAP
-            q[base + _ENQUEUED_NS] = now
-            q[base + _OP_ID] = op_id
-        return (state, record_id, seq, flags, spec.blocking)
+            # No call from here to the end: another thread's newer record may be out already.
+            if q[LAST_RECORD_CELL] < record_id:
+                q[LAST_RECORD_CELL] = record_id
+            if state.published < op_id:
+                state.published = op_id
+                base = state.cells
+                q[base + _ENQUEUED] = seq
+                q[base + _P2P_ENQUEUED] = p2p_seq
+                q[base + _HISTORY] = history if history < _SIGN else history - _WRAP
+                q[base + _ENQUEUED_NS] = now
+            return (state, record_id, seq, flags, spec)
+
+        if getattr(sys, "_is_gil_enabled", lambda: True)():
+            return write
+        lock = threading.RLock()
+
+        def write_locked(*args: Any) -> Token:
+            with lock:
+                return write(*args)
+
+        return write_locked
+
+    # -- after the operator ----------------------------------------------------------------
+
+    def issued(self, token: Token, result: Any) -> None:
+        """The operator returned: watch its Work, and note what has finished meanwhile."""
+        state, record_id, seq, flags, spec = token
+        if spec.blocking:
+            self.completions.completed(
+                state, seq, self.completions.finish(record_id, flags, succeeded=True)
+            )
+            return
+        if flags & _UNOBSERVED:
+            return
+        pending = state.pending
+        if pending:
+            try:
+                oldest = pending[0][0]
+            except IndexError:  # the watcher was here
+                pass
+            else:
+                if oldest.is_completed():
+                    self.completions.drain(state)
+        work = result[-1] if type(result) is tuple else result
+        if type(work) is self._script_object:
+            self.completions.watch(state, (self._unbox_work(work), record_id, seq, flags))
+
+    def raised(self, token: Token) -> None:
+        """The operator raised.
+
+        Where the backend refused its arguments, its own counter has not moved, and neither must
+        ours: the next operation takes the same number.
+        """
+        state, record_id, seq, flags, spec = token
+        self.completions.finish(record_id, flags, succeeded=False)
+        if flags & (_P2P | _MEMBER) or spec.blocking or state.collective_seq != seq:
+            return
+        native = state.native_sequence()
+        if native is not None and native == seq - spec.sequence_step:
+            state.collective_seq = native
+            state.history = history = state.history_before
+            q = self.ring.cells
+            q[state.cells + _ENQUEUED] = native
+            q[state.cells + _HISTORY] = history if history < _SIGN else history - _WRAP
+            self.ring.forget_record(record_id)
+
+    def catch_up(self, limit: int = MAX_UNREAD) -> None:
+        """Complete what the hot path has left, up to ``limit`` records: the watcher's turn."""
+        self.reductions.read(limit)
+        self.completions.drain_all(self.groups.states())
+
+    # -- operations that do not pass the dispatcher ------------------------------------------
 
     def begin_manual(
         self, state: GroupState, spec: OpSpec, backend: DeviceBackend, tensors: Sequence[Any]
     ) -> Token:
-        """Record an operation that does not pass the dispatcher."""
-        shapes, _ = self._shapes(tensors)
+        """Record an operation that the job names itself."""
+        shapes, _ = self._shapes(list(tensors))
         key = (spec.operator, backend.name, shapes, shapes, -1, -1, "", None)
         signature = self._signatures.get(key, spec)
-        return self._write(state, spec, signature, 0, -1, -1, 0)
+        return self._write(state, spec, signature, 0, -1, -1, 0, self._stack())
 
     def end_manual(self, token: Token, *, succeeded: bool) -> None:
-        """The caller says that its operation is over."""
+        """The job says that its operation is over."""
         state, record_id, seq, flags, _ = token
-        now = self._finish(record_id, flags, succeeded=succeeded)
+        now = self.completions.finish(record_id, flags, succeeded=succeeded)
         if succeeded:
-            self._complete(state, max(state.completed, seq), now)
+            self.completions.completed(state, seq, now)
 
     def world(self) -> tuple[int, int]:
         """(rank, world size) of this process as far as it is known."""
@@ -257,85 +340,11 @@ class Recorder:
         place = place_from_environment(os.environ)
         return (place.rank, place.world_size) if place else (0, 1)
 
-    # -- after the operator ----------------------------------------------------------------
-
-    def issued(self, token: Token, result: Any) -> None:
-        """The operator returned: watch its Work, and note what has finished meanwhile."""
-        state, record_id, seq, flags, blocking = token
-        if blocking:
-            self._finish(record_id, flags, succeeded=True)
-            return
-        if flags & _UNOBSERVED:
-            return
-        pending = state.pending
-        if pending and pending[0][0].is_completed():
-            self.drain(state)
-        work = result[-1] if type(result) is tuple else result
-        if type(work) is not self._script_object:
-            return
-        if len(pending) >= MAX_PENDING:
-            _, oldest, _, oldest_flags = pending.popleft()
-            self.ring.set_record(oldest, state=0, flags=oldest_flags | _UNOBSERVED, completed_ns=0)
-        pending.append((self._unbox_work(work), record_id, seq, flags))
-
-    def raised(self, token: Token) -> None:
-        """The operator raised: the operation was never issued to the backend."""
-        self._finish(token[1], token[3], succeeded=False)
-
-    def drain(self, state: GroupState) -> None:
-        """Note which of a group's operations have finished; gives up where another thread is."""
-        if not self._drain_lock.acquire(blocking=False):
-            return
-        try:
-            pending = state.pending
-            while pending and pending[0][0].is_completed():
-                self._finish_pending(state, pending.popleft())
-            if pending:
-                # Behind an unfinished head others may be done: independent operations overtake.
-                for entry in list(pending)[1:64]:
-                    if entry[0].is_completed():
-                        self._finish_pending(state, entry)
-                        pending.remove(entry)
-        finally:
-            self._drain_lock.release()
-
-    def drain_all(self) -> None:
-        """`drain` for every group: the watcher's turn."""
-        for state in self.groups.states():
-            if state.pending:
-                self.drain(state)
-
-    def _finish_pending(self, state: GroupState, entry: Pending) -> None:
-        work, record_id, seq, flags = entry
-        succeeded = bool(flags & _P2P) or _succeeded(work)
-        now = self._finish(record_id, flags, succeeded=succeeded)
-        if succeeded and not flags & _P2P and seq > state.completed:
-            # "Completed" means everything up to here: not beyond an unfinished head.
-            if not state.pending or state.pending[0][2] >= seq:
-                self._complete(state, seq, now)
-
-    def _complete(self, state: GroupState, seq: int, now: int) -> None:
-        state.completed = seq
-        self._q[state.cells + _COMPLETED] = seq
-        self._q[state.cells + _COMPLETED_NS] = now
-
-    def _finish(self, record_id: int, flags: int, *, succeeded: bool) -> int:
-        now = time_ns()
-        self.ring.set_record(
-            record_id,
-            state=2 if succeeded else 0,
-            flags=completed_flags(flags, succeeded),
-            completed_ns=now if succeeded else 0,
-        )
-        return now
-
-    # -- coalescing ------------------------------------------------------------------------
-
     def coalescing_started(self, process_group: Any) -> None:
         """``ProcessGroup._start_coalescing`` was called on this thread."""
         state = self.groups.register(process_group)
-        state.coalescing_thread = threading.get_ident()
         state.coalesced_kinds = 0
+        state.coalescing_thread = get_ident()
 
     def coalescing_ended(self, process_group: Any, work: Any) -> None:
         """``ProcessGroup._end_coalescing`` returned: one record stands for the batch."""
@@ -353,11 +362,22 @@ class Recorder:
             flags |= _UNOBSERVED
         if kinds == _COALESCED_P2P:
             flags |= _P2P
-        token = self._write(state, spec, signature, flags, -1, -1, 0)
+        token = self._write(state, spec, signature, flags, -1, -1, 0, self._stack())
         if not flags & _UNOBSERVED:
-            state.pending.append((work, token[1], token[2], flags))
+            self.completions.watch(state, (work, token[1], token[2], flags))
 
     # -- pieces ----------------------------------------------------------------------------
+
+    def _stack(self) -> int:
+        """The caller's stack, from the first frame that is not ours."""
+        if self._stacks is None:
+            return 0
+        frame: FrameType | None = getframe(1)
+        while frame is not None and (
+            str(frame.f_globals.get("__name__", "")).partition(".")[0] in _NOT_THE_CALLER
+        ):
+            frame = frame.f_back
+        return self._stacks.current(frame) or self._stacks.main_thread()
 
     def _search_group(self, args: Sequence[Any]) -> Any:
         """The group of an operator we do not know."""
@@ -369,41 +389,8 @@ class Recorder:
                     continue
         return None
 
-    def _shapes(self, value: Any) -> tuple[Shapes, Any]:
-        """Shapes and dtypes of a tensor, a list or a list of lists; and the first tensor."""
-        if type(value) is list and len(value) == 1:
-            value = value[0]
-        if isinstance(value, self._tensor):
-            return ((value.shape, value.dtype),), value
-        shapes: list[tuple[tuple[int, ...], Any]] = []
-        first = None
-        for item in value:
-            if isinstance(item, self._tensor):
-                if first is None:
-                    first = item
-                shapes.append((item.shape, item.dtype))
-            else:
-                for tensor in item:
-                    if first is None:
-                        first = tensor
-                    shapes.append((tensor.shape, tensor.dtype))
-        return tuple(shapes), first
-
     def _device_without_tensors(self, args: Sequence[Any]) -> str:
         """A barrier's device is that of its dummy tensor."""
         if args and isinstance(args[0], self._tensor):
             return str(args[0].device.type)
         return "cpu"
-
-
-def _succeeded(work: Any) -> bool:
-    """Whether a finished collective's result is there (asking the Work itself is deprecated)."""
-    try:
-        future = work.get_future()
-    except Exception:
-        return True  # this backend's Works carry no future: finished is all there is to know
-    try:
-        future.value()
-    except Exception:
-        return False
-    return True

@@ -59,13 +59,13 @@ class Session:
 
     def start(self) -> None:
         """Switch everything on."""
-        self.hook.install()
+        self.hook.install(self.recorder)
         self.lifecycle.install()
         self._wrap_functions()
         self._watch_coalescing()
         self._register_fault_handler()
         self._note_unobservable()
-        self.hook.listener = self.recorder
+        self.hook.listening = True
         self.watcher.start()
         os.register_at_fork(after_in_child=self._forked)
 
@@ -87,7 +87,7 @@ class Session:
             if self.failed:
                 return
             self.failed = True
-            self.hook.listener = None
+            self.hook.listening = False
             self.watcher.stop()
             where = _where(error)
             complain(f"recording stopped, the job goes on: {type(error).__name__}: {error}{where}")
@@ -105,7 +105,7 @@ class Session:
 
     def _forked(self) -> None:
         """In a forked child: the parent's ring must never be touched from here."""
-        self.hook.listener = None
+        self.hook.listening = False
         self.failed = True
 
     def _phase_stack(self) -> PhaseStack | None:
@@ -140,13 +140,16 @@ class Session:
         import torch.distributed.distributed_c10d as c10d
 
         group = kwargs.get("group", args[0] if args else None)
-        if group is None or group is c10d.GroupMember.WORLD:
+        everything = group is None or group is c10d.GroupMember.WORLD
+        self.recorder.catch_up()
+        self.recorder.groups.destroyed(None if everything else group)
+        if everything:
             self.ring.put_u4("finalized", 1)
 
     def _after_destroy_process_group(self, result: Any, args: Any, kwargs: Any) -> None:
         if self._phase_stack() is None:
             return
-        self.recorder.drain_all()
+        self.recorder.catch_up()
         import torch.distributed as dist
 
         if not dist.is_initialized():

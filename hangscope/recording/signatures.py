@@ -7,6 +7,7 @@ import json
 from typing import Any, NamedTuple
 
 from hangscope.recording.operations import OpSpec
+from hangscope.recording.shapes import Shapes
 from hangscope.ring.layout import ValueKind
 from hangscope.ring.writer import RingWriter
 
@@ -14,7 +15,9 @@ MASK = 0xFFFF_FFFF_FFFF_FFFF
 FACTOR = 6364136223846793005
 INCREMENT = 1442695040888963407
 """Of the running hash: Knuth's MMIX linear congruential step."""
-MAX_DISTINCT = 50_000
+MAX_DISTINCT = 20_000
+"""Signatures remembered at a time, about half a kilobyte each. A job that has more forgets them all
+and begins again; what is in the ring is found there."""
 
 _REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 _DTYPES = {
@@ -33,10 +36,6 @@ _DTYPES = {
     "float8_e4m3fn": "Float8_e4m3fn",
     "float8_e5m2": "Float8_e5m2",
 }
-
-Shapes = tuple[tuple[tuple[int, ...], Any], ...]
-"""((shape, torch dtype), ...) of a list of tensors."""
-
 
 Splits = tuple[tuple[int, ...], tuple[int, ...]]
 SignatureKey = tuple[str, str, Shapes, Shapes, int, int, str, Splits | None]
@@ -67,8 +66,9 @@ class SignatureInterner:
     def intern(self, key: SignatureKey, spec: OpSpec) -> InternedSignature:
         """Write a signature seen for the first time."""
         signature = self._write(spec, key)
-        if len(self.known) < MAX_DISTINCT:
-            self.known[key] = signature
+        if len(self.known) >= MAX_DISTINCT:
+            self.known.clear()
+        self.known[key] = signature
         return signature
 
     def _write(self, spec: OpSpec, key: SignatureKey) -> InternedSignature:
@@ -89,13 +89,13 @@ class SignatureInterner:
             fields["reduce_op"] = reduction
         if splits:
             fields["out_splits"], fields["in_splits"] = splits
-        identifier = self._ring.intern(ValueKind.SIGNATURE, _json(fields))
+        identifier = self._ring.intern(ValueKind.SIGNATURE, _json(fields), essential=False)
         if not identifier:
             # The area is full: keep the operation's name at least; numels stand in the record.
             bare = {"op": fields["op"], "in_dtypes": dtypes[:1], "reduce_op": reduction}
             identifier = self._ring.intern(ValueKind.SIGNATURE, _json(bare))
         agreement = agreement_hash(
-            spec.name, input_numel, output_numel, (dtypes or out_dtypes)[:1], reduction, root
+            spec.name, input_numel, output_numel, (dtypes or out_dtypes)[:1], root
         )
         return InternedSignature(identifier, agreement, input_numel, output_numel)
 
@@ -105,11 +105,11 @@ def agreement_hash(
     input_numel: int,
     output_numel: int,
     dtypes: list[str],
-    reduce_op: str | None,
     root: int,
 ) -> int:
     """Hash of what every member of a group must agree on for one operation.
 
+    The reduce op is not among it: it is read later than the record is written (see `reductions`).
     Sizes count only where they have to be equal on all members: not for all-to-all, and for
     gather and scatter only the side that every rank has.
     """
@@ -125,7 +125,7 @@ def agreement_hash(
         sizes = (input_numel,)
     else:
         sizes = (input_numel, output_numel)
-    text = repr((name, sizes, dtypes, reduce_op, root))
+    text = repr((name, sizes, dtypes, root))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

@@ -1,7 +1,8 @@
 """Python stacks: walked in a microsecond or two, interned once.
 
-A training loop repeats its call sites, so a stack is looked up by the identity of its code objects
-and instruction offsets; frames become text only the first time.
+A training loop repeats its call sites. A stack is known by its code objects and the instruction
+each of them is at; frames become text only the first time. The offsets of the innermost frames pick
+a candidate, which is then compared frame by frame: that costs half of making a key of all frames.
 """
 
 from __future__ import annotations
@@ -15,8 +16,14 @@ from hangscope.ring.layout import ValueKind
 from hangscope.ring.writer import RingWriter
 
 MAX_FRAMES = 128
-MAX_DISTINCT = 20_000
-"""Bound on remembered stacks: beyond it, new ones are looked up in the ring's area each time."""
+"""Innermost frames kept of a stack; deeper recursion is cut there."""
+MAX_KNOWN_FRAMES = 250_000
+"""Bound on the frames of all remembered stacks, 100 bytes each. A job with more (endlessly new
+code, say) forgets them all and begins again; what is in the ring is found there."""
+
+MAX_CANDIDATES = 1024
+Candidate = tuple[list[tuple[CodeType, int]], bool, int]
+"""The newest stack of a call site: its frames, whether they are all of it, its id."""
 
 
 class StackInterner:
@@ -24,25 +31,35 @@ class StackInterner:
 
     def __init__(self, ring: RingWriter) -> None:
         self._ring = ring
-        self._known: dict[tuple[int, ...], int] = {}
-        # Keys hold ids of code objects; the objects are kept so that no id is ever reused.
-        self._codes: dict[int, CodeType] = {}
+        # Keys hold ids of code objects; the objects are kept beside, so that no id is ever reused.
+        self._known: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
+        self._known_frames = 0
+        self._candidates: dict[tuple[int, ...], Candidate] = {}
         self._main = threading.main_thread().ident
 
     def current(self, frame: FrameType | None) -> int:
         """Id of the stack that starts at ``frame`` (innermost), or 0."""
-        key: list[int] = []
-        add = key.append
-        innermost = frame
-        while frame is not None:
-            add(id(frame.f_code))
-            add(frame.f_lasti)
-            frame = frame.f_back
-        identity = tuple(key)
-        known = self._known.get(identity)
-        if known is not None:
-            return known
-        return self._intern(innermost, identity)
+        if frame is None:
+            return 0
+        second = frame.f_back
+        third = second.f_back if second is not None else None
+        site = (
+            frame.f_lasti,
+            second.f_lasti if second is not None else -1,
+            third.f_lasti if third is not None else -1,
+        )
+        candidate = self._candidates.get(site)
+        if candidate is not None:
+            at: FrameType | None = frame
+            chain, whole, identifier = candidate
+            for code, offset in chain:
+                if at is None or at.f_lasti != offset or at.f_code is not code:
+                    break
+                at = at.f_back
+            else:
+                if at is None or not whole:
+                    return identifier
+        return self._look_up(frame, site)
 
     def main_thread(self) -> int:
         """Id of the main thread's stack: what led to a call from a thread without Python frames."""
@@ -50,26 +67,41 @@ class StackInterner:
             return 0
         return self.current(sys._current_frames().get(self._main))
 
+    def _look_up(self, frame: FrameType, site: tuple[int, ...]) -> int:
+        """The slow way, for a stack that is not its site's newest."""
+        key: list[int] = []
+        chain: list[tuple[CodeType, int]] = []
+        at: FrameType | None = frame
+        while at is not None and len(chain) < MAX_FRAMES:
+            chain.append((at.f_code, at.f_lasti))
+            key += (id(at.f_code), at.f_lasti)
+            at = at.f_back
+        identity = tuple(key)
+        known = self._known.get(identity)
+        identifier = known[0] if known is not None else self._intern(frame, identity)
+        if len(self._candidates) >= MAX_CANDIDATES:
+            self._candidates.clear()
+        self._candidates[site] = (chain, at is None, identifier)
+        return identifier
+
     def _intern(self, frame: FrameType | None, identity: tuple[int, ...]) -> int:
         ids: list[int] = []
         codes: list[CodeType] = []
-        while frame is not None and len(ids) < MAX_FRAMES:
+        while frame is not None and len(codes) < MAX_FRAMES:
             code = frame.f_code
-            codes.append(code)
             text = f"{code.co_name}\x00{code.co_filename}\x00{frame.f_lineno or 0}"
-            frame_id = self._ring.intern(ValueKind.FRAME, text.encode("utf-8", "replace"))
-            if not frame_id:
-                return 0
-            ids.append(frame_id)
+            codes.append(code)
+            value = text.encode("utf-8", "replace")
+            ids.append(self._ring.intern(ValueKind.FRAME, value, essential=False))
             frame = frame.f_back
-        if not ids:
-            return 0
-        identifier = self._ring.intern(ValueKind.STACK, struct.pack(f"={len(ids)}I", *ids))
-        if identifier and len(self._known) < MAX_DISTINCT:
-            for code in codes:
-                self._codes[id(code)] = code
-            while frame is not None:  # codes beyond MAX_FRAMES are part of the key too
-                self._codes[id(frame.f_code)] = frame.f_code
-                frame = frame.f_back
-            self._known[identity] = identifier
+        identifier = 0
+        if ids and all(ids):
+            packed = struct.pack(f"={len(ids)}I", *ids)
+            identifier = self._ring.intern(ValueKind.STACK, packed, essential=False)
+        # Remembered also where there was no room: a full area must not make every call slow.
+        if self._known_frames + len(codes) > MAX_KNOWN_FRAMES:
+            self._known.clear()
+            self._known_frames = 0
+        self._known[identity] = (identifier, codes)
+        self._known_frames += len(codes)
         return identifier

@@ -142,6 +142,8 @@ assert SLOT.itemsize == SLOT_FORMAT.size == 128
 VALUE_HEADER = struct.Struct("=II")
 """Length in bytes and `ValueKind` in front of every interned value; values are 8-aligned."""
 
+SLOT_GROUP_OFFSET = SLOT.fields["group"][1]  # type: ignore[index]
+SLOT_SIGNATURE_OFFSET = SLOT.fields["signature"][1]  # type: ignore[index]
 SLOT_STATE_OFFSET = SLOT.fields["state"][1]  # type: ignore[index]
 SLOT_COMPLETED_OFFSET = SLOT.fields["completed_ns"][1]  # type: ignore[index]
 

@@ -1,8 +1,10 @@
 """Writes a ring file: the half that lives in the training process.
 
-Every method is a handful of stores into mapped memory: no system call, no lock that is held while
-another could be waited for, no allocation that grows with the job. The file's blocks are reserved
-when it is made, so a full disk is found out then and can never become a SIGBUS later.
+Every method is a handful of stores into mapped memory: no system call, no lock, no allocation that
+grows with the job. Where two threads could meet, what must happen together is a run of loads and
+stores without a call in it, between which the interpreter switches neither threads nor to a signal
+handler. The file's blocks are reserved when it is made, so a full disk is found out then and can
+never become a SIGBUS later.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ _DROPPED = header_offset("dropped") // 8
 _SAMPLE_GENERATION = header_offset("sample_generation") // 8
 _SAMPLE_NS = header_offset("sample_ns") // 8
 _PHASES = header_offset("phases")
+_SLOT_COMPLETED = layout.SLOT_COMPLETED_OFFSET // 8
+_SLOT_STATE = layout.SLOT_STATE_OFFSET // 8
+RESERVED_SHARE = 16
+"""One part in so many of the value area is kept for essential values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +99,15 @@ class RingWriter:
         self._samples_at = self._slots_at + slot_count * SLOT.itemsize
         self._values_at = self._samples_at + 2 * layout.SAMPLE_BYTES
         self._values_bytes = layout.align8(values_bytes)
+        self._common_bytes = self._values_bytes - self._values_bytes // RESERVED_SHARE
         size = self._values_at + self._values_bytes
-        self._map = _make_file(path, size)
-        self._q = memoryview(self._map).cast("q")  # single eight-byte stores
+        self.memory = _make_file(path, size)
+        """The mapped file."""
+        self.cells = memoryview(self.memory).cast("q")
+        """The file as signed eight-byte cells: an assignment is a single store."""
         self._groups_used = 0
         self._values_used = 8  # id 0 means "no value"
         self._interned: dict[tuple[int, bytes], int] = {}
-        # Re-entrant: a signal handler may issue a collective while its thread is in here.
-        self._lock = threading.RLock()
         self._write_header(identity, size)
 
     def _write_header(self, identity: RingIdentity, size: int) -> None:
@@ -128,32 +134,37 @@ class RingWriter:
         header["values_used"] = self._values_used
         header["ready"] = 1
         raw = header.tobytes()
-        self._map[8 : len(raw)] = raw[8:]
-        self._map[:8] = layout.MAGIC  # last: a file without it is not yet a ring
+        self.memory[8 : len(raw)] = raw[8:]
+        self.memory[:8] = layout.MAGIC  # last: a file without it is not yet a ring
 
     # -- interned values ---------------------------------------------------------------------
 
-    def intern(self, kind: ValueKind, value: bytes) -> int:
-        """The id of a value, writing it on first sight; 0 once the area is full."""
+    def intern(self, kind: ValueKind, value: bytes, *, essential: bool = True) -> int:
+        """The id of a value, writing it on first sight; 0 once the area is full.
+
+        The area's last part is kept for essential values, which are few and matter most at the
+        end: names, groups, exceptions. Stacks and shapes that never repeat cannot use it up.
+        """
         key = (kind, value)
         known = self._interned.get(key)
         if known is not None:
             return known
-        with self._lock:
-            start = self._values_used
-            end = layout.align8(start + layout.VALUE_HEADER.size + len(value))
-            if end > self._values_bytes:
-                self._q[_VALUES_REFUSED] += 1
-                return 0
-            at = self._values_at + start
-            layout.VALUE_HEADER.pack_into(self._map, at, len(value), kind)
-            at += layout.VALUE_HEADER.size
-            self._map[at : at + len(value)] = value
-            self._values_used = end
-            self._q[_VALUES_USED] = end  # the value counts from this store on
-            identifier = start // 8
-            self._interned[key] = identifier
-            return identifier
+        size = layout.align8(layout.VALUE_HEADER.size + len(value))
+        limit = self._values_bytes if essential else self._common_bytes
+        # No call in these lines: two threads must not get the same place.
+        start = self._values_used
+        if start + size > limit:
+            self.cells[_VALUES_REFUSED] += 1
+            return 0
+        self._values_used = start + size
+        at = self._values_at + start
+        layout.VALUE_HEADER.pack_into(self.memory, at, len(value), kind)
+        at += layout.VALUE_HEADER.size
+        self.memory[at : at + len(value)] = value
+        self.cells[_VALUES_USED] = self._values_used
+        identifier = start // 8
+        self._interned[key] = identifier
+        return identifier
 
     def text(self, value: str) -> int:
         """Intern a text."""
@@ -162,9 +173,21 @@ class RingWriter:
     @property
     def values_full(self) -> bool:
         """Whether new values are no longer taken."""
-        return self._q[_VALUES_REFUSED] > 0
+        return self.cells[_VALUES_REFUSED] > 0
 
     # -- groups ------------------------------------------------------------------------------
+
+    def set_signature(self, record_id: int, signature: int) -> None:
+        """Complete a record's signature, unless its slot already belongs to a newer one."""
+        at = self.slot_at(record_id)
+        if signature and self.cells[at // 8] == record_id:
+            _U4.pack_into(self.memory, at + layout.SLOT_SIGNATURE_OFFSET, signature)
+
+    def forget_record(self, record_id: int) -> None:
+        """Take a record's group away: it tells of an operation that was never issued."""
+        at = self.slot_at(record_id)
+        if self.cells[at // 8] == record_id:
+            _U4.pack_into(self.memory, at + layout.SLOT_GROUP_OFFSET, 0)
 
     def add_group(
         self,
@@ -180,24 +203,24 @@ class RingWriter:
         """Enter a process group; returns its index + 1, or 0 when the table is full."""
         name_id, desc_id, backend_id = self.text(name), self.text(desc), self.text(backend)
         ranks_id = self.intern(ValueKind.RANKS, np.asarray(ranks, dtype="<i4").tobytes())
-        with self._lock:
-            index = self._groups_used
-            if index >= self.group_count:
-                _U4.pack_into(self._map, header_offset("groups_refused"), 1)
-                return 0
-            entry = np.zeros((), GROUP)
-            entry["name"], entry["desc"], entry["ranks"] = name_id, desc_id, ranks_id
-            entry["backend"], entry["epoch"] = backend_id, epoch
-            entry["size"], entry["group_rank"] = len(ranks), group_rank
-            entry["created_ns"] = time.time_ns()
-            entry["completed"] = entry["started"] = 0 if observable else -1
-            raw = entry.tobytes()
-            at = self._groups_at + index * GROUP.itemsize
-            self._map[at + 4 : at + GROUP.itemsize] = raw[4:]
-            _U4.pack_into(self._map, at, 1)
-            self._groups_used = index + 1
-            _U4.pack_into(self._map, header_offset("groups_used"), index + 1)
-            return index + 1
+        # No call in these lines: two threads must not get the same place.
+        index = self._groups_used
+        if index >= self.group_count:
+            self.put_u4("groups_refused", 1)
+            return 0
+        self._groups_used = index + 1
+        entry = np.zeros((), GROUP)
+        entry["name"], entry["desc"], entry["ranks"] = name_id, desc_id, ranks_id
+        entry["backend"], entry["epoch"] = backend_id, epoch
+        entry["size"], entry["group_rank"] = len(ranks), group_rank
+        entry["created_ns"] = time.time_ns()
+        entry["completed"] = entry["started"] = 0 if observable else -1
+        raw = entry.tobytes()
+        at = self._groups_at + index * GROUP.itemsize
+        self.memory[at + 4 : at + GROUP.itemsize] = raw[4:]
+        _U4.pack_into(self.memory, at, 1)
+        self.put_u4("groups_used", self._groups_used)
+        return index + 1
 
     def group_cells(self, group: int) -> int:
         """Index of the first eight-byte cell of a group's entry (``group`` as from `add_group`)."""
@@ -205,7 +228,7 @@ class RingWriter:
 
     def set_cell(self, cell: int, value: int) -> None:
         """Store one signed eight-byte counter."""
-        self._q[cell] = value
+        self.cells[cell] = value
 
     # -- records -----------------------------------------------------------------------------
 
@@ -216,63 +239,66 @@ class RingWriter:
     def set_record(self, record_id: int, *, state: int, flags: int, completed_ns: int) -> None:
         """Update a record's state, unless its slot already belongs to a newer one."""
         at = self.slot_at(record_id)
-        if self._q[at // 8] != record_id:
+        cell = at // 8
+        cells = self.cells
+        # No call in these lines: the slot must not become another record's meanwhile.
+        if cells[cell] != record_id:
             return
-        self._q[(at + layout.SLOT_COMPLETED_OFFSET) // 8] = completed_ns
-        self._q[(at + layout.SLOT_STATE_OFFSET) // 8] = state | flags << 32
+        cells[cell + _SLOT_COMPLETED] = completed_ns
+        cells[cell + _SLOT_STATE] = state | flags << 32
 
     def count_dropped(self) -> None:
         """One record could not be written."""
-        self._q[_DROPPED] += 1
+        self.cells[_DROPPED] += 1
 
     # -- process -----------------------------------------------------------------------------
 
     def beat(self) -> None:
         """The watcher thread is alive and got the GIL."""
-        self._q[_HEARTBEAT_NS] = time.time_ns()
-        self._q[_HEARTBEAT_COUNT] += 1
+        self.cells[_HEARTBEAT_NS] = time.time_ns()
+        self.cells[_HEARTBEAT_COUNT] += 1
 
     def put_u4(self, field: str, value: int) -> None:
         """Store a four-byte header field."""
-        _U4.pack_into(self._map, header_offset(field), value & 0xFFFFFFFF)
+        _U4.pack_into(self.memory, header_offset(field), value & 0xFFFFFFFF)
 
     def put_i8(self, field: str, value: int) -> None:
         """Store an eight-byte header field."""
-        self._q[header_offset(field) // 8] = value
+        self.cells[header_offset(field) // 8] = value
 
     def put_world(self, rank: int, world_size: int) -> None:
         """Correct rank and world size once they are known for certain."""
-        _I4.pack_into(self._map, header_offset("rank"), rank)
-        _I4.pack_into(self._map, header_offset("world_size"), world_size)
+        _I4.pack_into(self.memory, header_offset("rank"), rank)
+        _I4.pack_into(self.memory, header_offset("world_size"), world_size)
 
     def set_phases(self, phases: Sequence[tuple[int, int, int]]) -> None:
         """Store the open phases, outermost first, as (name id, detail id, since_ns)."""
         kept = phases[-layout.PHASE_DEPTH :]
         for index, (name, detail, since_ns) in enumerate(kept):
-            struct.pack_into("=IIq", self._map, _PHASES + index * 16, name, detail, since_ns)
+            struct.pack_into("=IIq", self.memory, _PHASES + index * 16, name, detail, since_ns)
         self.put_u4("phase_count", len(kept))
 
     def write_sample(self, text: bytes) -> None:
         """Publish the newest stacks of all threads (two buffers; odd or even generation)."""
-        generation = self._q[_SAMPLE_GENERATION] + 1
+        generation = self.cells[_SAMPLE_GENERATION] + 1
         at = self._samples_at + (generation & 1) * layout.SAMPLE_BYTES
         body = text[: layout.SAMPLE_BYTES - 4]
-        self._map[at + 4 : at + 4 + len(body)] = body
-        _U4.pack_into(self._map, at, len(body))
-        self._q[_SAMPLE_GENERATION] = generation
-        self._q[_SAMPLE_NS] = time.time_ns()
+        self.memory[at + 4 : at + 4 + len(body)] = body
+        _U4.pack_into(self.memory, at, len(body))
+        self.cells[_SAMPLE_GENERATION] = generation
+        self.cells[_SAMPLE_NS] = time.time_ns()
 
     def record_exit(self, kind: layout.ExitKind, code: int) -> None:
         """Say how the process is ending; the first word stands."""
-        if self._q[header_offset("exit_ns") // 8]:
+        if self.cells[header_offset("exit_ns") // 8]:
             return
-        _U4.pack_into(self._map, header_offset("exit_kind"), kind)
-        _I4.pack_into(self._map, header_offset("exit_code"), code)
+        _U4.pack_into(self.memory, header_offset("exit_kind"), kind)
+        _I4.pack_into(self.memory, header_offset("exit_code"), code)
         self.put_i8("exit_ns", time.time_ns())
 
     def record_exception(self, value: bytes, *, replace: bool = False) -> None:
         """Keep an uncaught exception (JSON); the first stands unless ``replace``."""
-        if self._q[header_offset("exception_ns") // 8] and not replace:
+        if self.cells[header_offset("exception_ns") // 8] and not replace:
             return
         self.put_u4("exception", self.intern(ValueKind.EXCEPTION, value))
         self.put_i8("exception_ns", time.time_ns())
