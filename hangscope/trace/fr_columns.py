@@ -9,7 +9,7 @@ the file's size.
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -30,16 +30,23 @@ _FRAME_FIELDS: Callable[[Any], tuple[Any, ...]] = itemgetter("name", "filename",
 _PROBE = 64
 
 
-def pick(entries: Sequence[Entry], *names: str) -> str | None:
+class Entries(list[Entry]):
+    """The records of a dump, and the names of all fields that any of them has."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        super().__init__(entries)
+        self.names: frozenset[Any] = frozenset()
+        if self:
+            # Entries of one recorder have the same fields: looking at a few is enough.
+            alike = len(set(map(len, self))) == 1
+            few = (self[0], self[len(self) // 2], self[-1])
+            self.names = frozenset().union(*(few if alike else self))
+
+
+def pick(entries: Entries, *names: str) -> str | None:
     """The first of several spellings of a field that any entry has."""
-    if not entries:
-        return None
-    for probe in (entries[0], entries[-1]):
-        for name in names:
-            if name in probe:
-                return name
     for name in names:
-        if any(name in entry for entry in entries):
+        if name in entries.names:
             return name
     return None
 
@@ -62,7 +69,7 @@ def rows_of(entries: Sequence[Entry], names: Sequence[str | None]) -> list[tuple
     return [tuple([None if n is None else entry.get(n) for n in names]) for entry in entries]
 
 
-def int_column(entries: Sequence[Entry], default: int, *names: str) -> IntArray:
+def int_column(entries: Entries, default: int, *names: str) -> IntArray:
     """One integer per entry; ``default`` where it is absent, null or no number."""
     name = pick(entries, *names)
     if name is None:
@@ -95,7 +102,7 @@ def _few_texts(values: Sequence[Any], default: int) -> IntArray:
     return np.fromiter(found, np.int64, len(found))
 
 
-def bool_column(entries: Sequence[Entry], *names: str) -> npt.NDArray[np.bool_] | None:
+def bool_column(entries: Entries, *names: str) -> npt.NDArray[np.bool_] | None:
     """One truth value per entry, or None where no entry has the field."""
     name = pick(entries, *names)
     if name is None:
@@ -120,7 +127,7 @@ _STATES = {
 }
 
 
-def state_column(entries: Sequence[Entry]) -> npt.NDArray[np.uint8]:
+def state_column(entries: Entries) -> npt.NDArray[np.uint8]:
     """`hangscope.trace.model.State` per entry, from names in any case or numbers."""
     name = pick(entries, "state", "status") or "state"
     values = values_of(entries, name)
@@ -157,7 +164,7 @@ class Stacks:
         self._seen = 0
         self._misses = 0
 
-    def column(self, entries: Sequence[Entry]) -> npt.NDArray[np.int32]:
+    def column(self, entries: Entries) -> npt.NDArray[np.int32]:
         """Index into `table` per entry; -1 where an entry has no frames."""
         name = pick(entries, "frames", "stack", "stack_trace", "traceback")
         if name is None:
@@ -252,7 +259,7 @@ class Signatures:
         self.table: list[Signature] = []
         self._by_signature: dict[Signature, int] = {}
 
-    def column(self, entries: Sequence[Entry]) -> npt.NDArray[np.int32]:
+    def column(self, entries: Entries) -> npt.NDArray[np.int32]:
         """Index into `table` per entry."""
         fields = [
             pick(entries, "profiling_name", "op_name", "operation", "op", "name"),
@@ -266,7 +273,40 @@ class Signatures:
         ]
         while fields[-1] is None and len(fields) > 2:
             fields.pop()
-        return intern_rows(rows_of(entries, fields), lambda row: self._add(_signature(*row)))
+        rows = rows_of(entries, fields)
+        found = self._few(rows)
+        if found is not None:
+            return np.fromiter(found, np.int32, len(found))
+        return intern_rows(rows, self._make)
+
+    def _make(self, row: tuple[Any, ...]) -> int:
+        return self._add(_signature(*row))
+
+    def _few(self, rows: Sequence[tuple[Any, ...]]) -> list[int] | None:
+        """Where every operation comes in few forms, comparing is faster than making keys.
+
+        Comparing with plain values is cheap whatever the other side holds.
+        """
+        forms: dict[str, list[tuple[tuple[Any, ...], int]]] = {}
+        found: list[int] = []
+        for row in rows:
+            name = row[0]
+            known = forms.get(name) if type(name) is str else None
+            if known is None:
+                known = []
+                if type(name) is str:
+                    forms[name] = known
+            for form, index in known:
+                if form == row:
+                    found.append(index)
+                    break
+            else:
+                if len(known) >= _FEW or not _is_plain(row):
+                    return None
+                index = self._make(row)
+                known.append((row, index))
+                found.append(index)
+        return found
 
     def _add(self, signature: Signature) -> int:
         known = self._by_signature.get(signature)
@@ -285,10 +325,9 @@ def intern_rows(
         keys = list(map(marshal.dumps, rows))
     except ValueError:  # nested beyond measure, or values that only a dialect can hold
         keys = [_key(row) for row in rows]
-    known: dict[bytes | tuple[int, ...], int] = {}
-    for key, row in zip(keys, rows, strict=True):
-        if key not in known:
-            known[key] = make(row)
+    # In order of first use; of equal rows it does not matter which one is made.
+    distinct = dict(zip(keys, rows, strict=True))
+    known = {key: make(row) for key, row in distinct.items()}
     return np.fromiter(map(known.__getitem__, keys), np.int32, len(keys))
 
 
@@ -297,6 +336,31 @@ def _key(row: tuple[Any, ...]) -> bytes | tuple[int, ...]:
         return marshal.dumps(row)
     except ValueError:
         return tuple(map(id, row))
+
+
+_FEW = 8
+
+
+def _is_plain(row: tuple[Any, ...]) -> bool:
+    """A name, sizes and dtypes as torch writes them: nothing nested deeper than lists of lists."""
+    return type(row[0]) is str and all(
+        value is None
+        or type(value) is str
+        or (
+            type(value) is list
+            and len(value) <= MAX_TENSORS
+            and all(
+                type(item) in (str, int)
+                or (
+                    type(item) is list
+                    and len(item) <= MAX_DIMS
+                    and all(type(n) is int for n in item)
+                )
+                for item in value
+            )
+        )
+        for value in row[1:]
+    )
 
 
 def _is_flat(frame: Any) -> bool:

@@ -7,7 +7,7 @@ strings for numbers, no frames, unfinished entries only, several ranks in one fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from hangscope.trace import clean, operations
 from hangscope.trace.fr_columns import (
-    Entry,
+    Entries,
     Signatures,
     Stacks,
     bool_column,
@@ -157,7 +157,7 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
         raise Unreadable(f"its entries are a {type(raw_entries).__name__}, not a list")
     if len(raw_entries) > MAX_ENTRIES:
         raise Unreadable(f"{len(raw_entries)} entries are more than any recorder holds")
-    entries: list[Entry] = [e for e in raw_entries if isinstance(e, dict)]
+    entries = Entries(e for e in raw_entries if isinstance(e, dict))
     skipped = len(raw_entries) - len(entries)
     if skipped and not entries and not document.get("pg_status"):
         raise Unreadable("none of its entries is a record")
@@ -225,7 +225,7 @@ def _possible(rank: int, document: Mapping[str, Any]) -> bool:
     return True
 
 
-def _rank_from_pairs(entries: list[Entry], config: Any) -> int | None:
+def _rank_from_pairs(entries: Entries, config: Any) -> int | None:
     """The rank, where a point-to-point entry tells its place in a group whose members are known."""
     table = read_config(config, NONE)
     members = {g.name: g.ranks for g in table.groups if g.ranks}
@@ -242,7 +242,7 @@ def _rank_from_pairs(entries: list[Entry], config: Any) -> int | None:
     return None
 
 
-def _group_column(entries: list[Entry], table: GroupTable) -> tuple[Any, str]:
+def _group_column(entries: Entries, table: GroupTable) -> tuple[Any, str]:
     """Group index per entry; fills ``table.by_pg_id`` and adds groups that only entries name."""
     name_key = pick(entries, "process_group", "pg", "group", "pg_name")
     id_key = pick(entries, "pg_id", "group_id")
@@ -260,12 +260,32 @@ def _group_column(entries: list[Entry], table: GroupTable) -> tuple[Any, str]:
 
     desc_key = pick(entries, "pg_desc", "desc")
     fields = (name_key, id_key) if desc_key is None else (name_key, id_key, desc_key)
-    column = intern_rows(rows_of(entries, fields), resolve)
+    rows = rows_of(entries, fields)
+    column = _few_rows(rows, resolve) if desc_key is None else intern_rows(rows, resolve)
     reborn = [g.name for g in table.groups if g.epoch]
     note = ""
     if reborn:
         note = f"group {', '.join(sorted(set(reborn))[:3])} was made more than once; kept apart"
     return column, note
+
+
+def _few_rows(rows: list[tuple[Any, Any]], resolve: Callable[[tuple[Any, ...]], int]) -> Any:
+    """Like `intern_rows` for (names, pg_id) pairs, of which one per ``pg_id`` is the rule.
+
+    Comparing with a pair of plain texts is cheap whatever the other side holds.
+    """
+    usual: dict[int, tuple[tuple[str, ...], int]] = {}
+    found = []
+    for pg, pg_id in rows:
+        known = usual.get(pg_id) if type(pg_id) is int else None
+        if known is None or known[0] != pg:
+            if type(pg_id) is not int or type(pg) is not tuple or known is not None:
+                return intern_rows(rows, resolve)
+            if not all(type(text) is str for text in pg):
+                return intern_rows(rows, resolve)
+            known = usual[pg_id] = (pg, resolve((pg, pg_id)))
+        found.append(known[1])
+    return np.fromiter(found, np.int32, len(found))
 
 
 def _group_index(table: GroupTable, name: str, desc: str, pg_id: str) -> int:
@@ -291,7 +311,7 @@ def _group_index(table: GroupTable, name: str, desc: str, pg_id: str) -> int:
 
 
 def _records(
-    entries: list[Entry],
+    entries: Entries,
     rank: int,
     group: Any,
     signatures: Signatures,
@@ -341,7 +361,7 @@ def _records(
     return records
 
 
-def _times(entries: list[Entry], stem: str) -> Any:
+def _times(entries: Entries, stem: str) -> Any:
     """Nanoseconds since the epoch; dumps of torch 2.2 count microseconds, nulls are 0."""
     name = pick(entries, f"{stem}_ns")
     if name is not None:
@@ -422,7 +442,7 @@ def global_peer(
     return ranks[other] if other < len(ranks) else NONE
 
 
-def _is_native_gloo(signatures: Signatures, entries: list[Entry], document: Any) -> bool:
+def _is_native_gloo(signatures: Signatures, entries: Entries, document: Any) -> bool:
     """Native Gloo never moves an entry beyond ``scheduled``; other writers name the states."""
     if not entries or any(s.backend != "gloo" for s in signatures.table):
         return False
