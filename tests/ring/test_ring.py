@@ -28,7 +28,7 @@ def write_records(ring: RingWriter, first: int, last: int, group: int = 1, stack
     signature = ring.intern(ValueKind.SIGNATURE, b'{"op":"gloo:all_reduce","in":[[4]]}')
     for number in range(first, last + 1):
         layout.SLOT_FORMAT.pack_into(
-            ring._map, ring.slot_at(number), number, 1000 + number, 0, 0, number, 0, number, 7,
+            ring.memory, ring.slot_at(number), number, 1000 + number, 0, 0, number, 0, number, 7,
             group, signature, stack, -1, -1, 5, 1000, 4, 4, 0, 0, number,
         )  # fmt: skip
         ring.set_cell(LAST_RECORD_CELL, number)
@@ -76,7 +76,7 @@ def test_only_new_records_are_read_again(ring: RingWriter) -> None:
 
 def test_a_half_written_slot_is_dropped_and_counted(ring: RingWriter) -> None:
     write_records(ring, 1, 10)
-    struct.pack_into("=Q", ring._map, ring.slot_at(7), 23)  # its id is new, its end still old
+    struct.pack_into("=Q", ring.memory, ring.slot_at(7), 23)  # its id is new, its end still old
     slots, torn = RingReader(ring.path).slots()
     assert 7 not in slots["record_id"]
     assert torn == 1
