@@ -335,13 +335,15 @@ class Builder:
     def _alone(self, group: int, pairs: Ints, members: tuple[int, ...]) -> None:
         """A group of which one member is known: it waits, and nothing says for whom."""
         for pair in pairs.tolist():
-            if self.front.pending[pair] > 0:
+            row = int(self.front.pending_row[pair])
+            first = self.oldest_row.get(int(self.front.rank[pair]), row) == row
+            if self.front.pending[pair] > 0 and first:
                 self.places.append(
                     Place(
                         group,
                         int(self.front.pending[pair]),
                         [int(self.front.rank[pair])],
-                        row=int(self.front.pending_row[pair]),
+                        row=row,
                         members=members,
                         began_ns=int(self.front.pending_ns[pair]),
                         blind=True,
