@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from hangscope.replay import Expected, write_fixture
 from hangscope.ring.reader import RingError, RingReader
 from tools.forkserver import Job, Server
-from tools.record_fixture import PRELOAD, ROOT
+from tools.record_fixture import PRELOAD, ROOT, look_twice
 
 TIMEOUT_S = 3.0
 GIVE_UP_S = 25.0
@@ -129,8 +130,8 @@ def draw(number: int, seed: int) -> Draw:
     )
 
 
-def run(truth: Draw, place: Path, server: Server) -> Result:
-    """One job, from start to verdict or silence."""
+def run(truth: Draw, place: Path, server: Server, keep: Path | None = None) -> Result:
+    """One job, from start to verdict or silence; a failure's run is kept in ``keep``."""
     directory = place / "run"
     directory.mkdir()
     log = place / "job.log"
@@ -152,9 +153,11 @@ def run(truth: Draw, place: Path, server: Server) -> Result:
     result = Result(truth)
     try:
         _follow(truth, directory, server, result)
+        _score(truth, result)
+        if keep is not None and result.score not in ("exact", "tie"):
+            _keep(place, keep, truth)  # now: the processes still are what the verdict was about
     finally:
         server.end()
-    _score(truth, result)
     return result
 
 
@@ -294,13 +297,12 @@ def main() -> int:
         truth = draw(number, arguments.seed)
         with tempfile.TemporaryDirectory(prefix="chaos-") as name:
             place = Path(name)
-            result = run(truth, place, server)
+            keep = arguments.keep and arguments.keep / f"{arguments.seed}-{number}"
+            result = run(truth, place, server, keep)
             results.append(result)
             if arguments.out is not None:
                 with arguments.out.open("a") as file:
                     file.write(json.dumps(asdict(result)) + "\n")
-            if arguments.keep is not None and result.score not in ("exact", "tie"):
-                _keep(place, arguments.keep / f"{arguments.seed}-{number}", truth)
         what = f"{truth.kind} x{truth.world} {truth.fault} on rank {truth.rank}"
         after = "" if result.said_after_s is None else f" after {result.said_after_s:.1f} s"
         print(f"{number:4} {result.score:13} {what}: {result.verdict} {result.culprits}{after}")
@@ -311,17 +313,19 @@ def main() -> int:
 
 
 def _keep(place: Path, target: Path, truth: Draw) -> None:
-    """What is left of a failed run, for a fixture: compact rings, journal and log."""
-    from hangscope.replay.compact import compact_ring
-
+    """What is left of a failed run, as a fixture with the truth as its expectation."""
     shutil.rmtree(target, ignore_errors=True)
-    (target / "dumps").mkdir(parents=True)
-    for ring in (place / "run").glob("*.ring"):
-        compact_ring(ring, target / "dumps" / ring.name)
-    for journal in (place / "run").glob("*.journal"):
-        shutil.copy(journal, target / "dumps")
+    trace, diagnosis = look_twice(place / "run")
+    expected = Expected(
+        verdict=FAULTS[truth.fault][0],
+        culprits=() if truth.fault in HEALTHY else (truth.rank,),
+        story=f"chaos: {truth.kind} on {truth.world} ranks, {truth.fault} on rank {truth.rank}",
+        recorded=asdict(truth),
+    )
+    write_fixture(
+        trace, diagnosis, [place / "run"], target, redact=True, expected=expected, check=False
+    )
     shutil.copy(place / "job.log", target)
-    (target / "truth.json").write_text(json.dumps(asdict(truth)))
 
 
 def _parse(line: str) -> Result:

@@ -60,7 +60,8 @@ class Saboteur:
         self.step, self._point = step, 0
 
     def _is_here(self) -> bool:
-        here = self._armed and self.step >= args.step and self._point >= args.point
+        due = self.step == args.step and self._point >= args.point
+        here = self._armed and (due or self.step > args.step)
         self._point += 1
         if here:
             self._armed = False

@@ -19,10 +19,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hangscope.cli.analyze import investigate
+from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.replay import Expected, FixtureError, load_fixture, verify, write_fixture
 from hangscope.ring.reader import RingError, RingReader
+from hangscope.trace.live import LiveRun, is_gil_blocked
+from hangscope.trace.load import load_trace
+from hangscope.trace.model import Trace
 from tools.forkserver import Job, Server
 from tools.recordings import Recording, recordings
 
@@ -32,6 +35,7 @@ FIXTURES = ROOT / "fixtures"
 TIMEOUT_S = 2.0
 RUNNING_S = 4.0
 GIVE_UP_S = 90.0
+SECOND_LOOK_S = 1.2
 SLOW_START_S = 10.0
 """A job that has recorded nothing for so long is not merely slow to start."""
 PRELOAD = (
@@ -84,7 +88,7 @@ def record(recording: Recording, place: Path, server: Server) -> list[str]:
 
     def look() -> None:
         """While the job hangs: what is copied later is no longer what was looked at."""
-        trace, diagnosis = investigate((str(sources),))
+        trace, diagnosis = look_twice(sources)
         expected = _expected(recording)
         write_fixture(
             trace, diagnosis, [sources], target, redact=True, expected=expected, check=False
@@ -102,6 +106,19 @@ def record(recording: Recording, place: Path, server: Server) -> list[str]:
             f"{list(diagnosis.culprits)}"
         )
     return lines
+
+
+def look_twice(directory: Path) -> tuple[Trace, Diagnosis]:
+    """What ``analyze`` would say; living processes are always looked at twice."""
+    trace = load_trace([directory])
+    if trace.live:
+        run = LiveRun(directory)
+        run.look()
+        run.ask_for_stacks(is_gil_blocked)
+        time.sleep(SECOND_LOOK_S)
+        trace = run.look()
+        run.close()
+    return trace, diagnose(trace)
 
 
 def _expected(recording: Recording) -> Expected:

@@ -1,0 +1,188 @@
+"""Guards one test: lets the processes it starts record, and ends them when they hang."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+GRACE_S = 1.0
+"""Beyond the timeout: a verdict may come before everybody has stopped moving."""
+_POLL_S = 0.25
+
+
+class Guard:
+    """Watches the run directory of one test from a thread of the test's own process.
+
+    Parameters
+    ----------
+    timeout_s:
+        Seconds a collective of the test may wait (``HANGSCOPE_TIMEOUT`` of its processes).
+
+    Attributes
+    ----------
+    report:
+        The text of the verdict, once the test's processes hung and were ended.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.directory = Path(tempfile.mkdtemp(prefix="hangscope-test-"))
+        self.environment = {
+            "HANGSCOPE": "1",
+            "HANGSCOPE_DIR": str(self.directory),
+            "HANGSCOPE_TIMEOUT": str(timeout_s),
+            "HANGSCOPE_MONITOR": "0",
+        }
+        self.report: str | None = None
+        self._before: dict[str, str | None] = {}
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._said = io.StringIO()
+        self._undo: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Set the environment and begin to watch."""
+        self._before = {name: os.environ.get(name) for name in self.environment}
+        os.environ.update(self.environment)
+        self._undo = _record_in_forks()
+        for target in (self._follow, self._guard):
+            thread = threading.Thread(target=target, name="hangscope-guard", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Restore the environment and remove the run, unless it hung."""
+        self._over.set()
+        self._undo()
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        for thread in self._threads:
+            thread.join(5.0)
+        if self.report is None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    # -- threads ---------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """What the node's monitor does, speaking into a text."""
+        while not self._rings():
+            if self._over.wait(_POLL_S):
+                return
+        from hangscope.monitor.watch import Monitor, MonitorConfig
+        from hangscope.trace.live import RunKey
+
+        config = MonitorConfig(self.directory, None, 0, self.timeout_s)
+        followed: set[RunKey] = set()
+        while not self._over.is_set():
+            # One watch an attempt: a test may run several jobs one after another.
+            monitor = Monitor(
+                config,
+                out=self._said,
+                keep_going=lambda: not self._over.is_set(),
+                skip=frozenset(followed),
+            )
+            monitor.follow()
+            if monitor.key is not None:
+                followed.add(monitor.key)
+            self._over.wait(_POLL_S)
+
+    def _guard(self) -> None:
+        """End processes that have stood still for the timeout after a verdict on them."""
+        progress: object = None
+        since_s = time.monotonic()
+        while not self._over.wait(_POLL_S):
+            if not self._said.tell():
+                continue
+            current, pids = self._look()
+            if current != progress:
+                progress, since_s = current, time.monotonic()
+            elif pids and time.monotonic() - since_s > self._patience_s():
+                text = self._said.getvalue().strip()
+                self.report = f"{text}\nThe run is in {self.directory}"
+                self._end(pids)
+                return
+
+    def _patience_s(self) -> float:
+        # A timeout verdict was spoken after the timeout; what stands still needs no second one.
+        return min(self.timeout_s, 5.0) + GRACE_S
+
+    def _rings(self) -> list[Path]:
+        return sorted(self.directory.glob("*.ring"))
+
+    def _look(self) -> tuple[object, list[int]]:
+        """What changes when any rank moves, and the pids of the ranks that are alive."""
+        from hangscope.ring.reader import RingError, RingReader, decode_text
+        from hangscope.trace.process import look_at
+
+        state: list[Any] = []
+        pids = []
+        for path in self._rings():
+            try:
+                reader = RingReader(path)
+            except (RingError, OSError):
+                continue
+            header = reader.header()
+            state.append((int(header["last_record_id"]), reader.groups()["completed"].tobytes()))
+            pid = int(header["pid"])
+            look = look_at(
+                pid=pid,
+                start_ticks=int(header["start_ticks"]),
+                boot_id=decode_text(header["boot_id"]),
+                pid_namespace=int(header["pid_namespace"]),
+            )
+            reader.close()
+            if look.alive:
+                pids.append(pid)
+        return state, pids
+
+    def _end(self, pids: list[int]) -> None:
+        """SIGKILL ends a stopped process and one that holds the GIL too."""
+        for pid in pids:
+            if pid != os.getpid():
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    continue
+        if os.getpid() in pids:
+            # This very process is a rank and sits in C++: nothing can be raised into it.
+            sys.__stderr__.write(f"\n{self.report}\n") if sys.__stderr__ else None
+            os._exit(1)
+
+
+def _record_in_forks() -> Callable[[], None]:
+    """Let children that are forked, with torch already imported, record too; returns the undoing.
+
+    Such a child does not import torch again, which is what would switch recording on.
+    """
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None:
+        return lambda: None
+    from hangscope.recording.phases import Patches, start_on_init
+
+    parent = os.getpid()
+    patches = Patches()
+
+    def wrap(original: Any) -> Any:
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            if os.getpid() == parent:
+                return original(*args, **kwargs)
+            patches.undo()
+            start_on_init()
+            return c10d.init_process_group(*args, **kwargs)
+
+        return init_process_group
+
+    patches.replace_function("init_process_group", wrap)
+    return patches.undo

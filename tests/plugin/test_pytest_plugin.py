@@ -1,0 +1,169 @@
+"""The plugin in real pytest runs: fixtures as tests, and a guard around real processes."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+
+JOB = """
+    import os, time
+    import torch
+    import torch.distributed as dist
+
+    def work(rank, world, port, asleep):
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        dist.init_process_group("gloo", rank=rank, world_size=world)
+        for step in range(4):
+            if step == 2 and rank == asleep:
+                read_shard()
+            dist.all_reduce(torch.ones(3))
+        dist.destroy_process_group()
+
+    def read_shard():
+        time.sleep(600)
+
+    def free_port():
+        import socket
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            return listener.getsockname()[1]
+
+    if __name__ == "__main__":
+        work(int(os.environ["RANK"]), 2, os.environ["MASTER_PORT"], 1)
+"""
+
+
+def _fixture(target: Path, name: str = "d20-sigkill") -> Path:
+    shutil.copytree(FIXTURES / name, target / name)
+    return target / name / "expected.toml"
+
+
+def test_a_fixture_folder_is_a_test_that_passes(pytester: pytest.Pytester) -> None:
+    _fixture(pytester.path)
+    result = pytester.runpytest_subprocess("-v")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*expected.toml::d20-sigkill PASSED*"])
+
+
+def test_another_verdict_fails_and_says_what_differs(pytester: pytest.Pytester) -> None:
+    expected = _fixture(pytester.path)
+    text = expected.read_text().replace("culprits = [1]", "culprits = [2]")
+    assert "culprits = [2]" in text
+    expected.write_text(text)
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*culprits: expected '2', got '1'*", "*SIGKILL*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_a_malformed_expectation_fails_with_one_line(pytester: pytest.Pytester) -> None:
+    expected = _fixture(pytester.path)
+    expected.write_text('verdict = "sick"\nculprits = []\n')
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*expected.toml: verdict must be one of healthy*"])
+
+
+def test_other_files_of_that_name_are_left_alone(pytester: pytest.Pytester) -> None:
+    (pytester.path / "expected.toml").write_text("answer = 42\n")
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes()
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_nothing_heavy_is_imported_for_a_suite_that_uses_nothing(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import os, sys
+
+        def test_plain():
+            for name in ("torch", "numpy", "hangscope.diagnosis", "hangscope.replay", "hangscope.monitor"):
+                assert name not in sys.modules, name
+            assert "HANGSCOPE" not in os.environ
+        """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+def test_the_guard_needs_a_sensible_timeout(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.hang_guard(timeout="soon")
+        def test_it():
+            pass
+        """
+    )
+    result = pytester.runpytest_subprocess()
+    result.stdout.fnmatch_lines(["*'soon' is not a number of seconds*"])
+    assert result.ret != 0
+
+
+@pytest.mark.slow
+def test_a_spawned_job_that_hangs_fails_with_the_verdict(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(job=textwrap.dedent(JOB))
+    pytester.makepyfile(
+        """
+        import pytest, job
+        import torch.multiprocessing as mp
+
+        @pytest.mark.hang_guard(timeout=3)
+        def test_training():
+            mp.spawn(job.work, args=(2, job.free_port(), 1), nprocs=2)
+
+        def test_after_it(monkeypatch):
+            import os
+            assert "HANGSCOPE" not in os.environ
+        """
+    )
+    result = pytester.runpytest_subprocess(timeout=90)
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*Rank 1 *", "*read_shard*"])
+    result.stdout.no_fnmatch_line("*ProcessExitedException*")
+
+
+@pytest.mark.slow
+def test_forked_and_launched_jobs_are_guarded_and_healthy_ones_left_alone(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(job=textwrap.dedent(JOB))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    pytester.makepyfile(
+        f"""
+        import subprocess
+        import job
+        import torch.multiprocessing as mp
+
+        def test_forked(hang_guard):
+            assert hang_guard.timeout_s == 3
+            mp.start_processes(
+                job.work, args=(2, job.free_port(), 0), nprocs=2, start_method="fork"
+            )
+
+        def test_healthy(hang_guard):
+            mp.start_processes(
+                job.work, args=(2, job.free_port(), -1), nprocs=2, start_method="fork"
+            )
+            assert list(hang_guard.directory.glob("*.ring"))
+
+        def test_launched(hang_guard):
+            subprocess.run({launcher!r} + ["job.py"])
+        """
+    )
+    result = pytester.runpytest_subprocess("--hang-timeout=3", timeout=150)
+    result.assert_outcomes(failed=2, passed=1)
+    text = result.stdout.str()
+    assert "Rank 0 " in text
+    assert "Rank 1 " in text
+    assert "read_shard" in text
