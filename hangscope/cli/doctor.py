@@ -35,6 +35,9 @@ _COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
 @click.option(
     "--deepspeed-config", type=click.Path(path_type=Path), help="DeepSpeed configuration to read."
 )
+@click.option(
+    "--run", "run_paths", multiple=True, metavar="PATH", help="Recorded run or dumps to look at."
+)
 @click.option("--parameters", metavar="N", help="Size of the model, such as 7e9 or 7B.")
 @click.option("--memory", "memory_gib", type=float, help="GiB per device, if not this host's.")
 @click.option("--wrapper", type=click.Choice(["ddp", "zero1", "zero2", "zero3", "fsdp"]))
@@ -46,6 +49,7 @@ def command(
     as_json: bool,
     script: Path | None,
     deepspeed_config: Path | None,
+    run_paths: tuple[str, ...],
     parameters: str | None,
     memory_gib: float | None,
     wrapper: str | None,
@@ -72,6 +76,7 @@ def command(
     found = list(check_process(surroundings))
     if not inside or (world is not None and world.rank == 0):
         found += check_files(surroundings, script, deepspeed_config)
+        found += _traffic(run_paths)
         found += _fit(surroundings, parameters, memory_gib, wrapper, world_size, world)
     if inside and world is not None:
         found = _in_job(surroundings, world, found, timeout)
@@ -132,6 +137,19 @@ def _fit(
         raise UserError("--parameters needs --memory GIB, because this host has no device to ask")
     size = world_size or (world.world_size if world else 1)
     return list(check_fit(parse_count(parameters), memory, size, wrapper or ""))
+
+
+def _traffic(paths: Sequence[str]) -> list[Finding]:
+    if not paths:
+        return []
+    from hangscope.toolkit.doctor.traffic import check_traffic
+    from hangscope.trace.load import NothingReadable, load_trace
+
+    try:
+        trace = load_trace(list(paths))
+    except NothingReadable as error:
+        raise UserError(f"--run {' '.join(paths)}: nothing readable there: {error}") from None
+    return list(check_traffic(trace))
 
 
 def _in_job(

@@ -33,6 +33,7 @@ def test_warmup_communicators(job: JobResult, check: str) -> None:
     "check",
     [
         "buffers_too",
+        "replicas_that_differ_are_named_by_tensor",
         "source_is_a_group_rank_sent_as_a_global_one",
         "meta_tensors_are_materialised_and_ties_kept",
         "meta_source_is_refused_by_all",

@@ -78,5 +78,6 @@ class Diagnosis:
 
 
 def sort(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Errors first; the order of the checks within a level."""
-    return tuple(sorted(findings, key=lambda f: (ERROR, WARNING, NOTE).index(f.level)))
+    """Errors first, the order of the checks within a level, nothing said twice."""
+    unique = dict.fromkeys(findings)
+    return tuple(sorted(unique, key=lambda f: (ERROR, WARNING, NOTE).index(f.level)))

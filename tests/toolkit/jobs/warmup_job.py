@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import hangscope
+from hangscope.toolkit.replicas import compare_replicas
 from hangscope.toolkit.warmup import Disagreement, Rewindable, SyncError, WarmupError
 
 report = Report()
@@ -96,6 +97,16 @@ with report.check("buffers_too"):
     assert model.steps.item() == 0
     assert model[1].running_mean.sum().item() == 0
     assert same_everywhere([*model.parameters(), *model.buffers()])
+
+with report.check("replicas_that_differ_are_named_by_tensor"):
+    model = net(7)
+    assert compare_replicas(model) == []
+    if rank == 3:
+        model[1].running_mean.add_(1)
+    differences = compare_replicas(model)
+    assert [(d.name, d.kind, d.ranks) for d in differences] == [
+        ("1.running_mean", "buffer", (3,))
+    ], differences
 
 with report.check("source_is_a_group_rank_sent_as_a_global_one"):
     model = net(10 + rank)

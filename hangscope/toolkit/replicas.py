@@ -1,0 +1,75 @@
+"""Do replicas that should be equal hold the same parameters and buffers?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hangscope.toolkit.agreement import compare, minority
+from hangscope.toolkit.barrier import check_timeout
+from hangscope.toolkit.circles import circle_of, ready
+from hangscope.toolkit.parameters import is_sharded, named_state
+from hangscope.toolkit.tensors import checksum
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import nn
+
+DIGITS = 8
+"""Of each tensor's checksum: enough to tell tensors of one name apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A tensor that is not the same everywhere. ``ranks`` (global) hold other bits than most."""
+
+    name: str
+    kind: str
+    ranks: tuple[int, ...]
+
+
+def compare_replicas(
+    module: nn.Module, group: dist.ProcessGroup | None = None, *, timeout: float = 300.0
+) -> list[Difference] | None:
+    """Which parameters and buffers differ between the members of ``group``, the same on all.
+
+    Buffers that differ under DDP are BatchNorm statistics as a rule. No collective is issued.
+
+    Args:
+        module: the replica.
+        group: the replicas; ``None`` is the default group.
+        timeout: seconds to wait for the other members.
+
+    Returns:
+        The differences; ``None`` with a warning where nothing is initialised.
+
+    Raises:
+        BarrierTimeout: a member did not come.
+        ValueError: ``group`` is ``None`` for a sharded module, whose parts differ anyway.
+    """
+    check_timeout(timeout)
+    if not ready("compare_replicas", group):
+        return None
+    if group is None and is_sharded(module):
+        raise ValueError("compare_replicas: the module is sharded: pass the replicate group")
+    circle = circle_of(group, "replicas")
+    named = list(named_state(module))
+    parameters = {name for name, _ in module.named_parameters()}
+    whole = checksum(tensor for _, tensor in named)
+    if len(compare(circle, whole, timeout_s=timeout, what="compare_replicas")) == 1:
+        return []
+    # Everybody knows that something differs, so everybody comes again with the details.
+    mine = json.dumps({name: checksum([tensor])[:DIGITS] for name, tensor in named})
+    said = compare(circle, mine, timeout_s=timeout, what="compare_replicas: tensors")
+    views = {text: json.loads(text) for text in said}
+    found = []
+    for name in sorted({name for view in views.values() for name in view}):
+        sides: dict[str, tuple[int, ...]] = {}
+        for text, ranks in said.items():
+            value = str(views[text].get(name, "absent"))
+            sides[value] = tuple(sorted((*sides.get(value, ()), *ranks)))
+        if len(sides) > 1:
+            kind = "parameter" if name in parameters else "buffer"
+            found.append(Difference(name, kind, minority(sides)))
+    return found
