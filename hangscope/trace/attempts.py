@@ -23,9 +23,20 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     dumps = [f for f in fragments if _is_dump(f) and _life(f) is None]
     others = [f for f in fragments if not _is_dump(f) and _life(f) is None]
     kept_named, left_named = _newest_run(named)
+    gone = _folders(named) - _folders(kept_named)
+    dumps = [f for f in dumps if _folder_of(f) not in gone]
+    others = [f for f in others if _folder_of(f) not in gone]
     kept_dumps, left_dumps = _newest_folder(dumps)
     kept_logs, left_logs = _newest_logs(others)
     return [*kept_named, *kept_dumps, *kept_logs], [*left_named, *left_dumps, *left_logs]
+
+
+def _folder_of(fragment: Fragment) -> str:
+    return str(PurePath(fragment.source.path).parent)
+
+
+def _folders(fragments: Sequence[Fragment]) -> set[str]:
+    return {_folder_of(fragment) for fragment in fragments}
 
 
 def _is_dump(fragment: Fragment) -> bool:

@@ -1,0 +1,212 @@
+"""Several sources about one job, put together field by field and row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hangscope.trace import operations
+from hangscope.trace.fr_groups import GroupTable, match_status, parse_ranks
+from hangscope.trace.from_flight_recorder import global_peer
+from hangscope.trace.merge import merge
+from hangscope.trace.merge_facts import merge_facts
+from hangscope.trace.model import (
+    MEMBER_DTYPE,
+    RECORD_DTYPE,
+    ExceptionFacts,
+    ExitFacts,
+    Flag,
+    Fragment,
+    Group,
+    Phase,
+    RankFacts,
+    Records,
+    Signature,
+    Source,
+    State,
+    ThreadStack,
+)
+
+REDUCE = Signature("all_reduce", input_sizes=((4,),))
+
+
+def rows(rank: int, *seqs: int, state: int = 2, flags: int = 0, created: int = 100) -> Records:
+    made = np.zeros(len(seqs), RECORD_DTYPE)
+    for row, seq in zip(made, seqs, strict=True):
+        row["rank"], row["collective_seq"], row["state"], row["flags"] = rank, seq, state, flags
+        row["stack"] = row["peer"] = row["root"] = -1
+        row["created_ns"] = created + seq
+    return made
+
+
+def fragment(
+    rank: int,
+    records: Records,
+    format_: str = "flight-recorder-pickle",
+    ranks: tuple[int, ...] = (0, 1),
+    name: str = "0",
+    **facts: object,
+) -> Fragment:
+    return Fragment(
+        Source(f"{format_}_{rank}", format_, rank=rank),
+        RankFacts(rank=rank, **facts),  # type: ignore[arg-type]
+        records,
+        groups=(Group(name, "default_pg" if name == "0" else "", ranks),),
+        signatures=(REDUCE,),
+    )
+
+
+def test_a_ring_is_completed_by_a_native_dump() -> None:
+    ring = fragment(0, rows(0, 3, 4, 5, state=0, flags=Flag.UNOBSERVED), "hangscope-ring")
+    native = rows(0, 1, 2, 3, 4, 5)
+    native["state"][-1] = State.STARTED
+    native["completed_ns"][:4] = 7
+    trace = merge([fragment(0, native), ring])
+    assert trace.records["collective_seq"].tolist() == [1, 2, 3, 4, 5]
+    assert trace.records["state"].tolist() == [2, 2, 2, 2, 1]
+    assert not (trace.records["flags"] & Flag.UNOBSERVED).any()
+
+
+def test_rows_inside_what_the_best_source_covers_are_not_added() -> None:
+    ring = fragment(0, rows(0, 1, 3), "hangscope-ring")
+    trace = merge([ring, fragment(0, rows(0, 1, 2, 3))])
+    assert trace.records["collective_seq"].tolist() == [1, 3]
+
+
+def test_groups_without_members_find_theirs_by_name() -> None:
+    first = fragment(0, rows(0, 1), ranks=(0, 1), name="tp")
+    other = fragment(2, rows(2, 1), ranks=(2, 3), name="tp")
+    bare = fragment(3, rows(3, 1), ranks=(), name="tp")
+    trace = merge([bare, first, other])
+    assert len(trace.groups) == 2
+    mine = trace.records[trace.records["rank"] == 3]["group"][0]
+    assert trace.groups[mine].ranks == (2, 3)
+
+
+def test_counters_take_the_furthest_of_every_source() -> None:
+    def counted(rank: int, format_: str, enqueued: int, completed: int) -> Fragment:
+        made = np.zeros(1, MEMBER_DTYPE)
+        made["rank"], made["enqueued"], made["completed"], made["started"] = (
+            rank,
+            enqueued,
+            completed,
+            -1,
+        )
+        made["p2p_enqueued"] = -1
+        return Fragment(
+            Source(format_, format_),
+            RankFacts(rank),
+            members=made,
+            groups=(Group("0", "", (0, 1)),),
+        )
+
+    trace = merge([counted(0, "a", 5, 3), counted(0, "b", 4, 4)])
+    (member,) = trace.members
+    assert (member["enqueued"], member["completed"]) == (5, 4)
+
+
+def test_facts_of_a_ring_and_a_monitor() -> None:
+    ring = RankFacts(
+        2, host="n0", pid=7, alive=False, phases=(Phase("checkpoint"),), observed_ns=10,
+        exception=ExceptionFacts("ValueError", "bad"), exit=ExitFacts("exception", at_ns=5),
+        threads=(ThreadStack("MainThread", True, (), 4),), only_active=False, dropped=1,
+    )  # fmt: skip
+    journal = RankFacts(
+        2, exit=ExitFacts("code", code=1, at_ns=6), process_state="gone", observed_ns=11
+    )
+    native = RankFacts(2, only_active=True, world_size=8, dropped=2)
+    merged = merge_facts(
+        [
+            ("flight-recorder-pickle", native),
+            ("hangscope-journal", journal),
+            ("hangscope-ring", ring),
+        ]
+    )
+    assert merged.exit == ExitFacts("exception", code=1, at_ns=5)
+    assert (merged.host, merged.pid, merged.world_size) == ("n0", 7, 8)
+    assert merged.process_state == "gone"
+    assert merged.alive is False
+    assert merged.phases == (Phase("checkpoint"),)
+    assert not merged.only_active
+    assert merged.dropped == 3
+
+
+@pytest.mark.parametrize(
+    ("exits", "kind", "signal"),
+    [
+        ([ExitFacts("unknown"), ExitFacts("signal", signal=9)], "signal", 9),
+        ([ExitFacts("signal", signal=9), ExitFacts("oom", text="killed")], "oom", 9),
+        ([ExitFacts("clean", code=0), ExitFacts("unknown")], "clean", None),
+    ],
+)
+def test_the_most_telling_end_wins(exits: list[ExitFacts], kind: str, signal: int | None) -> None:
+    merged = merge_facts([("job-log", RankFacts(0, exit=e)) for e in exits])
+    assert merged.exit is not None
+    assert (merged.exit.kind, merged.exit.signal) == (kind, signal)
+
+
+@pytest.mark.parametrize(
+    ("raw", "canonical"),
+    [
+        ("nccl:all_reduce", "all_reduce"),
+        ("nccl:all_reduce_barrier", "barrier"),
+        ("ALLREDUCE", "all_reduce"),
+        ("_ALLGATHER_BASE", "_all_gather_base"),
+        ("c10d::allreduce_", "all_reduce"),
+        ("AllReduce", "all_reduce"),
+        ("ReduceScatter", "reduce_scatter"),
+        ("nccl:_broadcast_oop", "_broadcast_oop"),
+        ("nccl:ALLGATHER_coalesced", "all_gather_coalesced"),
+        ("RECVANYSOURCE", "recv"),
+        ("nccl:send 0->1", "send"),
+        ("all_gather_into_tensor", "_all_gather_base"),
+        ("xyz:Weird Op", "weird op"),
+        ("", ""),
+    ],
+)
+def test_operation_names(raw: str, canonical: str) -> None:
+    assert operations.canonical(raw) == canonical
+
+
+@pytest.mark.parametrize(
+    ("raw", "ranks", "rank", "default", "peer"),
+    [
+        ("nccl:send 0->1", (4, 5), 4, False, 5),
+        ("nccl:recv 1<-0", (4, 5), 5, False, 4),
+        ("nccl:recv 1<-?", (4, 5), 5, False, -1),
+        ("nccl:send 4->5", (4, 5), 4, False, 5),  # global numbers
+        ("nccl:send 0->1", (), 0, True, 1),
+        ("nccl:send 0->1", (), 0, False, -1),
+        ("nccl:send 0->9", (4, 5), 4, False, -1),
+    ],
+)
+def test_peers(raw: str, ranks: tuple[int, ...], rank: int, default: bool, peer: int) -> None:
+    assert global_peer(operations.parse(raw), ranks, rank, default) == peer
+
+
+@pytest.mark.parametrize(
+    ("value", "ranks"),
+    [
+        ("[0, 1]", (0, 1)),
+        ([0, "1"], (0, 1)),
+        ((3,), (3,)),
+        ("[]", ()),
+        ("[0, 0]", ()),
+        (None, ()),
+        ([0, None], ()),
+        ("[0, 99999999999]", ()),
+    ],
+)
+def test_rank_lists(value: object, ranks: tuple[int, ...]) -> None:
+    assert parse_ranks(value) == ranks
+
+
+def test_status_keys_are_paired_only_where_the_order_holds() -> None:
+    table = GroupTable([], {}, {})
+    for name in ("0", "5", "9", "12"):
+        table.add(name)
+    assert match_status(["0", "1", "2", "3"], table) == {"0": 0, "1": 1, "2": 2, "3": 3}
+    table.by_pg_id = {"1": 3, "2": 0}  # entries say that the order does not hold
+    assert match_status(["0", "1", "2", "3"], table) == {"1": 3, "2": 0}
+    table.by_pg_id = {"2": 2}
+    assert match_status(["0", "1", "2"], table) == {"0": 0, "1": 1, "2": 2}
