@@ -99,9 +99,12 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
             raise UserError(_one_line(paths, error)) from error
     diagnosis = diagnose(trace)
     directory = run_directory_of(paths[0]) if len(paths) == 1 else None
-    if not trace.live or directory is None or diagnosis.verdict.value == "healthy":
+    if not trace.live or directory is None:
         return trace, diagnosis
-    # The first look says that something is wrong with a running job: it has to stay so.
+    if diagnosis.verdict.value == "healthy" and not _stands_still(trace):
+        return trace, diagnosis
+    # Whatever is wrong with a running job has to stay so; and only a second look can tell whether
+    # one that has issued nothing for long still moves.
     run = LiveRun(directory)
     run.look()
     run.ask_for_stacks(is_gil_blocked)
@@ -109,6 +112,16 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
     trace = run.look()
     run.close()
     return trace, diagnose(trace)
+
+
+def _stands_still(trace: Trace) -> bool:
+    """Whether a running job has issued and finished nothing for longer than its timeout."""
+    if not len(trace.records):
+        return True
+    newest_ns = max(
+        int(trace.records["created_ns"].max()), int(trace.records["completed_ns"].max())
+    )
+    return trace.observed_ns - newest_ns > trace.timeout_s * 1e9
 
 
 def _one_line(paths: tuple[str, ...], error: Exception) -> str:

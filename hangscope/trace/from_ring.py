@@ -322,6 +322,8 @@ def _exit(header: Any, look: ProcessLook) -> ExitFacts | None:
         int(header["exit_code"]),
         int(header["exit_ns"]),
     )
+    if look.alive:
+        return None  # on its way out at most: its phase says so, its status is not known yet
     if kind == ExitKind.NONE:
         if look.alive is False and not int(header["disabled"]):
             return ExitFacts("unknown", at_ns=0, text="gone without a word")
