@@ -446,7 +446,7 @@ def _lost(
         return []
     places = sorted({i for r in accused for i in waited_for[r]})
     idle = _idle_beside(context, accused)
-    if idle:
+    if 0 < len(idle) <= len(accused):
         # Were the lost rank the cause, its neighbours would be waiting for it.
         cause = Cause(
             Verdict.MISSING_RANK, idle, places, Confidence.LIKELY, _began(context, places)

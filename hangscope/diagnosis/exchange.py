@@ -100,7 +100,8 @@ def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
     )
     members = context.trace.groups[place.group].ranks
     row_of = {int(records["rank"][r]): int(r) for r in rows.tolist()}
-    if not members or set(row_of) != set(members):
+    made_up = any(s.version == "none" for s in context.trace.sources)  # members are not listed
+    if not members or set(row_of) != set(members) or made_up:
         return None
     signatures = {
         r: context.trace.signatures[int(records["signature"][row_of[r]])] for r in members

@@ -8,7 +8,7 @@ from hangscope.diagnosis import playbook
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.host import End
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
-from hangscope.trace.model import Claim
+from hangscope.trace.model import Claim, Flag
 
 _CLAIM_VERDICTS = {
     "monitored_barrier": Verdict.MISSING_RANK,
@@ -78,11 +78,8 @@ def _live(context: Context) -> Quiet:
 
 def _dumped(context: Context) -> Quiet:
     """Dumps of processes nobody looked at: all finished, and yet somebody dumped."""
-    front = context.front
-    for pairs in front.of_group().values():
-        known = front.enqueued[pairs][front.enqueued[pairs] > 0]
-        if len(known) and known.min() != known.max():
-            return Quiet((_inconclusive(context),))
+    if (context.trace.records["flags"] & int(Flag.UNOBSERVED)).any():
+        return Quiet((_inconclusive(context),))  # whether the last operations finished is not known
     return Quiet((_quiescent(context, None),))
 
 

@@ -1,0 +1,68 @@
+"""The virtual jobs themselves, and the analyzer's score on a sample of their hangs."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hangscope.trace.load import load_trace
+from tools.simulator import score
+from tools.simulator.dialects import DIALECTS, EPOCH_NS, ring_trace, write
+from tools.simulator.execute import Machine
+from tools.simulator.faults import FAULTS, draw
+from tools.simulator.program import SHAPES
+from tools.simulator.program import write as write_program
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_program_without_a_fault_ends(shape: str, blocking: bool) -> None:
+    rng = random.Random(7)
+    job = write_program(shape, 8, 6, blocking, rng)
+    run = Machine(job, rng).run()
+    assert not run.hung
+    assert run.last > 0
+
+
+def test_the_same_numbers_give_the_same_case() -> None:
+    a, b = draw(3, 1, "host_stuck"), draw(3, 1, "host_stuck")
+    assert a.truth == b.truth
+    assert [len(i) for i in a.run.issued] == [len(i) for i in b.run.issued]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_takes(fault: str) -> None:
+    case = draw(1, 1, fault)
+    healthy = case.truth.verdicts <= {"healthy", "quiescent"}
+    pending = any(item.completed == float("inf") for issued in case.run.issued for item in issued)
+    assert pending != healthy
+    assert healthy or case.truth.culprits or "stuck_collective" in case.truth.verdicts
+
+
+@pytest.mark.parametrize("name", [n for n in DIALECTS if n != "ring"])
+def test_a_dialect_says_the_same_as_the_ring(name: str, tmp_path: Path) -> None:
+    case = draw(5, 1, "different_op", "ddp")
+    case.keep = 0
+    write(case, DIALECTS[name], tmp_path)
+    trace = load_trace([tmp_path])
+    ring = ring_trace(case)
+    assert set(trace.ranks) == set(ring.ranks)
+    dialect = DIALECTS[name]
+    unfinished = sum(r["state"] != 2 for r in ring.records)
+    expected = unfinished if dialect.only_active else len(ring.records)
+    assert len(trace.records) == expected
+    assert int(trace.records["created_ns"].min()) >= EPOCH_NS
+
+
+@pytest.mark.slow
+def test_blame_is_exact() -> None:
+    """A sample of what docs/simulator-score.md shows; the whole is `python -m tools.simulator`."""
+    outcomes = list(score.run(330, 11, with_stock=False))
+    counts = Counter(o.mine for o in outcomes)
+    failures = [(o.case.truth.fault, o.dialect, o.detail) for o in outcomes if o.mine != "exact"]
+    assert counts["crash"] == 0
+    assert not [o.detail for o in outcomes if o.certain_wrong]
+    assert counts["exact"] / len(outcomes) >= 0.98, failures
