@@ -102,12 +102,13 @@ def _says_anything(fragment: Fragment) -> bool:
 def _read_all(tasks: Sequence[Task]) -> Iterable[Loaded]:
     """One result per task.
 
-    Pickles always go to a process of their own, however small: what a hostile one can cost in time
-    cannot be seen beforehand. The rest goes there if it is large; rings are maps and need no help.
+    Pickles and compressed files always go to a process of their own, however small: what a hostile
+    one can cost cannot be seen beforehand. The rest goes there if it is large; rings are maps and
+    need no help.
     """
     parsed = [t for t in tasks if t.kind.name in _PARSED and not t.standard and t.size]
     small = sum(t.size for t in parsed) < _WORTH_WORKERS
-    apart = [t for t in parsed if not small or t.kind.name == sniff.PICKLE]
+    apart = [t for t in parsed if not small or t.kind.name == sniff.PICKLE or t.kind.gzipped]
     elsewhere = {id(t) for t in apart}
     for task in tasks:
         if id(task) not in elsewhere:

@@ -85,7 +85,7 @@ def _read(task: Task, isolated: bool) -> list[Fragment]:
     if kind == sniff.PICKLE:
         document = load_checked(data) if isolated else load_plain(data)
         return read_document(document, origin)
-    return _read_json(task, data, origin)
+    return _read_json(data, origin)
 
 
 def _named(fragment: Fragment, task: Task) -> Fragment:
@@ -94,26 +94,14 @@ def _named(fragment: Fragment, task: Task) -> Fragment:
     return replace(fragment, source=replace(fragment.source, path=task.shown))
 
 
-def _read_json(task: Task, data: bytes, origin: Origin) -> list[Fragment]:
+def _read_json(data: bytes, origin: Origin) -> list[Fragment]:
     if len(data) > MAX_JSON_BYTES:
         raise sniff.Unreadable("a JSON file larger than any dump")
     try:
         document = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))
     except orjson.JSONDecodeError as error:
-        if _is_json_lines(data):
-            return _read_log(task)
         raise sniff.Unreadable(f"damaged or truncated JSON ({error.msg})") from None
     return read_document(document, origin)
-
-
-def _is_json_lines(data: bytes) -> bool:
-    """A collector's log: one object a line, each with a text in it."""
-    first = data.lstrip()[: 1 << 20].split(b"\n", 1)[0]
-    try:
-        line = orjson.loads(first)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(line, dict) and any(k in line for k in ("log", "message", "msg", "text"))
 
 
 def _read_log(task: Task) -> list[Fragment]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import orjson
+
 HEAD = 1 << 16
 MAX_INFLATED = 4 << 30
 """A compressed dump that grows beyond this is refused."""
@@ -78,7 +80,7 @@ def sniff(head: bytes) -> Kind:
         first = text.lstrip().split(b"\n", 1)[0]
         if b'"hangscope"' in first and b"journal/" in first:
             return Kind(JOURNAL)
-        return Kind(JSON)
+        return Kind(LOG if _is_log_record(first) else JSON)
     if _TEXT_PICKLE.match(head):
         return Kind(PICKLE)
     if not head.strip(b"\0"):
@@ -89,6 +91,17 @@ def sniff(head: bytes) -> Kind:
     if controls > len(head) // 50 + 1:
         return Kind(UNKNOWN, why="binary data of an unknown kind")
     return Kind(LOG)
+
+
+def _is_log_record(line: bytes) -> bool:
+    """A collector's log: one object a line, each with a text in it."""
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(record, dict) and any(
+        isinstance(record.get(key), str) for key in ("log", "message", "msg", "text")
+    )
 
 
 def read_all(path: Path, gzipped: bool) -> bytes:

@@ -470,3 +470,21 @@ def test_a_number_that_is_no_rank_is_not_taken_for_one(tmp_path: Path) -> None:
     trace = load_trace([tmp_path])
     assert list(trace.ranks) == [0]
     assert trace.warnings[0].endswith("put the rank at the end of its name")
+
+
+def test_a_gzip_bomb_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import zlib
+
+    monkeypatch.setattr("hangscope.trace.sniff.MAX_INFLATED", 20 << 20)
+    write(tmp_path, "trace_0", dump([entry(1), pending(2)]))
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    head = b'{"entries": ['
+    with (tmp_path / "trace_1.json.gz").open("wb") as file:
+        file.write(packer.compress(head))
+        for _ in range(40):
+            file.write(packer.compress(b" " * (1 << 20)))
+        file.write(packer.flush())
+    trace = load_trace([tmp_path])
+    assert ops(trace, 0) == USUAL
+    assert len(trace.warnings) == 1
+    assert "inflates to more than any dump holds" in trace.warnings[0]
