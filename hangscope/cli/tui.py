@@ -6,8 +6,13 @@ import asyncio
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import rich_click as click
+
+if TYPE_CHECKING:
+    from textual.app import App
+    from textual.pilot import Pilot
 
 from hangscope.cli.errors import UserError
 
@@ -45,12 +50,15 @@ def command(
         raise UserError(f"nothing readable in {' '.join(paths)}: {error}") from error
     from hangscope.tui.app import HangScopeApp
 
-    app = HangScopeApp(source, refresh_s=max(refresh, 0.1))
+    refresh = max(refresh, 0.1)
     if screenshot is None:
         if not sys.stdout.isatty():
             raise UserError("not a terminal; use --screenshot FILE.svg, or hangscope analyze")
-        app.run()
+        from hangscope.tui.few_colours import has_few_colours
+
+        HangScopeApp(source, refresh_s=refresh, few_colours=has_few_colours()).run()
         return
+    app = HangScopeApp(source, refresh_s=refresh)
     svg = asyncio.run(still(app, columns, rows, [k for k in keys.split(",") if k]))
     try:
         Path(screenshot).write_text(svg, encoding="utf-8")
@@ -67,14 +75,25 @@ async def still(app: object, columns: int, rows: int, keys: list[str]) -> str:
     async with app.run_test(size=(columns, rows)) as pilot:
         while app.snapshot is None and not app.trouble:
             await pilot.pause(0.02)
-        while not app.query("FooterKey"):
+        while not app.query("FooterKey") or (app.ranks_known and not app.timeline.scale_ns):
             await pilot.pause(0.02)
-        await pilot.pause(0.1)
+        await _standing_still(app, pilot)
         if keys:
             await pilot.press(*keys)
-            await pilot.pause(0.1)
+            await _standing_still(app, pilot)
         svg = app.export_screenshot(title="hangscope")
     return re.sub(r"@font-face\s*\{[^}]*\}", "", svg)
+
+
+async def _standing_still(app: App[None], pilot: Pilot[None]) -> None:
+    """Wait until everything that the last key set off has been drawn."""
+    before, same = "", 0
+    for _ in range(100):
+        await pilot.pause(0.03)
+        now = app.export_screenshot()
+        same, before = (same + 1 if now == before else 0), now
+        if same == 2:
+            return
 
 
 def _size(text: str) -> tuple[int, int]:

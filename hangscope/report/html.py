@@ -32,6 +32,7 @@ from hangscope.report.words import (
     headline,
     operation,
     place,
+    posture,
     scene,
     short_path,
 )
@@ -154,9 +155,8 @@ def _side_view(side: Side, finding: Finding) -> SideView:
     if side.op is not None:
         seq = side.seq if side.seq is not None else finding.seq
         what = operation(side.op, seq)
-        how = f"waiting {duration(side.waiting_s)}" if side.waiting_s is not None else "waiting"
     else:
-        what, how = side.activity or "nothing recorded there", "elsewhere"
+        what = side.activity or "nothing recorded there"
     last = ""
     if side.op is None and side.last_op:
         ago = f", {duration(side.last_age_s)} ago" if side.last_age_s is not None else ""
@@ -164,7 +164,7 @@ def _side_view(side: Side, finding: Finding) -> SideView:
     return SideView(
         named(side.ranks, 60),
         bool(side.ranks) and set(side.ranks) <= set(finding.culprits),
-        how,
+        posture(side, finding),
         what,
         arguments(side),
         last,

@@ -41,6 +41,10 @@ def excerpt(frame: Frame, before: int = 4, after: int = 4) -> tuple[SourceLine, 
         return ()
     first = max(1, frame.line - before)
     last = min(len(lines), frame.line + after)
+    while first < frame.line and not lines[first - 1].strip():
+        first += 1
+    while last > frame.line and not lines[last - 1].strip():
+        last -= 1
     shown = [lines[n - 1].expandtabs(4).rstrip() for n in range(first, last + 1)]
     indent = min((len(s) - len(s.lstrip()) for s in shown if s), default=0)
     return tuple(SourceLine(first + i, plain(s[indent:], 300)) for i, s in enumerate(shown))

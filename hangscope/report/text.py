@@ -28,6 +28,7 @@ from hangscope.report.words import (
     headline,
     operation,
     place,
+    posture,
     scene,
 )
 
@@ -177,7 +178,7 @@ def _bullets(label: str, lines: Sequence[str], everything: bool) -> Iterator[Ren
 def _sides(finding: Finding, everything: bool, width: int) -> Table:
     """One row a side: its ranks, how they are, what they do there, and where."""
     sides = finding.sides if everything else finding.sides[:_SIDES]
-    cells = [(_aligned(s.ranks), _how(s), _what(s, finding), _where(s)) for s in sides]
+    cells = [(_aligned(s.ranks), posture(s, finding), _what(s, finding), _where(s)) for s in sides]
     lead = sum(max((len(c[i]) for c in cells), default=0) for i in (0, 1)) + 10
     one_line = all(lead + len(c[2]) + 3 + len(c[3]) <= width for c in cells)
     table = Table.grid(padding=(0, 3, 0, 0), expand=False)
@@ -203,12 +204,6 @@ def _aligned(ranks: Sequence[int]) -> str:
     """Like `named`, but with the numbers of ``rank`` and ``ranks`` below each other."""
     text = named(ranks, 26)
     return text.replace("rank ", "rank  ", 1) if text.startswith("rank ") else text
-
-
-def _how(side: Side) -> str:
-    if side.waiting_s is not None and side.op is not None:
-        return f"waiting {duration(side.waiting_s)}"
-    return "waiting" if side.op is not None else "elsewhere"
 
 
 def _what(side: Side, finding: Finding) -> Text:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hangscope.diagnosis.model import Diagnosis, Finding, RankReport
+from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side
 from hangscope.report.palette import KINDS, kind_of
-from hangscope.report.spans import End, Spans, spans
+from hangscope.report.spans import End, Int64, Spans, spans
 from hangscope.report.words import duration
-from hangscope.trace.model import Flag, Trace
+from hangscope.trace.model import Flag, State, Trace
 
 WIDTH, LEFT, ROW, BAR, THIN = 960.0, 92.0, 24.0, 15.0, 5.0
 _BREAK = 0.70
@@ -83,7 +83,7 @@ def timeline(diagnosis: Diagnosis, trace: Trace) -> Timeline | None:
     finding = diagnosis.findings[0] if diagnosis.findings else None
     group = group_index(trace, finding)
     ranks = _chosen(diagnosis, trace, finding)
-    parted = parted_ns(trace, timing, finding, group, ranks)
+    parted = parted_ns(trace, timing, finding, ranks)
     axis = _Axis(*_window(trace, timing, group, ranks, parted), timing.last_ns)
     reports = {r.rank: r for r in diagnosis.ranks}
     seen: dict[str, None] = {}
@@ -175,21 +175,48 @@ def _chosen(diagnosis: Diagnosis, trace: Trace, finding: Finding | None) -> list
     return sorted(list(order)[: _ROWS if finding is None else 16])
 
 
-def parted_ns(
-    trace: Trace, timing: Spans, finding: Finding | None, group: int | None, ranks: Sequence[int]
-) -> int:
+def parting_rows(trace: Trace, finding: Finding, side: Side) -> Int64:
+    """Indexes of the records that `side` has at the place where the job parted; may be empty.
+
+    Point-to-point operations are counted apart from collectives, and the sides of a circle stand
+    in different groups, so a side's own operation and number come first.
+    """
+    seq = side.seq if side.seq is not None else finding.seq
+    op = side.op or finding.op
+    if seq is None or not side.ranks:
+        return np.zeros(0, np.int64)
+    records = trace.records
+    p2p = kind_of(op or "") == "p2p"
+    hit = records["p2p_seq" if p2p else "collective_seq"] == seq
+    hit &= ((records["flags"] & int(Flag.P2P)) != 0) == p2p
+    hit &= np.isin(records["rank"], side.ranks)
+    named = [i for i, s in enumerate(trace.signatures) if s.op == op]
+    if named and (alike := hit & np.isin(records["signature"], named)).any():
+        hit = alike
+    pending = hit & (records["completed_ns"] <= 0) & (records["state"] != State.COMPLETED)
+    if pending.any():  # the same number of another group is long done
+        hit = pending
+    group = group_index(trace, finding)
+    if group is not None and (inside := hit & (records["group"] == group)).any():
+        hit = inside
+    return np.flatnonzero(hit)
+
+
+def parted_ns(trace: Trace, timing: Spans, finding: Finding | None, ranks: Sequence[int]) -> int:
     """When the first rank issued what was never completed, ns on the reference clock."""
     if finding is None:
         return timing.last_ns
-    records = trace.records
-    hit = np.isin(records["rank"], ranks) & (timing.start_ns > 0)
-    if group is not None and finding.seq is not None:
-        at = hit & (records["group"] == group) & (records["collective_seq"] == finding.seq)
-        at &= (records["flags"] & int(Flag.P2P)) == 0
-        if at.any():
-            return int(timing.start_ns[at].min())
+    starts = [
+        timing.start_ns[rows]
+        for side in finding.sides
+        if side.op is not None and len(rows := parting_rows(trace, finding, side))
+    ]
+    begun = [int(s[s > 0].min()) for s in starts if (s > 0).any()]
+    if begun:
+        return min(begun)
     if finding.began_ns:
         return finding.began_ns
+    hit = np.isin(trace.records["rank"], ranks) & (timing.start_ns > 0)
     still = hit & (timing.end == End.OPEN)
     return int(timing.start_ns[still].min()) if still.any() else timing.last_ns
 

@@ -108,7 +108,10 @@ def arguments(side: Side) -> str:
     if side.input_sizes is not None or side.dtypes:
         inputs = tensors(side.input_sizes, side.dtypes)
         outputs = tensors(side.output_sizes, side.dtypes)
-        parts.append(f"{inputs} → {outputs}" if outputs and outputs != inputs else inputs)
+        if outputs in ("", inputs) or side.output_sizes == ():
+            parts.append(inputs)
+        else:
+            parts.append(outputs if side.input_sizes == () else f"{inputs} → {outputs}")
     if side.reduce_op:
         parts.append(plain(side.reduce_op, 30).lower())
     if side.root is not None and side.root >= 0:
@@ -116,6 +119,17 @@ def arguments(side: Side) -> str:
     if side.peer is not None and side.peer >= 0:
         parts.append(f"peer {side.peer}")
     return "  ".join(p for p in parts if p)
+
+
+_ENDED = (Verdict.RANK_CRASHED, Verdict.RANK_EXITED, Verdict.RANK_LOST)
+
+
+def posture(side: Side, finding: Finding) -> str:
+    """How a side is, in a word or two: ``waiting 12 s``, ``elsewhere``, ``gone``."""
+    if side.op is not None:
+        return f"waiting {duration(side.waiting_s)}" if side.waiting_s is not None else "waiting"
+    ended = finding.verdict in _ENDED and set(side.ranks) <= set(finding.culprits)
+    return "gone" if ended else "elsewhere"
 
 
 def short_path(path: str) -> str:

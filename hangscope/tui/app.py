@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from textual import events, on, work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Footer, Input, Static
@@ -21,6 +22,7 @@ from textual.widgets import ContentSwitcher, Footer, Input, Static
 from hangscope.report.escape import plain
 from hangscope.report.waits import group_labels
 from hangscope.tui.details import Details, frames_of_interest
+from hangscope.tui.few_colours import FewColours
 from hangscope.tui.lines import LineList
 from hangscope.tui.ranks import RankTable
 from hangscope.tui.screens import Over, help_page, source_page
@@ -83,8 +85,11 @@ class HangScopeApp(App[None]):
         *[Binding(str(i + 1), f"pane('{name}')", show=False) for i, name in enumerate(PANES)],
     ]
 
-    def __init__(self, source: Source, *, refresh_s: float = 1.0) -> None:
+    def __init__(
+        self, source: Source, *, refresh_s: float = 1.0, few_colours: bool = False
+    ) -> None:
         super().__init__()
+        self.few_colours = FewColours() if few_colours else None
         self.source = source
         self.refresh_s = refresh_s
         self.snapshot: Snapshot | None = None
@@ -103,6 +108,11 @@ class HangScopeApp(App[None]):
         self.waits = WaitTree(id="waits")
         self.stacks = StackTree(id="stacks")
         self.side = Details(id="side")
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's own, then the one for terminals with sixteen colours."""
+        filters = super().get_line_filters()
+        return [*filters, self.few_colours] if self.few_colours else filters
 
     # Layout
 
@@ -150,6 +160,11 @@ class HangScopeApp(App[None]):
         fits = wide or (self.pane in ("timeline", "ranks") and spare >= _BELOW_FROM)
         self.side.display = fits and self.pane not in ("details", "stacks")
         self.side.styles.height = "1fr" if wide else max(spare, 1)
+
+    @property
+    def ranks_known(self) -> bool:
+        """Whether there is any rank to draw."""
+        return self.snapshot is not None and bool(self.snapshot.ranks)
 
     @property
     def switch(self) -> ContentSwitcher:

@@ -77,7 +77,8 @@ class SequenceView(LineList):
         group = group_index(self.snapshot.trace, finding)
         if group is not None:
             self.group = group
-        self.column_seq = finding.seq or self._highest()
+        counted = finding.seq is not None and kind_of(finding.op or "") != "p2p"
+        self.column_seq = finding.seq if counted and finding.seq else self._highest()
         self.rearrange()
         about = [r for r in finding.culprits if r in self.members]
         if about:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side
 from hangscope.report.spans import End, Spans, spans
-from hangscope.report.timeline import group_index, parted_ns
+from hangscope.report.timeline import parted_ns, parting_rows
 from hangscope.trace.model import Flag, Stack, Trace
 
 RATE_WINDOW_NS = 10 * 1_000_000_000
@@ -101,15 +101,11 @@ class Snapshot:
     def record_at_parting(self, rank: int) -> int | None:
         """What `rank` has at the place where the job parted, else what it did at that moment."""
         finding = self.finding
-        if finding is not None and finding.seq is not None:
-            lo, hi = self.rows(rank)
-            mine = self.trace.records[lo:hi]
-            hit = mine["collective_seq"] == finding.seq
-            hit &= (mine["flags"] & int(Flag.P2P)) == 0
-            if (group := group_index(self.trace, finding)) is not None:
-                hit &= mine["group"] == group
-            if hit.any():
-                return lo + int(np.flatnonzero(hit)[-1])
+        if finding is not None:
+            side = self.side_of(rank) or Side((rank,), finding.op, finding.seq)
+            rows = parting_rows(self.trace, finding, replace(side, ranks=(rank,)))
+            if len(rows):
+                return int(rows[-1])
         at = self.parted_ns if self.parted_ns is not None else self.timing.last_ns
         return self.record_near(rank, at)
 
@@ -146,8 +142,7 @@ def take(trace: Trace, diagnosis: Diagnosis) -> Snapshot:
     parted = None
     if finding is not None:
         about = [r for side in finding.sides for r in side.ranks] or list(finding.victims)
-        group = group_index(trace, finding)
-        parted = parted_ns(trace, timing, finding, group, about or sorted(ranks))
+        parted = parted_ns(trace, timing, finding, about or sorted(ranks))
     return Snapshot(
         trace,
         diagnosis,

@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import view_samples as samples
+from rich.color import ColorSystem
+from textual.color import Color
 from textual.pilot import Pilot
 
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import RECORD_DTYPE, Frame, Trace
 from hangscope.tui.app import PANES, HangScopeApp
+from hangscope.tui.few_colours import has_few_colours
 from hangscope.tui.screens import Over
 from hangscope.tui.snapshot import take
 from hangscope.tui.source import Still
@@ -44,7 +47,23 @@ async def settle(app: HangScopeApp, pilot: Pilot[None]) -> None:
             break
         await pilot.pause(0.02)
     assert app.snapshot is not None, app.trouble
-    await pilot.pause(0.1)
+    for _ in range(200):
+        if app.timeline.scale_ns or not app.snapshot.ranks:
+            break
+        await pilot.pause(0.02)
+    await calm(app, pilot)
+
+
+async def calm(app: HangScopeApp, pilot: Pilot[None]) -> None:
+    """Wait until the screen stands still, however slow the machine is."""
+    same, before = 0, ""
+    for _ in range(200):
+        await pilot.pause()
+        await asyncio.sleep(0.01)
+        now = screen(app)
+        same, before = (same + 1 if now == before else 0), now
+        if same == 2:
+            return
 
 
 def screen(app: HangScopeApp) -> str:
@@ -70,7 +89,7 @@ def test_three_keys_from_the_hang_to_the_diverging_line(source_file: Path) -> No
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         for key in ("d", "enter", "s"):
             await pilot.press(key)
-            await pilot.pause(0.1)
+            await calm(app, pilot)
             seen.append(screen(app))
 
     run(samples.hang(loader=loader), script)
@@ -83,7 +102,7 @@ def test_verdict_is_on_top_of_every_pane() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         for i, name in enumerate(PANES):
             await pilot.press(str(i + 1))
-            await pilot.pause(0.05)
+            await calm(app, pilot)
             assert app.pane == name
             top = screen(app).split("\n")
             assert " HANG   4 ranks · gloo · no progress for 12 s" in top[0]
@@ -113,17 +132,17 @@ def test_culprit_waiting_and_absence_are_drawn() -> None:
 def test_moving_between_ranks_keeps_the_collective(down: str, up: str) -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         await pilot.press("g", down)
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert app.rank == 1
         assert app.record is not None
         assert app.snapshot is not None
         before = app.snapshot.label(app.record)
         await pilot.press(up)
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert app.rank == 0
         assert app.snapshot.label(app.record) == before
         await pilot.press("G")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert app.rank == 3
 
     run(samples.hang(), script)
@@ -134,7 +153,7 @@ def test_stepping_zooming_panning_following() -> None:
         line = app.timeline
         assert app.snapshot is not None
         await pilot.press("d", "left")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert app.record is not None
         assert app.snapshot.label(app.record) == "all_reduce #101"
         scale = line.scale_ns
@@ -149,12 +168,12 @@ def test_stepping_zooming_panning_following() -> None:
         assert line.left_ns == left
         assert not line.follow
         await pilot.press("f")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert line.follow
         window = line.window()
         assert window.left_ns < app.snapshot.timing.last_ns < window.right_ns
         await pilot.press("0")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         window = line.window()
         assert window.left_ns <= app.snapshot.timing.first_ns
         assert window.right_ns >= app.snapshot.timing.last_ns
@@ -166,21 +185,21 @@ def test_search_finds_ranks_hosts_and_operations() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         assert app.snapshot is not None
         await pilot.press("slash", *"rank 11", "enter")
-        await pilot.pause(0.1)
+        await calm(app, pilot)
         assert app.rank == 11
         await pilot.press("slash", *"#50", "enter")
-        await pilot.pause(0.1)
+        await calm(app, pilot)
         assert app.record is not None
         assert app.snapshot.label(app.record) == "all_reduce #50"
         here = app.rank
         await pilot.press("n")
-        await pilot.pause(0.1)
+        await calm(app, pilot)
         assert app.rank == (here + 1) % 16 if here is not None else False
         await pilot.press("slash", *"node3", "enter")
-        await pilot.pause(0.1)
+        await calm(app, pilot)
         assert app.snapshot.trace.ranks[app.rank or 0].host == "node3"
         await pilot.press("slash", *"[bold]nothing", "enter")
-        await pilot.pause(0.1)
+        await calm(app, pilot)
         assert "[bold]nothing" in screen(app)
 
     run(samples.hang(16, culprit=5), script)
@@ -189,7 +208,7 @@ def test_search_finds_ranks_hosts_and_operations() -> None:
 def test_ranks_are_sorted_and_filtered() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         await pilot.press("2")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert app.ranks.rows[0] == 5  # culprits first
         await pilot.press("o")
         assert app.ranks.sort == "rank"
@@ -197,11 +216,11 @@ def test_ranks_are_sorted_and_filtered() -> None:
         await pilot.press("O")
         assert app.ranks.rows == list(reversed(range(16)))
         await pilot.press("slash", *"sleeping", "enter")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert app.ranks.rows == [5]
         assert "1 of 16 ranks match" in screen(app)
         await pilot.press("escape")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert len(app.ranks.rows) == 16
         await pilot.click("#ranks", offset=(12, 0))  # the header of "state"
         assert app.ranks.sort == "state"
@@ -212,7 +231,7 @@ def test_ranks_are_sorted_and_filtered() -> None:
 def test_sequence_shows_who_lacks_which() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         await pilot.press("3")
-        await pilot.pause(0.1)
+        await calm(app, pilot)
         rows = screen(app).split("\n")
         assert any("group dp" in r and "1 of 3" in r for r in rows)
         assert any("#103" in r for r in rows)
@@ -222,13 +241,13 @@ def test_sequence_shows_who_lacks_which() -> None:
         victim = next(r for r in rows if r.startswith("  0"))
         assert victim.rstrip().endswith("░")
         await pilot.press(">")
-        await pilot.pause(0.1)
+        await calm(app, pilot)
         assert "group tp0" in screen(app)
         await pilot.press("d")
-        await pilot.pause(0.1)
+        await calm(app, pilot)
         assert "group dp" in screen(app)
         await pilot.press("left")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert app.snapshot is not None
         assert app.record is not None
         assert app.snapshot.label(app.record) == "all_reduce #102"
@@ -239,14 +258,14 @@ def test_sequence_shows_who_lacks_which() -> None:
 def test_waits_and_stacks() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         await pilot.press("5")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         text = screen(app)
         assert "▸ rank 0  waiting" in text
         assert "▸ rank 1  waits in broadcast #4 of tp0" in text
         assert "closes the circle" in text
         assert "ranks 2 3  wait in all_reduce #9 of dp" in text
         await pilot.press("6")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         text = screen(app)
         assert "all ranks" in text
         assert "ranks 0 1 3   not rank 2" in text
@@ -258,11 +277,11 @@ def test_waits_and_stacks() -> None:
 def test_enter_on_a_rank_shows_its_details_and_escape_goes_back() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         await pilot.press("2", "j", "enter")
-        await pilot.pause(0.1)
+        await calm(app, pilot)
         assert app.pane == "details"
         assert "Rank 0  victim · waiting · node0 · pid 4709" in screen(app)
         await pilot.press("escape")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert app.pane == "ranks"
         await pilot.press("escape")
         assert app.pane == "timeline"
@@ -273,11 +292,11 @@ def test_enter_on_a_rank_shows_its_details_and_escape_goes_back() -> None:
 def test_help_lists_keys_and_closes() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         await pilot.press("question_mark")
-        await pilot.pause(0.1)
+        await calm(app, pilot)
         assert isinstance(app.screen, Over)
         assert "jump to where the job parted" in screen(app)
         await pilot.press("escape")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert not isinstance(app.screen, Over)
 
     run(samples.hang(), script)
@@ -288,10 +307,10 @@ def test_command_palette_offers_panes_and_groups() -> None:
         commands = {c.title: c for c in app.get_system_commands(app.screen)}
         assert {"Timeline", "Divergence", "Group dp", "Group tp1", "Quit"} <= set(commands)
         commands["Group tp1"].callback()
-        await pilot.pause(0.1)
+        await calm(app, pilot)
         assert "group tp1" in screen(app)
         await pilot.press("ctrl+p")
-        await pilot.pause(0.2)
+        await calm(app, pilot)
         assert type(app.screen).__name__ == "CommandPalette"
         await pilot.press("escape")
 
@@ -301,16 +320,16 @@ def test_command_palette_offers_panes_and_groups() -> None:
 def test_mouse_selects_and_opens() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         await pilot.click("#timeline", offset=(60, 1))
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert app.rank == 0
         assert app.snapshot is not None
         assert app.record is not None
         assert app.snapshot.is_open(app.record)
         await pilot.click("#bar", offset=(18, 0))
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert app.pane == "ranks"
         await pilot.click("#ranks", offset=(10, 2), times=2)
-        await pilot.pause(0.1)
+        await calm(app, pilot)
         assert app.pane == "details"
 
     run(samples.hang(), script)
@@ -343,12 +362,12 @@ def test_every_pane_at_every_size(name: str, size: tuple[int, int]) -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         for key in "123456":
             await pilot.press(key, "j", "l", "G")
-            await pilot.pause(0.02)
+            await calm(app, pilot)
             text = screen(app)
             assert not any(c in text for c in "\x1b\x07\u202e")
             await pilot.press("d")
         await pilot.press("s", "escape", "+", "-", "0", "f", "n", "enter")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
 
     run(job, script, size)
 
@@ -405,12 +424,12 @@ def test_selection_survives_a_ring_that_moved_on() -> None:
 
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         await pilot.press("d", "left", "left")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert app.snapshot is not None
         assert app.record is not None
         before = app.snapshot.label(app.record), app.rank
         app.show(take(later, job.diagnosis))
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert app.record is not None
         assert (app.snapshot.label(app.record), app.rank) == before
 
@@ -421,10 +440,44 @@ def test_2048_ranks_scroll_to_the_culprit() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         assert "▸ 1500" in screen(app)
         await pilot.press("g")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert "▸ 1500" not in screen(app)
         await pilot.press("c")
-        await pilot.pause(0.05)
+        await calm(app, pilot)
         assert "▸ 1500" in screen(app)
 
     run(samples.hang(2048, culprit=1500, steps=2), script)
+
+
+@pytest.mark.parametrize(
+    ("environment", "few"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "screen"}, True),
+        ({"TERM": "linux", "COLORTERM": ""}, True),
+        ({"TERM": "xterm-256color"}, False),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, False),
+        ({}, True),
+    ],
+)
+def test_terminals_with_sixteen_colours_are_known(environment: dict[str, str], few: bool) -> None:
+    assert has_few_colours(environment) is few
+
+
+def test_sixteen_colours_still_tell_operations_apart() -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        assert app.few_colours is not None
+        seen: dict[str, set[str]] = {}
+        for strip in app.screen._compositor.render_strips():
+            for segment in app.few_colours.apply(list(strip), Color(0, 0, 0)):
+                if segment.style and segment.style.color and segment.text.strip():
+                    narrow = segment.style.color.downgrade(ColorSystem.STANDARD)
+                    for char in set(segment.text) & set("▆░·▸"):
+                        seen.setdefault(char, set()).add(str(narrow.number))
+        assert len(seen["▆"]) == 2  # reduce and gather
+        assert len(seen["░"]) == 1
+        assert not seen["░"] & seen["▸"]
+
+    job = samples.hang(16, culprit=5)
+    source = Still(job.trace, job.diagnosis, "a run")
+    drive(HangScopeApp(source, few_colours=True), script)

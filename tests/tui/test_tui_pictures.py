@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -21,9 +22,22 @@ def application(job: samples.Job) -> HangScopeApp:
 async def _settled(pilot: Pilot[None]) -> None:
     app = pilot.app
     assert isinstance(app, HangScopeApp)
-    while app.snapshot is None or not app.query("FooterKey"):
+    while app.snapshot is None or not app.query("FooterKey") or not app.timeline.scale_ns:
         await pilot.pause(0.02)
-    await pilot.pause(0.1)
+    await _calm(pilot)
+
+
+async def _calm(pilot: Pilot[None]) -> None:
+    """Wait until the screen stands still, however slow the machine is."""
+    same, before = 0, ""
+    for _ in range(200):
+        await pilot.pause()
+        await asyncio.sleep(0.01)
+        strips = pilot.app.screen._compositor.render_strips()
+        now = "".join(segment.text for strip in strips for segment in strip)
+        same, before = (same + 1 if now == before else 0), now
+        if same == 3:
+            return
 
 
 def pressing(*keys: str) -> Any:
@@ -31,7 +45,7 @@ def pressing(*keys: str) -> Any:
         await _settled(pilot)
         if keys:
             await pilot.press(*keys)
-            await pilot.pause(0.15)
+            await _calm(pilot)
 
     return before
 
