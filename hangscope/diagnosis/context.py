@@ -11,7 +11,7 @@ import numpy as np
 from hangscope.diagnosis.frontier import Frontiers, Ints
 from hangscope.diagnosis.host import Host
 from hangscope.diagnosis.model import GroupRef, LastOperation
-from hangscope.diagnosis.waits import Place, Waits, gaps, overrun_ranks, unlisted
+from hangscope.diagnosis.waits import Place, Waits, gaps, overrun_ranks, rank_bounds, unlisted
 from hangscope.trace.model import NONE, Signature, Stack, Trace
 
 SECOND_NS = 1_000_000_000
@@ -29,13 +29,7 @@ class Context:
     @cached_property
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Per rank its slice of the records."""
-        ranks = self.trace.records["rank"]
-        if not len(ranks):
-            return {}
-        cuts = np.flatnonzero(np.diff(ranks)) + 1
-        starts = np.concatenate([[0], cuts])
-        ends = np.concatenate([cuts, [len(ranks)]])
-        return {int(ranks[a]): (int(a), int(b)) for a, b in zip(starts, ends, strict=True)}
+        return rank_bounds(self.trace)
 
     @cached_property
     def gaps(self) -> tuple[int, ...]:

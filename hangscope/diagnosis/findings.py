@@ -439,6 +439,8 @@ def _advice(
 ) -> playbook.Advice:
     if cause.mismatch is not None:
         advice = playbook.mismatch(cause.mismatch.aspect, _guarded(sides))
+        if cause.mismatch.aspect == "numel" and sides and all(_in_backward(s) for s in sides):
+            advice = playbook.buckets()
         lines = [where(s.stack[0]) for s in sides[:2] if s.stack]
         if len(set(lines)) == 2:
             advice = replace(advice, fix=f"{advice.fix}: compare {lines[1]} with {lines[0]}")
@@ -470,6 +472,11 @@ def _advice(
     if cause.verdict is Verdict.RANK_LOST:
         detail = address
     return playbook.by_verdict(cause.verdict, detail)
+
+
+def _in_backward(side: Side) -> bool:
+    """Whether autograd issued the operation: a gradient bucket of DDP, as a rule."""
+    return side.op == "all_reduce" and any(f.name == "backward" for f in side.full_stack)
 
 
 def _guarded(sides: tuple[Side, ...]) -> bool:

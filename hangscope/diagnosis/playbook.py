@@ -55,6 +55,15 @@ def mismatch(aspect: str, guarded: bool) -> Advice:
     return Advice("pass the same root and reduce operation on every member", "D19")
 
 
+def buckets() -> Advice:
+    """Gradient buckets of different sizes under one number."""
+    return Advice(
+        "use the same parameters on every rank in every step: a branch that one rank leaves out "
+        "shifts its gradient buckets",
+        "D8, D19",
+    )
+
+
 def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Advice:
     """A live rank that did not come."""
     at = place_of(host, address)

@@ -131,6 +131,17 @@ def overrun_ranks(trace: Trace, front: Frontiers) -> frozenset[int]:
     )
 
 
+def rank_bounds(trace: Trace) -> dict[int, tuple[int, int]]:
+    """Per rank the slice of its records."""
+    ranks = np.ascontiguousarray(trace.records["rank"])
+    if not len(ranks):
+        return {}
+    cuts = np.flatnonzero(np.diff(ranks)) + 1
+    starts = np.concatenate([[0], cuts])
+    ends = np.concatenate([cuts, [len(ranks)]])
+    return {int(ranks[a]): (int(a), int(b)) for a, b in zip(starts, ends, strict=True)}
+
+
 def gaps(trace: Trace) -> tuple[int, ...]:
     """Ranks that left nothing, told by the world's size, the groups or the numbering."""
     everybody = set(trace.ranks) | set(trace.missing_ranks)
@@ -171,6 +182,8 @@ class Builder:
         """Per rank the record of its oldest unfinished operation."""
         self.device: dict[int, int] = {}
         self.one_sided = self._one_sided_groups()
+        self.bounds = rank_bounds(trace)
+        self.unobserved = bool((trace.records["flags"] & int(Flag.UNOBSERVED)).any())
         self.gaps = frozenset(gaps(trace))
         self.unlisted = frozenset(unlisted(trace))
         self._sizes: dict[int, int] | None = None
@@ -368,7 +381,7 @@ class Builder:
         Where everybody is equally far, the last operation is unfinished if the recorder did say of
         the one before that it finished.
         """
-        if group in self.one_sided:
+        if group in self.one_sided or not self.unobserved:
             return
         hidden = int(Flag.UNOBSERVED)
         flags = self.trace.records["flags"]
@@ -391,7 +404,7 @@ class Builder:
 
     def _row_of(self, group: int, rank: int, seq: int) -> int:
         records = self.trace.records
-        low, high = np.searchsorted(records["rank"], [rank, rank + 1])
+        low, high = self.bounds.get(rank, (0, 0))
         part = records[low:high]
         hit = np.flatnonzero(
             (part["group"] == group)
