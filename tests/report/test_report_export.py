@@ -194,3 +194,17 @@ def test_torchfrtrace_judges_an_export_as_it_judges_the_original(
         return out.getvalue() + repr(database)
 
     assert said(dumps) == said(tmp_path / "again")
+
+
+def test_fixture(dumps: Path, tmp_path: Path) -> None:
+    out = tmp_path / "my-hang"
+    run = hangscope("export", str(dumps), "--to", "fixture", "-o", str(out), "--redact")
+    assert run.returncode == 0, run.stderr
+    assert 'verdict = "missing_rank"' in (out / "expected.toml").read_text()
+    assert hangscope("replay", str(out)).returncode == 0
+    again = hangscope("export", str(dumps), "--to", "fixture", "-o", str(out))
+    assert again.returncode == 2
+    assert "give a new folder" in again.stderr
+    only = hangscope("export", str(dumps), "--to", "html", "-o", str(out), "--redact")
+    assert only.returncode == 2
+    assert "works with --to fixture only" in only.stderr
