@@ -101,7 +101,10 @@ def one_dump(rank: int, ranks: int, entries: int, stacks: list[list[dict[str, An
     for i in range(entries):
         g = 0 if i % 40 == 0 else 1 + i % 2
         seqs[g] += 1
-        size = 1024 << (i % 5)
+        op = OPS[i % 24 % 5] if g else "all_reduce"
+        small, large = 1024 << (i % 5), (1024 << (i % 5)) * len(groups[g][2])
+        ins = large if op == "_reduce_scatter_base" else small
+        outs = large if op == "_all_gather_base" else small
         last = i == entries - 1
         created = BASE_NS + i * 10**7 + rank * 1000
         rows.append(
@@ -115,11 +118,11 @@ def one_dump(rank: int, ranks: int, entries: int, stacks: list[list[dict[str, An
                 "collective_seq_id": seqs[g],
                 "p2p_seq_id": 0,
                 "op_id": seqs[g],
-                "profiling_name": f"nccl:{OPS[i % 24 % 5] if g else 'all_reduce'}",
+                "profiling_name": f"nccl:{op}",
                 "time_created_ns": created,
-                "input_sizes": [[size, 128]],
+                "input_sizes": [[ins, 128]],
                 "input_dtypes": ["BFloat16"],
-                "output_sizes": [[size, 128]],
+                "output_sizes": [[outs, 128]],
                 "output_dtypes": ["BFloat16"],
                 "state": "scheduled" if last else "completed",
                 "time_discovered_started_ns": None if last else created + 10**5,
@@ -263,33 +266,53 @@ def renumbered(table: bytes, identifiers: list[int]) -> bytes:
 def measure(program: str, folder: Path, expected: int) -> tuple[float, float, float]:
     """(seconds, CPU seconds, peak MiB) of a program in a fresh process, imports not counted.
 
-    Memory is the whole process's, with its imports; workers are added to it.
+    Memory is that of the process and its children together, with their imports; pages they share
+    count once. It is sampled, and never below the process's own high-water mark.
     """
-    header = "import time, resource, json, sys\n"
+    header = "import os, time, resource, json, sys\n"
     if "load_trace" in program:
         header += "import hangscope.trace.load, hangscope.trace.from_ring\n"
     body = program.replace("FOLDER", repr(str(folder))).replace("EXPECTED", str(expected))
     script = (
-        f"{header}import os\nspent = sum(os.times()[:4])\nbegan = time.perf_counter()\n{body}\n"
+        f"{header}spent = sum(os.times()[:4])\nbegan = time.perf_counter()\n{body}\n"
         "took = time.perf_counter() - began\nspent = sum(os.times()[:4]) - spent\n"
         "own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "try:\n    from hangscope.trace.load_parallel import cores\n"
-        "except ImportError:\n    cores = lambda: 0\n"
-        "child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * cores()\n"
-        "sys.stderr.write(json.dumps([took, spent, (own + child) / 1024]))\n"
+        "sys.stderr.write(json.dumps([took, spent, own / 1024]))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    took, spent, peak = json.loads(done.stderr[done.stderr.rindex("[") :])
-    return took, spent, peak
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.DEVNULL, stderr=said, cwd=ROOT
+        )
+        sampled = 0.0
+        while process.poll() is None:
+            sampled = max(sampled, sum(map(share_mib, family(process.pid))))
+            time.sleep(0.01)
+        said.seek(0)
+        text = said.read()
+    if process.returncode:
+        raise SystemExit(text)
+    took, spent, own = json.loads(text[text.rindex("[") :])
+    return took, spent, max(sampled, own)
+
+
+def family(pid: int) -> list[int]:
+    """A process and its children."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return [pid]
+    return [pid, *map(int, children)]
+
+
+def share_mib(pid: int) -> float:
+    """A process's proportional share of memory."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    except (OSError, ValueError):
+        pass
+    return 0.0
 
 
 def main() -> None:
@@ -422,8 +445,7 @@ def page(
         "",
         "The pickles have the shape of torch's own: one object per distinct frame, mentioned by "
         "reference. Where no frame is shared, every frame is a dictionary of its own. Peak memory "
-        "is the process with its imports; HangScope's workers are added at the size of the "
-        "largest.",
+        "is that of the process and its workers together, with their imports.",
         "",
     ]
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hangscope.trace import file_names, sniff
@@ -74,7 +74,7 @@ def load_trace(
     if not fragments:
         raise NothingReadable(warnings)
     fragments, others = keep_newest(fragments)
-    trace = merge(fragments, warnings=[*warnings, *others])
+    trace = merge(_given_away(fragments), warnings=[*warnings, *others])
     return _with_time(trace, time.time_ns() if now_ns is None else now_ns)
 
 
@@ -83,6 +83,12 @@ def _with_time(trace: Trace, now_ns: int) -> Trace:
 
     live = any(facts.alive for facts in trace.ranks.values())
     return replace(trace, live=live, observed_ns=now_ns if live else trace.observed_ns or now_ns)
+
+
+def _given_away(fragments: list[Fragment]) -> Iterator[Fragment]:
+    """The fragments one by one, kept by nobody here: thousands of ranks are large."""
+    while fragments:
+        yield fragments.pop()
 
 
 def _is_log_name(fragment: Fragment) -> bool:

@@ -66,7 +66,7 @@ _C10 = re.compile(
 )
 _PYLOG = re.compile(
     r"(?:\[rank ?(\d{1,7})\]:)?([IWEFVC])(\d{4}) (\d\d):(\d\d):(\d\d)\.\d{6} (\d+) "
-    r"([\w.+/\-]{1,300}\.py):\d+\] ?"
+    r"([\w.+/\-]{1,300}\.(?:py|cpp|h)):\d+\] ?"
 )
 _RANK_HOOK = re.compile(r"\[rank ?(\d{1,7})\]:(?: |$)")
 _DATE = re.compile(r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?Z?\]?\s?")
@@ -301,7 +301,8 @@ def _strip(text: str, style: Style, number: int) -> LogLine | None:
                 rank=int(rank) if rank else line.rank,
                 level=level,
                 file=file,
-                pid=int(pid) if len(pid) < 9 else line.pid,
+                # Before 2.5 and in C++ the number is a thread's.
+                pid=int(pid) if len(pid) < 9 and file.endswith(".py") else line.pid,
                 at=_moment(int(mmdd), int(hour), int(minute), int(second)),
             )
             rest = rest[python.end() :]

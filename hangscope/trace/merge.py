@@ -86,24 +86,25 @@ def merge(
     )
     matcher = GroupMatcher(ordered)
     facts = _facts_by_rank(ordered)
-    records, tables = _records(ordered, matcher)
     implied = _implied(ordered, matcher)
-    signatures = list(tables.signatures)
     sizes = sizes_by_use(ordered, matcher)
-    world = world_size or _world_size(ordered, facts, matcher.groups, sizes)
-    groups = matcher.complete(world, implied, sizes)
-    _resolve_peers(records, signatures, groups)
     stated = merge_members(_joined([_moved(f.members, f, matcher) for f in ordered]))
     stated = settle_mixed_counters(stated, implied)
     sources, claims = _sources_and_claims(ordered, matcher)
+    world = world_size or _world_size(ordered, facts, matcher.groups, sizes)
+    groups = matcher.complete(world, implied, sizes)
+    with_rows = {f.facts.rank for f in ordered if len(f.records)}
+    records, tables = _records(ordered, matcher)  # the last to look at the fragments' rows
+    signatures = tuple(tables.signatures)
+    _resolve_peers(records, signatures, groups)
     timeouts = [f.timeout_s for f in ordered if f.timeout_s]
     return Trace(
         records=records,
         members=merge_members(_joined([stated, implied])),
         groups=groups,
-        signatures=tuple(signatures),
+        signatures=signatures,
         stacks=tuple(tables.stacks),
-        ranks=_settle_only_active(facts, {f.facts.rank for f in ordered if len(f.records)}),
+        ranks=_settle_only_active(facts, with_rows),
         claims=claims,
         sources=sources,
         warnings=_warnings(warnings, ordered),
@@ -113,30 +114,31 @@ def merge(
     )
 
 
-def _records(ordered: Sequence[Fragment], matcher: GroupMatcher) -> tuple[Records, _Tables]:
-    """All rows, sorted by rank, in one array; every fragment is copied once."""
+def _records(ordered: list[Fragment], matcher: GroupMatcher) -> tuple[Records, _Tables]:
+    """All rows, sorted by rank, in one array.
+
+    Every fragment is copied once and then loses its rows in ``ordered``: where the caller has not
+    kept them either, no more than one copy of all rows is in memory at the end.
+    """
     tables = _Tables()
-    spoken = [f for f in ordered if len(f.records)]
-    total = sum(len(f.records) for f in spoken)
-    joined = np.zeros(total, RECORD_DTYPE)
-    spans: list[tuple[int, int, int]] = []
+    joined = np.zeros(sum(len(f.records) for f in ordered), RECORD_DTYPE)
+    spans: dict[int, list[tuple[int, int]]] = {}
     at = 0
-    for fragment in spoken:
+    nothing = np.zeros(0, RECORD_DTYPE)
+    for place, fragment in enumerate(ordered):
+        if not len(fragment.records):
+            continue
         end = at + len(fragment.records)
         tables.translate(fragment, matcher.map_of(fragment), joined[at:end])
-        spans.append((fragment.facts.rank, at, end))
+        spans.setdefault(fragment.facts.rank, []).append((at, end))
         at = end
-    counts = Counter(rank for rank, _, _ in spans)
-    if max(counts.values(), default=0) <= 1:
+        ordered[place] = replace(fragment, records=nothing)
+    if all(len(own) == 1 for own in spans.values()):
         return joined, tables
-    parts: list[Records] = []
-    for rank in dict.fromkeys(rank for rank, _, _ in spans):
-        own = [joined[a:b] for r, a, b in spans if r == rank] if counts[rank] > 1 else None
-        if own is None:
-            _, a, b = next(span for span in spans if span[0] == rank)
-            parts.append(joined[a:b])
-        else:
-            parts.append(combine_rank(own))
+    parts = [
+        combine_rank([joined[a:b] for a, b in own]) if len(own) > 1 else joined[slice(*own[0])]
+        for own in spans.values()
+    ]
     return np.concatenate(parts), tables
 
 
