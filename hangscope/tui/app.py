@@ -326,6 +326,8 @@ class HangScopeApp(App[None]):
     def _selected(self, message: Timeline.Selected) -> None:
         self.rank, self.record = message.rank, message.record
         self._details()
+        if self.pane == "timeline":
+            self._status()
 
     @on(LineList.Moved)
     def _moved(self, message: LineList.Moved) -> None:
