@@ -249,10 +249,13 @@ def _become(job: dict[str, Any], rank: int) -> None:
 
 
 if __name__ == "__main__":
+    import gc
     import importlib
 
     for module in sys.argv[1:]:
         importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection in a rank must not touch, and so copy, every page of the server
     _say(event="ready")
     task = _serve()
     if task is not None:

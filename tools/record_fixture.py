@@ -9,6 +9,7 @@ kept as it must be and the difference is printed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import shutil
@@ -16,12 +17,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
-from hangscope.replay import Expected, FixtureError, load_fixture, verify, write_fixture
+from hangscope.replay import (
+    Expected,
+    FixtureError,
+    find_fixtures,
+    load_fixture,
+    verify,
+    write_fixture,
+)
+from hangscope.replay.fixture import EXPECTED, to_toml
 from hangscope.ring.reader import RingError, RingReader
 from hangscope.trace.live import LiveRun, is_gil_blocked
 from hangscope.trace.load import load_trace
@@ -35,9 +45,17 @@ FIXTURES = ROOT / "fixtures"
 TIMEOUT_S = 2.0
 RUNNING_S = 4.0
 GIVE_UP_S = 90.0
+LINKS = ("hangs0", "hangs1")
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
 SECOND_LOOK_S = 1.2
 SLOW_START_S = 10.0
 """A job that has recorded nothing for so long is not merely slow to start."""
+README_HEAD = """# Recorded hangs
+
+Each folder is one real job that was recorded: what is left of it in `dumps/`, and what must be
+said of it in `expected.toml`. Made by `python -m tools.record_fixture` from `tools/hangs`
+(paths and host names replaced), checked by `hangscope replay fixtures`. See `docs/fixtures.md`.
+"""
 PRELOAD = (
     "torch.distributed", "torch.distributed.fsdp", "torch.nn.parallel",
     "torch.distributed.tensor.parallel", "torch.distributed.device_mesh", "numpy",
@@ -50,7 +68,13 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="fixtures to record; all that are missing if none")
     parser.add_argument("--again", action="store_true", help="also those that are there already")
     parser.add_argument("--list", action="store_true", help="only list them")
+    parser.add_argument(
+        "--refresh", action="store_true", help="only write expectations and README.md anew"
+    )
     arguments = parser.parse_args()
+    if arguments.refresh:
+        refresh()
+        return 0
     wanted = [r for r in recordings() if not arguments.names or r.name in arguments.names]
     if arguments.list:
         for recording in wanted:
@@ -73,14 +97,37 @@ def main() -> int:
             for line in differences:
                 print(f"      {line}")
             sys.stdout.flush()
+    refresh()
     return 1 if wrong else 0
+
+
+def refresh() -> None:
+    """Bring the expectations of what is recorded, and the list of it, up to date."""
+    lines = [README_HEAD]
+    known = {recording.name: recording for recording in recordings()}
+    for folder in find_fixtures([FIXTURES]):
+        fixture = load_fixture(folder)
+        recording = known.get(fixture.name)
+        expected = fixture.expected
+        if recording is not None:
+            expected = replace(_expected(recording), recorded=expected.recorded)
+            (folder / EXPECTED).write_text(to_toml(expected), encoding="utf-8")
+        told = expected.recorded
+        how = f"`{told['command']}`, {told['world_size']} ranks" if "command" in told else "chaos"
+        lines.append(f"- **{fixture.name}** ({told.get('kind', 'rings')}): {expected.story}. {how}")
+    (FIXTURES / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def record(recording: Recording, place: Path, server: Server) -> list[str]:
     """Record one fixture; returns what is not as expected, one line each."""
     sources = place / "run"
     sources.mkdir()
-    make = {"rings": _record_rings, "native": _record_native, "logs": _record_logs}[recording.kind]
+    make = {
+        "rings": _record_rings,
+        "native": _record_native,
+        "logs": _record_logs,
+        "hosts": _record_hosts,
+    }[recording.kind]
     target = FIXTURES / recording.name
     if target.exists():
         shutil.rmtree(target)
@@ -270,6 +317,107 @@ def _record_logs(
             os.killpg(process.pid, 15)
             process.wait(30)
     look()
+
+
+# -- two hosts whose network is cut ------------------------------------------------------------
+
+
+def _record_hosts(
+    recording: Recording, sources: Path, server: Server, look: Callable[[], None]
+) -> None:
+    """Two network namespaces with a link between them, taken down while the job trains (root)."""
+    with two_hosts() as hosts:
+        processes = [
+            _launch_on(host, node, recording, sources, sources.parent / f"job.{node}.log")
+            for node, host in enumerate(hosts)
+        ]
+        try:
+            _until(lambda: _records(sources) > 20 * recording.world, GIVE_UP_S)
+            subprocess.run(["ip", "-n", hosts[0], "link", "set", LINKS[0], "down"], check=True)
+            _until(_standstill(sources, recording.world), GIVE_UP_S)
+            time.sleep(1.0)
+            look()
+        finally:
+            _end_all(processes)
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[tuple[str, str]]:
+    """The names of two connected network namespaces."""
+    hosts = (f"hs{os.getpid()}a", f"hs{os.getpid()}b")
+    steps = [["ip", "netns", "add", host] for host in hosts]
+    steps.append(
+        ["ip", "link", "add", LINKS[0], "netns", hosts[0], "type", "veth",
+         "peer", "name", LINKS[1], "netns", hosts[1]]
+    )  # fmt: skip
+    for host, link, address in zip(hosts, LINKS, ADDRESSES, strict=True):
+        steps.append(["ip", "-n", host, "addr", "add", f"{address}/24", "dev", link])
+        steps.append(["ip", "-n", host, "link", "set", link, "up"])
+        steps.append(["ip", "-n", host, "link", "set", "lo", "up"])
+    try:
+        for step in steps:
+            subprocess.run(step, check=True)
+        yield hosts
+    finally:
+        for host in hosts:
+            subprocess.run(["ip", "netns", "del", host], check=False)
+
+
+def _launch_on(
+    host: str, node: int, recording: Recording, sources: Path, log: Path
+) -> subprocess.Popen[bytes]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HANGSCOPE")}
+    environment.update(
+        OMP_NUM_THREADS="1",
+        GLOO_SOCKET_IFNAME=LINKS[node],
+        TP_SOCKET_IFNAME=LINKS[node],
+        HANGSCOPE="1",
+        HANGSCOPE_DIR=str(sources),
+        HANGSCOPE_TIMEOUT=str(TIMEOUT_S),
+        **recording.environment,
+    )
+    command = [
+        "ip", "netns", "exec", host,
+        "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', f"node{node}",
+        sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={node}",
+        f"--master-addr={ADDRESSES[0]}", "--master-port=29517",
+        f"--nproc-per-node={recording.world // 2}", str(HANGS / f"{recording.program}.py"),
+        *_arguments(recording),
+    ]  # fmt: skip
+    with open(log, "wb") as sink:
+        return subprocess.Popen(
+            command, stdout=sink, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+
+
+def _until(done: Callable[[], bool], limit_s: float) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not done():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"the job did not get there within {limit_s:.0f} s")
+        time.sleep(0.2)
+
+
+def _records(directory: Path) -> int:
+    total = 0
+    for path in directory.glob("*.ring"):
+        try:
+            reader = RingReader(path)
+        except (RingError, OSError):
+            continue
+        total += int(reader.header()["last_record_id"])
+        reader.close()
+    return total
+
+
+def _end_all(processes: list[subprocess.Popen[bytes]]) -> None:
+    import psutil
+
+    for process in processes:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()
+        process.kill()
+        process.wait()
 
 
 if __name__ == "__main__":

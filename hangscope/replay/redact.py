@@ -20,7 +20,8 @@ _LIBRARY = re.compile(
     r"|hangscope/(?:recording/.*|autoload\.py))$"
 )
 """Where a path begins to be public: the part that tells a library from the user's code."""
-_PATH = re.compile(r"(?<![\w.:/~-])(?:~|/[\w.@+=~-]+)(?:/[\w.@+=~-]+)+/?")
+_PATH = re.compile(r"(?<![\w./~-])(?:~|/[\w.@+=~-]+)(?:/[\w.@+=~-]+)+/?")
+_URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*)://[^\s'\"<>\])]+")
 _ADDRESS = re.compile(r"(?<![\w.])(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?![\w.]*\d)")
 _NOT_SECRET = ("127.", "0.", "255.")
 _PUBLIC = re.compile(r"^/(?:dev|proc|sys)(?:/|$)")
@@ -69,7 +70,8 @@ class Redactor:
         return f"{ROOT}/{number}/{name}"
 
     def text(self, text: str) -> str:
-        """Free text: every absolute path, known host and IPv4 address in it."""
+        """Free text: every URL, absolute path, known host and IPv4 address in it."""
+        text = _URL.sub(r"\1://redacted", text)
         text = _PATH.sub(lambda m: self.path(m[0]), text)
         if self._host_pattern is not None:
             text = self._host_pattern.sub(lambda m: self._hosts[m[0]], text)

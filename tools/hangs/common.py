@@ -51,3 +51,11 @@ def timeout() -> datetime.timedelta:
 def wait_for_ever() -> None:
     """A read from a mount that is gone."""
     time.sleep(FOR_EVER_S)
+
+
+def warm_up() -> None:
+    """What a real job does before its first step; ``HANGS_WARM_UP_S`` seconds of it.
+
+    A monitor needs a second to start: who dies before it has been seen by nobody.
+    """
+    time.sleep(float(os.environ.get("HANGS_WARM_UP_S", "0")))

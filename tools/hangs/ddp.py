@@ -10,7 +10,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from common import FAULT_STEP, Block, arguments, timeout, tokens, wait_for_ever
+from common import FAULT_STEP, Block, arguments, timeout, tokens, wait_for_ever, warm_up
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -138,6 +138,7 @@ def main() -> None:
     if args.fault == "no-init" and guilty:
         wait_for_ever()
     dist.init_process_group("gloo", timeout=timeout())
+    warm_up()
     rank = dist.get_rank()
     if args.fault == "new-group" and guilty:
         wait_for_ever()

@@ -6,7 +6,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from common import FAULT_STEP, arguments, wait_for_ever
+from common import FAULT_STEP, arguments, wait_for_ever, warm_up
 
 args = arguments("crossed", "cascade", "sub-op", "chain", "crash", "crossed-half")
 
@@ -48,6 +48,7 @@ def tokenize() -> None:
 def main() -> None:
     """Forward, gradients, norm."""
     dist.init_process_group("gloo")
+    warm_up()
     rank, world = dist.get_rank(), dist.get_world_size()
     tp, dp = grid(rank, world)
     for step in range(args.steps):
@@ -58,7 +59,7 @@ def main() -> None:
         if guilty and args.fault == "crash":
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         if here and args.fault == "crossed-half":
-            first, second = (dp, None) if rank % 2 else (None, dp)
+            first, second = (tp, None) if rank % 2 else (None, tp)
             dist.all_reduce(torch.ones(4), group=first)
             dist.all_reduce(torch.ones(4), group=second)
         elif guilty and args.fault == "crossed":

@@ -6,7 +6,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from common import FAULT_STEP, arguments, timeout, wait_for_ever
+from common import FAULT_STEP, arguments, timeout, wait_for_ever, warm_up
 
 args = arguments(
     "op", "shape", "dtype", "root", "reduce-op", "extra", "skipped", "half", "gather-scatter",
@@ -78,6 +78,7 @@ def publish(rank: int, guilty: bool) -> None:
 def main() -> None:
     """Steps of nothing but communication."""
     dist.init_process_group("gloo", timeout=timeout())
+    warm_up()
     rank = dist.get_rank()
     for step in range(args.steps):
         mix(step, rank)

@@ -8,24 +8,25 @@ import time
 
 import torch
 import torch.distributed as dist
-from common import FAULT_STEP, Block, arguments, wait_for_ever
+from common import FAULT_STEP, Block, arguments, wait_for_ever, warm_up
 
-args = arguments("skip-send", "skip-recv", "circle", "wrong-peer", "asleep", "kill", "batch-skip")
+args = arguments(
+    "skip-send", "skip-recv", "last-send", "last-recv", "circle", "asleep", "kill", "batch-skip",
+)  # fmt: skip
 MICRO_BATCHES = 2
 
 
 def forward(stage: Block, rank: int, world: int, step: int) -> None:
     """Activations go down the pipeline."""
     guilty = rank == args.rank and step == FAULT_STEP
+    fault = args.fault.replace("last", "skip")
     for micro in range(MICRO_BATCHES):
         last = micro == MICRO_BATCHES - 1
         x = torch.zeros(4, 16)
-        if rank > 0 and not (guilty and last and args.fault == "skip-recv"):
+        if rank > 0 and not (guilty and last and fault == "skip-recv"):
             dist.recv(x, src=rank - 1)
         y = compute(stage, x, guilty)
-        if rank < world - 1 and not (guilty and last and args.fault == "skip-send"):
-            if guilty and args.fault == "wrong-peer":
-                dist.send(y, dst=(rank + 2) % world)
+        if rank < world - 1 and not (guilty and last and fault == "skip-send"):
             dist.send(y, dst=rank + 1)
 
 
@@ -72,11 +73,14 @@ def rotate(rank: int, world: int) -> None:
 def main() -> None:
     """Forward, backward, and once in a while a sum over all."""
     dist.init_process_group("gloo")
+    warm_up()
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)
     stage = Block()
     for step in range(args.steps):
         forward(stage, rank, world, step)
+        if args.fault.startswith("last") and step == FAULT_STEP:
+            break  # a pass without gradients: the end of an evaluation
         backward(rank, world, step)
         if args.fault == "circle" and step == FAULT_STEP:
             rotate(rank, world)

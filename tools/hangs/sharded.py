@@ -9,7 +9,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from common import FAULT_STEP, Block, tokens, wait_for_ever
+from common import FAULT_STEP, Block, tokens, wait_for_ever, warm_up
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -47,7 +47,6 @@ def build(world: int) -> nn.ModuleList:
         for block in layers:
             parallelize_module(block, mesh["tp"], plan)
             fully_shard(block, mesh=mesh["dp"])
-        fully_shard(layers, mesh=mesh["dp"])
         return layers
     if args.kind == "hsdp":
         mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard"))
@@ -56,7 +55,6 @@ def build(world: int) -> nn.ModuleList:
     layers = nn.ModuleList([Block(), Mlp(), Block()])
     for block in layers:
         fully_shard(block, mesh=mesh)
-    fully_shard(layers, mesh=mesh)
     return layers
 
 
@@ -79,6 +77,7 @@ def evaluate(layers: nn.ModuleList) -> None:
 def main() -> None:
     """Train."""
     dist.init_process_group("gloo")
+    warm_up()
     rank, world = dist.get_rank(), dist.get_world_size()
     layers = build(world)
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.01)

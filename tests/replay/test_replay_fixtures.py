@@ -1,0 +1,73 @@
+"""Every recorded hang keeps its verdict, and nothing in the recordings says where it was made."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from hangscope.replay import find_fixtures, load_fixture, verify
+
+ROOT = Path(__file__).resolve().parents[2] / "fixtures"
+FOLDERS = find_fixtures([ROOT])
+_PRIVATE = re.compile(
+    rb"/(?:work|root|home|Users|private)/|(?<![\w.])(?!127\.|0\.|192\.0\.2\.)\d{1,3}(?:\.\d{1,3}){3}:\d"
+)
+MAX_BYTES = 1_000_000
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_recorded_hang_keeps_its_verdict(folder: Path) -> None:
+    outcome = verify(load_fixture(folder))
+    assert outcome.passed, "\n".join(
+        f"{d.what}: expected {d.expected!r}, got {d.got!r}" for d in outcome.differences
+    )
+
+
+def test_there_are_enough_and_of_every_kind() -> None:
+    fixtures = [load_fixture(folder) for folder in FOLDERS]
+    assert len(fixtures) >= 40
+    assert {f.expected.recorded["kind"] for f in fixtures if "kind" in f.expected.recorded} == {
+        "rings", "native", "logs", "hosts",
+    }  # fmt: skip
+    worlds = {f.expected.recorded["world_size"] for f in fixtures if f.expected.recorded}
+    assert min(worlds) == 2
+    assert max(worlds) == 16
+    verdicts = {f.expected.verdict for f in fixtures}
+    missing = {
+        "healthy", "collective_mismatch", "shape_mismatch", "dtype_mismatch", "argument_mismatch",
+        "missing_rank", "rank_crashed", "rank_exited", "rank_lost", "deadlock_cycle",
+        "p2p_unmatched", "stuck_collective", "quiescent",
+    } - verdicts  # fmt: skip
+    assert not missing
+    assert sum(f.expected.verdict == "healthy" for f in fixtures) >= 6
+
+
+def test_replaying_all_of_them_takes_seconds() -> None:
+    began_s = time.process_time()
+    for folder in FOLDERS:
+        verify(load_fixture(folder))
+    assert time.process_time() - began_s < 0.4 * len(FOLDERS)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_recordings_are_small_and_private(folder: Path) -> None:
+    total = 0
+    for file in folder.rglob("*"):
+        if not file.is_file():
+            continue
+        data = file.read_bytes()
+        total += len(data)
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        found = _PRIVATE.search(data)
+        assert found is None, f"{file}: {found[0]!r}"
+    assert total < MAX_BYTES
+
+
+def test_the_list_names_every_fixture() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert [f.name for f in FOLDERS if f"**{f.name}**" not in text] == []

@@ -1,0 +1,96 @@
+"""What redaction takes away, and what it must leave for the diagnosis."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hangscope.replay.redact import Redactor
+from hangscope.replay.write import redacted
+from hangscope.trace import sniff
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/home/ann/project/train.py", "/redacted/1/train.py"),
+        ("~/project/train.py", "/redacted/1/train.py"),
+        ("/opt/env/lib/python3.11/threading.py", "/redacted/lib/python3.11/threading.py"),
+        ("/x/site-packages/torch/_ops.py", "/redacted/site-packages/torch/_ops.py"),
+        ("/src/ann/torch/distributed/c10d.py", "/redacted/torch/distributed/c10d.py"),
+        ("train.py", "train.py"),
+        ("<frozen runpy>", "<frozen runpy>"),
+        ("/dev/shm/x", "/dev/shm/x"),
+    ],
+)
+def test_paths(text: str, expected: str) -> None:
+    redactor = Redactor()
+    assert redactor.path(text) == expected
+    assert redactor.path(redactor.path(text)) == expected
+
+
+def test_the_same_directory_stays_the_same_and_another_another() -> None:
+    redactor = Redactor()
+    assert (
+        redactor.path("/a/b/x.py").rpartition("/")[0]
+        == redactor.path("/a/b/y.py").rpartition("/")[0]
+    )
+    assert redactor.path("/a/c/x.py") != redactor.path("/a/b/x.py")
+
+
+def test_free_text() -> None:
+    redactor = Redactor(["gpu17", "gpu17.cluster.example"])
+    text = redactor.text(
+        'gpu17.cluster.example: File "/home/ann/train.py", line 7; [10.1.2.3]:29500 and '
+        "gpu17:/data/set/a.tar, s3://bucket/ann/key 127.0.0.1:1 ratio 3/4 gpu170 1.2.3.4"
+    )
+    assert text == (
+        'host2: File "/redacted/1/train.py", line 7; [192.0.2.2]:29500 and '
+        "host1:/redacted/2/a.tar, s3://redacted 127.0.0.1:1 ratio 3/4 gpu170 192.0.2.3"
+    )
+
+
+def test_what_log_readers_need_stays() -> None:
+    line = (
+        "RuntimeError: [/b/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection "
+        "closed by peer [127.0.0.1]:4711"
+    )
+    assert Redactor().text(line) == (
+        "RuntimeError: [/redacted/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+        "[127.0.0.1]:4711"
+    )
+
+
+def test_a_pickle_keeps_its_structure() -> None:
+    dump = {
+        "version": "2.10",
+        "entries": [
+            {"frames": [{"name": "f", "filename": "/home/ann/t.py", "line": 3}], "sizes": [[2]]}
+        ],
+        "where": "/home/ann/x",
+    }
+    data = redacted(pickle.dumps(dump), sniff.PICKLE, Redactor())
+    again = pickle.loads(data)
+    assert b"ann" not in data
+    assert again["entries"][0]["frames"][0] == {
+        "name": "f", "filename": "/redacted/1/t.py", "line": 3,
+    }  # fmt: skip
+    assert again["entries"][0]["sizes"] == [[2]]
+
+
+def test_a_journal_loses_its_host_and_keeps_torn_lines() -> None:
+    data = b'{"hangscope":"journal/1","host":"gpu17"}\n{"event":"exit","rank":1}\n{"event":"ex'
+    lines = redacted(data, sniff.JOURNAL, Redactor(["gpu17"])).decode().splitlines()
+    assert json.loads(lines[0])["host"] == "host1"
+    assert json.loads(lines[1]) == {"event": "exit", "rank": 1}
+    assert lines[2] == '{"event":"ex'
+
+
+@given(st.text(alphabet="/ab.~: -_\n1", max_size=60))
+def test_redacting_twice_changes_nothing_more(text: str) -> None:
+    once = Redactor().text(text)
+    assert Redactor().text(once) == once
