@@ -103,11 +103,57 @@ def graph_causes(context: Context) -> list[Cause]:
             ]
         else:
             causes.append(_circle(context, ranks, places))
+    causes = _with_suspects(context, causes)
     causes += _device(context)
     causes += _from_roots(context, roots)
     for cause in causes:
         cause.victims |= waits.reachers(cause.culprits, cause.places) - set(cause.culprits)
     return causes
+
+
+def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Where nobody knows who belongs to a waiting group: whoever waits for nothing is suspect.
+
+    A rank whose watchdog had nothing overdue while all others' had, or that left nothing at all,
+    is the one they wait for; too many of those and nothing can be said.
+    """
+    waits, trace = context.waits, context.trace
+    open_ended = [
+        c
+        for c in causes
+        if c.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.INCONCLUSIVE)
+        and not c.culprits
+        and len(c.places) == 1
+        and 0 <= waits.places[c.places[0]].group < len(trace.groups)
+        and not trace.groups[waits.places[c.places[0]].group].ranks
+    ]
+    if not open_ended:
+        return causes
+    idle = tuple(
+        sorted(r for r, h in context.hosts.items() if not waits.places_of.get(r) and not _ended(h))
+    )
+    suspects = idle or context.gaps
+    rest = [c for c in causes if c not in open_ended]
+    places = sorted(i for c in open_ended for i in c.places)
+    total = len(set(trace.ranks) | set(context.gaps))
+    victims = {w for i in places for w in waits.places[i].waiters}
+    if suspects and len(suspects) * 2 < total and len(victims) > len(suspects):
+        verdict = Verdict.MISSING_RANK if idle else Verdict.RANK_LOST
+        confidence = Confidence.LIKELY if len(suspects) == 1 else Confidence.AMBIGUOUS
+        cause = Cause(verdict, suspects, places, confidence, _began(context, places), victims)
+        cause.unknowns.append("who belongs to the waiting groups is not listed")
+        return [*rest, cause]
+    if len(open_ended) > 1:
+        cause = Cause(
+            Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, _began(context, places), victims
+        )
+        cause.unknowns.append("who belongs to the waiting groups is not listed")
+        return [*rest, cause]
+    return causes
+
+
+def _ended(host: Host) -> bool:
+    return host.end is End.CLEAN or (host.end is End.CRASHED and not host.secondary)
 
 
 def _only_sent(context: Context, ranks: set[int]) -> list[int]:

@@ -60,16 +60,20 @@ def with_own_counters(trace: Trace) -> Trace:
 
 
 def without_made_up_members(trace: Trace) -> Trace:
-    """The trace without member lists that only repeat which dumps were given.
+    """The trace without member lists that only repeat who was heard of.
 
-    The oldest dumps list no members. Where one of them is missing, a list made up from the others
-    is short, and a partner's place in the group means another rank.
+    Logs and the oldest dumps list no members. A list made up from those who are seen is short where
+    somebody is missing, and a partner's place in the group then means another rank.
     """
-    missing = set(trace.missing_ranks)
+    kinds = {s.format for s in trace.sources}
     dumps = [s for s in trace.sources if s.format.startswith("flight-recorder")]
-    if not missing or not dumps or any(s.version != "none" for s in dumps):
+    missing = set(trace.missing_ranks)
+    if kinds and kinds <= {"job-log"}:
+        short = _as_seen(trace)
+    elif missing and dumps and all(s.version == "none" for s in dumps):
+        short = [bool(g.ranks) and not missing & set(g.ranks) for g in trace.groups]
+    else:
         return trace
-    short = [bool(g.ranks) and not missing & set(g.ranks) for g in trace.groups]
     if not any(short):
         return trace
     groups = tuple(
@@ -79,3 +83,15 @@ def without_made_up_members(trace: Trace) -> Trace:
     records = trace.records.copy()
     records["peer"][np.array(short, bool)[records["group"]]] = NONE
     return replace(trace, groups=groups, records=records)
+
+
+def _as_seen(trace: Trace) -> list[bool]:
+    """Per group whether its list holds those who are seen in it and not everybody."""
+    seen: list[set[int]] = [set() for _ in trace.groups]
+    for table in (trace.records, trace.members):
+        for rank, group in zip(table["rank"].tolist(), table["group"].tolist(), strict=True):
+            seen[group].add(rank)
+    return [
+        set(g.ranks) <= s and len(g.ranks) != trace.world_size
+        for g, s in zip(trace.groups, seen, strict=True)
+    ]

@@ -11,7 +11,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.host import End, activity, own_errors
 from hangscope.diagnosis.model import Confidence, Finding, Side, Verdict
 from hangscope.diagnosis.stacks import parting, user_frames, where
-from hangscope.diagnosis.waits import Place
+from hangscope.diagnosis.waits import Place, recorded_ranks
 from hangscope.trace.model import NONE, Signature
 
 
@@ -75,6 +75,8 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         unknowns.append("the members of the group are not listed; the dumps given stand for them")
         if confidence is Confidence.CERTAIN:
             confidence = Confidence.LIKELY
+    if cause.verdict is Verdict.STUCK_COLLECTIVE and not recorded_ranks(context.trace):
+        confidence = Confidence.LIKELY  # a log may hold some of the ranks only
     for rank in cause.culprits:
         facts = context.trace.ranks.get(rank)
         if facts is not None and facts.unobservable:

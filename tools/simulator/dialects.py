@@ -11,7 +11,7 @@ import os
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class Dialect:
     frames: bool = True
     status: bool = True
     hosts: bool = False
+    log: bool = False
 
 
 DIALECTS = {
@@ -71,6 +72,7 @@ DIALECTS = {
         Dialect("list (torch 2.2)", "none", status=False),
         Dialect("json 2.5", "2.5", json=True, frames=False),
         Dialect("json 2.10, only active", "2.10", json=True, frames=False, only_active=True),
+        Dialect("job log", "log", log=True, only_active=True, frames=False),
     )
 }
 
@@ -223,6 +225,9 @@ def native(case: Case, rank: int, dialect: Dialect) -> Document:
 def write(case: Case, dialect: Dialect, folder: Path) -> None:
     """All dumps of a case below ``folder``; file times are those of the dumps."""
     folder.mkdir(parents=True, exist_ok=True)
+    if dialect.log:
+        (folder / "job.log").write_text(job_log(case))
+        return
     for rank in range(case.run.job.world):
         if rank in case.lost:
             continue
@@ -235,6 +240,78 @@ def write(case: Case, dialect: Dialect, folder: Path) -> None:
             path.write_bytes(pickle.dumps(document))
         moment = nanoseconds(case.at[rank])
         os.utime(path, ns=(moment, moment))
+
+
+# -- a job's log -------------------------------------------------------------------------------
+
+_LOG_NAMES = {
+    "all_reduce": "ALLREDUCE", "broadcast": "BROADCAST", "reduce": "REDUCE",
+    "_all_gather_base": "_ALLGATHER_BASE", "all_gather": "ALLGATHER", "gather": "GATHER",
+    "_reduce_scatter_base": "_REDUCE_SCATTER_BASE", "all_to_all": "ALLTOALL_BASE",
+    "barrier": "ALLREDUCE", "send": "SEND", "recv": "RECV", "coalesced": "COALESCED",
+}  # fmt: skip
+
+
+def job_log(case: Case) -> str:
+    """What the watchdogs of torch 2.6 print, all ranks in one file, in no order.
+
+    A rank's watchdogs report the oldest unfinished operation of every group that has one; a rank
+    with nothing overdue hears of it and tells its default group's counters.
+    """
+    job = case.run.job
+    lines = []
+    for rank in range(job.world):
+        if rank in case.lost:
+            continue
+        seen = visible(case, rank)
+        head = f"[rank{rank}]:[E1009 08:53:20.{100000000 + rank} ProcessGroupNCCL.cpp"
+        unfinished = [i for i, done in seen if not done and i.leg_of is None]
+        if unfinished:
+            # The watchdog of the oldest one fires first and takes the process down.
+            index = unfinished[0].op.group
+            group = job.groups[index]
+            mine = [(i, d) for i, d in seen if i.op.group == index and i.leg_of is None]
+            pending = [i for i, done in mine if not done]
+            first, last = pending[0], mine[-1][0]
+            numbers = [_number(i) for i, done in mine if done]
+            numels = [
+                sum(prod(s) for s in sizes)
+                for sizes in (first.op.input_sizes, first.op.output_sizes)
+            ]
+            place = group.ranks.index(rank)
+            work = (
+                f"WorkNCCL(SeqNum={_number(first)}, OpType={_LOG_NAMES[first.op.name]}, "
+                f"NumelIn={numels[0]}, NumelOut={numels[1]}, Timeout(ms)=600000)"
+            )
+            label = f"[PG ID {_pg_id(case, rank, index)} PG GUID {group.name}({group.desc}) "
+            lines.append(
+                f"{head}:629] [Rank {place}] Watchdog caught collective operation timeout: {work} "
+                "ran for 600041 milliseconds before timing out."
+            )
+            lines.append(
+                f"{head}:2168] {label}Rank {place}]  failure detected by watchdog at work "
+                f"sequence id: {_number(first)} PG status: last enqueued work: {_number(last)}, "
+                f"last completed work: {max(numbers, default=-1)}"
+            )
+        else:
+            mine = [(i, d) for i, d in seen if i.op.group == 0 and i.op.kind == "coll"]
+            issued = max((i.collective_seq for i, _ in mine), default=-1)
+            label = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
+            lines.append(
+                f"{head}:700] {label} Observed flight recorder dump signal from another rank via "
+                "TCPStore."
+            )
+            lines.append(
+                f"{head}:701] {label} Received a dump signal due to a collective timeout from "
+                f" rank 0 and we will try our best to dump the debug info. Last enqueued NCCL "
+                f"work: {issued}, last completed NCCL work: {issued}.This is most likely caused by "
+                "incorrect usages of collectives."
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _number(item: Issued) -> int:
+    return item.collective_seq if item.op.kind == "coll" else item.p2p_seq
 
 
 # -- rings -------------------------------------------------------------------------------------

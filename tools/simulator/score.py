@@ -27,6 +27,16 @@ from tools.simulator.faults import FAULTS, NEEDS_HOST, Case, Truth, UnsuitableEr
 EXACT, UNDECIDED, WRONG, CRASH = "exact", "undecided", "wrong", "crash"
 
 
+IN_LOGS = frozenset(
+    {
+        "host_stuck", "crashed", "clean_exit", "fewer_batches", "lost", "extra", "different_op",
+        "different_shape", "network_stuck", "skipped",
+    }
+)  # fmt: skip
+"""Faults of which a watchdog's lines can tell; partners, dtypes and order they do not hold."""
+LOG_SHAPES = ("ddp", "fsdp", "tensor x data", "hybrid-shard", "experts")
+
+
 @dataclass
 class Tally:
     """Counts of outcomes."""
@@ -80,7 +90,7 @@ def judge(case: Case, dialect: Dialect, found: Diagnosis) -> tuple[str, int, boo
     ):
         return EXACT, 0, certain
     silent = {"inconclusive", "quiescent"}
-    if dialect.version == "none" and case.lost == {case.run.job.world - 1}:
+    if dialect.version in ("none", "log") and case.lost == {case.run.job.world - 1}:
         silent.add("stuck_collective")  # nothing says that there was one rank more
     if not named and verdict in silent and not truth.verdicts & {"healthy"}:
         return UNDECIDED, 0, certain
@@ -97,7 +107,7 @@ def expected(case: Case, dialect: Dialect) -> Truth:
     if truth.fault in ("crash", "clean exit"):
         # Without anybody watching the process, a dead rank is one that left no dump.
         truth = replace(truth, verdicts=frozenset({"rank_lost"}))
-    if truth.fault == "different dtype" and dialect.version in ("none", "1.5"):
+    if truth.fault == "different dtype" and dialect.version in ("none", "1.5", "log"):
         # Dtypes are not recorded: all that can be seen is that nobody finishes.
         truth = replace(truth, verdicts=frozenset({"stuck_collective"}), culprits=frozenset())
     if dialect.only_active and truth.verdicts & {"p2p_unmatched"} and not truth.ambiguous_with:
@@ -136,6 +146,8 @@ def run(
             number += 1
             fault = kinds[number % len(kinds)]
             dialect = DIALECTS[names[(number // len(kinds) + number) % len(names)]]
+            if dialect.log and fault not in IN_LOGS:
+                dialect = DIALECTS["ring"]
             if (
                 fault in NEEDS_HOST
                 and not dialect.hosts
@@ -143,7 +155,8 @@ def run(
             ):
                 dialect = DIALECTS["ring"]
             try:
-                case = draw(number, seed, fault)
+                shape = LOG_SHAPES[number % len(LOG_SHAPES)] if dialect.log else None
+                case = draw(number, seed, fault, shape)
             except UnsuitableError:
                 continue
             done += 1
