@@ -6,6 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hangscope.trace import file_names, sniff
@@ -13,7 +14,7 @@ from hangscope.trace.attempts import keep_newest
 from hangscope.trace.load_file import Loaded, Task, read_task
 from hangscope.trace.load_parallel import read_in_workers
 from hangscope.trace.merge import merge
-from hangscope.trace.model import Fragment, Trace
+from hangscope.trace.model import Fragment, Group, Signature, Stack, Trace
 
 Progress = Callable[[int, int], None]
 
@@ -59,8 +60,9 @@ def load_trace(
     warnings: list[str] = []
     tasks = _tasks(paths, warnings)
     fragments: list[Fragment] = []
+    sharing = _Sharing()
     for done, loaded in enumerate(_read_all(tasks), start=1):
-        fragments.extend(loaded.fragments)
+        fragments.extend(map(sharing, loaded.fragments))
         warnings.extend(loaded.warnings)
         if progress is not None:
             progress(done, len(tasks))
@@ -79,10 +81,29 @@ def load_trace(
 
 
 def _with_time(trace: Trace, now_ns: int) -> Trace:
-    from dataclasses import replace
-
     live = any(facts.alive for facts in trace.ranks.values())
     return replace(trace, live=live, observed_ns=now_ns if live else trace.observed_ns or now_ns)
+
+
+class _Sharing:
+    """Makes equal groups, stacks and signatures of all files the same objects.
+
+    Every rank of a large job lists all ranks: kept apart, those lists outweigh the records.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[Group, Group] = {}
+        self._stacks: dict[Stack, Stack] = {}
+        self._signatures: dict[Signature, Signature] = {}
+
+    def __call__(self, fragment: Fragment) -> Fragment:
+        groups, stacks, signatures = self._groups, self._stacks, self._signatures
+        return replace(
+            fragment,
+            groups=tuple([groups.setdefault(g, g) for g in fragment.groups]),
+            stacks=tuple([stacks.setdefault(s, s) for s in fragment.stacks]),
+            signatures=tuple([signatures.setdefault(s, s) for s in fragment.signatures]),
+        )
 
 
 def _given_away(fragments: list[Fragment]) -> Iterator[Fragment]:

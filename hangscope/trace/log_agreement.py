@@ -6,7 +6,13 @@ import re
 
 from hangscope.trace import operations
 from hangscope.trace.fr_columns import dtypes
-from hangscope.trace.log_evidence import DEFAULT_GROUP, Counters, Evidence, Operation
+from hangscope.trace.log_evidence import (
+    DEFAULT_GROUP,
+    Counters,
+    Evidence,
+    Operation,
+    rank_ranges,
+)
 from hangscope.trace.log_lines import LogLine
 from hangscope.trace.model import Signature, State
 
@@ -191,10 +197,4 @@ def _signature(text: str) -> tuple[int | None, Signature] | None:
 
 
 def _ranks(found: re.Match[str]) -> tuple[int, ...]:
-    """Ranks from ``0, 2, 5-7``; elided lists (``...``) give what is there."""
-    ranks: list[int] = []
-    for low, high in re.findall(r"(\d{1,7})(?:\s*-\s*(\d{1,7}))?", found.group("ranks")):
-        first, last = int(low), int(high or low)
-        if first <= last <= first + 100_000:
-            ranks.extend(range(first, last + 1))
-    return tuple(ranks)
+    return rank_ranges(found.group("ranks"))

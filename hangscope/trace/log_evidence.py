@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
 from hangscope.trace.log_lines import LogLine
@@ -157,3 +158,13 @@ class Evidence:
         world = max(self.world_size or 0, max(self.ranks, default=-1) + 1) or None
         self.__init__()  # type: ignore[misc]
         self.world_size, self.attempt = world, attempt
+
+
+def rank_ranges(text: str) -> tuple[int, ...]:
+    """Ranks from ``0, 2, 5-7``; elided lists (``...``) give what is there."""
+    ranks: list[int] = []
+    for low, high in re.findall(r"(\d{1,7})(?:\s*-\s*(\d{1,7}))?", text):
+        first, last = int(low), int(high or low)
+        if first <= last <= first + 100_000:
+            ranks.extend(range(first, last + 1))
+    return tuple(ranks)

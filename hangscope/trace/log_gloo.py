@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace.log_evidence import Evidence
+from hangscope.trace.log_evidence import Evidence, rank_ranges
 from hangscope.trace.log_lines import LogLine
 
 _FAILED = re.compile(r"\[Rank (\d+)\]: Ranks? ([\d,\s]+?) failed to pass monitoredBarrier in (\d+)")
@@ -38,7 +38,8 @@ _SHAPES = re.compile(
     r"\[?(\d+)?\]?:? ?params\[(\d+)\] in this process with sizes .* appears not to match"
 )
 _BARRIER = re.compile(
-    r"BarrierTimeout\b.*?(?:missing|without|never arrived)[^\d\[\n]*\[?(?P<ranks>\d[\d,\s]*)", re.I
+    r"barrier(?: for .{1,200}?)? in group .{1,200}?: ranks? (?P<ranks>\d[\d,\s\-]*) of \d+ "
+    r"did not come within"
 )
 
 
@@ -51,7 +52,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return _reducer(line, at_ns, evidence)
     found = _BARRIER.search(text)
     if found:
-        evidence.claim("barrier_timeout", line, at_ns, accused=_numbers(found.group("ranks")))
+        evidence.claim("barrier_timeout", line, at_ns, accused=rank_ranges(found.group("ranks")))
         return True
     return _gloo(line, at_ns, evidence)
 

@@ -30,6 +30,7 @@ class GroupMatcher:
         self._index: dict[_Key, int] = {}
         self._by_name: dict[tuple[str, int], list[int]] = {}
         self._descs: dict[int, Counter[str]] = {}
+        self._members: dict[int, frozenset[int]] = {}
         shifts = _epoch_shifts(fragments)
         # Groups with members first: those without find their match among them.
         for wanted in (True, False):
@@ -49,7 +50,11 @@ class GroupMatcher:
             id(fragment), np.full(len(fragment.groups) + 1, NONE, np.int32)
         )
         if group.ranks:
-            key = (group.name, frozenset(group.ranks), group.epoch)
+            # Thousands of ranks list the same thousands of ranks, as one object.
+            members = self._members.get(id(group.ranks))
+            if members is None:
+                members = self._members[id(group.ranks)] = frozenset(group.ranks)
+            key = (group.name, members, group.epoch)
             index = self._index.get(key)
             if index is None:
                 index = self._add(key, group)

@@ -222,6 +222,14 @@ def test_the_oldest_form_has_one_side_per_rank() -> None:
             None,
         ),
         (
+            "[rank0]: hangscope.toolkit.barrier.BarrierTimeout: barrier for 'load' in group "
+            "default: ranks 1-2, 7 of 8 did not come within 60 s. Missing: rank 1 on n0; rank 2 on "
+            "n0. Arrived: 0, 3-6. Likely: a late rank.",
+            "barrier_timeout",
+            (1, 2, 7),
+            0,
+        ),
+        (
             "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed.",
             "other",
             (),
