@@ -295,14 +295,30 @@ def _circle_of_pairs(
             cause.confidence = Confidence.AMBIGUOUS
         return
     cause.culprits = odd
-    if len(odd) > 1 and all(
-        any(set(waits.places[i].targets) & set(odd) for i in waits.out(r)) for r in odd
-    ):
+    closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
+    if closed:
+        cause.culprits = tuple(sorted(closed))
         return  # they wait for one another
     due = [i for i, p in enumerate(waits.places) if p.p2p and set(p.targets) & set(odd)]
     if due:
         cause.verdict = Verdict.P2P_UNMATCHED
         cause.places = due + [i for i in cause.places if i not in due]
+
+
+def _among_themselves(context: Context, ranks: set[int]) -> set[int]:
+    """The circle of receives that ``ranks`` are part of, if each waits for one who never sent."""
+    waits = context.waits
+    closed, queue = set(ranks), list(ranks)
+    while queue:
+        rank = queue.pop()
+        wanted = {
+            t for i in waits.out(rank) if waits.places[i].p2p for t in waits.places[i].targets
+        }
+        if not wanted:
+            return set()
+        queue += wanted - closed
+        closed |= wanted
+    return closed
 
 
 def waits_places(context: Context, places: set[int]) -> list[Place]:
@@ -488,8 +504,9 @@ def _lost(
         waiters = {w for i in waited_for[rank] for w in waits.places[i].waiters}
         if waiters - explained:
             accused.append(rank)
-    if not accused:
-        return []
+    made_up = any(not g.ranks for g in context.trace.groups)
+    if not accused or (made_up and explained):
+        return []  # who shares a group with the known cause is not listed
     places = sorted({i for r in accused for i in waited_for[r]})
     idle = _idle_beside(context, accused)
     if 0 < len(idle) <= len(accused):
