@@ -263,6 +263,7 @@ def _circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
         cause.culprits = sides[1]
     else:
         odd = deviants(context, ranks, groups)
+        odd = odd if len(odd) * 2 <= len(ranks) else ()
         cause.culprits = odd or cause.culprits
         cause.confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
     return cause
@@ -275,6 +276,13 @@ def _circle_of_pairs(
     waits = context.waits
     blank = {r for r in ranks if r in context.trace.ranks and context.trace.ranks[r].only_active}
     odd = () if blank else deviants(context, ranks, groups)
+    closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
+    if closed:
+        cause.culprits = tuple(sorted(closed))
+        cause.confidence = Confidence.LIKELY
+        return  # they wait for one another
+    if len(odd) * 2 > len(ranks):
+        odd = ()  # where most of them left the pattern, it is the code of all
     if odd:
         cause.confidence = Confidence.LIKELY
     elif len(lonely) < len(cause.places):
@@ -295,10 +303,6 @@ def _circle_of_pairs(
             cause.confidence = Confidence.AMBIGUOUS
         return
     cause.culprits = odd
-    closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
-    if closed:
-        cause.culprits = tuple(sorted(closed))
-        return  # they wait for one another
     due = [i for i, p in enumerate(waits.places) if p.p2p and set(p.targets) & set(odd)]
     if due:
         cause.verdict = Verdict.P2P_UNMATCHED

@@ -46,7 +46,7 @@ def deviants(context: Context, ranks: Iterable[int], groups: Iterable[int]) -> t
     """Those of ``ranks`` that left the pattern, where not all of them did; else none."""
     suspects = sorted(set(ranks))
     found = [r for r in suspects if _unlike_siblings(context, r, groups)]
-    if 0 < len(found) * 2 <= len(suspects):  # where most of them left it, it is the code of all
+    if 0 < len(found) < len(suspects):
         return tuple(found)
     # Something new is weak evidence: it counts only where a single rank did it.
     found = [r for r in suspects if _unlike_before(context, r)]
