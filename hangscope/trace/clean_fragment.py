@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from hangscope.trace import clean
-from hangscope.trace.model import Fragment, Frame, Stack
+from hangscope.trace.model import Fragment, Frame, Group, Signature, Stack
 
 _PROSE = ("message", "text", "detail")
 
@@ -16,20 +17,38 @@ def clean_fragment(fragment: Fragment) -> Fragment:
     return replace(
         fragment,
         facts=_cleaned(fragment.facts),
-        groups=tuple(_cleaned(group) for group in fragment.groups),
-        signatures=tuple(_cleaned(signature) for signature in fragment.signatures),
-        stacks=tuple(_stack(stack) for stack in fragment.stacks),
-        claims=tuple(_cleaned(claim) for claim in fragment.claims),
-        warnings=tuple(clean.name(text) for text in fragment.warnings),
+        groups=tuple([g if _is_clean_group(g) else _cleaned(g) for g in fragment.groups]),
+        signatures=tuple([_signature(s) for s in fragment.signatures]),
+        stacks=_stacks(fragment.stacks),
+        claims=tuple([_cleaned(claim) for claim in fragment.claims]),
+        warnings=tuple([clean.name(text) for text in fragment.warnings]),
     )
 
 
-def _stack(stack: Stack) -> Stack:
+def _is_clean_group(group: Group) -> bool:
     name = clean.name
-    for frame in stack:
-        if name(frame.name) is not frame.name or name(frame.filename) is not frame.filename:
-            return tuple(Frame(name(f.name), name(f.filename), f.line) for f in stack)
-    return stack
+    return (
+        name(group.name) == group.name
+        and name(group.desc) == group.desc
+        and name(group.backend) == group.backend
+    )
+
+
+@lru_cache(maxsize=65536)
+def _signature(signature: Signature) -> Signature:
+    cleaned: Signature = _cleaned(signature)
+    return cleaned
+
+
+def _stacks(stacks: tuple[Stack, ...]) -> tuple[Stack, ...]:
+    name = clean.name
+    # Frames are shared among the stacks of a ring: each is looked at once.
+    frames = {id(frame): frame for stack in stacks for frame in stack}.values()
+    if all(name(f.name) == f.name and name(f.filename) == f.filename for f in frames):
+        return stacks
+    return tuple(
+        tuple(Frame(name(f.name), name(f.filename), f.line) for f in stack) for stack in stacks
+    )
 
 
 def _cleaned(value: Any) -> Any:
