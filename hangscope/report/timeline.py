@@ -79,10 +79,12 @@ def timeline(diagnosis: Diagnosis, trace: Trace) -> Timeline | None:
     """The picture around the first finding, or around the end where nothing was found."""
     if not len(trace.records):
         return None
-    timing = spans(trace)
     finding = diagnosis.findings[0] if diagnosis.findings else None
     group = group_index(trace, finding)
     ranks = _chosen(diagnosis, trace, finding)
+    # Millions of records of ranks that are not drawn need no times.
+    trace = replace(trace, records=trace.records[np.isin(trace.records["rank"], ranks)])
+    timing = spans(trace)
     parted = parted_ns(trace, timing, finding, ranks)
     axis = _Axis(*_window(trace, timing, group, ranks, parted), timing.last_ns)
     reports = {r.rank: r for r in diagnosis.ranks}
