@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hangscope.diagnosis import causes as causing
-from hangscope.diagnosis.causes import Cause
+from hangscope.diagnosis import lasting
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.causes import graph_causes
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.counters import with_own_counters, without_made_up_members
 from hangscope.diagnosis.findings import to_finding
@@ -13,6 +14,7 @@ from hangscope.diagnosis.mismatch import mismatches, parted_before
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
 from hangscope.diagnosis.quiet import without_cause
 from hangscope.diagnosis.ranks import rank_reports
+from hangscope.diagnosis.settle import crash_causes, mismatch_causes, settle
 from hangscope.diagnosis.waits import Builder
 from hangscope.trace.model import Trace
 
@@ -34,22 +36,22 @@ def diagnose(trace: Trace) -> Diagnosis:
     hosts = judge(trace)
     together = killed_together(trace, hosts)
     if together is not None:
-        hosts = causing.as_victims(hosts)
+        hosts = lasting.as_victims(hosts)
     builder = Builder(trace, front, hosts)
     context = Context(trace, front, hosts, builder.build())
-    causing.overdue_only(context)
-    moving = causing.was_moving(context)
+    lasting.overdue_only(context)
+    moving = lasting.was_moving(context)
     if moving is not None:
-        causing.forget_waiting(context)
+        lasting.forget_waiting(context)
     if together is not None:
-        causing.lasting_only(context)
+        lasting.lasting_only(context)
     parted = mismatches(trace, front)
     if any(place.waiters for place in context.waits.places):
         parted += parted_before(trace, front, {m.group for m in parted})
-    found: list[Cause] = causing.mismatch_causes(context, parted)
-    found += causing.graph_causes(context)
-    found += causing.crash_causes(context, found)
-    found = causing.settle(context, found)
+    found: list[Cause] = mismatch_causes(context, parted)
+    found += graph_causes(context)
+    found += crash_causes(context, found)
+    found = settle(context, found)
     findings = tuple(to_finding(context, cause) for cause in found)
     notes: list[str] = []
     if together is not None:

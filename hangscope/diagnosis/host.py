@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from hangscope.diagnosis.stacks import innermost
 from hangscope.trace.model import Claim, RankFacts, Stack, Trace
 
 _SIGKILL, _SIGTERM, _SIGABRT, _SIGINT, _SIGHUP = 9, 15, 6, 2, 1
@@ -82,8 +84,6 @@ def judge(trace: Trace) -> dict[int, Host]:
 
 
 def _signal_name(number: int) -> str:
-    import signal
-
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -182,14 +182,8 @@ def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host
         exit_ = trace.ranks[rank].exit
         aborted = exit_ is not None and (exit_.signal == _SIGABRT or exit_.code in (-6, 134))
         if host.end is End.CRASHED and aborted and rank in timed_out:
-            result[rank] = _replace(host, secondary=True)
+            result[rank] = replace(host, secondary=True)
     return result
-
-
-def _replace(host: Host, **changes: object) -> Host:
-    from dataclasses import replace
-
-    return replace(host, **changes)  # type: ignore[arg-type]
 
 
 def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
@@ -275,8 +269,6 @@ def own_errors(claims: tuple[Claim, ...]) -> dict[int, Claim]:
 
 def activity(host: Host | None, facts: RankFacts | None) -> str:
     """What a rank without an operation was doing, as a few words."""
-    from hangscope.diagnosis.stacks import innermost
-
     if host is None or facts is None:
         return "left no dump"
     if host.end is End.CLEAN:

@@ -8,6 +8,7 @@ from hangscope.diagnosis import playbook
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.host import End
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.sentences import rank_s
 from hangscope.trace.model import Claim, Flag
 
 _CLAIM_VERDICTS = {
@@ -105,8 +106,6 @@ def _quiescent(context: Context, silent_s: float | None) -> Finding:
 def _inconclusive(context: Context) -> Finding:
     advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
     missing = context.trace.missing_ranks
-    from hangscope.diagnosis.findings import rank_s
-
     return Finding(
         Verdict.INCONCLUSIVE,
         (),
@@ -152,13 +151,7 @@ def _from_claims(claims: tuple[Claim, ...]) -> Finding | None:
         else:
             accused = tuple(sorted({r for c in naming for r in c.accused}))
         certain = all(c.certain for c in naming)
-        from hangscope.diagnosis.findings import rank_s
-
-        advice = (
-            playbook.by_verdict(verdict)
-            if verdict in (Verdict.RANK_CRASHED,)
-            else playbook.mismatch("op", False)
-        )
+        advice = playbook.mismatch("op", False)
         if verdict is Verdict.RANK_CRASHED:
             advice = playbook.crash(naming[0].text, "")
         elif verdict is Verdict.MISSING_RANK:

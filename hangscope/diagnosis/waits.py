@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hangscope.diagnosis.agreement import ONE_SIDED, family, group_size
+from hangscope.diagnosis.evidence import gaps, hidden_ranks, rank_bounds, recorded_ranks, unlisted
 from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, index_of
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.pairing import Half, pending_halves
@@ -103,69 +104,6 @@ class Waits:
                     visited_places.add(index)
                     pending_places.append(index)
         return seen
-
-
-def hidden_ranks(trace: Trace) -> frozenset[int]:
-    """Ranks whose records do not go back to the start."""
-    return frozenset(
-        rank
-        for rank, facts in trace.ranks.items()
-        if facts.only_active or facts.oldest_record_id > 1
-    )
-
-
-def overrun_ranks(trace: Trace, front: Frontiers) -> frozenset[int]:
-    """Ranks whose oldest record left is unfinished: what they wait for may be overwritten."""
-    ranks = trace.records["rank"]
-    if not len(ranks):
-        return frozenset()
-    first = np.concatenate([[0], np.flatnonzero(np.diff(ranks)) + 1])
-    open_first = front.unfinished[first]
-    return frozenset(
-        rank
-        for rank, unfinished in zip(ranks[first].tolist(), open_first.tolist(), strict=True)
-        if unfinished
-        and rank in trace.ranks
-        and trace.ranks[rank].oldest_record_id > 1
-        and not trace.ranks[rank].only_active
-    )
-
-
-def rank_bounds(trace: Trace) -> dict[int, tuple[int, int]]:
-    """Per rank the slice of its records."""
-    ranks = np.ascontiguousarray(trace.records["rank"])
-    if not len(ranks):
-        return {}
-    cuts = np.flatnonzero(np.diff(ranks)) + 1
-    starts = np.concatenate([[0], cuts])
-    ends = np.concatenate([cuts, [len(ranks)]])
-    return {int(ranks[a]): (int(a), int(b)) for a, b in zip(starts, ends, strict=True)}
-
-
-def gaps(trace: Trace) -> tuple[int, ...]:
-    """Ranks that left nothing, told by the world's size, the groups or the numbering."""
-    everybody = set(trace.ranks) | set(trace.missing_ranks)
-    everybody |= set(range(max(everybody, default=0) + 1))
-    return tuple(sorted(everybody - set(trace.ranks)))
-
-
-def unlisted(trace: Trace) -> tuple[int, ...]:
-    """Those of `gaps` that no group lists: real lists would name them at least once."""
-    listed = {r for g in trace.groups for r in g.ranks}
-    return tuple(r for r in gaps(trace) if r not in listed)
-
-
-def recorded_ranks(trace: Trace) -> frozenset[int]:
-    """Ranks that left a record of their operations, even an empty one (a log is none)."""
-    recorded = {
-        s.rank
-        for s in trace.sources
-        if s.rank is not None and s.format not in ("job-log", "hangscope-journal")
-    }
-    recorded.update(np.unique(trace.records["rank"]).tolist())
-    if not trace.sources:
-        recorded.update(trace.ranks)
-    return frozenset(r for r in recorded if r in trace.ranks)
 
 
 class Builder:
@@ -530,60 +468,3 @@ class Builder:
 
     def _group_count(self, rank: int) -> int:
         return int((self.front.rank == rank).sum())
-
-
-def components(waits: Waits) -> list[tuple[set[int], set[int]]]:
-    """Sink components: sets of (ranks, places) out of which no waiting leads.
-
-    Tarjan's algorithm without recursion over ranks (non-negative) and places (``~index``).
-    """
-    targets = {~i: p.targets for i, p in enumerate(waits.places)}
-
-    def edges(node: int) -> list[int]:
-        return targets[node] if node < 0 else [~i for i in waits.out(node)]
-
-    number: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    component: dict[int, int] = {}
-    groups: list[list[int]] = []
-    starts = [r for p in waits.places for r in p.waiters] + list(targets)
-    for start in starts:
-        if start in number:
-            continue
-        work = [(start, iter(edges(start)))]
-        number[start] = low[start] = len(number)
-        stack.append(start)
-        on_stack.add(start)
-        while work:
-            node, rest = work[-1]
-            for following in rest:
-                if following not in number:
-                    number[following] = low[following] = len(number)
-                    stack.append(following)
-                    on_stack.add(following)
-                    work.append((following, iter(edges(following))))
-                    break
-                if following in on_stack:
-                    low[node] = min(low[node], number[following])
-            else:
-                work.pop()
-                if work:
-                    parent = work[-1][0]
-                    low[parent] = min(low[parent], low[node])
-                if low[node] == number[node]:
-                    members = []
-                    while True:
-                        member = stack.pop()
-                        on_stack.discard(member)
-                        component[member] = len(groups)
-                        members.append(member)
-                        if member == node:
-                            break
-                    groups.append(members)
-    sinks = []
-    for index, members in enumerate(groups):
-        if all(component[t] == index for m in members for t in edges(m)):
-            sinks.append(({m for m in members if m >= 0}, {~m for m in members if m < 0}))
-    return sinks

@@ -1,0 +1,40 @@
+"""One reason, before it is put into words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.mismatch import Mismatch
+from hangscope.diagnosis.model import Confidence, Verdict
+
+
+@dataclass(slots=True)
+class Cause:
+    """One reason, before it is put into words."""
+
+    verdict: Verdict
+    culprits: tuple[int, ...]
+    places: list[int] = field(default_factory=list)
+    confidence: Confidence = Confidence.CERTAIN
+    began_ns: int = 0
+    victims: set[int] = field(default_factory=set)
+    sides: list[tuple[int, ...]] = field(default_factory=list)
+    mismatch: Mismatch | None = None
+    odd_one: bool = False
+    """The culprit issued what nobody else did, instead of failing to issue what all others did."""
+    conflict: str = ""
+    """How the sizes of an exchange contradict each other."""
+    unknowns: list[str] = field(default_factory=list)
+    evidence: list[str] = field(default_factory=list)
+
+
+def rank_list(ranks: tuple[int, ...]) -> str:
+    """``rank 3`` or ``ranks 3, 5``, at most eight of them."""
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+def began(context: Context, places: list[int]) -> int:
+    known = [context.waits.places[i].began_ns for i in places if context.waits.places[i].began_ns]
+    return min(known, default=0)

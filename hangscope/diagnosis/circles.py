@@ -1,0 +1,164 @@
+"""Circles of waiting: who has to be taken out to break them?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hangscope.diagnosis.cause import Cause, began, rank_list
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.evidence import hidden_ranks
+from hangscope.diagnosis.host import in_communication
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.waits import Place
+from hangscope.diagnosis.yardstick import deviants
+from hangscope.trace.model import NONE
+
+
+def only_sent(context: Context, ranks: set[int]) -> list[int]:
+    """Ranks of a circle that have nothing unfinished but sends, where others really wait.
+
+    A send is fired and forgotten as a rule: such a rank need not be waiting at all.
+    """
+    waits = context.waits
+    weak = [r for r in ranks if all(waits.places[i].weak for i in waits.out(r))]
+    if len(weak) == len(ranks):
+        return []
+    return [r for r in weak if not in_communication(context.hosts[r].stack)]
+
+
+def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
+    """A circle of waiting: who has to be taken out to break it?"""
+    waits = context.waits
+    chosen = sorted(places)
+    first_ns = began(context, chosen)
+    sides_of: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank in sorted(ranks):
+        sides_of[tuple(i for i in waits.out(rank) if i in places)].append(rank)
+    sides = sorted((tuple(r) for r in sides_of.values()), key=lambda s: (-len(s), s))
+    cause = Cause(
+        Verdict.DEADLOCK_CYCLE, tuple(sorted(ranks)), chosen, began_ns=first_ns, sides=sides
+    )
+    lonely = [i for i in chosen if waits.places[i].p2p]
+    made_up = any(
+        not context.trace.groups[g].ranks for g in (waits.places[i].group for i in chosen)
+    )
+    if context.unlisted or (made_up and context.gaps):
+        cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
+        cause.confidence, cause.victims = Confidence.LIKELY, set(ranks)
+        cause.unknowns.append(f"members are not listed, and {rank_list(context.gaps)} left no dump")
+        return cause
+    groups = {waits.places[i].group for i in chosen} - {NONE}
+    if lonely:
+        _circle_of_pairs(context, cause, ranks, groups, lonely)
+        return cause
+    breakers = [r for r in sorted(ranks) if _breaks(waits_places(context, places), ranks, r)]
+    if len(breakers) == 1:
+        cause.culprits = (breakers[0],)
+    elif len(sides) == 2 and len(sides[1]) < len(sides[0]):
+        cause.culprits = sides[1]
+    else:
+        odd = deviants(context, ranks, groups)
+        odd = odd if len(odd) * 2 <= len(ranks) else ()
+        cause.culprits = odd or cause.culprits
+        cause.confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
+    return cause
+
+
+def _circle_of_pairs(
+    context: Context, cause: Cause, ranks: set[int], groups: set[int], lonely: list[int]
+) -> None:
+    """A circle with sends or receives in it: did one rank leave its half out?"""
+    waits = context.waits
+    blank = {r for r in ranks if r in context.trace.ranks and context.trace.ranks[r].only_active}
+    odd = () if blank else deviants(context, ranks, groups)
+    closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
+    if closed:
+        cause.culprits = tuple(sorted(closed))
+        cause.confidence = Confidence.LIKELY
+        return  # they wait for one another
+    if len(odd) * 2 > len(ranks):
+        odd = ()  # where most of them left the pattern, it is the code of all
+    if odd:
+        cause.confidence = Confidence.LIKELY
+    elif len(lonely) < len(cause.places):
+        places = waits_places(context, set(cause.places))
+        breakers = [r for r in sorted(ranks) if _breaks(places, ranks, r)]
+        if len(breakers) == 1:
+            cause.culprits = (breakers[0],)
+            return
+        if len(lonely) == 1 and waits.places[lonely[0]].absent:
+            # One side waits for a partner that has gone on to something that needs this side.
+            half = waits.places[lonely[0]]
+            held = {t for r in half.absent for i in waits.out(r) for t in waits.places[i].targets}
+            odd = tuple(half.absent) if held & set(half.waiters) else ()
+            if len(ranks) > 2 and ranks & hidden_ranks(context.trace):
+                cause.confidence = Confidence.LIKELY
+    if not odd:
+        if len(lonely) < len(cause.places) or ranks & hidden_ranks(context.trace):
+            cause.confidence = Confidence.AMBIGUOUS
+        return
+    cause.culprits = odd
+    due = [i for i, p in enumerate(waits.places) if p.p2p and set(p.targets) & set(odd)]
+    if due:
+        cause.verdict = Verdict.P2P_UNMATCHED
+        cause.places = due + [i for i in cause.places if i not in due]
+
+
+def _among_themselves(context: Context, ranks: set[int]) -> set[int]:
+    """The circle of receives that ``ranks`` are part of, if each waits for one who never sent."""
+    waits = context.waits
+    closed, queue = set(ranks), list(ranks)
+    while queue:
+        rank = queue.pop()
+        wanted = {
+            t for i in waits.out(rank) if waits.places[i].p2p for t in waits.places[i].targets
+        }
+        if not wanted:
+            return set()
+        queue += wanted - closed
+        closed |= wanted
+    return closed
+
+
+def waits_places(context: Context, places: set[int]) -> list[Place]:
+    """The places of a component."""
+    return [context.waits.places[i] for i in sorted(places)]
+
+
+def _breaks(places: list[Place], ranks: set[int], without: int) -> bool:
+    """Whether the circle falls apart once ``without`` is taken out of it."""
+    remaining = [
+        (
+            [r for r in p.waiters if r in ranks and r != without],
+            [r for r in p.targets if r in ranks and r != without],
+        )
+        for p in places
+    ]
+    waiting: dict[int, list[int]] = defaultdict(list)
+    for index, (waiters, _) in enumerate(remaining):
+        for rank in waiters:
+            waiting[rank].append(index)
+    # Peel off everything that waits for nobody; what is left is a circle.
+    open_targets = [len(set(targets)) for _, targets in remaining]
+    into: dict[int, list[int]] = defaultdict(list)
+    for index, (_, targets) in enumerate(remaining):
+        for rank in set(targets):
+            into[rank].append(index)
+    left = {r: len(waiting.get(r, ())) for r in ranks if r != without}
+    queue = [r for r, n in left.items() if n == 0]
+    free_places = [i for i, n in enumerate(open_targets) if n == 0]
+    removed = 0
+    while queue or free_places:
+        while free_places:
+            for rank in remaining[free_places.pop()][0]:
+                left[rank] -= 1
+                if left[rank] == 0:
+                    queue.append(rank)
+        if queue:
+            rank = queue.pop()
+            removed += 1
+            for index in into.get(rank, ()):
+                open_targets[index] -= 1
+                if open_targets[index] == 0:
+                    free_places.append(index)
+    return removed == len(left)

@@ -1,0 +1,71 @@
+"""What the records of a rank can prove: how far they go back, and who left none at all."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hangscope.diagnosis.frontier import Frontiers
+from hangscope.trace.model import Trace
+
+
+def hidden_ranks(trace: Trace) -> frozenset[int]:
+    """Ranks whose records do not go back to the start."""
+    return frozenset(
+        rank
+        for rank, facts in trace.ranks.items()
+        if facts.only_active or facts.oldest_record_id > 1
+    )
+
+
+def overrun_ranks(trace: Trace, front: Frontiers) -> frozenset[int]:
+    """Ranks whose oldest record left is unfinished: what they wait for may be overwritten."""
+    ranks = trace.records["rank"]
+    if not len(ranks):
+        return frozenset()
+    first = np.concatenate([[0], np.flatnonzero(np.diff(ranks)) + 1])
+    open_first = front.unfinished[first]
+    return frozenset(
+        rank
+        for rank, unfinished in zip(ranks[first].tolist(), open_first.tolist(), strict=True)
+        if unfinished
+        and rank in trace.ranks
+        and trace.ranks[rank].oldest_record_id > 1
+        and not trace.ranks[rank].only_active
+    )
+
+
+def rank_bounds(trace: Trace) -> dict[int, tuple[int, int]]:
+    """Per rank the slice of its records."""
+    ranks = np.ascontiguousarray(trace.records["rank"])
+    if not len(ranks):
+        return {}
+    cuts = np.flatnonzero(np.diff(ranks)) + 1
+    starts = np.concatenate([[0], cuts])
+    ends = np.concatenate([cuts, [len(ranks)]])
+    return {int(ranks[a]): (int(a), int(b)) for a, b in zip(starts, ends, strict=True)}
+
+
+def gaps(trace: Trace) -> tuple[int, ...]:
+    """Ranks that left nothing, told by the world's size, the groups or the numbering."""
+    everybody = set(trace.ranks) | set(trace.missing_ranks)
+    everybody |= set(range(max(everybody, default=0) + 1))
+    return tuple(sorted(everybody - set(trace.ranks)))
+
+
+def unlisted(trace: Trace) -> tuple[int, ...]:
+    """Those of `gaps` that no group lists: real lists would name them at least once."""
+    listed = {r for g in trace.groups for r in g.ranks}
+    return tuple(r for r in gaps(trace) if r not in listed)
+
+
+def recorded_ranks(trace: Trace) -> frozenset[int]:
+    """Ranks that left a record of their operations, even an empty one (a log is none)."""
+    recorded = {
+        s.rank
+        for s in trace.sources
+        if s.rank is not None and s.format not in ("job-log", "hangscope-journal")
+    }
+    recorded.update(np.unique(trace.records["rank"]).tolist())
+    if not trace.sources:
+        recorded.update(trace.ranks)
+    return frozenset(r for r in recorded if r in trace.ranks)

@@ -1,0 +1,125 @@
+"""What counts as waiting: long enough, on a job that stood still."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.host import End, Host
+
+
+def overdue_only(context: Context) -> None:
+    """On a live job, forget waiting that has not lasted: slow is not hung.
+
+    A place that waits for a rank that has ended needs no timeout, and then accuses only that rank.
+    """
+    trace, hosts = context.trace, context.hosts
+    if not trace.live:
+        return
+    limit = trace.timeout_s
+    kept: list[int] = []
+    for index, place in enumerate(context.waits.places):
+        ages = [context.age_s(r, place.began_ns) for r in place.waiters]
+        known = [a for a in ages if a is not None]
+        if known and max(known) >= limit:
+            kept.append(index)
+            continue
+        ended = [
+            r
+            for r in (place.absent or place.behind)
+            if r in hosts and hosts[r].end in (End.CLEAN, End.CRASHED) and not hosts[r].secondary
+        ]
+        if ended:
+            if place.absent:
+                place.absent = ended
+            else:
+                place.behind = ended
+            place.unknown = []
+            kept.append(index)
+    keep = set(kept)
+    for rank, indexes in context.waits.places_of.items():
+        context.waits.places_of[rank] = [i for i in indexes if i in keep]
+    for index, place in enumerate(context.waits.places):
+        if index not in keep:
+            place.waiters, place.absent, place.behind, place.unknown = [], [], [], []
+    context.waits.device = {r: i for r, i in context.waits.device.items() if i in keep}
+
+
+def as_victims(hosts: dict[int, Host]) -> dict[int, Host]:
+    """Every rank was ended from outside: no end is anybody's own doing."""
+    return {r: replace(h, end=End.TORN_DOWN, secondary=True) for r, h in hosts.items()}
+
+
+def lasting_only(context: Context) -> None:
+    """Of a job that was killed from outside, keep only waiting that was a hang already."""
+    limit = min(context.trace.timeout_s, max(2.0, 20 * _usual_gap_s(context)))
+    waits = context.waits
+    for index, place in enumerate(waits.places):
+        ages = [context.age_s(r, place.began_ns) for r in place.waiters]
+        if max((a for a in ages if a is not None), default=0.0) < limit:
+            for rank in place.waiters:
+                waits.places_of[rank] = [i for i in waits.places_of.get(rank, ()) if i != index]
+            place.waiters, place.absent, place.behind, place.unknown = [], [], [], []
+    waits.device = {r: i for r, i in waits.device.items() if waits.places[i].waiters}
+
+
+def _usual_gap_s(context: Context) -> float:
+    """Median time between operations of one rank, in seconds."""
+    created = context.trace.records["created_ns"]
+    same = np.diff(context.trace.records["rank"]) == 0
+    gaps = np.diff(created)[same]
+    gaps = gaps[gaps > 0]
+    return float(np.median(gaps)) / SECOND_NS if len(gaps) else 0.0
+
+
+def was_moving(context: Context) -> str | None:
+    """A remark, if dumps were taken while the job still moved; None where that cannot be said.
+
+    A dump written seconds after its last record shows a moment, not a standstill. Only a complete
+    set of dumps with credible times counts, and no process that ended.
+    """
+    trace = context.trace
+    if trace.live or trace.claims or trace.missing_ranks:
+        return None
+    if any(h.end is not End.UNKNOWN for h in context.hosts.values()):
+        return None
+    quiet_s = []
+    for rank, facts in trace.ranks.items():
+        low, high = context.bounds.get(rank, (0, 0))
+        if low == high:
+            continue
+        part = trace.records[low:high]
+        last = max(int(part["created_ns"].max()), int(part["completed_ns"].max()))
+        gap = facts.observed_ns - last
+        if not facts.observed_ns or not last or gap <= 0:
+            return None  # the time of the dump is not known
+        quiet_s.append(gap / SECOND_NS)
+    if not quiet_s:
+        return None
+    limit = min(_MOVING_MAX_S, max(_MOVING_S, 2 * _longest_gap_s(context)))
+    if max(quiet_s) >= limit:
+        return None
+    return f"the job was still moving when it was dumped, {max(quiet_s):.1f} s after its last step"
+
+
+def forget_waiting(context: Context) -> None:
+    """Drop every place: nothing has lasted."""
+    context.waits.places.clear()
+    context.waits.places_of.clear()
+    context.waits.device.clear()
+
+
+_MOVING_S = 5.0
+
+
+_MOVING_MAX_S = 60.0
+
+
+def _longest_gap_s(context: Context) -> float:
+    """The longest time any rank was seen to take from one operation to the next, in seconds."""
+    created = context.trace.records["created_ns"]
+    same = np.diff(context.trace.records["rank"]) == 0
+    gaps = np.diff(created)[same]
+    return float(gaps.max()) / SECOND_NS if len(gaps) else 0.0

@@ -1,0 +1,189 @@
+"""Ranks that are waited for and wait for nobody, and those of which nothing is left."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+
+from hangscope.diagnosis.cause import Cause, began
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.evidence import recorded_ranks
+from hangscope.diagnosis.host import End, own_errors
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.stacks import innermost
+
+
+class Union:
+    """Which ranks belong together."""
+
+    def __init__(self, ranks: object) -> None:
+        self.parent = {r: r for r in ranks}  # type: ignore[attr-defined]
+
+    def find(self, rank: int) -> int:
+        while self.parent[rank] != rank:
+            self.parent[rank] = self.parent[self.parent[rank]]
+            rank = self.parent[rank]
+        return rank
+
+    def join(self, ranks: list[int]) -> None:
+        for a, b in pairwise(ranks):
+            self.parent[self.find(a)] = self.find(b)
+
+    def parts(self) -> list[list[int]]:
+        result: dict[int, list[int]] = defaultdict(list)
+        for rank in self.parent:
+            result[self.find(rank)].append(rank)
+        return sorted(result.values())
+
+
+def from_roots(context: Context, roots: list[int]) -> list[Cause]:
+    """Ranks that are waited for and wait for nobody."""
+    waits, hosts = context.waits, context.hosts
+    waited_for = waits.waited_for()
+    roots = [r for r in roots if waited_for.get(r)]
+    lost = [r for r in roots if r not in context.trace.ranks]
+    known = [r for r in roots if r in context.trace.ranks]
+    causes: list[Cause] = []
+    by_kind: dict[Verdict, list[int]] = defaultdict(list)
+    for rank in known:
+        by_kind[_verdict_of_root(context, rank, waited_for[rank])].append(rank)
+    for verdict, ranks in by_kind.items():
+        sets = Union(ranks)
+        member = set(ranks)
+        for index in {i for r in ranks for i in waited_for[r]}:
+            sets.join([r for r in waits.places[index].targets if r in member])
+        for part in sets.parts():
+            places = sorted({i for r in part for i in waited_for[r]})
+            causes += _root_cause(context, verdict, tuple(sorted(part)), places)
+    explained: set[int] = set()
+    for cause in causes:
+        explained |= waits.reachers(cause.culprits, cause.places)
+    by_end = {r: hosts[r] for r in known}
+    del by_end
+    causes += _lost(context, lost, waited_for, explained)
+    return causes
+
+
+def _root_cause(
+    context: Context, verdict: Verdict, ranks: tuple[int, ...], places: list[int]
+) -> list[Cause]:
+    waits = context.waits
+    cause = Cause(verdict, ranks, places, began_ns=began(context, places))
+    if not any(set(ranks) & set(p.absent + p.behind) for p in (waits.places[i] for i in places)):
+        cause.confidence = Confidence.LIKELY
+        cause.unknowns.append("what the accused issued is not on record; nobody else is left")
+    if verdict in (Verdict.MISSING_RANK, Verdict.RANK_EXITED):
+        odd = _odd_one(context, ranks, places)
+        if odd:
+            cause.verdict = Verdict.COLLECTIVE_MISMATCH
+            cause.culprits = odd
+            cause.odd_one = True
+            cause.confidence = Confidence.LIKELY
+            cause.victims = set(ranks)
+            cause.sides = [ranks, odd]
+            cause.places = [i for i in places if set(waits.places[i].waiters) & set(odd)]
+    return [cause]
+
+
+def _odd_one(context: Context, absent: tuple[int, ...], places: list[int]) -> tuple[int, ...]:
+    """The ranks that wait, where fewer ranks wait than are waited for and those are at one.
+
+    Three ranks that all finished are not wrong because a fourth issued one more collective.
+    """
+    waits = context.waits
+    if any(waits.places[i].phase or waits.places[i].p2p for i in places):
+        return ()
+    waiters = sorted({r for i in places for r in waits.places[i].waiters})
+    if len(waiters) >= len(absent) or len(absent) < 2:
+        return ()
+    if len({waits.places[i].group for i in places}) != 1:
+        return ()
+    fronts = {context.last_in_group(r, waits.places[places[0]].group)[0] for r in absent}
+    if len(fronts) != 1:
+        return ()
+    hosts = [context.hosts.get(r) for r in absent]
+    if any(h is not None and h.state in ("stopped", "gil-held") for h in hosts):
+        return ()
+    doing = set()
+    for rank, host in zip(absent, hosts, strict=True):
+        facts = context.trace.ranks.get(rank)
+        if host is None or facts is None:
+            return ()
+        if host.end is End.CLEAN or facts.finalized:
+            doing.add("finished")
+        elif host.phase is not None:
+            doing.add(host.phase)
+        else:
+            frame = innermost(host.stack)
+            doing.add(f"{frame.filename}:{frame.name}" if frame is not None else "")
+    return tuple(waiters) if len(doing) == 1 else ()
+
+
+def _verdict_of_root(context: Context, rank: int, places: list[int]) -> Verdict:
+    host = context.hosts[rank]
+    if host.end is End.CRASHED or rank in own_errors(context.trace.claims):
+        return Verdict.RANK_CRASHED
+    if host.end is End.CLEAN:
+        return Verdict.RANK_EXITED
+    only_p2p = all(context.waits.places[i].p2p for i in places)
+    seen_elsewhere = bool(host.stack) or host.phase is not None or host.frozen
+    if only_p2p and not seen_elsewhere:
+        return Verdict.P2P_UNMATCHED
+    return Verdict.MISSING_RANK
+
+
+def _lost(
+    context: Context, lost: list[int], waited_for: dict[int, list[int]], explained: set[int]
+) -> list[Cause]:
+    """Ranks without a dump, where someone waits for them and nothing else explains it."""
+    waits = context.waits
+    accused = []
+    # Who shares a group with a known cause may well be waiting for it too.
+    excused = {
+        r
+        for place in waits.places
+        if explained.intersection(place.waiters)
+        for r in place.unknown
+        if place.absent or place.behind
+    }
+    for rank in lost:
+        if rank in excused:
+            continue
+        waiters = {w for i in waited_for[rank] for w in waits.places[i].waiters}
+        if waiters - explained:
+            accused.append(rank)
+    made_up = any(not g.ranks for g in context.trace.groups)
+    if not accused or (made_up and explained):
+        return []  # who shares a group with the known cause is not listed
+    places = sorted({i for r in accused for i in waited_for[r]})
+    idle = _idle_beside(context, accused)
+    if 0 < len(idle) <= len(accused):
+        # Were the lost rank the cause, its neighbours would be waiting for it.
+        cause = Cause(Verdict.MISSING_RANK, idle, places, Confidence.LIKELY, began(context, places))
+        cause.victims = set(accused)
+        return [cause]
+    first_ns = began(context, places)
+    total = len(set(context.trace.ranks) | set(context.gaps))
+    # Half a world without dumps is a collection that failed, or one node's log.
+    if len(accused) * 2 >= total and len(accused) > 1:
+        cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, first_ns)
+        cause.unknowns.append(f"{len(accused)} of {total} ranks left no dump")
+        cause.victims = {w for i in places for w in waits.places[i].waiters}
+        return [cause]
+    confidence = Confidence.LIKELY if len(accused) == 1 else Confidence.AMBIGUOUS
+    return [Cause(Verdict.RANK_LOST, tuple(sorted(accused)), places, confidence, first_ns)]
+
+
+def _idle_beside(context: Context, lost: list[int]) -> tuple[int, ...]:
+    """Ranks in a group with a lost one that wait for nobody although the job stands still."""
+    beside = {r for g in context.trace.groups if set(lost) & set(g.ranks) for r in g.ranks}
+    beside &= recorded_ranks(context.trace)
+    return tuple(
+        sorted(
+            r
+            for r in beside
+            if not context.waits.places_of.get(r)
+            and not context.hosts[r].gone
+            and not context.trace.ranks[r].finalized
+        )
+    )

@@ -1,0 +1,295 @@
+"""Summary, mechanism and evidence of a cause, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.host import End, activity, own_errors
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.waits import Place
+from hangscope.trace.model import NONE, Signature
+
+
+def spell(ranks: Iterable[int], limit: int = 12) -> str:
+    """``0-3, 6``: ranges with an en dash, shortened after ``limit`` of them."""
+    ordered = sorted(set(ranks))
+    runs: list[list[int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    words = []
+    for low, high in runs:
+        if high - low > 1:
+            words.append(f"{low}–{high}")
+        else:
+            words += [str(r) for r in range(low, high + 1)]
+    if len(words) > limit:
+        return ", ".join(words[:limit]) + f" and {len(words) - limit} more"
+    return ", ".join(words)
+
+
+def rank_s(ranks: Iterable[int]) -> str:
+    """``rank 2`` or ``ranks 0–3``."""
+    ordered = sorted(set(ranks))
+    return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {spell(ordered)}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def describe(signature: Signature | None) -> str:
+    """``all_reduce float32[4096]``-like words for one operation."""
+    if signature is None:
+        return "nothing"
+    words = signature.op
+    dtypes = signature.input_dtypes or signature.output_dtypes
+    sizes = signature.input_sizes or signature.output_sizes
+    if sizes:
+        shown = ",".join("x".join(map(str, size)) or "scalar" for size in sizes[:3])
+        words += f" {dtypes[0] if dtypes else ''}[{shown}]"
+    elif signature.input_numel is not None:
+        words += f" of {signature.input_numel} elements"
+    if signature.reduce_op:
+        words += f" {signature.reduce_op}"
+    return words
+
+
+def label_of(context: Context, group: int) -> str:
+    if 0 <= group < len(context.trace.groups):
+        return context.trace.groups[group].label
+    return "default"
+
+
+def title_of(context: Context, place: Place) -> str:
+    op = context.place_op(place)
+    if place.phase:
+        return place.phase
+    if place.p2p and place.half is not None:
+        other = "?" if place.half.peer == NONE else str(place.half.peer)
+        arrow = f"{place.half.rank}→{other}" if place.half.is_send else f"{place.half.rank}←{other}"
+        verb = "send" if place.half.is_send else "recv"
+        return f"{verb} {arrow} #{place.seq} in group {label_of(context, place.group)}"
+    return f"{op} #{place.seq} in group {label_of(context, place.group)}"
+
+
+def members_of(place: Place) -> str:
+    return f" ({rank_s(place.members)})" if place.members else ""
+
+
+def address(context: Context, rank: int) -> str:
+    facts = context.trace.ranks.get(rank)
+    if facts is None:
+        return ""
+    words = []
+    if facts.host:
+        words.append(f"on host {facts.host}")
+    if facts.pid:
+        words.append(f"(pid {facts.pid})")
+    return " ".join(words)
+
+
+def _is(ranks: Iterable[int]) -> str:
+    return "is" if len(set(ranks)) == 1 else "are"
+
+
+def _wait(ranks: Iterable[int]) -> str:
+    return "waits" if len(set(ranks)) == 1 else "wait"
+
+
+def _need(ranks: Iterable[int]) -> str:
+    return "needs" if len(set(ranks)) == 1 else "need"
+
+
+def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str, str]:
+    who = _capital(rank_s(cause.culprits)) if cause.culprits else "Nobody"
+    verdict = cause.verdict
+    if cause.mismatch is not None:
+        return _mismatch_sentences(context, cause)
+    if verdict is Verdict.RANK_CRASHED:
+        host = context.hosts[cause.culprits[0]]
+        said = own_errors(context.trace.claims).get(cause.culprits[0])
+        how = host.end_text or (said.text.splitlines()[0][:160] if said is not None else "ended")
+        summary = f"{who} crashed: {how}"
+        if place is not None:
+            summary += f"; others wait for it in {title_of(context, place)}"
+        return (
+            summary,
+            f"{rank_s(cause.culprits)} ended; every rank that needs it waits or fails",
+        )
+    assert place is not None or verdict is Verdict.QUIESCENT
+    if place is None:
+        return "", ""
+    title = title_of(context, place)
+    waiters = rank_s(place.waiters) if place.waiters else "the others"
+    if cause.conflict:
+        return (
+            f"The sizes of {title}{members_of(place)} contradict each other: {cause.conflict}",
+            "the exchange cannot complete with what its members announced",
+        )
+    if cause.odd_one:
+        return (
+            f"{who} alone issued {title}{members_of(place)}",
+            f"{rank_s(cause.sides[0])} never issue it and wait for nobody; "
+            f"{rank_s(cause.culprits)} waits there for ever",
+        )
+    if verdict is Verdict.MISSING_RANK:
+        if place.phase:
+            return (
+                f"{who} never reached {place.phase}",
+                f"{waiters} {_is(place.waiters)} inside {place.phase} and {_is(place.waiters)} "
+                f"waiting for {rank_s(cause.culprits)}",
+            )
+        doing = activity(
+            context.hosts.get(cause.culprits[0]), context.trace.ranks.get(cause.culprits[0])
+        )
+        last, _ = context.last_in_group(cause.culprits[0], place.group)
+        mechanism = (
+            f"{rank_s(cause.culprits)} {_is(cause.culprits)} still {doing}"
+            if doing
+            else f"{rank_s(cause.culprits)} stopped after #{last} of this group"
+        )
+        if place.p2p:
+            return f"{who} never came to {title}", f"{mechanism}; {waiters} waits for its half"
+        return (
+            f"{who} never joined {title}{members_of(place)}",
+            f"{mechanism}; {waiters} went on to #{place.seq} without "
+            f"{'it' if len(cause.culprits) == 1 else 'them'}",
+        )
+    if verdict is Verdict.RANK_EXITED:
+        return (
+            f"{who} exited with status 0 while {waiters} still {_need(place.waiters)} it "
+            f"in {title}{members_of(place)}",
+            f"{rank_s(cause.culprits)} finished early; the others have more to do",
+        )
+    if verdict is Verdict.RANK_LOST:
+        return (
+            f"{who} left no dump and no sign of life; {waiters} {_wait(place.waiters)} in {title}",
+            "nothing else explains the waiting",
+        )
+    if verdict is Verdict.DEADLOCK_CYCLE:
+        return _circle_sentences(context, cause)
+    if verdict is Verdict.P2P_UNMATCHED:
+        half = place.half
+        missing = "send" if half is not None and not half.is_send else "recv"
+        return (
+            f"{who} never issued its {missing} for {title}",
+            f"{waiters} waits for the other half of the pair",
+        )
+    if verdict is Verdict.STUCK_COLLECTIVE:
+        if cause.culprits:
+            return (
+                f"{who} cannot finish {title}, which has completed on a peer",
+                "the device or link of that rank is stuck, not its code",
+            )
+        return (
+            f"Everybody is in {title}{members_of(place)} and nobody finishes",
+            "all members issued the same operation: the network, a device or the library is stuck",
+        )
+    if verdict is Verdict.INCONCLUSIVE:
+        return (
+            f"{_capital(waiters)} {_wait(place.waiters)} in {title}{members_of(place)}, and too "
+            "little was given to name anyone",
+            f"no dump of {rank_s(place.unknown)}" if place.unknown else "",
+        )
+    return f"{who}: {verdict.value}", ""
+
+
+def _mismatch_sentences(context: Context, cause: Cause) -> tuple[str, str]:
+    mismatch = cause.mismatch
+    assert mismatch is not None
+    label = label_of(context, mismatch.group)
+    members = context.trace.groups[mismatch.group].ranks
+    where_ = f"#{mismatch.seq} of group {label}" + (f" ({rank_s(members)})" if members else "")
+    parts = []
+    for part in mismatch.parts[:4]:
+        signature = context.signature(part.row)
+        words = describe(signature)
+        if mismatch.aspect == "root":
+            words += f" root {int(context.trace.records['root'][part.row])}"
+        parts.append(f"{rank_s(part.ranks)} issued {words}")
+    if mismatch.aspect == "history":
+        summary = f"{_capital(rank_s(cause.culprits))} had parted from the others before {where_}"
+        return summary, "the running hashes differ although the operations on record agree"
+    if cause.confidence is Confidence.AMBIGUOUS:
+        summary = f"At {where_} {'; '.join(parts)}"
+    else:
+        ordered = parts[1:] + parts[:1]
+        summary = f"At {where_} {', '.join(ordered[:-1])} while {ordered[-1]}"
+    aspect = {
+        "op": "the operations differ",
+        "numel": "the element counts differ",
+        "dtype": "the dtypes differ",
+        "reduce_op": "the reduce operations differ",
+        "root": "the roots differ",
+    }[mismatch.aspect]
+    return summary, f"{aspect}, so this collective cannot complete or returns garbage"
+
+
+def _circle_sentences(context: Context, cause: Cause) -> tuple[str, str]:
+    places = [context.waits.places[i] for i in cause.places]
+    ranks = set(cause.culprits) | {r for s in cause.sides for r in s}
+    steps = []
+    for place in places[:4]:
+        inside = [r for r in place.targets if r in ranks]
+        steps.append(
+            f"{rank_s(place.waiters)} {_wait(place.waiters)} in {title_of(context, place)} "
+            f"for {rank_s(inside or place.targets)}"
+        )
+    if set(cause.culprits) == ranks:
+        summary = f"{_capital(rank_s(ranks))} wait for each other in a circle"
+    else:
+        summary = (
+            f"{_capital(rank_s(cause.culprits))} took another order than the others: "
+            "they wait for each other in a circle"
+        )
+    return summary, "; ".join(steps)
+
+
+def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
+    lines = []
+    places = [context.waits.places[i] for i in cause.places]
+    ordered = sorted(places, key=lambda p: (p is not place, p.began_ns or 1 << 62))
+    for p in ordered[:6]:
+        if not p.waiters:
+            continue
+        line = f"{rank_s(p.waiters)} {_wait(p.waiters)} in {title_of(context, p)}"
+        age = context.age_s(p.waiters[0], p.began_ns)
+        if age is not None:
+            line += f" for {age:.0f} s"
+        if p.absent:
+            line += f"; {rank_s(p.absent)} never issued it"
+        elif p.behind:
+            line += f"; {rank_s(p.behind)} issued it but is held up by something older"
+        if p.done:
+            line += f"; {rank_s(p.done)} finished it"
+        lines.append(line)
+    for rank in cause.culprits[:8]:
+        host = context.hosts.get(rank)
+        facts = context.trace.ranks.get(rank)
+        if host is None or facts is None:
+            lines.append(f"rank {rank}: no dump and no log")
+            continue
+        words = [f"rank {rank}:"]
+        if host.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
+            words.append(host.end_text)
+        elif context.waits.out(rank):
+            words.append("waiting")
+        elif host.state != "unknown":
+            words.append(host.state)
+        doing = activity(host, facts)
+        if doing and doing != host.end_text:
+            words.append(f"({doing})")
+        if len(words) > 1:
+            lines.append(" ".join(words))
+    involved = set(cause.culprits)
+    for claim in context.trace.claims:
+        if involved & set(claim.accused) or (claim.reporter in involved and claim.text):
+            lines.append(f"log: {claim.text[:200]}")
+            if len(lines) > 16:
+                break
+    return lines

@@ -1,0 +1,140 @@
+"""Mismatches and crashes as causes, and which causes are consequences of others."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.host import End, primary_crashes
+from hangscope.diagnosis.mismatch import Mismatch, minority
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.yardstick import decide_mismatch
+
+
+def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
+    """One cause per first disagreement; a later one between the same ranks is its consequence."""
+    causes: list[Cause] = []
+    records = context.trace.records
+    dated = sorted(
+        found, key=lambda m: (min(int(records["created_ns"][p.row]) for p in m.parts), m.group)
+    )
+    for item in dated:
+        members = {r for p in item.parts for r in p.ranks}
+        if any(members & (set(c.culprits) | c.victims) for c in causes):
+            continue
+        culprits, decided = minority(item.parts)
+        confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
+        if not decided:
+            unlike = decide_mismatch(context, item)
+            if unlike:
+                culprits, confidence = unlike, Confidence.LIKELY
+        elif item.aspect == "history":
+            confidence = Confidence.LIKELY
+        verdict = {
+            "op": Verdict.COLLECTIVE_MISMATCH,
+            "history": Verdict.COLLECTIVE_MISMATCH,
+            "numel": Verdict.SHAPE_MISMATCH,
+            "dtype": Verdict.DTYPE_MISMATCH,
+        }.get(item.aspect, Verdict.ARGUMENT_MISMATCH)
+        group_members = set(context.trace.groups[item.group].ranks) | members
+        cause = Cause(
+            verdict,
+            culprits,
+            began_ns=max(int(records["created_ns"][p.row]) for p in item.parts),
+            confidence=confidence,
+            mismatch=item,
+            sides=[p.ranks for p in item.parts],
+        )
+        cause.victims = context.waits.reachers(group_members) | group_members
+        cause.victims -= set(culprits)
+        causes.append(cause)
+    return causes
+
+
+def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Failures of a rank's own that no graph cause speaks of: everyone else was torn down."""
+    waits = context.waits
+    crashed = [r for r, h in context.hosts.items() if h.end is End.CRASHED]
+    waits_on = {
+        r: {t for i in waits.places_of.get(r, ()) for t in waits.places[i].targets} for r in crashed
+    }
+    found = primary_crashes(context.hosts, waits_on)
+    blamed = {r for c in causes for r in c.culprits}
+    rest = [h for h in found if h.rank not in blamed]
+    if not rest:
+        return []
+    cause = Cause(
+        Verdict.RANK_CRASHED,
+        tuple(sorted(h.rank for h in rest)),
+        began_ns=min((h.end_ns for h in rest if h.end_ns), default=0),
+    )
+    cause.victims = {
+        r
+        for r, h in context.hosts.items()
+        if h.rank not in cause.culprits and (h.end is End.TORN_DOWN or h.secondary)
+    }
+    return [cause]
+
+
+def settle(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Drop causes that are consequences of others and put the first one first."""
+    limit_ns = int(context.trace.timeout_s * SECOND_NS)
+    deaths = {
+        r: h.end_ns for r, h in context.hosts.items() if h.end is End.CRASHED and not h.secondary
+    }
+    crashes = [c for c in causes if c.verdict is Verdict.RANK_CRASHED]
+    genuine = [c for c in crashes if any(r in deaths for r in c.culprits)]
+    kept: list[Cause] = []
+    for cause in causes:
+        if cause.verdict is Verdict.RANK_CRASHED and genuine and cause not in genuine:
+            continue
+        if cause.verdict in (
+            Verdict.MISSING_RANK,
+            Verdict.P2P_UNMATCHED,
+            Verdict.STUCK_COLLECTIVE,
+            Verdict.DEADLOCK_CYCLE,
+            Verdict.RANK_LOST,
+            Verdict.INCONCLUSIVE,
+        ):
+            died = [deaths[r] for c in genuine for r in c.culprits if deaths.get(r)]
+            if genuine and (
+                not died or not cause.began_ns or min(died) - cause.began_ns < limit_ns
+            ):
+                for crash in genuine:
+                    crash.victims |= (cause.victims | set(cause.culprits)) - set(crash.culprits)
+                continue
+        kept.append(cause)
+    parted = [c for c in kept if c.mismatch is not None]
+    result = []
+    for cause in kept:
+        if cause.mismatch is None:
+            involved = set(cause.culprits) | cause.victims
+            absorbing = [
+                m
+                for m in parted
+                if involved & (set(m.culprits) | m.victims)
+                and not (m.mismatch is not None and m.mismatch.completed_by_all)
+                and not _own_crash_before(context, cause, m)
+            ]
+            if absorbing:
+                for m in absorbing:
+                    m.victims |= involved - set(m.culprits)
+                continue
+        elif cause.mismatch.completed_by_all and len(kept) > 1:
+            cause.confidence = Confidence.LIKELY
+        result.append(cause)
+    result.sort(
+        key=lambda c: (
+            bool(c.mismatch is not None and c.mismatch.completed_by_all),
+            c.verdict is Verdict.INCONCLUSIVE,
+            c.began_ns or 1 << 62,
+            -len(c.victims),
+        )
+    )
+    return result
+
+
+def _own_crash_before(context: Context, cause: Cause, mismatch: Cause) -> bool:
+    if cause.verdict is not Verdict.RANK_CRASHED:
+        return False
+    ends = [context.hosts[r].end_ns for r in cause.culprits if r in context.hosts]
+    return bool(ends) and all(e and mismatch.began_ns and e < mismatch.began_ns for e in ends)

@@ -1,0 +1,139 @@
+"""What each side did at the place where the job parted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.host import activity
+from hangscope.diagnosis.model import Side, Verdict
+from hangscope.diagnosis.stacks import parting, user_frames
+from hangscope.diagnosis.waits import Place
+from hangscope.trace.model import NONE
+
+
+def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side, ...]:
+    sides: list[Side] = []
+    if cause.mismatch is not None:
+        sides = [
+            _side_of_row(context, p.ranks, p.row, cause.mismatch.seq, "")
+            for p in cause.mismatch.parts
+        ]
+    elif cause.verdict is Verdict.DEADLOCK_CYCLE or (
+        cause.verdict is Verdict.P2P_UNMATCHED and cause.sides
+    ):
+        for ranks in cause.sides:
+            here = [context.waits.places[i] for i in cause.places]
+            mine = [p for p in here if ranks[0] in p.waiters]
+            if mine:
+                sides.append(
+                    _side_of_row(
+                        context, ranks, mine[0].row, mine[0].seq, context.place_op(mine[0])
+                    )
+                )
+    elif place is not None:
+        if place.waiters:
+            sides.append(
+                _side_of_row(
+                    context,
+                    tuple(sorted(place.waiters)),
+                    place.row,
+                    place.seq,
+                    context.place_op(place),
+                )
+            )
+        others = [r for r in place.targets if r not in cause.culprits and r not in place.waiters]
+        absent = tuple(sorted(cause.culprits)) if not cause.odd_one else cause.sides[0]
+        if absent and not set(absent) <= set(place.waiters):
+            sides += [_side_of_absent(context, (r,), place.group) for r in absent[:8]]
+            if len(absent) > 8:
+                sides.append(_side_of_absent(context, tuple(absent[8:]), place.group))
+        del others
+    elif cause.culprits:
+        sides = [_side_of_absent(context, (r,), NONE) for r in cause.culprits[:8]]
+    return _with_parting(sides)
+
+
+def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, op: str) -> Side:
+    signature = context.signature(row)
+    stack = context.stack(row)
+    record = context.trace.records[row] if row >= 0 else None
+    ages = (
+        [context.age_s(r, int(record["created_ns"])) for r in ranks[:1]]
+        if (record is not None)
+        else [None]
+    )
+    root = int(record["root"]) if record is not None and record["root"] >= 0 else None
+    peer = int(record["peer"]) if record is not None and record["peer"] >= 0 else None
+    return Side(
+        ranks=ranks,
+        op=signature.op if signature is not None else op,
+        seq=seq,
+        input_sizes=signature.input_sizes if signature else None,
+        output_sizes=signature.output_sizes if signature else None,
+        dtypes=(signature.input_dtypes or signature.output_dtypes) if signature else None,
+        reduce_op=signature.reduce_op if signature else None,
+        root=root,
+        peer=peer,
+        stack=user_frames(stack),
+        full_stack=stack,
+        waiting_s=ages[0],
+    )
+
+
+def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Side:
+    rank = ranks[0]
+    host = context.hosts.get(rank)
+    facts = context.trace.ranks.get(rank)
+    last_seq, row = context.last_in_group(rank, group) if group >= 0 else (0, NONE)
+    signature = context.signature(row)
+    stack = host.stack if host is not None else ()
+    exception = facts.exception if facts is not None else None
+    if exception is not None and exception.stack and (host is None or host.gone):
+        stack = exception.stack
+    since = int(context.trace.records["created_ns"][row]) if row >= 0 else 0
+    return Side(
+        ranks=ranks,
+        op=None,
+        seq=None,
+        stack=user_frames(stack),
+        full_stack=stack,
+        activity=activity(host, facts),
+        last_op=signature.op if signature is not None else None,
+        last_seq=last_seq or None,
+        last_age_s=context.age_s(rank, since) if since else None,
+    )
+
+
+def _with_parting(sides: list[Side]) -> tuple[Side, ...]:
+    return tuple(
+        replace(
+            side,
+            differs_at=parting(side.stack, [s.stack for s in sides if s is not side]),
+        )
+        for side in sides
+    )
+
+
+def in_backward(side: Side) -> bool:
+    """Whether autograd issued the operation: a gradient bucket of DDP, as a rule."""
+    return side.op == "all_reduce" and any(f.name == "backward" for f in side.full_stack)
+
+
+def guarded(sides: tuple[Side, ...]) -> bool:
+    """Whether one side stands in a function that the other is not in at all.
+
+    Another line of the same function is the other branch of a choice; another function is
+    something that only one side does.
+    """
+    tops = [s.stack[0] for s in sides if s.stack]
+    if len(tops) < 2:
+        return False
+    functions = [{f.name for f in s.stack} for s in sides if s.stack]
+    return any(
+        top.name not in other
+        for i, top in enumerate(tops)
+        for k, other in enumerate(functions)
+        if i != k
+    )
