@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import view_samples as samples
 
@@ -48,7 +49,12 @@ def hung_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             time.sleep(4)  # the stall has to be longer than HANGSCOPE_TIMEOUT
             yield directory
         finally:
-            os.killpg(job.pid, signal.SIGKILL)
+            # Workers lead sessions of their own: ending the launcher alone would orphan them.
+            processes = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(processes, timeout=30)
             job.wait(30)
 
 
