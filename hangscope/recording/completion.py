@@ -36,18 +36,44 @@ class Completions:
     def __init__(self, ring: RingWriter) -> None:
         self._ring = ring
         self._q = ring.cells
+        self._watched: dict[int, tuple[GroupState, Pending]] = {}
 
     def watch(self, state: GroupState, entry: Pending) -> None:
         """Watch an operation that was just issued."""
         pending = state.pending
         if len(pending) >= MAX_PENDING:
             try:
-                _, oldest, _, flags = pending.popleft()
+                dropped, oldest, _, flags = pending.popleft()
             except IndexError:  # another thread has emptied it meanwhile
                 pass
             else:
+                self._watched.pop(id(dropped), None)
                 self._ring.set_record(oldest, state=0, flags=flags | _UNOBSERVED, completed_ns=0)
         pending.append(entry)
+        self._watched[id(entry[0])] = (state, entry)
+
+    def waited(self, work: Any, *, succeeded: bool) -> None:
+        """Python waited for a Work: it is over, whatever polling says.
+
+        Some Works never say that they are done (Gloo's reduce-scatter), others only once they were
+        waited for (send and recv).
+        """
+        found = self._watched.pop(id(work), None)
+        if found is None:
+            return
+        state, entry = found
+        try:
+            state.pending.remove(entry)
+        except ValueError:  # the watcher was here
+            return
+        _, record_id, seq, flags = entry
+        now = self.finish(record_id, flags, succeeded=succeeded)
+        if flags & _P2P:
+            return
+        if succeeded:
+            self.completed(state, seq, now)
+        elif not state.failed_seq:
+            state.failed_seq = seq
 
     def drain(self, state: GroupState, *, deep: bool = False) -> None:
         """Note which of a group's operations have finished.
@@ -108,6 +134,7 @@ class Completions:
 
     def _finish_pending(self, state: GroupState, entry: Pending) -> None:
         work, record_id, seq, flags = entry
+        self._watched.pop(id(work), None)
         if flags & _P2P:
             self.finish(record_id, flags, succeeded=True)
         elif _succeeded(work):

@@ -63,6 +63,7 @@ class Session:
         self.lifecycle.install()
         self._wrap_functions()
         self._watch_coalescing()
+        self._watch_waits()
         self._register_fault_handler()
         self._note_unobservable()
         self.hook.listening = True
@@ -154,6 +155,34 @@ class Session:
 
         if not dist.is_initialized():
             self.ring.put_u4("initialized", 0)
+
+    def _watch_waits(self) -> None:
+        """``Work.wait`` tells what polling cannot: that an operation is over, or has failed."""
+        import torch.distributed as dist
+
+        original = getattr(dist.Work, "wait", None)
+        if original is None:
+            return
+        completions, fail, pid = self.recorder.completions, self.fail, self.pid
+
+        def note(work: Any, succeeded: bool) -> None:
+            try:
+                if not self.failed and os.getpid() == pid:
+                    completions.waited(work, succeeded=succeeded)
+            except Exception as error:
+                fail(error)
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(work, *args, **kwargs)
+            except BaseException:
+                note(work, False)
+                raise
+            if result is not False:
+                note(work, True)
+            return result
+
+        self._patches.replace(dist.Work, "wait", wait)
 
     def _watch_coalescing(self) -> None:
         import torch.distributed as dist
