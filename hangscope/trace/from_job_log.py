@@ -96,9 +96,9 @@ def gather(
             _note_writer(line, evidence)
         elif line.pid is not None and line.pid in evidence.pid_rank:
             line = replace(line, rank=evidence.pid_rank[line.pid])
-        tracebacks.read(line, at_ns, evidence)
         if (
-            log_watchdog.read(line, at_ns, evidence)
+            tracebacks.read(line, at_ns, evidence)
+            or log_watchdog.read(line, at_ns, evidence)
             or log_agreement.read(line, at_ns, evidence)
             or log_gloo.read(line, at_ns, evidence)
             or table.read(line, at_ns, evidence)

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from hangscope.trace import clean
 
 BLOCK = 1 << 18
-MAX_LINE = 1 << 16
+MAX_LINE = 1 << 15
 CONTEXT = 20
 """Lines behind a telling one that are looked at whatever they hold."""
 
