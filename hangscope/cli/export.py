@@ -35,6 +35,7 @@ def command(paths: tuple[str, ...], form: str, output: str, redact: bool) -> Non
     if redact and form != "fixture":
         raise UserError(f"--redact works with --to fixture only, not with --to {form}")
     from hangscope.cli.analyze import investigate
+    from hangscope.report.escape import plain
 
     trace, diagnosis = investigate(paths)
     out = Path(output)
@@ -43,7 +44,7 @@ def command(paths: tuple[str, ...], form: str, output: str, redact: bool) -> Non
     except OSError as error:
         raise UserError(f"{out}: {error.strerror or error}; give another place with -o") from error
     for warning in trace.warnings:
-        click.echo(f"hangscope: {warning}", err=True)
+        click.echo(f"hangscope: {plain(warning, 500)}", err=True)
     click.echo(f"hangscope: {done}", err=True)
 
 

@@ -47,7 +47,9 @@ def command(
 
         source = open_source(paths)
     except NothingReadable as error:
-        raise UserError(f"nothing readable in {' '.join(paths)}: {error}") from error
+        from hangscope.report.escape import plain
+
+        raise UserError(f"nothing readable in {' '.join(paths)}: {plain(error, 500)}") from error
     from hangscope.tui.app import HangScopeApp
 
     refresh = max(refresh, 0.1)

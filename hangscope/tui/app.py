@@ -15,6 +15,7 @@ from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.filter import LineFilter
+from textual.markup import escape
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Footer, Input, Static
@@ -447,9 +448,9 @@ class HangScopeApp(App[None]):
         if self.snapshot is not None:
             labels = group_labels(self.snapshot.diagnosis, self.snapshot.trace)
             for index, group in enumerate(self.snapshot.trace.groups[:256]):
-                label = labels.get(group.name, group.label)
+                label = plain(labels.get(group.name, group.label), 60)
                 yield SystemCommand(
-                    f"Group {label}", "By sequence number", partial(self._show_group, index)
+                    f"Group {escape(label)}", "By sequence number", partial(self._show_group, index)
                 )
 
     def _toggle_theme(self) -> None:

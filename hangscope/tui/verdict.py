@@ -46,7 +46,7 @@ def lines(diagnosis: Diagnosis, note: str = "") -> Group:
     if len(diagnosis.findings) > 1:
         top.append(f" · {len(diagnosis.findings)} findings", "dim")
     if note:
-        top.append(f" · {note}", "dim")
+        top.append(f" · {plain(note, 200)}", "dim")
     summary = Text(plain(diagnosis.summary), "bold", no_wrap=True, overflow="ellipsis")
     way = Text(no_wrap=True, overflow="ellipsis")
     if first is not None and first.fix:

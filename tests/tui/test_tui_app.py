@@ -317,6 +317,26 @@ def test_command_palette_offers_panes_and_groups() -> None:
     run(samples.hang(), script)
 
 
+def test_command_palette_takes_any_group_name() -> None:
+    job = samples.hang()
+    groups = (replace(job.trace.groups[0], desc="[/no]such[markup\x1b[31m"), *job.trace.groups[1:])
+    named = samples.Job(replace(job.trace, groups=groups), samples.healthy().diagnosis)
+
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+p")
+        await calm(app, pilot)
+        await pilot.press(*"such")
+        for _ in range(100):
+            if "Group" in screen(app):
+                break
+            await pilot.pause(0.05)
+        assert "[/no]such[markup" in screen(app)
+        assert "\x1b" not in screen(app)
+        await pilot.press("escape")
+
+    run(named, script)
+
+
 def test_mouse_selects_and_opens() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         await pilot.click("#timeline", offset=(60, 1))
