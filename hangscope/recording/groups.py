@@ -57,6 +57,7 @@ class GroupState:
         "published",
         "ranks",
         "recorded",
+        "seq_before",
     )
 
     def __init__(
@@ -74,6 +75,8 @@ class GroupState:
         self.group_rank = group_rank
         self.recorded = recorded and index > 0
         self.collective_seq = 0
+        self.seq_before = 0
+        """`collective_seq` before the newest collective."""
         self.p2p_seq = 0
         self.op_id = 0
         self.published = 0

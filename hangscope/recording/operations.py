@@ -35,6 +35,9 @@ class OpSpec:
     """How far the operation advances the group's collective sequence number."""
     blocking: bool = False
     """The operator itself returns only when the operation is done, and has no Work."""
+    gloo_counts: str = ""
+    """Gloo makes several operations of one, and counts each: one for each of the group's
+    ``"members"`` or of the ``"tensors"``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class _Shape:
     p2p: bool = False
     sequence_step: int = 1
     blocking: bool = False
+    gloo_counts: str = ""
 
 
 _SHAPES = {
@@ -61,17 +65,19 @@ _SHAPES = {
     "allgather_into_tensor_coalesced_": _Shape(
         "all_gather_into_tensor_coalesced", "inputs", "outputs"
     ),
-    "reduce_scatter_": _Shape("reduce_scatter", "input_tensors", "output_tensors"),
+    "reduce_scatter_": _Shape(
+        "reduce_scatter", "input_tensors", "output_tensors", gloo_counts="members"
+    ),
     "_reduce_scatter_base_": _Shape("_reduce_scatter_base", "input_tensor", "output_tensor"),
     "reduce_scatter_tensor_coalesced_": _Shape(
-        "reduce_scatter_tensor_coalesced", "inputs", "outputs"
+        "reduce_scatter_tensor_coalesced", "inputs", "outputs", gloo_counts="tensors"
     ),
     "gather_": _Shape("gather", "input_tensors", "output_tensors"),
     "scatter_": _Shape("scatter", "input_tensors", "output_tensors"),
     "alltoall_": _Shape("all_to_all", "input_tensors", "output_tensors"),
     "alltoall_base_": _Shape("all_to_all", "input", "output"),
     "barrier": _Shape("barrier"),
-    # Gloo's own counter moves by two: one for each of the exchanges it is made of.
+    # Gloo's own counter moves by two: one for each message a member exchanges with rank 0.
     "monitored_barrier_": _Shape("monitored_barrier", sequence_step=2, blocking=True),
     "send": _Shape("send", "tensors", peer="dst", p2p=True),
     "recv_": _Shape("recv", "", "tensors", peer="src", p2p=True),
@@ -112,4 +118,5 @@ def spec_for(operator: str, arguments: Sequence[str]) -> OpSpec:
         p2p=shape.p2p,
         sequence_step=shape.sequence_step,
         blocking=shape.blocking,
+        gloo_counts=shape.gloo_counts,
     )

@@ -41,6 +41,7 @@ _P2P = int(SlotFlag.P2P)
 _ASYNC = int(SlotFlag.ASYNC)
 _MEMBER = int(SlotFlag.COALESCED_MEMBER)
 _BATCH = int(SlotFlag.COALESCED_BATCH)
+_FAILED = int(SlotFlag.FAILED)
 _UNOBSERVED = int(SlotFlag.UNOBSERVED)
 _COALESCED_COLLECTIVE = 1
 _COALESCED_P2P = 2
@@ -115,7 +116,7 @@ class Recorder:
         group_at, inputs_at, outputs_at = spec.group, spec.inputs, spec.outputs
         reduce_at, root_at, peer_at = spec.reduce_op, spec.root, spec.peer
         async_at, timeout_at, splits_at = spec.is_async, spec.timeout, spec.input_splits
-        operator, p2p = spec.operator, spec.p2p
+        operator, p2p, gloo_counts = spec.operator, spec.p2p, spec.gloo_counts
         sends = spec.name == "send"
         unread = self.reductions.unread
         function_mode = getattr(torch._C, "_is_torch_function_mode_enabled", bool)
@@ -181,7 +182,12 @@ class Recorder:
                     stack = stacks.main_thread()
                 else:
                     stack = stacks.current(frame)
-            token = write(state, spec, signature, flags, root, peer, timeout_ms, stack)
+            step = spec.sequence_step
+            if gloo_counts and backend.name == "gloo":
+                # Its Work for these is done only in the job's own ``wait``: polling says nothing.
+                step = len(state.ranks) if gloo_counts == "members" else len(args[inputs_at])
+                flags |= _UNOBSERVED
+            token = write(state, spec, step, signature, flags, root, peer, timeout_ms, stack)
             if 0 <= reduce_at < count:
                 unread.append((token[1], args[reduce_at], key, spec))
             return token
@@ -199,6 +205,7 @@ class Recorder:
         def write(
             state: GroupState,
             spec: OpSpec,
+            step: int,
             signature: InternedSignature,
             flags: int,
             root: int,
@@ -227,7 +234,8 @@ class Recorder:
                     state.p2p_seq += 1
             else:
                 if fresh:
-                    state.collective_seq += spec.sequence_step
+                    state.seq_before = state.collective_seq
+                    state.collective_seq += step
                 # One step of `signatures.extend_history`, inlined.
                 state.history_before = state.history
                 state.history = (state.history * FACTOR + agreement + INCREMENT) & MASK or 1
@@ -297,12 +305,13 @@ class Recorder:
         self.completions.finish(record_id, flags, succeeded=False)
         if flags & (_P2P | _MEMBER) or spec.blocking or state.collective_seq != seq:
             return
-        native = state.native_sequence()
-        if native is not None and native == seq - spec.sequence_step:
-            state.collective_seq = native
+        before = state.seq_before
+        # Gloo counts point-to-point operations along with the others.
+        if state.native_sequence() in (before, before + state.p2p_seq):
+            state.collective_seq = before
             state.history = history = state.history_before
             q = self.ring.cells
-            q[state.cells + _ENQUEUED] = native
+            q[state.cells + _ENQUEUED] = before
             q[state.cells + _HISTORY] = history if history < _SIGN else history - _WRAP
             self.ring.forget_record(record_id)
 
@@ -320,14 +329,14 @@ class Recorder:
         shapes, _ = self._shapes(list(tensors))
         key = (spec.operator, backend.name, shapes, shapes, -1, -1, "", None)
         signature = self._signatures.get(key, spec)
-        return self._write(state, spec, signature, 0, -1, -1, 0, self._stack())
+        return self._write(state, spec, 1, signature, 0, -1, -1, 0, self._stack())
 
     def end_manual(self, token: Token, *, succeeded: bool) -> None:
-        """The job says that its operation is over."""
+        """The job says that its operation is over; one that raised is over, too."""
         state, record_id, seq, flags, _ = token
-        now = self.completions.finish(record_id, flags, succeeded=succeeded)
-        if succeeded:
-            self.completions.completed(state, seq, now)
+        flags |= 0 if succeeded else _FAILED
+        now = self.completions.finish(record_id, flags, succeeded=True)
+        self.completions.completed(state, seq, now)
 
     def world(self) -> tuple[int, int]:
         """(rank, world size) of this process as far as it is known."""
@@ -354,7 +363,7 @@ class Recorder:
         if not kinds or not state.recorded:
             return
         backend = next(iter(state.backends.values()), None)
-        spec = OpSpec("coalesced", "coalesced", sequence_step=0)
+        spec = OpSpec("coalesced", "coalesced")
         key = (spec.operator, backend.name if backend else "", (), (), -1, -1, "", None)
         signature = self._signatures.get(key, spec)._replace(agreement=0)
         flags = _BATCH | _ASYNC
@@ -362,7 +371,7 @@ class Recorder:
             flags |= _UNOBSERVED
         if kinds == _COALESCED_P2P:
             flags |= _P2P
-        token = self._write(state, spec, signature, flags, -1, -1, 0, self._stack())
+        token = self._write(state, spec, 0, signature, flags, -1, -1, 0, self._stack())
         if not flags & _UNOBSERVED:
             self.completions.watch(state, (work, token[1], token[2], flags))
 
