@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pickle
 import platform
 import random
@@ -446,6 +447,10 @@ def page(
         "The pickles have the shape of torch's own: one object per distinct frame, mentioned by "
         "reference. Where no frame is shared, every frame is a dictionary of its own. Peak memory "
         "is that of the process and its workers together, with their imports.",
+        "",
+        f"Load average when this ended: {os.getloadavg()[0]:.1f} on {cores()} cores. Where it is far "
+        "above what one measurement causes, others were at work: HangScope's pickles need all cores "
+        "for their time, the alternatives one, so compare CPU seconds divided by cores.",
         "",
     ]
     return "\n".join(lines)

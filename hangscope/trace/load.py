@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import time
@@ -57,6 +58,16 @@ def load_trace(
     NothingReadable
         Where no file says anything. Its ``warnings`` name every file and its problem.
     """
+    collecting = gc.isenabled()
+    gc.disable()  # millions of small objects that all stay: looking for garbage is wasted
+    try:
+        return _load(paths, progress, now_ns)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | None) -> Trace:
     warnings: list[str] = []
     tasks = _tasks(paths, warnings)
     fragments: list[Fragment] = []
