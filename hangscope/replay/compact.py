@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -106,7 +107,7 @@ def compact_ring(
 
 
 def _compact(reader: RingReader, redactor: Redactor | None, newest: int | None) -> bytes:
-    header = reader.header().copy()
+    header = _header(reader)
     values = _Values(reader, redactor)
     groups = reader.groups()
     for name in ("name", "desc", "backend"):
@@ -142,6 +143,16 @@ def _compact(reader: RingReader, redactor: Redactor | None, newest: int | None) 
     return b"".join(
         (header.tobytes(), groups.tobytes(), slots.tobytes(), samples, bytes(values.area))
     )
+
+
+def _header(reader: RingReader) -> Any:
+    """A copy of the header, field by field: a copy as a whole would carry stray memory between
+    its fields, and paths in it, into the file."""
+    header = np.zeros((), layout.HEADER)
+    old = reader.header()
+    for name in layout.HEADER.names or ():
+        header[name] = old[name]
+    return header
 
 
 def _column(

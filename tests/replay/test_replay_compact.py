@@ -11,7 +11,7 @@ import pytest
 
 from hangscope.replay.compact import compact_ring
 from hangscope.replay.redact import Redactor
-from hangscope.ring.layout import SLOT_FORMAT, ValueKind, header_offset
+from hangscope.ring.layout import HEADER, SLOT_FORMAT, ValueKind, header_offset
 from hangscope.ring.reader import RingError, RingReader
 from hangscope.ring.writer import RingIdentity, RingWriter
 from hangscope.trace.from_ring import read_ring
@@ -118,6 +118,23 @@ def test_a_torn_slot_stays_counted(tmp_path: Path) -> None:
     compact_ring(original, small)
     assert read_ring(original).facts.dropped == read_ring(small).facts.dropped == 1
     assert len(read_ring(small).records) == 7
+
+
+def test_no_stray_memory_gets_into_the_file(tmp_path: Path) -> None:
+    original, small = tmp_path / "rank_3.ring", tmp_path / "small.ring"
+    _write(original, 3, 16)
+    fields = HEADER.fields
+    assert fields is not None
+    used = np.zeros(HEADER.itemsize, bool)
+    for name in HEADER.names or ():
+        at = fields[name][1]
+        used[at : at + fields[name][0].itemsize] = True
+    for _ in range(20):
+        junk = [b"/home/ann/secret" * 300 for _ in range(50)]
+        del junk
+        compact_ring(original, small)
+        header = np.frombuffer(small.read_bytes()[: HEADER.itemsize], np.uint8)
+        assert not header[~used].any()
 
 
 def test_what_is_no_ring_is_refused(tmp_path: Path) -> None:
