@@ -107,7 +107,9 @@ def _advice(
 ) -> playbook.Advice:
     if cause.mismatch is not None:
         advice = playbook.mismatch(cause.mismatch.aspect, guarded(sides))
-        if cause.mismatch.aspect == "numel" and sides and all(in_backward(s) for s in sides):
+        if cause.mismatch.aspect == "numel" and guarded(sides):
+            advice = playbook.mismatch("op", True)
+        elif cause.mismatch.aspect == "numel" and sides and all(in_backward(s) for s in sides):
             advice = playbook.buckets()
         lines = [where(s.stack[0]) for s in sides[:2] if s.stack]
         if len(set(lines)) == 2:

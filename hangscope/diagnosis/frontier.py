@@ -11,12 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hangscope.diagnosis.agreement import ONE_SIDED, family
 from hangscope.trace.model import Flag, State, Trace
 
 UNKNOWN = -1
 """No counter, no record and no way to conclude one."""
 
 _FAR = np.iinfo(np.int64).max
+_BLOCKING = frozenset({"gloo", "mpi"})
 _DENSE_PAIRS = 32_000_000
 
 Ints = npt.NDArray[np.int64]
@@ -135,6 +137,13 @@ def frontiers(trace: Trace) -> Frontiers:
     unobserved = (flags & int(Flag.UNOBSERVED)) != 0
     retired = (flags & int(Flag.RETIRED)) != 0
     timed_out = (flags & int(Flag.TIMED_OUT)) != 0
+    done |= _returned(trace)
+    # Nobody finishes a later collective of all members while an earlier one still waits for one.
+    whole = ~_one_sided(trace)
+    implied = np.zeros(count, np.int64)
+    rows = np.flatnonzero(collective & done & whole)
+    np.maximum.at(implied, of_record[rows], seq[rows])
+    done |= collective & (seq < implied[of_record])
     finished_row = collective & done
     np.maximum.at(completed, of_record[finished_row], seq[finished_row])
     unfinished = ~done & ~unobserved
@@ -186,6 +195,41 @@ def frontiers(trace: Trace) -> Frontiers:
         p2p=p2p,
         batch_row=batch_row,
     )
+
+
+def _one_sided(trace: Trace) -> Bools:
+    """Per record: an operation that a member may finish alone."""
+    ops = np.array([family(s.op) in ONE_SIDED for s in trace.signatures] or [False], bool)
+    found: Bools = ops[trace.records["signature"]]
+    return found
+
+
+def _returned(trace: Trace) -> Bools:
+    """Operations that blocked their caller and after which it went on: they have finished.
+
+    Only rings say which operations were asynchronous, and only CPU backends block in the others.
+    """
+    records = trace.records
+    if not len(records):
+        return np.zeros(0, bool)
+    rings = [s.rank for s in trace.sources if s.format == "hangscope-ring" and s.rank is not None]
+    blocking = np.array([s.backend in _BLOCKING for s in trace.signatures] or [False], bool)
+    flags = records["flags"]
+    loose = int(Flag.ASYNC | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.TIMED_OUT)
+    waits = blocking[records["signature"]] & ((flags & loose) == 0)
+    waits &= (records["state"] != int(State.COMPLETED)) & np.isin(records["rank"], rings)
+    rows = np.flatnonzero(waits)
+    result = np.zeros(len(records), bool)
+    if not len(rows):
+        return result
+    # The last thing each thread of each rank issued is what it may still be in.
+    threads, thread = np.unique(records["thread"], return_inverse=True)
+    key = records["rank"].astype(np.int64) * len(threads) + thread.reshape(-1)
+    keys, place = index_of(key)
+    last = np.zeros(len(keys), np.int64)
+    last[place] = np.arange(len(records))
+    result[rows] = last[place[rows]] > rows
+    return result
 
 
 def _member_done(records: npt.NDArray[np.void], batch_row: Ints) -> Bools:

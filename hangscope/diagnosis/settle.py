@@ -23,7 +23,7 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
             continue
         culprits, decided = minority(item.parts)
         confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
-        if not decided:
+        if not decided and item.aspect != "history":
             unlike = decide_mismatch(context, item)
             if unlike:
                 culprits, confidence = unlike, Confidence.LIKELY

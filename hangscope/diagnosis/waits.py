@@ -146,6 +146,7 @@ class Builder:
             if not half.matched or self._batch_of(half) not in incomplete:
                 self._half(half)
         self._phases()
+        self._without_the_finished()
         places_of: dict[int, list[int]] = defaultdict(list)
         for index, place in enumerate(self.places):
             for rank in place.waiters:
@@ -465,6 +466,15 @@ class Builder:
                     members=tuple(sorted(everybody)),
                 )
             )
+
+    def _without_the_finished(self) -> None:
+        """A rank that ended cleanly waits for nobody, whatever its last records look like."""
+        for place in self.places:
+            place.waiters = [
+                r
+                for r in place.waiters
+                if r not in self.hosts or self.hosts[r].end is not End.CLEAN
+            ]
 
     def _group_count(self, rank: int) -> int:
         return int((self.front.rank == rank).sum())

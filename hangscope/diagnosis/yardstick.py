@@ -185,12 +185,7 @@ def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
             return tuple(
                 sorted(r for i, p in enumerate(mismatch.parts) if i != winners[0] for r in p.ranks)
             )
-    ranks = [r for p in mismatch.parts for r in p.ranks]
-    return (
-        tuple(r for r in ranks if _novel_at(context, r, mismatch))
-        if _one_side(context, mismatch)
-        else ()
-    )
+    return ()
 
 
 def _same_past(context: Context, mismatch: Mismatch, other: int) -> bool:
@@ -212,24 +207,3 @@ def _before(context: Context, group: int, seq: int) -> dict[int, int]:
     )
     pairs = zip(records["collective_seq"][rows], records["signature"][rows], strict=True)
     return {int(s): int(signature) for s, signature in pairs}
-
-
-def _one_side(context: Context, mismatch: Mismatch) -> bool:
-    """Whether exactly one part did something new at the place."""
-    new = [all(_novel_at(context, r, mismatch) for r in p.ranks) for p in mismatch.parts]
-    old = [not any(_novel_at(context, r, mismatch) for r in p.ranks) for p in mismatch.parts]
-    return sum(new) == 1 and sum(old) == len(new) - 1
-
-
-def _novel_at(context: Context, rank: int, mismatch: Mismatch) -> bool:
-    """Whether the rank had never issued, in this group, this operation after that one."""
-    low, high = context.bounds.get(rank, (0, 0))
-    records = context.trace.records[low:high]
-    rows = np.flatnonzero((records["group"] == mismatch.group) & context.front.collective[low:high])
-    seqs = records["collective_seq"][rows]
-    here = np.flatnonzero(seqs == mismatch.seq)
-    if not len(here) or here[0] < 4:
-        return False
-    signatures = records["signature"][rows[: here[0] + 1]].tolist()
-    step = (signatures[-2], signatures[-1])
-    return step not in set(pairwise(signatures[:-1]))
