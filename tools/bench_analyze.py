@@ -448,9 +448,9 @@ def page(
         "reference. Where no frame is shared, every frame is a dictionary of its own. Peak memory "
         "is that of the process and its workers together, with their imports.",
         "",
-        f"Load average when this ended: {os.getloadavg()[0]:.1f} on {cores()} cores. Where it is far "
-        "above what one measurement causes, others were at work: HangScope's pickles need all cores "
-        "for their time, the alternatives one, so compare CPU seconds divided by cores.",
+        f"Load average when this ended: {os.getloadavg()[0]:.1f} on {cores()} cores. Where it is "
+        "far above what one measurement causes, others were at work: HangScope needs all cores for "
+        "its time with pickles, the alternatives one, so compare CPU seconds divided by cores.",
         "",
     ]
     return "\n".join(lines)

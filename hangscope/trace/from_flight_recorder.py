@@ -218,10 +218,14 @@ def _optional_int(value: Any) -> int | None:
 
 
 def _possible(rank: int, document: Mapping[str, Any]) -> bool:
-    """Whether the default group, where its members are listed, has this rank."""
+    """Whether the number can be a rank beside what the default group lists.
+
+    Fault-tolerant jobs count the default group's ranks anew in each replica, so a rank outside the
+    list is possible, a number a hundred times its length is not.
+    """
     for group in read_config(document.get("pg_config"), NONE).groups:
         if group.desc == "default_pg" and group.ranks and rank not in group.ranks:
-            return False
+            return rank < 100 * len(group.ranks)
     return True
 
 
