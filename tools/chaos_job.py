@@ -205,26 +205,29 @@ def train_pipeline() -> None:
     """Stages that pass two micro-batches on and gradients back."""
     stage = Mlp()
     for _ in steps():
-        for _ in range(2):
-            pass_on(RANK - 1, RANK + 1, stage)
+        for micro in range(2):
+            pass_on(RANK - 1, RANK + 1, stage, skip=micro == args.point % 2)
         for _ in range(2):
             pass_on(RANK + 1, RANK - 1, None)
         saboteur.reduce(4)
         saboteur.place()
 
 
-def pass_on(source: int, target: int, stage: Mlp | None) -> None:
-    """Receive from the stage before, compute, send to the one after."""
+def pass_on(source: int, target: int, stage: Mlp | None, *, skip: bool = False) -> None:
+    """Receive from the stage before, compute, send to the one after.
+
+    ``skip``: where the guilty rank of ``skip-send`` and ``skip-recv`` leaves its half out.
+    """
     x = torch.zeros(4, 16)
-    guilty = args.rank == RANK and saboteur.step == args.step
-    skip = args.fault if guilty and stage is not None and args.point % 2 == 0 else ""
-    if 0 <= source < WORLD and skip != "skip-recv":
+    guilty = skip and args.rank == RANK and saboteur.step == args.step
+    left_out = args.fault if guilty else ""
+    if 0 <= source < WORLD and left_out != "skip-recv":
         dist.recv(x, src=source)
     saboteur.place()
     if stage is not None:
         with torch.no_grad():
             x = stage(x)
-    if 0 <= target < WORLD and skip != "skip-send":
+    if 0 <= target < WORLD and left_out != "skip-send":
         dist.send(x.contiguous(), dst=target)
     saboteur.place()
 
