@@ -36,7 +36,8 @@ _NCCL = re.compile(
 )
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d{1,3}), (?:pid='?(\d+)'?)?")
 _OOM_KILL = re.compile(
-    r"Out of memory: Killed process (\d+)|oom-kill:.{0,400}?pid=(\d+)|oom_reaper: reaped process (\d+)"
+    r"Out of memory: Killed process (\d+)|oom-kill:.{0,400}?pid=(\d+)|"
+    r"oom_reaper: reaped process (\d+)"
 )
 _OOM_EVENT = re.compile(r"oom[_-]kill event|OOMKilled|OOM Killed", re.I)
 _SEGFAULT = re.compile(
