@@ -7,7 +7,8 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any, cast
 
-from hangscope.toolkit.meeting import Circle, Store, introduce
+from hangscope.toolkit import life as lives
+from hangscope.toolkit.meeting import Circle, Store
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -102,7 +103,7 @@ def _life(store: Any, rank: int) -> str:
     for known, life in _STORES:
         if known is store:
             return life
-    life = introduce(cast(Store, store), rank)
+    life = lives.join(cast(Store, store), rank)
     _STORES.append((store, life))
     del _STORES[:-4]
     return life

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from hangscope.toolkit import life as lives
 from hangscope.toolkit import meeting
 from hangscope.toolkit.barrier import BarrierTimeout, barrier, check_timeout, timeout_error
 from hangscope.toolkit.bounded import TookTooLong, bounded
@@ -80,9 +81,9 @@ def init_distributed(
     store = rendezvous_store(world, init_timeout)
     if world.world_size > 1:
         wanted = f"backend={backend} mesh={sizes} timeout={timeout:g} seed={seed}"
-        # Meetings are numbered, so a second life on the same store gets a prefix of its own.
-        number = _meet_everybody(store, world, init_timeout, wanted)
-        store = PrefixStore(f"hangscope/life{number}", store)
+        # A store that has served before must not show torch the addresses of the last time.
+        own = _meet_everybody(store, world, init_timeout, wanted)
+        store = PrefixStore(own, store)
     dist.init_process_group(
         backend,
         store=store,
@@ -211,10 +212,10 @@ def rendezvous_store(world: WorldInfo, timeout_s: float) -> Store:
         raise _unreachable(error, host, port, serve, world) from error
 
 
-def _meet_everybody(store: Store, world: WorldInfo, timeout_s: float, wanted: str) -> int:
-    """Wait for all ranks, compare what they want, and return the number of this meeting."""
+def _meet_everybody(store: Store, world: WorldInfo, timeout_s: float, wanted: str) -> str:
+    """Wait for all ranks, compare what they want, and return a prefix that is theirs alone."""
     shared = cast(meeting.Store, store)
-    life = meeting.introduce(shared, world.rank)
+    life = lives.join(shared, world.rank)
     everybody = tuple(range(world.world_size))
     circle = meeting.Circle(shared, "hangscope/rendezvous", everybody, world.rank, "default", life)
     outcome = meeting.meet(circle, timeout_s=timeout_s, say=wanted, compare=True)
@@ -233,7 +234,7 @@ def _meet_everybody(store: Store, world: WorldInfo, timeout_s: float, wanted: st
     if len(outcome.said) > 1:
         views = "; ".join(f"{name_ranks(ranks)}: {said}" for said, ranks in outcome.said.items())
         raise ValueError(f"init_distributed: the ranks were called differently: {views}")
-    return outcome.generation
+    return f"hangscope/{life}/{outcome.generation}"
 
 
 def _unreachable(

@@ -28,11 +28,11 @@ import os
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hangscope.toolkit.life import who_key
 from hangscope.toolkit.ranks import compress, expand
 
 FIRST_PAUSE_S = 0.0003
@@ -78,7 +78,12 @@ class Circle:
     me: int
     label: str = ""
     life: str = ""
-    """Identity of the store: counts of generations never outlive it."""
+    """Which life of the store this is (see `hangscope.toolkit.life`); part of every key."""
+
+    @property
+    def key(self) -> str:
+        """What all keys of this circle begin with."""
+        return f"{self.name}@{self.life}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,7 @@ def _attend(
     sleep: Callable[[float], None],
 ) -> Outcome | None:
     """One generation; ``None`` means that it had failed before, elsewhere: try the next."""
-    store, key = circle.store, f"{circle.name}/{generation}"
+    store, key = circle.store, f"{circle.key}/{generation}"
     if store.has_extended_api():
         store.append(f"{key}/roll", _line(circle.me, say))
     else:  # a FileStore cannot append atomically
@@ -288,7 +293,7 @@ def _tidy(circle: Circle, generation: int, progress: _Progress) -> None:
 
     Every member was here, so all have left the generations before this one.
     """
-    key = f"{circle.name}/{generation}/count"
+    key = f"{circle.key}/{generation}/count"
     twice = 2 * len(circle.ranks)  # each member adds 1 when it comes and 1 when it goes
     progress.goodbye = (circle.store, key, twice)
     gone = circle.store.add(key, 1)
@@ -297,7 +302,7 @@ def _tidy(circle: Circle, generation: int, progress: _Progress) -> None:
         return
     for old in range(since, generation):
         for part in _PARTS if old == generation - 1 else _PARTS + _FAILED_PARTS:
-            circle.store.delete_key(f"{circle.name}/{old}/{part}")
+            circle.store.delete_key(f"{circle.key}/{old}/{part}")
 
 
 def _line(rank: int, say: str) -> str:
@@ -325,17 +330,11 @@ def _roll(circle: Circle, key: str) -> list[tuple[Member, str]]:
     return [found[rank] for rank in circle.ranks if rank in found]
 
 
-def introduce(store: Store, rank: int) -> str:
-    """Leave this rank's host in the store once, and return the store's identity."""
-    store.set(f"hangscope/who/{rank}", f"{socket.gethostname()} (pid {os.getpid()})")
-    return store.compare_set("hangscope/life", "", uuid.uuid4().hex).decode()
-
-
 def _hosts(circle: Circle, missing: Iterable[int], present: Sequence[Member]) -> dict[str, str]:
     """Hosts of the missing: what they said of themselves earlier, else by the layout of nodes."""
     hosts: dict[str, str] = {}
     for rank in missing:
-        who = f"hangscope/who/{rank}"
+        who = who_key(circle.life, rank)
         if circle.store.check([who]):
             hosts[str(rank)] = circle.store.get(who).decode()
         else:

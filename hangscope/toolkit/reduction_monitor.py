@@ -243,7 +243,7 @@ class ReductionSampler:
         """Leave this rank's numbers in the store; the last to do so compares."""
         circle = sample.circle
         store = self._own_connection(circle)
-        key = f"{circle.name}/{sample.number}"
+        key = f"{circle.key}/{sample.number}"
         entry = {
             "rank": circle.me,
             "what": _what(sample),

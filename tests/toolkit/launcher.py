@@ -67,10 +67,11 @@ def clean_environment(**extra: str) -> dict[str, str]:
 
 
 @functools.cache
-def torchrun(script: str, nproc: int, timeout_s: float = 120.0) -> JobResult:
+def torchrun(script: str, nproc: int, timeout_s: float = 120.0, restarts: int = 0) -> JobResult:
     """``jobs/<script>.py`` under ``torchrun --standalone`` with ``nproc`` ranks."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={nproc}", str(JOBS / f"{script}.py")]
+    command += [f"--nproc-per-node={nproc}", f"--max-restarts={restarts}"]
+    command += [str(JOBS / f"{script}.py")]
     with tempfile.TemporaryDirectory() as folder:
         env = clean_environment(RESULTS=folder)
         output, code = _run(command, env, timeout_s)

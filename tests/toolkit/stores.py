@@ -50,7 +50,7 @@ class CountingStore:
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
         with self.lock:
             self._count("compare_set")
-            if key not in self.data and expected == "":
+            if self.data.get(key, b"") == expected.encode():
                 self.data[key] = desired.encode()
             return self.data[key]
 

@@ -103,17 +103,17 @@ def test_several_failures_in_a_row_are_passed_by_one_that_skipped_them() -> None
 def test_judge_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "JUDGE_GRACE_S", 0.2)
     crowd = Crowd(3)
-    crowd.store.data["test/0/judge0"] = b"1"  # elected, and then gone without a word
+    crowd.store.data["test@life/0/judge0"] = b"1"  # elected, and then gone without a word
     outcomes = crowd.meet([0, 1], timeout_s=0.2)
     assert {o.missing for o in outcomes.values()} == {(2,)}
 
 
 def test_member_that_dies_between_counting_and_releasing() -> None:
     crowd = Crowd(3)
-    crowd.store.append("test/0/roll", '[2,"h",1,"",""]\n')
-    crowd.store.add("test/0/count", 1)
+    crowd.store.append("test@life/0/roll", '[2,"h",1,"",""]\n')
+    crowd.store.add("test@life/0/count", 1)
     # The third arrival makes the count full but its verdict never comes.
-    crowd.store.data["test/0/count"] = b"-7"
+    crowd.store.data["test@life/0/count"] = b"-7"
     outcomes = crowd.meet([0, 1], timeout_s=0.3)
     assert all(o.met for o in outcomes.values()), "all three had come"
 

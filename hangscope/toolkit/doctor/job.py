@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from hangscope.toolkit import life as lives
 from hangscope.toolkit.doctor.devices import shared_devices
 from hangscope.toolkit.doctor.model import ERROR, WARNING, Finding, Surroundings
 from hangscope.toolkit.meeting import Circle, meet
@@ -119,26 +120,28 @@ def examine(
     """
     from hangscope.toolkit.barrier import timeout_error
 
+    life = lives.join(store, world.rank)
     circle = Circle(
         store,
         "hangscope/doctor",
         tuple(range(world.world_size)),
         world.rank,
         "default",
-        life="doctor",
+        life=life,
     )
+    keys = f"hangscope/doctor/{life}"
     mine = {"facts": facts_of(s, world), "findings": [asdict(f) for f in local]}
-    store.set(f"hangscope/doctor/facts/{world.rank}", json.dumps(mine))
+    store.set(f"{keys}/facts/{world.rank}", json.dumps(mine))
     outcome = meet(circle, timeout_s=timeout_s, site="doctor")
     if not outcome.met:
         raise timeout_error(circle, outcome, timeout_s, "doctor")
-    verdict = "hangscope/doctor/verdict"
+    verdict = f"{keys}/verdict"
     if world.rank == 0:
-        findings = _decide(store, world.world_size)
+        findings = _decide(store, keys, world.world_size)
         store.set(verdict, json.dumps([asdict(f) for f in findings]))
         _meet_again(circle, timeout_s)
         return findings
-    _answer_clock(store, world)
+    _answer_clock(store, keys, world)
     _wait(store, verdict, timeout_s)
     told = [
         Finding(**(item | {"ranks": tuple(item["ranks"])}))
@@ -153,20 +156,20 @@ def _meet_again(circle: Circle, timeout_s: float) -> None:
     meet(circle, timeout_s=timeout_s, site="doctor: end")
 
 
-def _decide(store: Any, world_size: int) -> list[Finding]:
+def _decide(store: Any, keys: str, world_size: int) -> list[Finding]:
     everybody: dict[int, Mapping[str, Any]] = {}
     merged: dict[tuple[str, str], tuple[dict[str, Any], list[int]]] = {}
     for rank in range(world_size):
-        told = json.loads(store.get(f"hangscope/doctor/facts/{rank}"))
+        told = json.loads(store.get(f"{keys}/facts/{rank}"))
         everybody[rank] = told["facts"]
         for item in told["findings"]:
             merged.setdefault((item["check"], item["what"]), (item, []))[1].append(rank)
     found = [Finding(**(item | {"ranks": tuple(ranks)})) for item, ranks in merged.values()]
-    return [*found, *compare(everybody), *skew_findings(_clocks(store, everybody))]
+    return [*found, *compare(everybody), *skew_findings(_clocks(store, keys, everybody))]
 
 
 def _clocks(
-    store: Any, everybody: Mapping[int, Mapping[str, Any]]
+    store: Any, keys: str, everybody: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, tuple[float, float]]:
     """Offset of one rank per host, by the midpoint of a question and its answer."""
     here = everybody[0]["host"]
@@ -177,23 +180,23 @@ def _clocks(
     offsets: dict[str, tuple[float, float]] = {}
     asked = set(first.values())
     for rank in everybody:
-        store.set(f"hangscope/doctor/turn/{rank}", "go" if rank in asked else "no")
+        store.set(f"{keys}/turn/{rank}", "go" if rank in asked else "no")
     for host, rank in first.items():
         sent = time.time()
-        store.set(f"hangscope/doctor/ask/{rank}", "x")
-        if _wait(store, f"hangscope/doctor/answer/{rank}", _TURN_S):
+        store.set(f"{keys}/ask/{rank}", "x")
+        if _wait(store, f"{keys}/answer/{rank}", _TURN_S):
             got = time.time()
-            theirs = float(store.get(f"hangscope/doctor/answer/{rank}"))
+            theirs = float(store.get(f"{keys}/answer/{rank}"))
             offsets[host] = (theirs - (sent + got) / 2, (got - sent) / 2)
     return offsets
 
 
-def _answer_clock(store: Any, world: WorldInfo) -> None:
-    turn = f"hangscope/doctor/turn/{world.rank}"
+def _answer_clock(store: Any, keys: str, world: WorldInfo) -> None:
+    turn = f"{keys}/turn/{world.rank}"
     if not _wait(store, turn, 60.0) or store.get(turn) != b"go":
         return
-    if _wait(store, f"hangscope/doctor/ask/{world.rank}", 60.0 + _TURN_S):
-        store.set(f"hangscope/doctor/answer/{world.rank}", repr(time.time()))
+    if _wait(store, f"{keys}/ask/{world.rank}", 60.0 + _TURN_S):
+        store.set(f"{keys}/answer/{world.rank}", repr(time.time()))
 
 
 def _wait(store: Any, key: str, timeout_s: float) -> bool:

@@ -1,0 +1,88 @@
+"""Which life of the job's store this is: a store may have served an earlier attempt of the job.
+
+torchrun serves one store through all its restarts, so a restarted job finds the keys of its
+predecessors, and no variable numbers the attempts alike on all nodes (each agent counts its own
+failures). What holds is that all processes of an attempt are dead before the next one's start. A
+life is therefore stale for a process if somebody on the same host, by the same clock, joined it
+before this process began. Whoever finds that out replaces it, once, by compare-and-set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Protocol
+
+OTHER_HOSTS_S = 60.0
+"""Where nobody of this host joined a life, its age counts: by this much, as clocks may differ."""
+REPLACEMENTS = 5
+"""Tries to replace a stale life; one is enough unless others replace it at the same moment."""
+_KEY = "hangscope/life"
+
+
+class Store(Protocol):
+    """What is used of ``torch.distributed.Store`` here."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def check(self, keys: list[str]) -> bool: ...
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes: ...
+
+
+def join(
+    store: Store,
+    rank: int,
+    *,
+    environ: Mapping[str, str] | None = None,
+    started_s: float | None = None,
+    host: str | None = None,
+    now_s: float | None = None,
+) -> str:
+    """Join the present life of ``store``, leave this rank's host there, and return the life's id.
+
+    Args:
+        store: the job's store.
+        rank: global rank.
+        environ: tells whether torchrun serves the store; ``None`` is this process's.
+        started_s: when this process began, seconds since the epoch.
+        host: name of this host.
+        now_s: seconds since the epoch.
+    """
+    env = os.environ if environ is None else environ
+    here = socket.gethostname() if host is None else host
+    now = time.time() if now_s is None else now_s
+    outlives = bool(env.get("TORCHELASTIC_RUN_ID"))  # only torchrun's store outlives processes
+    began = (_process_start() if started_s is None else started_s) if outlives else 0.0
+    mine = json.dumps({"id": uuid.uuid4().hex[:12], "born": now})
+    held = store.compare_set(_KEY, "", mine).decode()
+    for _ in range(REPLACEMENTS):
+        if not outlives or held == mine or not _is_stale(store, held, here, began):
+            break
+        held = store.compare_set(_KEY, held, mine).decode()
+    life = str(json.loads(held)["id"])
+    store.compare_set(f"{_KEY}/{life}/{here}", "", repr(now))
+    store.set(who_key(life, rank), f"{here} (pid {os.getpid()})")
+    return life
+
+
+def who_key(life: str, rank: int) -> str:
+    """Where a rank leaves its host."""
+    return f"hangscope/who/{life}/{rank}"
+
+
+def _is_stale(store: Store, held: str, host: str, began: float) -> bool:
+    value = json.loads(held)
+    joined = f"{_KEY}/{value['id']}/{host}"
+    if store.check([joined]):
+        return float(store.get(joined)) < began
+    return float(value["born"]) < began - OTHER_HOSTS_S
+
+
+def _process_start() -> float:
+    import psutil
+
+    return float(psutil.Process().create_time())

@@ -1,0 +1,63 @@
+"""A store that has served an earlier attempt of the job."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.toolkit import life
+from tests.toolkit.launcher import torchrun
+from tests.toolkit.stores import CountingStore
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "x"}
+
+
+def join(store: CountingStore, rank: int, began: float, now: float, host: str = "a") -> str:
+    return life.join(store, rank, environ=TORCHRUN, started_s=began, host=host, now_s=now)
+
+
+def test_ranks_of_one_attempt_share_a_life() -> None:
+    store = CountingStore()
+    first = join(store, 0, began=100.0, now=102.0)
+    assert join(store, 1, began=100.5, now=103.0) == first
+    assert join(store, 8, began=100.2, now=102.5, host="b") == first
+    assert join(store, 0, began=100.0, now=200.0) == first, "a second initialisation"
+
+
+def test_restarted_ranks_share_another_one() -> None:
+    store = CountingStore()
+    old = {join(store, rank, began=100.0, now=101.0 + rank) for rank in range(3)}
+    new = {join(store, rank, began=150.0, now=152.0 + rank) for rank in range(3)}
+    assert len(old) == len(new) == 1
+    assert old != new
+
+
+def test_clocks_of_other_hosts_do_not_count() -> None:
+    store = CountingStore()
+    first = join(store, 0, began=100.0, now=102.0, host="a")
+    # Host b's clock is 20 s ahead: its process seems to have begun after the life did.
+    assert join(store, 8, began=120.0, now=122.0, host="b") == first
+    restarted = join(store, 8, began=170.0, now=172.0, host="b")
+    assert restarted != first
+    assert join(store, 0, began=150.0, now=152.0, host="a") == restarted
+
+
+def test_old_life_that_this_host_never_joined() -> None:
+    store = CountingStore()
+    first = join(store, 0, began=100.0, now=102.0, host="a")
+    assert join(store, 8, began=1000.0, now=1002.0, host="b") != first
+
+
+def test_store_that_dies_with_rank_0_has_one_life() -> None:
+    store = CountingStore()
+    ids = {
+        life.join(store, 0, environ={}, started_s=float(t), host="a", now_s=float(t))
+        for t in (1, 100, 1000)
+    }
+    assert len(ids) == 1
+
+
+@pytest.mark.parametrize("check", ["joins_in_attempt_1", "meets_in_attempt_1"])
+def test_job_restarted_by_torchrun(check: str) -> None:
+    result = torchrun("elastic_job", 3, restarts=1)
+    assert result.returncode == 0, result.output[-3000:]
+    result.assert_ok(check, [0, 1, 2])
