@@ -204,32 +204,31 @@ def _one_sided(trace: Trace) -> Bools:
     return found
 
 
-def _returned(trace: Trace) -> Bools:
-    """Operations that blocked their caller and after which it went on: they have finished.
+def blocks_caller(trace: Trace) -> Bools:
+    """Per record: the operation returned to its caller only when it had finished.
 
     Only rings say which operations were asynchronous, and only CPU backends block in the others.
     """
     records = trace.records
-    if not len(records):
-        return np.zeros(0, bool)
     rings = [s.rank for s in trace.sources if s.format == "hangscope-ring" and s.rank is not None]
     blocking = np.array([s.backend in _BLOCKING for s in trace.signatures] or [False], bool)
-    flags = records["flags"]
     loose = int(Flag.ASYNC | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.TIMED_OUT)
-    waits = blocking[records["signature"]] & ((flags & loose) == 0)
-    waits &= (records["state"] != int(State.COMPLETED)) & np.isin(records["rank"], rings)
-    rows = np.flatnonzero(waits)
-    result = np.zeros(len(records), bool)
-    if not len(rows):
-        return result
-    # The last thing each thread of each rank issued is what it may still be in.
-    threads, thread = np.unique(records["thread"], return_inverse=True)
-    key = records["rank"].astype(np.int64) * len(threads) + thread.reshape(-1)
-    keys, place = index_of(key)
-    last = np.zeros(len(keys), np.int64)
-    last[place] = np.arange(len(records))
-    result[rows] = last[place[rows]] > rows
-    return result
+    found: Bools = blocking[records["signature"]] & ((records["flags"] & loose) == 0)
+    return found & np.isin(records["rank"], rings)
+
+
+def _returned(trace: Trace) -> Bools:
+    """Operations that blocked their caller and after which it went on: they have finished."""
+    records = trace.records
+    if not len(records):
+        return np.zeros(0, bool)
+    waits = blocks_caller(trace) & (records["state"] != int(State.COMPLETED))
+    # Autograd issues from a thread of its own while the main thread waits for it, so whatever the
+    # rank issued later tells, on whichever thread.
+    last = np.ones(len(records), bool)
+    last[:-1] = records["rank"][1:] != records["rank"][:-1]
+    found: Bools = waits & ~last
+    return found
 
 
 def _member_done(records: npt.NDArray[np.void], batch_row: Ints) -> Bools:

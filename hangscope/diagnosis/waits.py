@@ -15,8 +15,8 @@ import numpy as np
 
 from hangscope.diagnosis.agreement import ONE_SIDED, family, group_size
 from hangscope.diagnosis.evidence import gaps, hidden_ranks, rank_bounds, recorded_ranks, unlisted
-from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, index_of
-from hangscope.diagnosis.host import End, Host
+from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, blocks_caller, index_of
+from hangscope.diagnosis.host import End, Host, in_communication
 from hangscope.diagnosis.pairing import Half, pending_halves
 from hangscope.trace.model import NONE, Flag, State, Trace
 
@@ -121,6 +121,7 @@ class Builder:
         self.device: dict[int, int] = {}
         self.one_sided = self._one_sided_groups()
         self.bounds = rank_bounds(trace)
+        self.blocking = blocks_caller(trace)
         self.unobserved = bool((trace.records["flags"] & int(Flag.UNOBSERVED)).any())
         self.gaps = frozenset(gaps(trace))
         self.unlisted = frozenset(unlisted(trace))
@@ -231,6 +232,8 @@ class Builder:
                 enqueued[i] = max(enqueued[i], 0) if enqueued[i] > 0 else UNKNOWN
             elif enqueued[i] < 0:
                 enqueued[i] = 0
+            if pending[i] and enqueued[i] == pending[i] and self._has_left(rank, int(rows[i])):
+                pending[i], rows[i] = 0, NONE
             if (
                 host is not None
                 and host.frozen
@@ -301,6 +304,19 @@ class Builder:
                         blind=True,
                     )
                 )
+
+    def _has_left(self, rank: int, row: int) -> bool:
+        """Whether the rank's own stack shows that a call that blocks until it is done is over."""
+        host = self.hosts.get(rank)
+        if row < 0 or host is None or not host.stack or host.gone or not self.blocking[row]:
+            return False
+        facts = self.trace.ranks[rank]
+        sampled = max((t.sampled_ns for t in facts.threads if t.is_main), default=0)
+        if sampled <= int(self.trace.records["created_ns"][row]):
+            return False
+        return not any(in_communication(t.stack) for t in facts.threads) and not any(
+            f.name == "backward" for f in host.stack
+        )
 
     def _together(self, group: int, row: int) -> bool:
         """Whether nobody can finish the operation before every member has issued it."""
