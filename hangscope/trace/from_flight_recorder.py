@@ -17,7 +17,6 @@ from hangscope.trace import clean, operations
 from hangscope.trace.fr_columns import (
     Entries,
     Signatures,
-    Stacks,
     bool_column,
     int_column,
     intern_rows,
@@ -26,9 +25,11 @@ from hangscope.trace.fr_columns import (
     state_column,
     values_of,
 )
-from hangscope.trace.fr_groups import MAX_RANK, GroupTable, match_status, read_config
+from hangscope.trace.fr_counters import read_status
+from hangscope.trace.fr_groups import MAX_RANK, GroupTable, read_config
+from hangscope.trace.fr_pairs import mark_batches, set_peers
+from hangscope.trace.fr_stacks import Stacks
 from hangscope.trace.model import (
-    MEMBER_DTYPE,
     NONE,
     RECORD_DTYPE,
     Flag,
@@ -176,7 +177,7 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
     native_gloo = _is_native_gloo(signatures, entries, document)
     if native_gloo:
         _settle_gloo(records, signatures)
-    members = _members(document.get("pg_status"), table, records, number, native_gloo)
+    members = read_status(document.get("pg_status"), table, records, number, native_gloo)
     warnings = [epochs_note] if epochs_note else []
     if skipped:
         warnings.append(f"{skipped} of its {len(raw_entries)} entries are no records; left out")
@@ -358,10 +359,10 @@ def _records(
     is_batch = batch[records["signature"]]
     if marked is not None:
         p2p |= marked
-    _mark_batches(records, flags, p2p, is_batch)
+    mark_batches(records, flags, p2p, is_batch)
     records["flags"] = flags
     if p2p.any():
-        _set_peers(records, signatures, table, rank)
+        set_peers(records, signatures, table, rank)
     return records
 
 
@@ -377,73 +378,6 @@ def _times(entries: Entries, stem: str) -> Any:
         return np.maximum(column, 0)
     micro = int_column(entries, 0, f"{stem}_us")
     return np.where((micro > 0) & (micro < (1 << 62) // 1000), micro * 1000, 0)
-
-
-def _mark_batches(records: Records, flags: Any, p2p: Any, batch: Any) -> None:
-    """Flag batches and their members.
-
-    Members are the operations of one group that share a counter with each other or with the
-    batch's own row behind them. A batch made only of point-to-point operations counts as one.
-    """
-    flags[batch] |= np.uint16(Flag.COALESCED_BATCH)
-    order = np.lexsort((np.arange(len(records)), records["group"]))
-    group, coll = records["group"][order], records["collective_seq"][order]
-    pair, p, b = records["p2p_seq"][order], p2p[order], batch[order]
-    if len(order) > 1:
-        same_group = group[1:] == group[:-1]
-        seq = np.where(p, pair, coll)
-        twins = ~b[1:] & ~b[:-1] & (p[1:] == p[:-1]) & (seq[1:] == seq[:-1])
-        # A row of the batch carries the same counters as its last member.
-        ends = b[1:] & ~b[:-1] & (coll[1:] == coll[:-1]) & (~p[:-1] | (pair[1:] == pair[:-1]))
-        known = coll[1:] != NONE
-        joined = same_group & known & (twins | ends)
-        linked = np.zeros(len(order), bool)
-        linked[1:] |= joined
-        linked[:-1] |= joined
-        member = linked & ~b
-        flags[order[member]] |= np.uint16(Flag.COALESCED_MEMBER)
-        pairs_only = np.zeros(len(order), bool)
-        pairs_only[1:] = same_group & ends & p[:-1]
-        p2p[order[pairs_only]] = True
-    flags[p2p] |= np.uint16(Flag.P2P)
-
-
-def _set_peers(records: Records, signatures: Signatures, table: GroupTable, rank: int) -> None:
-    """Global ranks of the other side, where the group's members are known."""
-    parsed = [operations.parse(s.raw) for s in signatures.table]
-    pairs = np.array([operations.is_p2p(p.op) and p.src + p.dst > -2 for p in parsed], bool)
-    rows = np.flatnonzero(pairs[records["signature"]])
-    known: dict[tuple[int, int], int] = {}
-    for row in rows.tolist():
-        key = (int(records["signature"][row]), int(records["group"][row]))
-        peer = known.get(key)
-        if peer is None:
-            group = table.groups[key[1]]
-            peer = known[key] = global_peer(
-                parsed[key[0]], group.ranks, rank, group.desc == "default_pg"
-            )
-        records["peer"][row] = peer
-
-
-def global_peer(
-    name: operations.OperationName, ranks: tuple[int, ...], rank: int, default_group: bool
-) -> int:
-    """The global rank of the other side of a pair; -1 for any source or unknown members.
-
-    Recorders write group ranks; some collectors write global ones, which shows where the rank's own
-    number is no possible place in the group.
-    """
-    own, other = (name.src, name.dst) if name.op == "send" else (name.dst, name.src)
-    if other < 0:
-        return NONE
-    if not ranks:
-        return other if default_group else NONE
-    local = other < len(ranks) and (own < 0 or (own < len(ranks) and ranks[own] == rank))
-    if local:
-        return ranks[other]
-    if other in ranks and (own < 0 or own == rank):
-        return other
-    return ranks[other] if other < len(ranks) else NONE
 
 
 def _is_native_gloo(signatures: Signatures, entries: Entries, document: Any) -> bool:
@@ -463,68 +397,6 @@ def _settle_gloo(records: Records, signatures: Signatures) -> None:
     retired = (records["flags"] & Flag.RETIRED) != 0
     records["state"][retired] = State.COMPLETED
     records["flags"][~retired] |= np.uint16(Flag.UNOBSERVED)
-
-
-def _members(
-    status: Any, table: GroupTable, records: Records, rank: int, native_gloo: bool
-) -> Records:
-    """One row per group with counters in ``pg_status``."""
-    if not isinstance(status, Mapping):
-        return np.zeros(0, MEMBER_DTYPE)
-    counters = {clean.as_name(key): value for key, value in status.items()}
-    counters = {key: value for key, value in counters.items() if isinstance(value, Mapping)}
-    where = match_status(list(counters), table)
-    rows = []
-    for key, value in counters.items():
-        group = where.get(key)
-        if group is None:
-            continue
-        enqueued, started, completed = (
-            clean.as_int(value.get(f"last_{what}_collective", value.get(f"last_{what}")), NONE)
-            for what in ("enqueued", "started", "completed")
-        )
-        rows.append((group, *_counters(enqueued, started, completed, group, records, native_gloo)))
-    members = np.zeros(len(rows), MEMBER_DTYPE)
-    for row, (group, enqueued, started, completed, pairs) in zip(members, rows, strict=True):
-        row["rank"], row["group"] = rank, group
-        row["enqueued"], row["started"], row["completed"] = enqueued, started, completed
-        row["p2p_enqueued"] = pairs
-    return members
-
-
-def _counters(
-    enqueued: int, started: int, completed: int, group: int, records: Records, native_gloo: bool
-) -> tuple[int, int, int, int]:
-    """(enqueued, started, completed, p2p_enqueued) of one group.
-
-    ``pg_status`` keeps one counter for both kinds: the sequence number of the last work, be it a
-    collective or one half of a pair. Where the group's entries show pairs, only they can tell.
-    """
-    own = records[records["group"] == group]
-    none = 0  # the recorder's -1: nothing yet
-    pairs = int(own["p2p_seq"].max()) if len(own) else NONE
-    highest = int(own["collective_seq"].max()) if len(own) else NONE
-    if native_gloo and len(own):
-        # Gloo's counter also counts pairs, which it does not record; op_id holds the difference.
-        last = own[-1]
-        ahead = int(last["op_id"] - last["collective_seq"]) if last["op_id"] > 0 else 0
-        done = completed - ahead if completed > 0 else none
-        return highest, NONE, max(min(done, highest), 0), pairs
-    if len(own) and (pairs > 0 or (own["flags"] & Flag.P2P).any()):
-        last = own[-1]
-        if last["flags"] & Flag.P2P:
-            return highest, NONE, NONE, max(pairs, enqueued)
-        same = enqueued == highest
-        done = completed if same and completed <= highest else NONE
-        return highest, NONE, done, pairs
-    if enqueued <= 0 and highest > 0:  # counters that do not move: TORCH_NCCL_BLOCKING_WAIT
-        return highest, NONE, NONE, pairs
-    return (
-        max(enqueued, highest, none),
-        started if started >= 0 else NONE,
-        max(completed, none),
-        pairs,
-    )
 
 
 def _observed(document: Mapping[str, Any], records: Records, written_ns: int) -> int:

@@ -9,7 +9,6 @@ import numpy as np
 
 from hangscope.trace import operations
 from hangscope.trace.log_evidence import (
-    DEFAULT_GROUP,
     UNKNOWN_GROUP,
     Evidence,
     GroupId,
@@ -17,6 +16,7 @@ from hangscope.trace.log_evidence import (
     RankNotes,
     Trouble,
 )
+from hangscope.trace.log_settle import settle
 from hangscope.trace.merge_groups import numel
 from hangscope.trace.model import (
     MEMBER_DTYPE,
@@ -34,8 +34,6 @@ from hangscope.trace.model import (
     Source,
 )
 
-_SAME_HISTORY = 1000
-"""Sequence numbers without a group that lie further apart count in different groups."""
 _SIGTERM, _SIGKILL, _SIGABRT = 15, 9, 6
 _OWN_SIGNALS = (4, 7, 8, 9, 11)
 
@@ -44,9 +42,7 @@ def fragments_of(
     evidence: Evidence, path: str, *, whole_file_rank: int | None = None
 ) -> list[Fragment]:
     """One fragment per rank spoken of; claims of nobody in particular go to one of rank -1."""
-    _settle_writers(evidence)
-    _settle_endings(evidence)
-    _settle_groups(evidence)
+    settle(evidence)
     table = _GroupTable(evidence)
     rows = sum(len(n.operations) for n in evidence.ranks.values())
     source = Source(path=path, format="job-log", rank=whole_file_rank, records=rows)
@@ -81,157 +77,6 @@ def fragments_of(
             )
         )
     return fragments
-
-
-def _settle_writers(evidence: Evidence) -> None:
-    """Give exceptions of writers known only by local rank or pid to a rank."""
-    for local, pid, node, trouble in evidence.troubles:
-        rank = evidence.pid_rank.get(pid) if pid is not None else None
-        if rank is None and local is not None:
-            rank = evidence.local_to_rank.get(local)
-            if rank is None and not node and not _several_nodes(evidence):
-                rank = local
-        if rank is None and local is None and pid is None and node is not None:
-            rank = node  # srun --label with one task per rank
-        if rank is not None:
-            evidence.of(rank).troubles.append(trouble)
-    evidence.troubles.clear()
-
-
-def _several_nodes(evidence: Evidence) -> bool:
-    locals_seen = {n.local_rank for n in evidence.ranks.values() if n.local_rank is not None}
-    hosts = {n.host for n in evidence.ranks.values() if n.host}
-    largest = max(evidence.ranks, default=0)
-    return len(hosts) > 1 or (bool(locals_seen) and largest > max(locals_seen))
-
-
-def _settle_endings(evidence: Evidence) -> None:
-    """Exit codes and signals that the launcher reported by local rank, pid or task."""
-    for local, pid, code, at_ns, _, _ in evidence.launcher_failures:
-        rank = evidence.pid_rank.get(pid)
-        if rank is None:
-            rank = evidence.local_to_rank.get(local)
-        if rank is None and not _several_nodes(evidence):
-            rank = local
-        if rank is None:
-            continue
-        notes = evidence.of(rank)
-        if notes.exit_code is None and notes.exit_signal is None:
-            from hangscope.trace.log_launcher import ended
-
-            ended(evidence, rank, code, at_ns)
-    ranks_by_task = _tasks_are_ranks(evidence)
-    for task, host, exit_code, signal, oom, at_ns in evidence.task_ends:
-        if not ranks_by_task:
-            continue
-        notes = evidence.of(task)
-        notes.host = notes.host or host
-        notes.exit_code = notes.exit_code if notes.exit_code is not None else exit_code
-        notes.exit_signal = notes.exit_signal if notes.exit_signal is not None else signal
-        notes.oom_killed |= oom
-        notes.exit_ns = notes.exit_ns or at_ns
-    for pid in evidence.oom_pids:
-        rank = evidence.pid_rank.get(pid)
-        if rank is not None:
-            evidence.of(rank).oom_killed = True
-    _terminated(evidence)
-
-
-def _tasks_are_ranks(evidence: Evidence) -> bool:
-    """Not where torchrun runs under srun: then a task is a node."""
-    if evidence.launcher_failures or evidence.terminated_pids:
-        return False
-    highest = max(evidence.ranks, default=-1)
-    tasks = max((t[0] for t in evidence.task_ends), default=-1)
-    return highest <= tasks or (evidence.world_size or 0) > tasks
-
-
-def _terminated(evidence: Evidence) -> None:
-    """Ranks that the launcher told to stop: their end is somebody else's doing."""
-    unknown = 0
-    for pid in evidence.terminated_pids:
-        rank = evidence.pid_rank.get(pid)
-        if rank is None:
-            unknown += 1
-        else:
-            evidence.of(rank).by_launcher = True
-    if not unknown or evidence.world_size is None:
-        return
-    ended = {r for r, n in evidence.ranks.items() if _has_end(n)}
-    rest = set(range(evidence.world_size)) - ended
-    rest -= {r for r, n in evidence.ranks.items() if n.by_launcher}
-    if len(rest) == unknown:
-        for rank in rest:
-            evidence.of(rank).by_launcher = True
-
-
-def _has_end(notes: RankNotes) -> bool:
-    return notes.exit_code is not None or notes.exit_signal is not None
-
-
-def _settle_groups(evidence: Evidence) -> None:
-    """Find a group for timeouts that name none.
-
-    First by the counters of the same rank; else, where all such numbers may belong to one history,
-    the default group; else every cluster of numbers becomes a group of its own.
-    """
-    open_: list[tuple[int, Operation]] = []
-    for rank, notes in evidence.ranks.items():
-        for operation in notes.operations:
-            if operation.group != UNKNOWN_GROUP:
-                continue
-            group = _by_counters(notes, operation)
-            if group is not None:
-                operation.group = group
-            else:
-                open_.append((rank, operation))
-        _counters_without_label(notes)
-    collectives = sorted(
-        (item for item in open_ if not operations.is_p2p(item[1].signature.op)),
-        key=lambda item: item[1].seq,
-    )
-    for _, operation in open_:
-        operation.group = DEFAULT_GROUP
-    clusters = 0
-    last: int | None = None
-    for _, operation in collectives:
-        if last is not None and operation.seq - last > _SAME_HISTORY:
-            clusters += 1
-        last = operation.seq
-        if clusters:
-            operation.group = (f"?{clusters}", "unknown group")
-    if clusters:  # no cluster has a better claim to be the default group than another
-        for _, operation in collectives:
-            if operation.group == DEFAULT_GROUP:
-                operation.group = ("?0", "unknown group")
-
-
-def _by_counters(notes: RankNotes, operation: Operation) -> GroupId | None:
-    """The one labelled group of the rank in which this number can be the overdue one."""
-    labelled = {g: c for g, c in notes.counters.items() if g != UNKNOWN_GROUP}
-    fitting = [
-        g
-        for g, c in labelled.items()
-        if c.completed < operation.seq <= max(c.enqueued, operation.seq)
-        and (c.enqueued < 0 or operation.seq <= c.enqueued)
-    ]
-    if len(fitting) == 1:
-        return fitting[0]
-    next_up = [g for g in fitting if labelled[g].completed == operation.seq - 1]
-    if len(next_up) == 1:
-        return next_up[0]
-    groups = [g for g in notes.places if g != UNKNOWN_GROUP]
-    return groups[0] if len(groups) == 1 and not labelled else None
-
-
-def _counters_without_label(notes: RankNotes) -> None:
-    """Counters under the old label (``[Rank 3]``) belong to the group of the rank's timeouts."""
-    bare = notes.counters.pop(UNKNOWN_GROUP, None)
-    if bare is None:
-        return
-    groups = {o.group for o in notes.operations if o.group != UNKNOWN_GROUP}
-    target = groups.pop() if len(groups) == 1 else DEFAULT_GROUP
-    notes.counters.setdefault(target, bare)
 
 
 class _GroupTable:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.trace import operations
-from hangscope.trace.from_flight_recorder import global_peer
+from hangscope.trace.fr_pairs import global_peer
 from hangscope.trace.merge_facts import TRUST, merge_facts
 from hangscope.trace.merge_groups import GroupMatcher, sizes_by_use
 from hangscope.trace.merge_records import (

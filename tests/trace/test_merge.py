@@ -7,7 +7,7 @@ import pytest
 
 from hangscope.trace import operations
 from hangscope.trace.fr_groups import GroupTable, match_status, parse_ranks
-from hangscope.trace.from_flight_recorder import global_peer
+from hangscope.trace.fr_pairs import global_peer
 from hangscope.trace.merge import merge
 from hangscope.trace.merge_facts import merge_facts
 from hangscope.trace.model import (

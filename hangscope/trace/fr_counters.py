@@ -1,0 +1,74 @@
+"""The counters of ``pg_status``: what they count differs by backend and by kind of operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hangscope.trace import clean
+from hangscope.trace.fr_groups import GroupTable, match_status
+from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records
+
+
+def read_status(
+    status: Any, table: GroupTable, records: Records, rank: int, native_gloo: bool
+) -> Records:
+    """One row per group with counters in ``pg_status``."""
+    if not isinstance(status, Mapping):
+        return np.zeros(0, MEMBER_DTYPE)
+    counters = {clean.as_name(key): value for key, value in status.items()}
+    counters = {key: value for key, value in counters.items() if isinstance(value, Mapping)}
+    where = match_status(list(counters), table)
+    rows = []
+    for key, value in counters.items():
+        group = where.get(key)
+        if group is None:
+            continue
+        enqueued, started, completed = (
+            clean.as_int(value.get(f"last_{what}_collective", value.get(f"last_{what}")), NONE)
+            for what in ("enqueued", "started", "completed")
+        )
+        rows.append((group, *_counters(enqueued, started, completed, group, records, native_gloo)))
+    members = np.zeros(len(rows), MEMBER_DTYPE)
+    for row, (group, enqueued, started, completed, pairs) in zip(members, rows, strict=True):
+        row["rank"], row["group"] = rank, group
+        row["enqueued"], row["started"], row["completed"] = enqueued, started, completed
+        row["p2p_enqueued"] = pairs
+    return members
+
+
+def _counters(
+    enqueued: int, started: int, completed: int, group: int, records: Records, native_gloo: bool
+) -> tuple[int, int, int, int]:
+    """(enqueued, started, completed, p2p_enqueued) of one group.
+
+    ``pg_status`` keeps one counter for both kinds: the sequence number of the last work, be it a
+    collective or one half of a pair. Where the group's entries show pairs, only they can tell.
+    """
+    own = records[records["group"] == group]
+    none = 0  # the recorder's -1: nothing yet
+    pairs = int(own["p2p_seq"].max()) if len(own) else NONE
+    highest = int(own["collective_seq"].max()) if len(own) else NONE
+    if native_gloo and len(own):
+        # Gloo's counter also counts pairs, which it does not record; op_id holds the difference.
+        last = own[-1]
+        ahead = int(last["op_id"] - last["collective_seq"]) if last["op_id"] > 0 else 0
+        done = completed - ahead if completed > 0 else none
+        return highest, NONE, max(min(done, highest), 0), pairs
+    if len(own) and (pairs > 0 or (own["flags"] & Flag.P2P).any()):
+        last = own[-1]
+        if last["flags"] & Flag.P2P:
+            return highest, NONE, NONE, max(pairs, enqueued)
+        same = enqueued == highest
+        done = completed if same and completed <= highest else NONE
+        return highest, NONE, done, pairs
+    if enqueued <= 0 and highest > 0:  # counters that do not move: TORCH_NCCL_BLOCKING_WAIT
+        return highest, NONE, NONE, pairs
+    return (
+        max(enqueued, highest, none),
+        started if started >= 0 else NONE,
+        max(completed, none),
+        pairs,
+    )

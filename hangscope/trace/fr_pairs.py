@@ -1,0 +1,79 @@
+"""Point-to-point operations and coalesced batches among a dump's records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hangscope.trace import operations
+from hangscope.trace.fr_columns import Signatures
+from hangscope.trace.fr_groups import GroupTable
+from hangscope.trace.model import NONE, Flag, Records
+
+
+def mark_batches(records: Records, flags: Any, p2p: Any, batch: Any) -> None:
+    """Flag batches and their members.
+
+    Members are the operations of one group that share a counter with each other or with the
+    batch's own row behind them. A batch made only of point-to-point operations counts as one.
+    """
+    flags[batch] |= np.uint16(Flag.COALESCED_BATCH)
+    order = np.lexsort((np.arange(len(records)), records["group"]))
+    group, coll = records["group"][order], records["collective_seq"][order]
+    pair, p, b = records["p2p_seq"][order], p2p[order], batch[order]
+    if len(order) > 1:
+        same_group = group[1:] == group[:-1]
+        seq = np.where(p, pair, coll)
+        twins = ~b[1:] & ~b[:-1] & (p[1:] == p[:-1]) & (seq[1:] == seq[:-1])
+        # A row of the batch carries the same counters as its last member.
+        ends = b[1:] & ~b[:-1] & (coll[1:] == coll[:-1]) & (~p[:-1] | (pair[1:] == pair[:-1]))
+        known = coll[1:] != NONE
+        joined = same_group & known & (twins | ends)
+        linked = np.zeros(len(order), bool)
+        linked[1:] |= joined
+        linked[:-1] |= joined
+        member = linked & ~b
+        flags[order[member]] |= np.uint16(Flag.COALESCED_MEMBER)
+        pairs_only = np.zeros(len(order), bool)
+        pairs_only[1:] = same_group & ends & p[:-1]
+        p2p[order[pairs_only]] = True
+    flags[p2p] |= np.uint16(Flag.P2P)
+
+
+def set_peers(records: Records, signatures: Signatures, table: GroupTable, rank: int) -> None:
+    """Global ranks of the other side, where the group's members are known."""
+    parsed = [operations.parse(s.raw) for s in signatures.table]
+    pairs = np.array([operations.is_p2p(p.op) and p.src + p.dst > -2 for p in parsed], bool)
+    rows = np.flatnonzero(pairs[records["signature"]])
+    known: dict[tuple[int, int], int] = {}
+    for row in rows.tolist():
+        key = (int(records["signature"][row]), int(records["group"][row]))
+        peer = known.get(key)
+        if peer is None:
+            group = table.groups[key[1]]
+            peer = known[key] = global_peer(
+                parsed[key[0]], group.ranks, rank, group.desc == "default_pg"
+            )
+        records["peer"][row] = peer
+
+
+def global_peer(
+    name: operations.OperationName, ranks: tuple[int, ...], rank: int, default_group: bool
+) -> int:
+    """The global rank of the other side of a pair; -1 for any source or unknown members.
+
+    Recorders write group ranks; some collectors write global ones, which shows where the rank's own
+    number is no possible place in the group.
+    """
+    own, other = (name.src, name.dst) if name.op == "send" else (name.dst, name.src)
+    if other < 0:
+        return NONE
+    if not ranks:
+        return other if default_group else NONE
+    local = other < len(ranks) and (own < 0 or (own < len(ranks) and ranks[own] == rank))
+    if local:
+        return ranks[other]
+    if other in ranks and (own < 0 or own == rank):
+        return other
+    return ranks[other] if other < len(ranks) else NONE
