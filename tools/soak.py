@@ -102,7 +102,8 @@ def rank_main(plan: Plan, store: str, results: Path) -> None:
         )
         groups = {
             (thread, group): dist.new_group(
-                members_of(plan, generation, thread, group), group_desc=f"{thread}.{group}"
+                members_of(plan, generation, thread, group),
+                group_desc=f"{generation}.{thread}.{group}",
             )
             for thread in range(plan.threads)
             for group in range(GROUPS_PER_THREAD)
@@ -271,16 +272,12 @@ def wrong_records(plan: Plan, folder: Path, *, whole: bool, tally: Tally) -> lis
 
 
 def _keys(groups: Any) -> dict[int, tuple[int, int, int]]:
-    """(generation, thread, group) of each of the plan's groups, from description and order."""
-    seen: dict[str, int] = {}
+    """(generation, thread, group) of each of the plan's groups, from its description."""
     keys = {}
     for index, group in enumerate(groups):
-        thread, dot, number = group.desc.partition(".")
-        if not dot or not thread.isdigit():
-            continue
-        generation = seen.get(group.desc, 0)
-        seen[group.desc] = generation + 1
-        keys[index] = (generation, int(thread), int(number))
+        numbers = group.desc.split(".")
+        if len(numbers) == 3 and all(number.isdigit() for number in numbers):
+            keys[index] = (int(numbers[0]), int(numbers[1]), int(numbers[2]))
     return keys
 
 

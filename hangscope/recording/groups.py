@@ -28,6 +28,8 @@ class DeviceBackend(NamedTuple):
     timeout_ms: int
     flags: int = 0
     """Flags of every record: not observed, where the Works are not polled."""
+    native_id: str = ""
+    """The backend's number in the native recorder's ``pg_status``, where it has one."""
 
 
 class GroupState:
@@ -49,6 +51,7 @@ class GroupState:
         "history_before",
         "index",
         "name",
+        "observable",
         "op_id",
         "p2p_seq",
         "pairs",
@@ -68,12 +71,16 @@ class GroupState:
         ranks: list[int],
         group_rank: int,
         recorded: bool,
+        observable: bool = True,
     ) -> None:
         self.index = index
         self.name = name
         self.ranks = ranks
         self.group_rank = group_rank
         self.recorded = recorded and index > 0
+        self.observable = observable
+        """Whether all its backends are polled: otherwise some operation may be unfinished unseen,
+        and "completed up to here" cannot be said."""
         self.collective_seq = 0
         self.seq_before = 0
         """`collective_seq` before the newest collective."""
@@ -169,20 +176,21 @@ class GroupRegistry:
         if state is not None:
             self._remember(state, process_group)
             return state
-        recorded = self._record_fake or "fake" not in backend
+        recorded = self._record_fake or not all("fake" in part for part in backend.split(","))
+        observable = all(_is_pollable(part) for part in backend.split(","))
         index = 0
         if recorded:
             epoch = self._epochs.get(name, 0)
             self._epochs[name] = epoch + 1
             index = self._ring.add_group(
-                name, desc, ranks, backend, epoch, group_rank, observable=_is_pollable(backend)
+                name, desc, ranks, backend, epoch, group_rank, observable=observable
             )
             if not index:
                 self._complain(
                     f"more than {self._ring.group_count} process groups; further ones are "
                     "not recorded"
                 )
-        state = GroupState(self._ring, index, name, ranks, group_rank, recorded)
+        state = GroupState(self._ring, index, name, ranks, group_rank, recorded, observable)
         self._remember(state, process_group)
         return state
 
@@ -243,23 +251,37 @@ def _describe(process_group: Any) -> tuple[str, str, list[int], int, str]:
         ranks = [int(rank) for rank in c10d.get_process_group_ranks(process_group)]
     except Exception:
         ranks = list(range(int(process_group.size())))
+    return name, desc, ranks, int(process_group.rank()), _backend_names(process_group)
+
+
+def _backend_names(process_group: Any) -> str:
+    """``gloo``, ``nccl``, or ``cpu:gloo,cuda:nccl`` where devices have different ones."""
+    import torch.distributed.distributed_c10d as c10d
+
     try:
-        backend = str(c10d.get_backend(process_group))
+        # Without a backend asked for, torch picks one for each device and calls that "undefined".
+        config = str(c10d._world.pg_backend_config[process_group])
+        names = {part.rpartition(":")[2] for part in config.split(",")}
+        return names.pop() if len(names) == 1 else config
     except Exception:
+        pass
+    for ask in (lambda: c10d.get_backend(process_group), process_group.name):
         try:
-            backend = str(process_group.name())
+            return str(ask())
         except Exception:
-            backend = "unknown"
-    return name, desc, ranks, int(process_group.rank()), backend
+            continue
+    return "unknown"
 
 
 def _backend(process_group: Any, device_type: str) -> DeviceBackend:
     import torch
 
     timeout_ms = 0
+    native_id = ""
     try:
         backend = process_group._get_backend(torch.device(device_type))
         name = str(backend.name())
+        native_id = str(getattr(backend, "uid", ""))
         try:
             timeout_ms = int(backend.options._timeout.total_seconds() * 1000)
         except Exception:
@@ -271,9 +293,9 @@ def _backend(process_group: Any, device_type: str) -> DeviceBackend:
             name = "unknown"
     pollable = device_type == "cpu" and _is_pollable(name)
     flags = 0 if pollable else int(SlotFlag.UNOBSERVED)
-    return DeviceBackend(name.lower(), pollable, timeout_ms, flags)
+    return DeviceBackend(name.lower(), pollable, timeout_ms, flags, native_id)
 
 
 def _is_pollable(backend: str) -> bool:
     """The fake backend counts as a device: it stands in for one."""
-    return any(word in backend for word in ("gloo", "mpi", "undefined"))
+    return any(word in backend for word in ("gloo", "mpi"))

@@ -1,18 +1,27 @@
 """What the native recorder knows and Python must not ask CUDA for: started and completed.
 
 NCCL's own watchdog keeps ``pg_status`` (last enqueued, started and completed collective); the JSON
-dump without entries hands it out cheaply. No CUDA call is made from here.
+dump without entries hands it out cheaply. With entries it would query CUDA events from this thread,
+which can break a graph capture: entries are never asked for here.
+
+Sources: ``FlightRecorderDetail.hpp`` and ``ProcessGroupNCCL.cpp`` of torch. ``pg_status`` is keyed
+by the backend's ``uid``, a number local to the process.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from hangscope.recording.groups import GroupState
 from hangscope.recording.recorder import Recorder
 from hangscope.ring.layout import group_offset
+
+_STARTED = group_offset("started") // 8
+_COMPLETED = group_offset("completed") // 8
+MAX_FAILURES = 3
 
 
 class NativeStatus:
@@ -40,30 +49,35 @@ class NativeStatus:
 
     def merge(self, recorder: Recorder) -> None:
         """Copy the counters of every group that is not polled from Python."""
-        states = [
-            state
-            for state in recorder.groups.states()
-            if state.recorded and any(not b.pollable for b in state.backends.values())
-        ]
-        if not states or self._failures > 3:
+        states = [(state, uid) for state in recorder.groups.states() if (uid := native_id(state))]
+        if not states or self._failures > MAX_FAILURES:
             return
         try:
             status = json.loads(self._dump()).get("pg_status", {})
-            counters = sorted(
-                ((int(key), value) for key, value in status.items()), key=lambda item: item[0]
-            )
         except Exception:
             self._failures += 1
             return
-        # Keys are process-local numbers in order of creation, as the registry's indexes are.
-        by_order = sorted(states, key=lambda state: state.index)
-        if len(counters) < len(by_order):
-            return
-        for state, (_, value) in zip(by_order, counters, strict=False):
-            enqueued = int(value.get("last_enqueued_collective", -1))
-            completed = int(value.get("last_completed_collective", -1))
-            started = int(value.get("last_started_collective", -1))
-            if enqueued > state.collective_seq:
-                continue  # not this group after all
-            recorder.ring.set_cell(state.cells + group_offset("completed") // 8, completed)
-            recorder.ring.set_cell(state.cells + group_offset("started") // 8, started)
+        for state, uid in states:
+            counters = status.get(uid)
+            if isinstance(counters, Mapping):
+                self._copy(recorder, state, counters)
+
+    def _copy(self, recorder: Recorder, state: GroupState, counters: Mapping[str, Any]) -> None:
+        enqueued = int(counters.get("last_enqueued_collective", -1))
+        if not 0 < enqueued <= state.collective_seq:
+            return  # not numbered as here: some operation has passed the hook by
+        cells = recorder.ring.cells
+        cells[state.cells + _STARTED] = int(counters.get("last_started_collective", -1))
+        # Before the first is finished the native counter is -1, which here means "not known".
+        completed = int(counters.get("last_completed_collective", -1))
+        cells[state.cells + _COMPLETED] = max(completed, 0)
+
+
+def native_id(state: GroupState) -> str:
+    """The key of a group in ``pg_status``; empty where its counters are not to be merged.
+
+    A group that used several backends counts here over all of them, natively for each alone.
+    """
+    if not state.recorded or state.observable or len(state.backends) != 1:
+        return ""
+    return next(iter(state.backends.values())).native_id

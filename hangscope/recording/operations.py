@@ -36,8 +36,8 @@ class OpSpec:
     blocking: bool = False
     """The operator itself returns only when the operation is done, and has no Work."""
     gloo_counts: str = ""
-    """Gloo makes several operations of one, and counts each: one for each of the group's
-    ``"members"`` or of the ``"tensors"``."""
+    """Gloo makes all-reduces of it and counts those: ``"one"``, or one for each of the group's
+    ``"members"`` or of the ``"tensors"``. The Work of such a bundle cannot be polled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,9 @@ _SHAPES = {
     "reduce_scatter_": _Shape(
         "reduce_scatter", "input_tensors", "output_tensors", gloo_counts="members"
     ),
-    "_reduce_scatter_base_": _Shape("_reduce_scatter_base", "input_tensor", "output_tensor"),
+    "_reduce_scatter_base_": _Shape(
+        "_reduce_scatter_base", "input_tensor", "output_tensor", gloo_counts="one"
+    ),
     "reduce_scatter_tensor_coalesced_": _Shape(
         "reduce_scatter_tensor_coalesced", "inputs", "outputs", gloo_counts="tensors"
     ),

@@ -184,9 +184,9 @@ class Recorder:
                     stack = stacks.current(frame)
             step = spec.sequence_step
             if gloo_counts and backend.name == "gloo":
-                # Its Work for these is done only in the job's own ``wait``: polling says nothing.
-                step = len(state.ranks) if gloo_counts == "members" else len(args[inputs_at])
-                flags |= _UNOBSERVED
+                if gloo_counts != "one":
+                    step = len(state.ranks) if gloo_counts == "members" else len(args[inputs_at])
+                flags |= _UNOBSERVED  # done only in the job's own ``wait``: polling says nothing
             token = write(state, spec, step, signature, flags, root, peer, timeout_ms, stack)
             if 0 <= reduce_at < count:
                 unread.append((token[1], args[reduce_at], key, spec))

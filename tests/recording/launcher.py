@@ -145,7 +145,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def complete_job(script: str, nproc: int = 2) -> JobResult:
     """A job of the coverage table: recorded, with torch's own recorder on beside."""
     folder = tempfile.mkdtemp(prefix="hangscope-test-")

@@ -8,8 +8,9 @@ import threading
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from hangscope.trace.model import Flag
 from harness import Report, frames_of, peer, recorded, session
+
+from hangscope.trace.model import Flag
 
 report = Report()
 dist.init_process_group("gloo")
@@ -110,7 +111,8 @@ with report.check("shapes, dtypes, roots"):
     with recorded() as seen:
         dist.broadcast(torch.zeros(2, 3, dtype=torch.bfloat16), 1)
     (signature,) = seen.signatures
-    assert signature.input_sizes == ((2, 3),) and signature.input_dtypes == ("BFloat16",), signature
+    assert signature.input_sizes == ((2, 3),), signature
+    assert signature.input_dtypes == ("BFloat16",), signature
     assert int(seen.rows[0]["root"]) == 1
 
 with report.check("monitored_barrier"):
@@ -129,9 +131,12 @@ with report.check("object collectives"):
         dist.gather_object(RANK, [None] * SIZE if RANK == 0 else None, 0)
         out = [None]
         dist.scatter_object_list(out, list(range(SIZE)) if RANK == 0 else None, 0)
-    assert box == [0] and out == [RANK]
+    assert box == [0]
+    assert out == [RANK]
     assert seen.ops[:2] == ["all_gather", "all_gather"], seen.ops
-    assert seen.ops.count("broadcast") >= 2 and "gather" in seen.ops and "scatter" in seen.ops
+    assert seen.ops.count("broadcast") >= 2
+    assert "gather" in seen.ops
+    assert "scatter" in seen.ops
     assert [seq for _, seq in seen.native] == seen.sequence, (seen.native, seen.sequence)
 
 with report.check("send and recv"):
@@ -186,7 +191,8 @@ with report.check("coalescing manager"):
         except (RuntimeError, NotImplementedError) as error:
             report.values["coalescing manager"] = str(error)[:200]
         dist.all_reduce(ones())
-    assert seen.ops[-1] == "all_reduce" and len(seen.ops) >= 2, seen.ops
+    assert seen.ops[-1] == "all_reduce", seen.ops
+    assert len(seen.ops) >= 2, seen.ops
 
 with report.check("functional collectives"):
     with recorded() as seen:
@@ -198,8 +204,10 @@ with report.check("functional collectives"):
         )
         functional.wait_tensor(functional.broadcast(ones(), 0, dist.group.WORLD))
         functional.wait_tensor(functional.all_to_all_single(ones(8), None, None, dist.group.WORLD))
-    assert len(seen.ops) == 5 and "all_reduce" in seen.ops[0], seen.ops
-    assert seen.native and same_as_native(seen), (seen.native, seen.sequence)
+    assert len(seen.ops) == 5, seen.ops
+    assert "all_reduce" in seen.ops[0], seen.ops
+    assert seen.native, (seen.native, seen.sequence)
+    assert same_as_native(seen), (seen.native, seen.sequence)
 
 with report.check("inference mode"):
     with recorded() as seen, torch.inference_mode():
@@ -261,7 +269,8 @@ with report.check("autograd hooks"):
     weight.register_hook(reduce_gradient)
     with recorded() as seen:
         (weight * 2).sum().backward()
-    assert seen.ops == ["all_reduce"] and "reduce_gradient" in frames_of(seen.stacks[0])
+    assert seen.ops == ["all_reduce"]
+    assert "reduce_gradient" in frames_of(seen.stacks[0])
 
 with report.check("subgroups"):
     mine = [dist.new_group([rank]) for rank in range(SIZE)][RANK]
@@ -346,14 +355,16 @@ with report.check("hangscope.phase"):
 with report.check("destroy and init again"):
     dist.destroy_process_group()
     facts = read_ring(session().ring.path).facts
-    assert facts.finalized and not facts.initialized
+    assert facts.finalized
+    assert not facts.initialized
     init_again("gloo", 1)
     with recorded() as seen:
         dist.all_reduce(ones())
     assert [int(r["collective_seq"]) for r in seen.rows] == [1], seen.rows
     assert seen.groups[0].epoch >= 1
     facts = read_ring(session().ring.path).facts
-    assert facts.initialized and not facts.finalized
+    assert facts.initialized
+    assert not facts.finalized
 
 with report.check("several backends in one job"):
     dist.destroy_process_group()
@@ -367,6 +378,7 @@ with report.check("several backends in one job"):
     init_again("cpu:gloo,cuda:fake", 3)
     with recorded(same_numbers=False) as seen:
         dist.all_reduce(ones())
-    assert seen.ops == ["all_reduce"] and seen.signatures[0].backend == "gloo", seen.signatures
+    assert seen.ops == ["all_reduce"], seen.signatures
+    assert seen.signatures[0].backend == "gloo", seen.signatures
 
 dist.destroy_process_group()
