@@ -98,10 +98,8 @@ class Monitor:
         progress: object = None
         settle_until_s = 0.0
         while self._keep_going():
-            ends = self._processes.wait(TICK_S)
+            ends = self._note_ends(TICK_S)
             now_s = time.monotonic()
-            for end in ends:
-                self._note_end(end)
             if ends:
                 settle_until_s = now_s + SETTLE_S
                 next_look_s = settle_until_s
@@ -180,6 +178,13 @@ class Monitor:
             )
         return state
 
+    def _note_ends(self, timeout_s: float) -> bool:
+        """Wait for processes to end, at most so long; whether any did."""
+        ends = self._processes.wait(timeout_s)
+        for end in ends:
+            self._note_end(end)
+        return bool(ends)
+
     def _note_end(self, end: ProcessEnd) -> None:
         oom = end.signal == signal.SIGKILL and oom_kills() > self._oom_at_start >= 0
         # A launcher stops the others with SIGTERM once one has failed.
@@ -201,6 +206,10 @@ class Monitor:
             trace = self._run.look()
         trace = self._with_other_nodes(trace, stalled_s)
         diagnosis = diagnose(trace)
+        if diagnosis.verdict in ENDED and self._note_ends(0.1):
+            # Seen as gone before it was known how: the status decides between crash and exit.
+            trace = self._with_other_nodes(self._run.look(), stalled_s)
+            diagnosis = diagnose(trace)
         if trace.world_size and len(trace.ranks) < trace.world_size:
             diagnosis = self._restrained(diagnosis, trace)
         self.last = diagnosis
@@ -262,8 +271,7 @@ class Monitor:
                     continue
             deadline_s = time.monotonic() + (0 if number == signal.SIGTERM else KILL_GRACE_S)
             while time.monotonic() < deadline_s and self._processes.alive:
-                for end in self._processes.wait(TICK_S):
-                    self._note_end(end)
+                self._note_ends(TICK_S)
             if not self._processes.alive:
                 return
 
