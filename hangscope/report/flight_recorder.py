@@ -6,6 +6,7 @@ for (who the rank is, where it ran) goes into an extra key that other readers pa
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, 
 
 VERSION = "2.10"
 FILE_PREFIX = "comm_lib_trace_rank_"
+_LATEST_NS = 2**62
 
 _STATES = {State.SCHEDULED: "scheduled", State.STARTED: "started", State.COMPLETED: "completed"}
 
@@ -24,16 +26,24 @@ _STATES = {State.SCHEDULED: "scheduled", State.STARTED: "started", State.COMPLET
 def write(trace: Trace, out_dir: str | Path) -> list[Path]:
     """Write one dump for each rank that `trace` speaks of into `out_dir`; returns the files.
 
-    The directory is made where it is missing. Raises `OSError` where a file cannot be written.
+    The directory is made where it is missing; a file's time is that of the
+    observation while the job lived. Raises `OSError` where a file cannot be written.
     """
     directory = Path(out_dir)
     directory.mkdir(parents=True, exist_ok=True)
+    over = any(f.exit is not None or f.alive is False for f in trace.ranks.values())
     files = []
     for rank in sorted(set(trace.ranks) | set(np.unique(trace.records["rank"]).tolist())):
         if rank < 0:
             continue
         file = directory / f"{FILE_PREFIX}{rank}"
         file.write_bytes(dump_bytes(trace, rank))
+        facts = trace.ranks.get(rank)
+        seen_ns = (facts.observed_ns if facts else 0) or trace.observed_ns
+        if 0 < seen_ns < _LATEST_NS and not over:
+            # Readers take the file's time for that of the dump. Where the job has ended, which the
+            # format cannot say, the time of writing shows at least that nothing moves any more.
+            os.utime(file, ns=(seen_ns, seen_ns))
         files.append(file)
     return files
 
@@ -69,7 +79,7 @@ def to_dump(trace: Trace, rank: int) -> dict[str, Any]:
         "pg_status": {
             str(numbers[g]): status for g, status in _status(trace, rank, rows, members).items()
         },
-        "entries": _entries(trace, rows, numbers, names),
+        "entries": _entries(trace, rows, numbers, names, _shift(trace, rank)),
         "hangscope": {
             "rank": rank,
             "host": facts.host if facts else None,
@@ -150,8 +160,20 @@ def _status(trace: Trace, rank: int, rows: Records, members: Records) -> dict[in
     return dict(sorted(out.items()))
 
 
+def _shift(trace: Trace, rank: int) -> int:
+    """What to add to record ids: the format counts from 0, rings from 1.
+
+    Readers conclude from the first id whether older records have been overwritten.
+    """
+    facts = trace.ranks.get(rank)
+    ids = trace.records["record_id"][trace.records["rank"] == rank]
+    if facts is None or facts.oldest_record_id < 1 or not len(ids):
+        return 0
+    return -1 if facts.oldest_record_id == int(ids.min()) else 0
+
+
 def _entries(
-    trace: Trace, rows: Records, numbers: dict[int, int], names: dict[int, str]
+    trace: Trace, rows: Records, numbers: dict[int, int], names: dict[int, str], shift: int
 ) -> list[dict[str, Any]]:
     # Equal stacks and sizes are one object each, so that the pickle holds them once.
     frames = [
@@ -167,7 +189,7 @@ def _entries(
         g, s = int(row["group"]), int(row["signature"])
         signature = trace.signatures[s] if s >= 0 else Signature("unknown")
         entry: dict[str, Any] = {
-            "record_id": int(row["record_id"]),
+            "record_id": int(row["record_id"]) + shift,
             "pg_id": numbers.get(g, NONE),
             "process_group": groups.get(g, ("", "undefined")),
             "collective_seq_id": int(row["collective_seq"]),

@@ -1,0 +1,66 @@
+"""Every recorded hang in every form: nothing breaks, nothing is too wide, dumps keep dumps."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.replay import diagnose_fixture, find_fixtures, load_fixture
+from hangscope.report import flight_recorder, perfetto
+from hangscope.report.html import to_html
+from hangscope.report.json import to_json
+from hangscope.report.text import render
+from hangscope.trace.load import load_trace
+from hangscope.tui import paint
+from hangscope.tui.snapshot import take
+
+ROOT = Path(__file__).resolve().parents[2] / "fixtures"
+FIXTURES = find_fixtures([ROOT]) if ROOT.is_dir() else []
+
+
+@pytest.mark.skipif(not FIXTURES, reason="no recorded hangs beside the tests")
+def test_all_reports_of_all_recorded_hangs() -> None:
+    for path in find_fixtures([ROOT]):
+        trace, diagnosis = diagnose_fixture(load_fixture(path))
+        out = io.StringIO()
+        Console(file=out, width=80).print(render(diagnosis, all_findings=True))
+        lines = out.getvalue().split("\n")
+        assert max(map(len, lines)) <= 80, path
+        if diagnosis.findings:
+            assert " ".join(diagnosis.findings[0].summary.split()[:4]) in out.getvalue(), path
+        assert json.loads(to_json(diagnosis))["verdict"] == diagnosis.verdict.value
+        html = to_html(diagnosis, trace)
+        assert "<script" not in html
+        assert len(html.encode()) < 500_000, path
+        events = io.BytesIO()
+        assert perfetto.write(trace, diagnosis, events) == len(
+            json.loads(events.getvalue())["traceEvents"]
+        )
+        snapshot = take(trace, diagnosis)
+        window = paint.Window(snapshot.timing.last_ns - 10**9, 10**7, 80)
+        for rank in snapshot.ranks:
+            drawn = paint.row(snapshot, rank, window)
+            assert sum(len(s.text) for s in drawn) == 80, (path, rank)
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FIXTURES if p.name.startswith("native-")], ids=lambda p: p.name
+)
+def test_dumps_of_dumps_are_judged_alike(path: Path, tmp_path: Path) -> None:
+    trace, diagnosis = diagnose_fixture(load_fixture(path))
+    flight_recorder.write(trace, tmp_path)
+    again = diagnose(load_trace([tmp_path]))
+    assert (again.verdict, again.culprits) == (diagnosis.verdict, diagnosis.culprits)
+
+
+def test_ids_count_from_zero_and_files_carry_the_time_of_the_look(tmp_path: Path) -> None:
+    rings = next(p for p in FIXTURES if p.name == "loader-asleep")
+    trace, _ = diagnose_fixture(load_fixture(rings))
+    [first, *_] = flight_recorder.write(trace, tmp_path)
+    assert flight_recorder.to_dump(trace, 0)["entries"][0]["record_id"] == 0
+    assert first.stat().st_mtime_ns == trace.ranks[0].observed_ns
