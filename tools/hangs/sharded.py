@@ -54,7 +54,8 @@ def build(world: int) -> nn.ModuleList:
         mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("shard",))
     layers = nn.ModuleList([Block(), Mlp(), Block()])
     for block in layers:
-        fully_shard(block, mesh=mesh)
+        # Every block is a root of its own, and a root keeps its parameters unless it is told.
+        fully_shard(block, mesh=mesh, reshard_after_forward=True)
     return layers
 
 
