@@ -81,18 +81,15 @@ def _circle_of_pairs(
     if odd:
         cause.confidence = Confidence.LIKELY
     elif len(lonely) < len(cause.places):
-        places = waits_places(context, set(cause.places))
-        breakers = [r for r in sorted(ranks) if _breaks(places, ranks, r)]
-        if len(breakers) == 1:
-            cause.culprits = (breakers[0],)
-            return
-        if len(lonely) == 1 and waits.places[lonely[0]].absent:
-            # One side waits for a partner that has gone on to something that needs this side.
-            half = waits.places[lonely[0]]
-            held = {t for r in half.absent for i in waits.out(r) for t in waits.places[i].targets}
-            odd = tuple(half.absent) if held & set(half.waiters) else ()
-            if len(ranks) > 2 and ranks & hidden_ranks(context.trace):
-                cause.confidence = Confidence.LIKELY
+        odd = _who_went_on(context, ranks, lonely)
+        if odd and len(ranks) > 2 and ranks & hidden_ranks(context.trace):
+            cause.confidence = Confidence.LIKELY
+        if not odd:
+            places = waits_places(context, set(cause.places))
+            breakers = [r for r in sorted(ranks) if _breaks(places, ranks, r)]
+            if len(breakers) == 1:
+                cause.culprits = (breakers[0],)
+                return
     if not odd:
         if len(lonely) < len(cause.places) or ranks & hidden_ranks(context.trace):
             cause.confidence = Confidence.AMBIGUOUS
@@ -102,6 +99,19 @@ def _circle_of_pairs(
     if due:
         cause.verdict = Verdict.P2P_UNMATCHED
         cause.places = due + [i for i in cause.places if i not in due]
+
+
+def _who_went_on(context: Context, ranks: set[int], lonely: list[int]) -> tuple[int, ...]:
+    """The one rank that left its half out and went on to something that needs the waiting side."""
+    waits = context.waits
+    waiting = {r for i in lonely for r in waits.places[i].waiters}
+    wanted = {r for i in lonely for r in waits.places[i].absent} & ranks
+    ends = wanted - waiting
+    if len(ends) != 1:
+        return ()
+    (end,) = ends
+    needs = {t for i in waits.out(end) for t in waits.places[i].targets}
+    return (end,) if needs & waiting else ()
 
 
 def _among_themselves(context: Context, ranks: set[int]) -> set[int]:

@@ -414,6 +414,9 @@ class Builder:
         seq = int(records["p2p_seq"][half.row])
         if half.matched and self.oldest_row.get(half.rank, half.row) < half.row:
             return  # both halves are there: what holds this rank up is older
+        if half.matched and half.partner_row != NONE:
+            if not self.front.unfinished[half.partner_row]:
+                return  # served; some backends say so only once somebody waits for it
         place = Place(
             half.group,
             seq,
