@@ -212,7 +212,10 @@ def blocks_caller(trace: Trace) -> Bools:
     records = trace.records
     rings = [s.rank for s in trace.sources if s.format == "hangscope-ring" and s.rank is not None]
     blocking = np.array([s.backend in _BLOCKING for s in trace.signatures] or [False], bool)
-    loose = int(Flag.ASYNC | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.TIMED_OUT)
+    # isend and send leave the same record, so pairs tell nothing.
+    loose = int(
+        Flag.ASYNC | Flag.P2P | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.TIMED_OUT
+    )
     found: Bools = blocking[records["signature"]] & ((records["flags"] & loose) == 0)
     return found & np.isin(records["rank"], rings)
 

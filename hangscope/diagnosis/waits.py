@@ -415,8 +415,9 @@ class Builder:
         if half.matched and self.oldest_row.get(half.rank, half.row) < half.row:
             return  # both halves are there: what holds this rank up is older
         if half.matched and half.partner_row != NONE:
-            if not self.front.unfinished[half.partner_row]:
-                return  # served; some backends say so only once somebody waits for it
+            served = not self.front.unfinished[half.partner_row]
+            if served:
+                return  # some backends say so only once somebody waits for it
         place = Place(
             half.group,
             seq,
