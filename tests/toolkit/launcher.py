@@ -144,8 +144,12 @@ def _run(command: list[str], env: dict[str, str], timeout_s: float) -> tuple[str
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
+        process.terminate()  # torchrun ends its workers, which are in sessions of their own
+        try:
+            output, _ = process.communicate(timeout=40)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
         output += f"\n[killed after {timeout_s} s]"
     return output, process.returncode
 
