@@ -1,0 +1,92 @@
+"""What is kept of a look at living processes, and that it comes back as it was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from hangscope.replay.observed import NAME, read_moment, write_observed
+from hangscope.replay.redact import Redactor
+from hangscope.replay.verify import load_recorded
+from hangscope.trace.from_journal import read_journal
+from hangscope.trace.model import Frame, ThreadStack, Trace
+
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+
+
+def _trace() -> Trace:
+    return load_recorded(FIXTURES / "gil-holder" / "dumps")
+
+
+def test_a_living_job_stays_as_it_was_seen() -> None:
+    trace = _trace()
+    assert trace.live
+    assert trace.looks == 2
+    assert [f.alive for f in trace.ranks.values()] == [True] * 4
+    assert [f.gil_blocked for f in trace.ranks.values()] == [False, True, False, False]
+    assert any(t.source == "signal" for t in trace.ranks[1].threads)
+    newest = max(f.observed_ns for f in trace.ranks.values())
+    assert abs(trace.observed_ns - newest) < 10**9
+
+
+def test_a_look_survives_writing_and_reading(tmp_path: Path) -> None:
+    trace = _trace()
+    signal = ThreadStack(
+        "MainThread", True, (Frame("hold", "/home/ann/x.py", 7),), 5, source="signal"
+    )
+    facts = replace(
+        trace.ranks[1], process_state="stopped", cpu_busy=0.25, stack_moved=True, threads=(signal,)
+    )
+    trace = replace(trace, ranks={**trace.ranks, 1: facts})
+    assert write_observed(trace, tmp_path / NAME, Redactor())
+    read = {f.facts.rank: f.facts for f in read_journal(tmp_path / NAME)}
+    again = read[1]
+    assert (again.alive, again.process_state, again.gil_blocked) == (True, "stopped", True)
+    assert (again.cpu_busy, again.stack_moved) == (0.25, True)
+    assert (again.run_id, again.attempt) == (facts.run_id, facts.attempt)
+    assert again.threads == (replace(signal, stack=(Frame("hold", "/redacted/1/x.py", 7),)),)
+    moment = read_moment(tmp_path)
+    assert moment is not None
+    assert (moment.observed_ns, moment.looks) == (trace.observed_ns, 2)
+
+
+def test_a_process_that_was_gone_is_gone(tmp_path: Path) -> None:
+    trace = _trace()
+    facts = replace(trace.ranks[2], alive=False, process_state="gone")
+    write_observed(replace(trace, ranks={2: facts}, live=False), tmp_path / NAME)
+    (fragment,) = read_journal(tmp_path / NAME)
+    assert fragment.facts.alive is False
+    assert fragment.facts.exit is not None
+    assert fragment.facts.exit.kind == "unknown"
+    assert read_moment(tmp_path) is None
+
+
+def test_damaged_looks_are_passed_over(tmp_path: Path) -> None:
+    head = {"hangscope": "journal/1", "run_id": "r", "attempt": 0, "live": True}
+    events = [
+        {"event": "seen"},
+        {"event": "seen", "rank": "0", "alive": True},
+        {"event": "seen", "rank": 0, "alive": "yes"},
+        {
+            "event": "seen",
+            "rank": 1,
+            "alive": True,
+            "cpu_busy": "much",
+            "threads": [{"name": 3}, 7],
+        },
+        {"event": "unheard of", "rank": 2},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in (head, *events))
+    (tmp_path / NAME).write_text(text + '{"event": "se')
+    (fragment,) = read_journal(tmp_path / NAME)
+    assert fragment.facts.rank == 1
+    assert fragment.facts.cpu_busy is None
+    assert fragment.facts.threads == ()
+    assert read_moment(tmp_path) is None  # says no time
+
+
+def test_nothing_is_written_where_no_process_was_seen(tmp_path: Path) -> None:
+    trace = load_recorded(FIXTURES / "log-exception" / "dumps")
+    assert not write_observed(trace, tmp_path / NAME)
+    assert not (tmp_path / NAME).exists()
