@@ -265,6 +265,29 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def summary(results: Sequence[Result]) -> str:
+    """The figures that count, one line each."""
+    faulty = [r for r in results if r.draw.fault not in HEALTHY]
+    healthy = [r for r in results if r.draw.fault in HEALTHY]
+    ties = [r for r in faulty if r.score == "tie"]
+    decidable = len(faulty) - len(ties)
+    named = sum(r.score in ("exact", "wrong-verdict") for r in faulty)
+    verdicts = sum(r.score == "exact" for r in faulty)
+    alarms = sum(r.score != "exact" for r in healthy)
+    times = [r.said_after_s for r in faulty if r.said_after_s is not None]
+    worlds = sorted({r.draw.world for r in results})
+    lines = [
+        f"- {len(results)} runs, {worlds[0]} to {worlds[-1]} ranks, HANGSCOPE_TIMEOUT={TIMEOUT_S:g}",
+        f"- exactly the injected rank: {named} of {decidable} ({100 * named / decidable:.1f} %)",
+        f"- rank and verdict: {verdicts} of {decidable} ({100 * verdicts / decidable:.1f} %)",
+        f"- ties, both sides named as ambiguous: {len(ties)}",
+        f"- false alarms: {alarms} of {len(healthy)} healthy runs",
+        f"- stall to printed verdict: median {statistics.median(times):.1f} s, "
+        f"longest {max(times):.1f} s",
+    ]
+    return "\n".join(lines)
+
+
 def _row(name: str, results: Sequence[Result]) -> str:
     count = Counter(r.score for r in results)
     times = [r.said_after_s for r in results if r.said_after_s is not None]
@@ -288,7 +311,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.table is not None:
         results = [_parse(line) for path in arguments.table for line in path.open()]
-        print(table(results))
+        print(summary(results), table(results), sep="\n\n")
         return 0
     results = []
     os.nice(5)
@@ -308,7 +331,7 @@ def main() -> int:
         print(f"{number:4} {result.score:13} {what}: {result.verdict} {result.culprits}{after}")
         sys.stdout.flush()
     server.__exit__()
-    print(table(results))
+    print(summary(results), table(results), sep="\n\n")
     return 0
 
 
