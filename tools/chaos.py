@@ -277,7 +277,7 @@ def summary(results: Sequence[Result]) -> str:
     times = [r.said_after_s for r in faulty if r.said_after_s is not None]
     worlds = sorted({r.draw.world for r in results})
     lines = [
-        f"- {len(results)} runs, {worlds[0]} to {worlds[-1]} ranks, HANGSCOPE_TIMEOUT={TIMEOUT_S:g}",
+        f"- {len(results)} runs, {worlds[0]} to {worlds[-1]} ranks, a timeout of {TIMEOUT_S:g} s",
         f"- exactly the injected rank: {named} of {decidable} ({100 * named / decidable:.1f} %)",
         f"- rank and verdict: {verdicts} of {decidable} ({100 * verdicts / decidable:.1f} %)",
         f"- ties, both sides named as ambiguous: {len(ties)}",
