@@ -7,6 +7,7 @@ has ended) needs no second look. Every cause is said once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hangscope.diagnosis.model import Diagnosis, Finding, Verdict
@@ -38,12 +39,12 @@ class Judge:
     _said: set[Cause] = field(default_factory=set)
     _culprits_said: set[tuple[int, ...]] = field(default_factory=set)
     _previous: set[Cause] = field(default_factory=set)
-    _previous_progress: object = None
+    _previous_progress: Mapping[int, object] = field(default_factory=dict)
     spoke: bool = False
     told: bool = False
     """Another node's monitor has given the verdict on the whole job."""
 
-    def hear(self, diagnosis: Diagnosis, progress: object, *, final: bool) -> bool:
+    def hear(self, diagnosis: Diagnosis, progress: Mapping[int, object], *, final: bool) -> bool:
         """Whether this diagnosis is to be printed now.
 
         Parameters
@@ -51,13 +52,13 @@ class Judge:
         diagnosis:
             Of the newest look.
         progress:
-            Anything that differs when an operation was issued or finished since the last look.
+            For each rank anything that differs when it issued or finished an operation since the
+            last look. Only the ranks that wait have to stand still: others may go on for long.
         final:
             The ranks are gone: there will be no further look.
         """
         causes = {cause_of(finding) for finding in diagnosis.findings}
-        frozen = progress == self._previous_progress
-        confirmed = causes & self._previous if frozen else set()
+        before, previous = self._previous_progress, self._previous
         self._previous, self._previous_progress = causes, progress
         if diagnosis.verdict is Verdict.HEALTHY or not diagnosis.findings:
             return False
@@ -70,7 +71,11 @@ class Judge:
         if final:
             # After the end of a job that was already explained, the rest is aftermath.
             return not self.spoke
-        return first.verdict in _FINAL or cause in confirmed
+        if first.verdict in _FINAL:
+            return True
+        waiting = first.victims or first.culprits or tuple(progress)
+        frozen = all(progress.get(rank) == before.get(rank) for rank in waiting)
+        return cause in previous and frozen
 
     def hush(self) -> None:
         """The whole job has been explained elsewhere: this node's view of it adds nothing."""

@@ -87,7 +87,9 @@ class Monitor:
         self._seen: dict[int, int] = {}
         self._failed_at_ns = 0
         self._hung_since_s = 0.0
+        self._hung: dict[int, bytes] = {}
         self._look_cost_s = 0.0
+        self._looked_at_s = time.monotonic()
         self._others: OtherNodes | None = None
         self.last: Diagnosis | None = None
 
@@ -95,7 +97,7 @@ class Monitor:
         """Watch until the ranks are gone; returns the last diagnosis, None if no rank came."""
         started_s = last_change_s = time.monotonic()
         next_look_s = 0.0
-        progress: object = None
+        progress: dict[int, bytes] = {}
         settle_until_s = 0.0
         while self._keep_going():
             ends = self._note_ends(TICK_S)
@@ -106,12 +108,13 @@ class Monitor:
             self._discover()
             current = self._progress()
             if current != progress:
-                if self._hung_since_s:
+                if self._hung_since_s and self._moved(current):
                     say(f"moving again after {now_s - self._hung_since_s:.0f} s", self._out)
                     self._hung_since_s = 0.0
                 progress, last_change_s = current, now_s
                 if not ends and not settle_until_s:
-                    next_look_s = now_s + FIRST_LOOK_S
+                    # Some ranks may stand still while others go on: look now and then all the same.
+                    next_look_s = min(max(next_look_s, now_s), now_s + FIRST_LOOK_S)
             if self._seen and not self._processes.alive:
                 if self._expects_more(now_s - last_change_s):
                     continue
@@ -122,8 +125,9 @@ class Monitor:
                 break
             if now_s >= next_look_s and now_s >= settle_until_s and self._seen:
                 settle_until_s = 0.0
-                stalled_s = now_s - last_change_s
-                if stalled_s >= FIRST_LOOK_S or ends or self._failed_at_ns:
+                stalled_s = max(now_s - last_change_s, self._waiting_s())
+                overdue = now_s - self._looked_at_s > MAX_LOOK_INTERVAL_S
+                if stalled_s >= FIRST_LOOK_S or ends or self._failed_at_ns or overdue:
                     self._look(final=False, stalled_s=stalled_s)
                 next_look_s = time.monotonic() + self._interval(stalled_s)
         else:
@@ -162,21 +166,37 @@ class Monitor:
                 # It ended before we could look; nobody saw how.
                 self._note_end(ProcessEnd(ring.rank, pid, time.time_ns()))
 
-    def _progress(self) -> object:
-        """Differs whenever any rank issues or finishes an operation, or changes phase."""
-        state = []
+    def _progress(self) -> dict[int, bytes]:
+        """For each rank what changes when it issues or finishes an operation, or changes phase."""
+        state = {}
         for ring in self._run.refresh():
             header = ring.reader.header()
-            state.append(
+            state[ring.rank] = b"".join(
                 (
-                    ring.rank,
-                    int(header["last_record_id"]),
-                    int(header["phase_count"]),
+                    header["last_record_id"].tobytes(),
+                    header["phase_count"].tobytes(),
                     header["phases"].tobytes(),
                     ring.reader.groups()["completed"].tobytes(),
                 )
             )
         return state
+
+    def _moved(self, progress: dict[int, bytes]) -> bool:
+        """Whether every rank that was said to wait has moved since."""
+        return all(progress.get(rank) != was for rank, was in self._hung.items())
+
+    def _waiting_s(self) -> float:
+        """How long the longest waiting collective of this node has waited, as the counters tell."""
+        now_ns, oldest_ns = time.time_ns(), 0
+        for ring in self._run.refresh():
+            groups = ring.reader.groups()
+            waiting = groups[
+                (groups["completed"] >= 0) & (groups["enqueued"] > groups["completed"])
+            ]
+            if len(waiting):
+                since_ns = int(waiting["enqueued_ns"].min())
+                oldest_ns = min(oldest_ns, since_ns) if oldest_ns else since_ns
+        return max(0.0, (now_ns - oldest_ns) / 1e9) if oldest_ns else 0.0
 
     def _note_ends(self, timeout_s: float) -> bool:
         """Wait for processes to end, at most so long; whether any did."""
@@ -219,6 +239,7 @@ class Monitor:
             say(f"{news} (the report is in the log of node 0)", self._out)
             self._judge.hush()
         self._look_cost_s = time.process_time() - began_s
+        self._looked_at_s = time.monotonic()
 
     def _with_other_nodes(self, trace: Trace, stalled_s: float) -> Trace:
         """Add what other nodes say, where this one holds only some of the job's ranks."""
@@ -255,7 +276,11 @@ class Monitor:
             self._journal.verdict(diagnosis.verdict.value, diagnosis.culprits, diagnosis.summary)
         if not self._processes.alive:
             return
-        self._hung_since_s = time.monotonic() - (diagnosis.stalled_s or 0.0)
+        if diagnosis.verdict not in ENDED:
+            self._hung_since_s = time.monotonic() - (diagnosis.stalled_s or 0.0)
+            progress = self._progress()
+            victims = diagnosis.findings[0].victims or tuple(progress)
+            self._hung = {rank: progress[rank] for rank in victims if rank in progress}
         if self._config.on_hang == "kill" and diagnosis.verdict is not Verdict.HEALTHY:
             self._kill(trace)
 

@@ -10,7 +10,7 @@ def diagnosis(verdict: Verdict, *culprits: int, seq: int = 7) -> Diagnosis:
     finding = Finding(
         verdict=verdict,
         culprits=culprits,
-        victims=(),
+        victims=(0,) if culprits != (0,) else (1,),
         confidence=Confidence.CERTAIN,
         summary="",
         group=GroupRef("0", "dp", (0, 1)),
@@ -25,55 +25,61 @@ MISSING = diagnosis(Verdict.MISSING_RANK, 1)
 
 def test_a_hang_is_said_at_the_second_look_that_agrees() -> None:
     judge = Judge()
-    assert not judge.hear(MISSING, "still", final=False)
-    assert judge.hear(MISSING, "still", final=False)
+    assert not judge.hear(MISSING, {0: "still"}, final=False)
+    assert judge.hear(MISSING, {0: "still"}, final=False)
 
 
 def test_a_job_that_moves_between_two_looks_is_not_hung() -> None:
     judge = Judge()
-    assert not judge.hear(MISSING, "step 7", final=False)
-    assert not judge.hear(MISSING, "step 8", final=False)
+    assert not judge.hear(MISSING, {0: "step 7"}, final=False)
+    assert not judge.hear(MISSING, {0: "step 8"}, final=False)
 
 
 def test_another_cause_at_the_second_look_is_not_confirmed() -> None:
     judge = Judge()
-    judge.hear(diagnosis(Verdict.MISSING_RANK, 0), "still", final=False)
-    assert not judge.hear(MISSING, "still", final=False)
+    judge.hear(diagnosis(Verdict.MISSING_RANK, 0), {0: "still"}, final=False)
+    assert not judge.hear(MISSING, {0: "still"}, final=False)
 
 
 def test_what_is_on_record_needs_no_second_look() -> None:
-    assert Judge().hear(diagnosis(Verdict.SHAPE_MISMATCH, 1), "x", final=False)
-    assert Judge().hear(diagnosis(Verdict.RANK_CRASHED, 1), "x", final=False)
+    assert Judge().hear(diagnosis(Verdict.SHAPE_MISMATCH, 1), {0: "x"}, final=False)
+    assert Judge().hear(diagnosis(Verdict.RANK_CRASHED, 1), {0: "x"}, final=False)
 
 
 def test_every_cause_is_said_once() -> None:
     judge = Judge()
-    judge.hear(MISSING, "still", final=False)
-    assert judge.hear(MISSING, "still", final=False)
+    judge.hear(MISSING, {0: "still"}, final=False)
+    assert judge.hear(MISSING, {0: "still"}, final=False)
     judge.said(MISSING)
-    assert not judge.hear(MISSING, "still", final=False)
-    assert not judge.hear(MISSING, "still", final=True)
+    assert not judge.hear(MISSING, {0: "still"}, final=False)
+    assert not judge.hear(MISSING, {0: "still"}, final=True)
 
 
 def test_the_end_of_an_explained_job_is_aftermath() -> None:
     judge = Judge()
     judge.said(MISSING)
-    assert not judge.hear(diagnosis(Verdict.RANK_CRASHED, 0, 2, 3), "gone", final=True)
+    assert not judge.hear(diagnosis(Verdict.RANK_CRASHED, 0, 2, 3), {0: "gone"}, final=True)
 
 
 def test_the_end_of_an_unexplained_job_is_explained() -> None:
-    assert Judge().hear(MISSING, "gone", final=True)
+    assert Judge().hear(MISSING, {0: "gone"}, final=True)
 
 
 def test_health_is_never_said() -> None:
     judge = Judge()
-    assert not judge.hear(HEALTHY, "x", final=False)
-    assert not judge.hear(HEALTHY, "x", final=True)
+    assert not judge.hear(HEALTHY, {0: "x"}, final=False)
+    assert not judge.hear(HEALTHY, {0: "x"}, final=True)
 
 
 def test_a_job_explained_by_another_node_is_not_explained_again() -> None:
     judge = Judge()
     judge.hush()
-    judge.hear(MISSING, "still", final=False)
-    assert not judge.hear(MISSING, "still", final=False)
-    assert not judge.hear(diagnosis(Verdict.RANK_CRASHED, 0), "gone", final=True)
+    judge.hear(MISSING, {0: "still"}, final=False)
+    assert not judge.hear(MISSING, {0: "still"}, final=False)
+    assert not judge.hear(diagnosis(Verdict.RANK_CRASHED, 0), {0: "gone"}, final=True)
+
+
+def test_a_hang_is_said_although_other_ranks_go_on() -> None:
+    judge = Judge()
+    judge.hear(MISSING, {0: "still", 7: "step 7"}, final=False)
+    assert judge.hear(MISSING, {0: "still", 7: "step 8"}, final=False)
