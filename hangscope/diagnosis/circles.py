@@ -51,6 +51,8 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     if lonely:
         _circle_of_pairs(context, cause, ranks, groups, lonely)
         return cause
+    if any(waits.places[i].blind for i in chosen):
+        cause.confidence = Confidence.LIKELY
     breakers = [r for r in sorted(ranks) if _breaks(waits_places(context, places), ranks, r)]
     if len(breakers) == 1:
         cause.culprits = (breakers[0],)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis.host import CHECKPOINT, LOADER, Host
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.stacks import innermost, where
+from hangscope.diagnosis.stacks import base, innermost, user_frames, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +88,21 @@ def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Ad
             "init_process_group",
             "D1, D2",
         )
-    name = host_frame_name(host)
-    if (phase is not None and CHECKPOINT.search(phase)) or CHECKPOINT.search(name):
+    names = frame_names(host)
+    if (phase is not None and CHECKPOINT.search(phase)) or CHECKPOINT.search(names):
         return Advice(
             f"{look}; a checkpoint written by one rank must not outlast the timeout of the others",
             "D23, D21",
         )
-    if LOADER.search(name):
+    if LOADER.search(names):
         return Advice(f"{look}; if loaders differ in length, equalise them or use Join", "D9, D22")
     return Advice(f"{look}; every rank must reach the collective that the others are in", "D19")
 
 
-def host_frame_name(host: Host | None) -> str:
-    """Name of the user's innermost function, or an empty string."""
-    frame = innermost(host.stack) if host is not None else None
-    return f"{frame.name} {frame.filename}" if frame is not None else ""
+def frame_names(host: Host | None) -> str:
+    """Names of the user's three innermost functions and their files, in one string."""
+    frames = user_frames(host.stack)[:3] if host is not None else ()
+    return " ".join(f"{frame.name} {base(frame.filename)}" for frame in frames)
 
 
 _CRASHES = (

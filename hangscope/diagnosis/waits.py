@@ -291,6 +291,9 @@ class Builder:
         """A group of which one member is known: it waits, and nothing says for whom."""
         for pair in pairs.tolist():
             row = int(self.front.pending_row[pair])
+            if row < 0:
+                seq = int(self.front.pending[pair])
+                row = self._row_of(group, int(self.front.rank[pair]), seq)
             first = self.oldest_row.get(int(self.front.rank[pair]), row) == row
             if self.front.pending[pair] > 0 and first:
                 self.places.append(
@@ -302,8 +305,15 @@ class Builder:
                         members=members,
                         began_ns=int(self.front.pending_ns[pair]),
                         blind=True,
+                        absent=self._guessed_members(row, int(self.front.rank[pair])),
                     )
                 )
+
+    def _guessed_members(self, row: int, rank: int) -> list[int]:
+        """Native Gloo lists no members: there, a group that one rank used was meant for all."""
+        if row < 0 or self.gaps or not self.trace.records["flags"][row] & int(Flag.UNOBSERVED):
+            return []
+        return sorted(self.recorded - {rank})
 
     def _has_left(self, rank: int, row: int) -> bool:
         """Whether the rank's own stack shows that a call that blocks until it is done is over."""
