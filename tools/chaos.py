@@ -153,7 +153,7 @@ def run(truth: Draw, place: Path, server: Server, keep: Path | None = None) -> R
     result = Result(truth)
     try:
         _follow(truth, directory, server, result)
-        _score(truth, result)
+        result.score = score(truth, result)
         if keep is not None and result.score not in ("exact", "tie"):
             _keep(place, keep, truth)  # now: the processes still are what the verdict was about
     finally:
@@ -223,27 +223,18 @@ def _newest_ns(directory: Path) -> int:
     return newest
 
 
-def _score(truth: Draw, result: Result) -> None:
+def score(truth: Draw, result: Result) -> str:
     """``exact``, ``tie``, ``wrong-verdict``, ``wrong-rank``, ``silent`` or ``false-alarm``."""
     if truth.fault in HEALTHY:
-        result.score = "exact" if result.verdict == "healthy" else "false-alarm"
-        return
+        return "exact" if result.verdict == "healthy" else "false-alarm"
     if result.verdict == "healthy":
-        # A signal that came after the job's end, or a drift that nothing noticed.
-        result.score = "silent"
-        return
+        return "silent"
     right_verdict = result.verdict in FAULTS[truth.fault]
     if result.culprits == (truth.rank,):
-        result.score = "exact" if right_verdict else "wrong-verdict"
-    elif (
-        right_verdict
-        and truth.rank in result.culprits
-        and result.confidence == "ambiguous"
-        and truth.fault in (*CALLS, "skip-send", "skip-recv")
-    ):
-        result.score = "tie"
-    else:
-        result.score = "wrong-rank"
+        return "exact" if right_verdict else "wrong-verdict"
+    undecidable = truth.fault in (*CALLS, "skip-send", "skip-recv")
+    named = truth.rank in result.culprits and result.confidence == "ambiguous"
+    return "tie" if right_verdict and named and undecidable else "wrong-rank"
 
 
 def table(results: Sequence[Result]) -> str:
