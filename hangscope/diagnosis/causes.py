@@ -6,7 +6,6 @@ from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.circles import circle, only_sent
 from hangscope.diagnosis.components import components
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.exchange import size_conflict
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.roots import Union, from_roots
@@ -77,15 +76,6 @@ def _device(context: Context) -> list[Cause]:
 def _stuck(context: Context, index: int) -> Cause:
     place = context.waits.places[index]
     cause = Cause(Verdict.STUCK_COLLECTIVE, (), [index], began_ns=place.began_ns)
-    conflict = size_conflict(context, place)
-    if conflict is not None:
-        cause.verdict = (
-            Verdict.DTYPE_MISMATCH if conflict.aspect == "dtype" else Verdict.SHAPE_MISMATCH
-        )
-        cause.culprits = conflict.ranks
-        cause.confidence = Confidence.LIKELY if conflict.decided else Confidence.AMBIGUOUS
-        cause.conflict = conflict.text
-        return cause
     if place.blind:
         cause.verdict = Verdict.INCONCLUSIVE
         cause.confidence = Confidence.LIKELY

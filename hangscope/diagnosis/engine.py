@@ -14,7 +14,7 @@ from hangscope.diagnosis.mismatch import mismatches, parted_before
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
 from hangscope.diagnosis.quiet import without_cause
 from hangscope.diagnosis.ranks import rank_reports
-from hangscope.diagnosis.settle import crash_causes, mismatch_causes, settle
+from hangscope.diagnosis.settle import conflict_causes, crash_causes, mismatch_causes, settle
 from hangscope.diagnosis.waits import Builder
 from hangscope.trace.model import Trace
 
@@ -49,6 +49,8 @@ def diagnose(trace: Trace) -> Diagnosis:
     if any(place.waiters for place in context.waits.places):
         parted += parted_before(trace, front, {m.group for m in parted})
     found: list[Cause] = mismatch_causes(context, parted)
+    if not found:
+        found += conflict_causes(context)
     found += graph_causes(context)
     found += crash_causes(context, found)
     found = settle(context, found)

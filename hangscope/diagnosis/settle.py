@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.exchange import size_conflict
 from hangscope.diagnosis.host import End, primary_crashes
 from hangscope.diagnosis.mismatch import Mismatch, minority
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.yardstick import decide_mismatch
+
+_MAX_EXCHANGES = 64
 
 
 def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
@@ -48,6 +51,33 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
         cause.victims -= set(culprits)
         causes.append(cause)
     return causes
+
+
+def conflict_causes(context: Context) -> list[Cause]:
+    """Exchanges where everybody has come and the announced sizes contradict each other."""
+    found: list[Cause] = []
+    looked = 0
+    for index, place in enumerate(context.waits.places):
+        if not place.waiters or place.absent or place.unknown or looked >= _MAX_EXCHANGES:
+            continue
+        looked += 1
+        conflict = size_conflict(context, place)
+        if conflict is None:
+            continue
+        dtype = conflict.aspect == "dtype"
+        cause = Cause(
+            Verdict.DTYPE_MISMATCH if dtype else Verdict.SHAPE_MISMATCH,
+            conflict.ranks,
+            [index],
+            Confidence.LIKELY if conflict.decided else Confidence.AMBIGUOUS,
+            place.began_ns,
+            conflict=conflict.text,
+        )
+        cause.victims = set(place.members) | context.waits.reachers(place.members, [index])
+        cause.victims -= set(conflict.ranks)
+        if not any(cause.victims & (c.victims | set(c.culprits)) for c in found):
+            found.append(cause)
+    return found
 
 
 def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -103,10 +133,10 @@ def settle(context: Context, causes: list[Cause]) -> list[Cause]:
                     crash.victims |= (cause.victims | set(cause.culprits)) - set(crash.culprits)
                 continue
         kept.append(cause)
-    parted = [c for c in kept if c.mismatch is not None]
+    parted = [c for c in kept if c.mismatch is not None or c.conflict]
     result = []
     for cause in kept:
-        if cause.mismatch is None:
+        if cause.mismatch is None and not cause.conflict:
             involved = set(cause.culprits) | cause.victims
             absorbing = [
                 m
@@ -119,7 +149,7 @@ def settle(context: Context, causes: list[Cause]) -> list[Cause]:
                 for m in absorbing:
                     m.victims |= involved - set(m.culprits)
                 continue
-        elif cause.mismatch.completed_by_all and len(kept) > 1:
+        elif cause.mismatch is not None and cause.mismatch.completed_by_all and len(kept) > 1:
             cause.confidence = Confidence.LIKELY
         result.append(cause)
     result.sort(
