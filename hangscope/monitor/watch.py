@@ -84,6 +84,7 @@ class Monitor:
         self._journal: Journal | None = None
         self.key = config.key
         self._oom_at_start = oom_kills()
+        self._local_world_size = config.local_world_size
         self._seen: dict[int, int] = {}
         self._failed_at_ns = 0
         self._hung_since_s = 0.0
@@ -123,6 +124,8 @@ class Monitor:
                 break
             if not self._seen and now_s - started_s > NO_RANKS_S:
                 break
+            if self._is_gathering(now_s - started_s) and not self._failed_at_ns:
+                continue
             if now_s >= next_look_s and now_s >= settle_until_s and self._seen:
                 settle_until_s = 0.0
                 stalled_s = max(now_s - last_change_s, self._waiting_s())
@@ -157,6 +160,8 @@ class Monitor:
             if self._seen.get(ring.rank) == pid:
                 continue
             self._seen[ring.rank] = pid
+            if not self._local_world_size:
+                self._local_world_size = int(ring.reader.header()["local_world_size"])
             if self.key is None:
                 self.key = ring.key
             if self._journal is None and self.key is not None:
@@ -214,9 +219,13 @@ class Monitor:
         if self._journal is not None:
             self._journal.exit(end, oom=oom, by_launcher=by_launcher)
 
+    def _is_gathering(self, elapsed_s: float) -> bool:
+        """Whether ranks of this node have yet to show up, and may still be importing torch."""
+        return len(self._seen) < self._local_world_size and elapsed_s < self._config.timeout_s
+
     def _expects_more(self, idle_s: float) -> bool:
         """Whether ranks of this node may still be on their way (their torch import is slower)."""
-        return len(self._seen) < self._config.local_world_size and idle_s < 5.0
+        return len(self._seen) < self._local_world_size and idle_s < 5.0
 
     def _look(self, *, final: bool, stalled_s: float = 0.0) -> None:
         began_s = time.process_time()
@@ -230,7 +239,7 @@ class Monitor:
             # Seen as gone before it was known how: the status decides between crash and exit.
             trace = self._with_other_nodes(self._run.look(), stalled_s)
             diagnosis = diagnose(trace)
-        if trace.world_size and len(trace.ranks) < trace.world_size:
+        if trace.world_size and len(trace.ranks) < trace.world_size != self._local_world_size:
             diagnosis = self._restrained(diagnosis, trace)
         self.last = diagnosis
         if self._judge.hear(diagnosis, self._progress(), final=final):
@@ -244,10 +253,10 @@ class Monitor:
     def _with_other_nodes(self, trace: Trace, stalled_s: float) -> Trace:
         """Add what other nodes say, where this one holds only some of the job's ranks."""
         world = trace.world_size or 0
-        if self._others is None or len(trace.ranks) >= world:
+        if self._others is None or len(trace.ranks) >= world or world == self._local_world_size:
             return trace
         rings = [(ring.rank, ring.reader.path) for ring in self._run.refresh()]
-        local = max(self._config.local_world_size, 1)
+        local = max(self._local_world_size, 1)
         self._others.stalled(stalled_s, -(-world // local))
         self._others.tell(trace, rings)
         fragments = self._others.fragments()
