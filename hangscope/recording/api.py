@@ -19,7 +19,7 @@ from hangscope.recording.identity import (
     run_directory,
     run_id_from_environment,
 )
-from hangscope.recording.placement import link_latest, open_ring
+from hangscope.recording.placement import discard, link_latest, open_ring
 from hangscope.recording.session import Session
 from hangscope.recording.settings import Settings, settings_from_process
 from hangscope.recording.watcher import HEARTBEAT_INTERVAL_S
@@ -67,18 +67,25 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
             heartbeat_interval_s=HEARTBEAT_INTERVAL_S,
         )
         ring = open_ring(directory, identity, settings.buffer)
-        session = Session(ring, settings)
-        session.start()
+        try:
+            session = Session(ring, settings)
+            session.start()
+        except BaseException:
+            discard(directory, ring)  # it would look like a rank that never issued anything
+            raise
     except Exception as error:
         complain(f"not recording, the job goes on: {_explain(error)}")
         return False
     _session = session
     os.environ[OWNER] = str(os.getpid())
     if place.local_rank == 0:
-        if own_choice:
-            link_latest(directory)
-        if settings.monitor and not os.environ.get(MONITORED):
-            _start_monitor(directory, run_id, place, settings)
+        try:
+            if own_choice:
+                link_latest(directory)
+            if settings.monitor and not os.environ.get(MONITORED):
+                _start_monitor(directory, run_id, place, settings)
+        except Exception as error:
+            complain(f"no monitor: {_explain(error)}; the recording goes on without one")
     return True
 
 
@@ -87,8 +94,11 @@ def stop() -> None:
     global _session
     session, _session = current_session(), None
     if session is not None:
-        session.stop()
         os.environ.pop(OWNER, None)
+        try:
+            session.stop()
+        except Exception as error:
+            session.guard(error)
 
 
 def dump(path: str | os.PathLike[str] | None = None) -> Path:
@@ -138,8 +148,19 @@ def phase(name: str, detail: str = "") -> Iterator[None]:
     if session is None or session.failed:
         yield
         return
-    with session.phases.phase(name, detail):
+    key = None
+    try:
+        key = session.phases.enter(name, detail)
+    except Exception as error:
+        session.guard(error)
+    try:
         yield
+    finally:
+        try:
+            if key is not None and not session.failed:
+                session.phases.leave(key)
+        except Exception as error:
+            session.guard(error)
 
 
 @contextlib.contextmanager
@@ -177,22 +198,17 @@ def record(
     try:
         token = session.manual().begin(operation, tensors, group, ranks, desc)
     except Exception as error:
-        session.fail(error)
+        session.guard(error)
+    succeeded = False
     try:
         yield
-    except BaseException:
-        _finish(session, token, succeeded=False)
-        raise
-    _finish(session, token, succeeded=True)
-
-
-def _finish(session: Session, token: Any, *, succeeded: bool) -> None:
-    if token is None or session.failed:
-        return
-    try:
-        session.manual().end(token, succeeded=succeeded)
-    except Exception as error:
-        session.fail(error)
+        succeeded = True
+    finally:
+        try:
+            if token is not None and not session.failed:
+                session.manual().end(token, succeeded=succeeded)
+        except Exception as error:
+            session.guard(error)
 
 
 def _place(rank: int, world_size: int) -> JobPlace:
@@ -228,18 +244,15 @@ def _start_monitor(directory: Path, run_id: str, place: JobPlace, settings: Sett
         "--on-hang", settings.on_hang,
         "--detach",
     ]  # fmt: skip
-    try:
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-            env=environment,
-            cwd="/",
-        ):
-            pass  # it detaches at once; waiting for the short-lived half leaves no zombie
-    except Exception as error:
-        complain(f"no monitor: {_explain(error)}; the recording goes on without one")
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        env=environment,
+        cwd="/",
+    ):
+        pass  # it detaches at once; waiting for the short-lived half leaves no zombie
 
 
 def _explain(error: BaseException) -> str:

@@ -20,6 +20,8 @@ from hangscope.ring.writer import RingWriter
 
 MAX_PENDING = 1024
 """Unfinished operations watched per group; each pins its tensors, so there is a bound."""
+MAX_EXPECTED = 4096
+"""Bound on all that are watched, over all groups."""
 _LOOK_BEHIND = 64
 """How far behind an unfinished head finished operations are looked for."""
 _COMPLETED = group_offset("completed") // 8
@@ -52,21 +54,31 @@ class Completions:
         pending.append(entry)
         self._watched[id(entry[0])] = (state, entry)
 
+    def expect(self, state: GroupState, entry: Pending) -> None:
+        """Remember an operation of which only `waited` will tell; nothing is polled."""
+        if len(self._watched) >= MAX_EXPECTED:
+            self._watched.clear()  # they stay what they are on record: not observed
+        self._watched[id(entry[0])] = (state, entry)
+
     def waited(self, work: Any, *, succeeded: bool) -> None:
         """Python waited for a Work: it is over, whatever polling says.
 
         Some Works never say that they are done (Gloo's reduce-scatter), others only once they were
         waited for (send and recv).
         """
-        found = self._watched.pop(id(work), None)
-        if found is None:
-            return
+        found = self._watched.get(id(work))
+        if found is None or not (succeeded or work.is_completed()):
+            return  # the wait ran into its own time limit: the operation goes on
+        self._watched.pop(id(work), None)
         state, entry = found
-        try:
-            state.pending.remove(entry)
-        except ValueError:  # the watcher was here
-            return
         _, record_id, seq, flags = entry
+        if flags & _UNOBSERVED:
+            flags &= ~_UNOBSERVED
+        else:
+            try:
+                state.pending.remove(entry)
+            except ValueError:  # the watcher was here
+                return
         now = self.finish(record_id, flags, succeeded=succeeded)
         if flags & _P2P:
             return

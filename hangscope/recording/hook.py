@@ -84,9 +84,15 @@ class DispatcherHook:
         begin, issued, raised = listener.beginner(spec), listener.issued, listener.raised
 
         def guard(error: Exception) -> None:
-            if is_foreign(error):
+            foreign = False
+            try:
+                foreign = is_foreign(error)
+                if not foreign:
+                    self._on_error(error)
+            except Exception:
+                self.listening = False  # not even the complaint can be made
+            if foreign:
                 raise error
-            self._on_error(error)
 
         # No keyword arguments: no c10d operator has any, and an empty dict a call is not free.
         def kernel(keyset: Any, *args: Any) -> Any:

@@ -27,11 +27,16 @@ class Lifecycle:
     """Hooks around the end of this process."""
 
     def __init__(
-        self, ring: RingWriter, phases: PhaseStack, guard: Callable[[BaseException], None]
+        self,
+        ring: RingWriter,
+        phases: PhaseStack,
+        guard: Callable[[BaseException], None],
+        before_exit: Callable[[], None] = lambda: None,
     ) -> None:
         self._ring = ring
         self._phases = phases
         self._guard = guard
+        self._before_exit = before_exit
         self._pid = os.getpid()
         self._patches = Patches()
         self._exit_code: int | None = None
@@ -57,15 +62,23 @@ class Lifecycle:
         def excepthook(
             kind: type[BaseException], value: BaseException, trace: TracebackType | None
         ) -> None:
-            self._note_exception(kind, value, trace, threading.current_thread())
+            try:
+                self._note_exception(kind, value, trace, threading.current_thread())
+            except Exception as error:
+                self._guard(error)
             previous(kind, value, trace)
 
         return excepthook
 
     def _threading_hook(self, previous: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(args: Any) -> None:
-            if args.exc_type is not SystemExit:
-                self._note_exception(args.exc_type, args.exc_value, args.exc_traceback, args.thread)
+            try:
+                if args.exc_type is not SystemExit:
+                    self._note_exception(
+                        args.exc_type, args.exc_value, args.exc_traceback, args.thread
+                    )
+            except Exception as error:
+                self._guard(error)
             previous(args)
 
         return excepthook
@@ -73,21 +86,25 @@ class Lifecycle:
     def _exit(self, previous: Callable[..., Any]) -> Callable[..., Any]:
         def exit(*args: Any) -> None:
             # Only a hint: SystemExit may yet be caught. It counts when the interpreter shuts down.
-            status = args[0] if args else None
-            self._exit_code = status if isinstance(status, int) else 0 if status is None else 1
+            if threading.current_thread() is threading.main_thread():
+                status = args[0] if args else None
+                self._exit_code = (
+                    status & 0xFF if isinstance(status, int) else 0 if status is None else 1
+                )
             previous(*args)
 
         return exit
 
     def _hard_exit(self, previous: Callable[..., Any]) -> Callable[..., Any]:
-        def _exit(status: int) -> None:
+        def _exit(*args: Any, **kwargs: Any) -> None:
             if os.getpid() == self._pid:
                 try:
+                    status = int(args[0] if args else kwargs["status"])
                     self._sample()
-                    self._ring.record_exit(ExitKind.HARD_EXIT, int(status))
+                    self._ring.record_exit(ExitKind.HARD_EXIT, status & 0xFF)
                 except Exception:
                     pass
-            previous(status)
+            previous(*args, **kwargs)
 
         return _exit
 
@@ -95,6 +112,7 @@ class Lifecycle:
         if os.getpid() != self._pid:
             return
         try:
+            self._before_exit()
             self._phases.enter("interpreter exit")
             value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
             if not self._failed and isinstance(value, BaseException):
@@ -118,19 +136,11 @@ class Lifecycle:
         trace: TracebackType | None,
         thread: threading.Thread | None,
     ) -> None:
-        try:
-            if os.getpid() != self._pid:
-                return
-            is_main = thread is None or thread is threading.main_thread()
-            if is_main:
-                if issubclass(kind, KeyboardInterrupt):
-                    self._exit_code = 130
-                self._failed = True
-            self._ring.record_exception(
-                describe_exception(kind, value, trace, thread), replace=is_main
-            )
-        except Exception as error:
-            self._guard(error)
+        if os.getpid() != self._pid:
+            return
+        is_main = thread is None or thread is threading.main_thread()
+        self._failed = self._failed or is_main
+        self._ring.record_exception(describe_exception(kind, value, trace, thread), replace=is_main)
 
     def _sample(self) -> None:
         from hangscope.recording.samples import sample_threads

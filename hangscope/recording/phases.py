@@ -7,8 +7,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from hangscope.ring.writer import RingWriter
@@ -52,15 +51,6 @@ class PhaseStack:
             self._ring.set_phases(list(self._open.values()))
             if self._version == version:
                 return
-
-    @contextmanager
-    def phase(self, name: str, detail: str = "") -> Iterator[None]:
-        """A phase around a block."""
-        key = self.enter(name, detail)
-        try:
-            yield
-        finally:
-            self.leave(key)
 
 
 class Patches:
@@ -118,10 +108,12 @@ def wrap_phase(
                 guard(error)
             try:
                 result = original(*args, **kwargs)
-            except BaseException:
-                _leave(stack, key, guard)
-                raise
-            _leave(stack, key, guard)
+            finally:
+                try:
+                    if stack is not None and key is not None:
+                        stack.leave(key)
+                except Exception as error:
+                    guard(error)
             try:
                 after(result, args, kwargs)
             except Exception as error:
@@ -131,17 +123,6 @@ def wrap_phase(
         return call
 
     return decorate
-
-
-def _leave(
-    stack: PhaseStack | None, key: object | None, guard: Callable[[BaseException], None]
-) -> None:
-    if stack is None or key is None:
-        return
-    try:
-        stack.leave(key)
-    except Exception as error:
-        guard(error)
 
 
 def _detail(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -77,6 +77,19 @@ def open_ring(directory: Path, identity: RingIdentity, slot_count: int) -> RingW
     raise FileExistsError(f"every name for rank {identity.rank} is taken in {directory}")
 
 
+def discard(directory: Path, ring: RingWriter) -> None:
+    """Take away the file of a recording that could not begin; a best effort."""
+    links = [path for path in directory.glob("rank_*.ring") if path.is_symlink()]
+    try:
+        for link in links:
+            if os.readlink(link) == str(ring.path):
+                link.unlink()
+        for path in (ring.path, ring.path.with_name(f".{ring.path.stem}.stacks")):
+            path.unlink(missing_ok=True)
+    except OSError:
+        pass
+
+
 def _local_directory(identity: RingIdentity) -> Path:
     for place in LOCAL_PLACES:
         if place.is_dir() and os.access(place, os.W_OK):

@@ -281,6 +281,9 @@ class Recorder:
             )
             return
         if flags & _UNOBSERVED:
+            if spec.gloo_counts and state.observable:
+                work = result[-1] if type(result) is tuple else result
+                self.completions.expect(state, (self._unbox_work(work), record_id, seq, flags))
             return
         pending = state.pending
         if pending:

@@ -9,6 +9,7 @@ import faulthandler
 import os
 import signal
 import threading
+import weakref
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,6 +26,7 @@ from hangscope.ring.layout import Unobservable
 from hangscope.ring.writer import RingWriter
 
 FAULT_SIGNAL_CANDIDATES = tuple(range(int(signal.SIGRTMAX) - 5, int(signal.SIGRTMIN) + 5, -1))
+JOIN_TIMEOUT_S = 0.5
 
 
 class Session:
@@ -46,10 +48,10 @@ class Session:
         self.recorder = Recorder(
             ring, complain, stacks=settings.stacks, record_fake=settings.record_fake_groups
         )
-        self.hook = DispatcherHook(self.fail)
-        self.lifecycle = Lifecycle(ring, self.phases, self.fail)
+        self.hook = DispatcherHook(self.guard)
+        self.lifecycle = Lifecycle(ring, self.phases, self.guard, self._before_exit)
         self.watcher = Watcher(
-            self.recorder, self.fail, stacks=settings.stacks, native=NativeStatus.available()
+            self.recorder, self.guard, stacks=settings.stacks, native=NativeStatus.available()
         )
         self._patches = Patches()
         self._fault_file: TextIO | None = None
@@ -58,24 +60,55 @@ class Session:
         self._manual: ManualRecorder | None = None
 
     def start(self) -> None:
-        """Switch everything on."""
-        self.hook.install(self.recorder)
-        self.lifecycle.install()
-        self._wrap_functions()
-        self._watch_coalescing()
-        self._watch_waits()
-        self._register_fault_handler()
-        self._note_unobservable()
-        self.hook.listening = True
-        self.watcher.start()
-        os.register_at_fork(after_in_child=self._forked)
+        """Switch everything on; where something fails, everything off again.
+
+        Raises
+        ------
+        Exception
+            Whatever stood in the way.
+        """
+        try:
+            self.hook.install(self.recorder)
+            self.lifecycle.install()
+            self._wrap_functions()
+            self._watch_coalescing()
+            self._watch_waits()
+            self._register_fault_handler()
+            self._note_unobservable()
+            self.hook.listening = True
+            self.watcher.start()
+            _tell_when_forked(self)
+        except Exception:
+            self.failed = True
+            self.stop()
+            raise
 
     def stop(self) -> None:
-        """Switch everything off; the ring stays readable."""
-        self.hook.remove()
+        """Switch everything off, one after the other whatever happens; the ring stays readable."""
+        for off in (
+            self.hook.remove,
+            self.watcher.stop,
+            self._catch_up,
+            self.lifecycle.remove,
+            self._patches.undo,
+            self._unregister_fault_handler,
+        ):
+            try:
+                off()
+            except Exception as error:
+                self.guard(error)
+
+    def _catch_up(self) -> None:
+        if not self.failed:
+            self.recorder.catch_up()
+
+    def _before_exit(self) -> None:
+        """The interpreter is about to go: nothing of ours may run in another thread then."""
         self.watcher.stop()
-        self.lifecycle.remove()
-        self._patches.undo()
+        self.watcher.join(JOIN_TIMEOUT_S)
+        self._catch_up()
+
+    def _unregister_fault_handler(self) -> None:
         if self._fault_file is not None:
             faulthandler.unregister(self._fault_signal)
             self._fault_file.close()
@@ -96,6 +129,14 @@ class Session:
         except Exception:
             pass
 
+    def guard(self, error: BaseException) -> None:
+        """`fail`, and nothing more even where that fails."""
+        try:
+            self.fail(error)
+        except Exception:
+            self.failed = True
+            self.hook.listening = False
+
     def manual(self) -> ManualRecorder:
         """The recorder behind ``hangscope.record``."""
         if self._manual is None:
@@ -104,7 +145,7 @@ class Session:
 
     # -- pieces ----------------------------------------------------------------------------
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """In a forked child: the parent's ring must never be touched from here."""
         self.hook.listening = False
         self.failed = True
@@ -117,7 +158,7 @@ class Session:
             after = getattr(self, f"_after_{name}", self._after_new_group)
             before = getattr(self, f"_before_{name}", lambda args, kwargs: None)
             self._patches.replace_function(
-                name, wrap_phase(self._phase_stack, name, before, after, self.fail)
+                name, wrap_phase(self._phase_stack, name, before, after, self.guard)
             )
 
     def _after_init_process_group(self, result: Any, args: Any, kwargs: Any) -> None:
@@ -163,7 +204,7 @@ class Session:
         original = getattr(dist.Work, "wait", None)
         if original is None:
             return
-        completions, fail, pid = self.recorder.completions, self.fail, self.pid
+        completions, fail, pid = self.recorder.completions, self.guard, self.pid
 
         def note(work: Any, succeeded: bool) -> None:
             try:
@@ -187,7 +228,7 @@ class Session:
     def _watch_coalescing(self) -> None:
         import torch.distributed as dist
 
-        recorder, fail, alive = self.recorder, self.fail, self._phase_stack
+        recorder, fail, alive = self.recorder, self.guard, self._phase_stack
         start = getattr(dist.ProcessGroup, "_start_coalescing", None)
         end = getattr(dist.ProcessGroup, "_end_coalescing", None)
         if start is None or end is None:
@@ -242,6 +283,24 @@ class Session:
             bits |= Unobservable.BLOCKING_WAIT
         self.ring.put_u4("unobservable", bits)
         self.ring.put_i8("main_thread", threading.main_thread().native_id or 0)
+
+
+_running: weakref.WeakSet[Session] = weakref.WeakSet()
+_told_when_forked = False
+
+
+def _tell_when_forked(session: Session) -> None:
+    """Call `Session.forked` in children; what is registered at fork stays for good, so once."""
+    global _told_when_forked
+    _running.add(session)
+    if not _told_when_forked:
+        os.register_at_fork(after_in_child=_forked)
+        _told_when_forked = True
+
+
+def _forked() -> None:
+    for session in list(_running):
+        session.forked()
 
 
 def _where(error: BaseException) -> str:

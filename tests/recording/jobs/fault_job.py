@@ -1,0 +1,183 @@
+"""Makes every function of the recorder fail in turn, under a small job that must not notice.
+
+Prints one JSON line: for each function, whether it was called, whether the job's result stayed what
+it is, and the lines that were written to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import io
+import json
+import os
+import pkgutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import types
+
+import torch
+import torch.distributed as dist
+
+import hangscope
+import hangscope.recording
+from hangscope.recording import api, complaints, watcher
+from hangscope.ring import writer
+
+watcher.POLL_INTERVAL_S = 0.004
+watcher.HEARTBEAT_INTERVAL_S = 0.004
+_NOT_RECORDED = {
+    # Not part of a recording: the launcher's side, or only there for tests.
+    "enable", "_is_rank_now", "_is_multiprocessing_child", "_is_launcher", "start_on_init",
+    "_argument", "session_threads", "extend_history", "dump", "stop", "start", "complain",
+    "current_session", "phase", "record", "__repr__", "_start_monitor", "settings_from_process",
+}  # fmt: skip
+
+
+def small_job() -> list[object]:
+    """A bit of everything; what it returns must not depend on the recorder."""
+    results: list[object] = []
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    value = torch.arange(4.0)
+    dist.all_reduce(value)
+    dist.broadcast(value, 0)
+    results.append(value.tolist())
+    group = dist.new_group([0])
+    dist.all_reduce(value, op=dist.ReduceOp.MAX, group=group)
+    dist.reduce_scatter_tensor(value, value.clone())
+    out = [torch.empty(4)]
+    dist.all_gather(out, value)
+    results.append(out[0].tolist())
+    try:
+        dist.broadcast(value, 5)
+    except Exception as error:
+        results.append(type(error).__name__)
+    with hangscope.phase("checkpoint", "mine"):
+        results.append("phase")
+    with hangscope.record("pynccl:all_reduce", value, group="comm", ranks=[0]):
+        results.append("record")
+    with dist.distributed_c10d._coalescing_manager():
+        dist.all_reduce(value)
+
+    def fails() -> None:
+        raise KeyError("mine")
+
+    thread = threading.Thread(target=fails)
+    thread.start()
+    thread.join()
+    try:
+        sys.exit(0)
+    except SystemExit as error:
+        results.append(error.code)
+    sys.excepthook(ValueError, ValueError("shown"), None)
+    work = dist.all_reduce(value, async_op=True)
+    work.wait()
+    session = api.current_session()
+    if session is not None:
+        time.sleep(0.03)  # two turns of the watcher
+    dist.destroy_process_group()
+    results.append(dist.is_initialized())
+    return results
+
+
+def functions() -> list[tuple[object, str]]:
+    """(owner, name) of every function and method of the recorder and of the ring's writer."""
+    modules = [
+        importlib.import_module(f"hangscope.recording.{info.name}")
+        for info in pkgutil.iter_modules(hangscope.recording.__path__)
+    ] + [writer]
+    found: list[tuple[object, str]] = []
+    for module in modules:
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", None) != module.__name__ or name in _NOT_RECORDED:
+                continue
+            if inspect.isfunction(value):
+                found.append((module, name))
+            elif inspect.isclass(value):
+                found += [
+                    (value, attribute)
+                    for attribute, member in vars(value).items()
+                    if isinstance(member, (types.FunctionType, classmethod, property))
+                    and attribute not in _NOT_RECORDED
+                    and (not attribute.startswith("__") or attribute == "__init__")
+                    and not (attribute == "__init__" and hasattr(value, "__dataclass_fields__"))
+                    and not issubclass(value, tuple)
+                ]
+    return found
+
+
+@contextlib.contextmanager
+def failing(owner: object, name: str):  # type: ignore[no-untyped-def]
+    """Replace a function, wherever it was imported to, by one that raises."""
+    original = vars(owner)[name]
+    calls = [0]
+
+    def fail(*args: object, **kwargs: object) -> object:
+        calls[0] += 1
+        raise RuntimeError(f"injected into {name}")
+
+    if isinstance(original, types.FunctionType):
+        functools.update_wrapper(fail, original)
+        replacement: object = fail
+    elif isinstance(original, property):
+        replacement = property(fail)
+    else:
+        replacement = classmethod(fail)
+    places = [(owner, name)]
+    if inspect.ismodule(owner):
+        for module_name, module in list(sys.modules.items()):
+            if module_name.startswith("hangscope.") and vars(module).get(name) is original:
+                places.append((module, name))
+    for place, attribute in places:
+        setattr(place, attribute, replacement)
+    try:
+        yield calls
+    finally:
+        for place, attribute in places:
+            setattr(place, attribute, original)
+
+
+def one(owner: object, name: str) -> dict[str, object]:
+    complaints._said.clear()
+    err = io.StringIO()
+    os.environ["HANGSCOPE_DIR"] = tempfile.mkdtemp(dir=os.environ["RESULTS"])
+    real_hook, real_exit = sys.excepthook, sys.exit
+    with contextlib.redirect_stderr(err), failing(owner, name) as calls:
+        try:
+            api.start()
+            result: object = small_job()
+            api.stop()
+        except BaseException as error:  # the job must never see it
+            result = f"{type(error).__name__}: {error}"
+            if dist.is_initialized():
+                dist.destroy_process_group()
+    api._session = None
+    sys.excepthook = real_hook  # torch puts one of its own over it at every init
+    hooks_back = sys.exit is real_exit
+    said = [line for line in err.getvalue().splitlines() if line.startswith("[hangscope]")]
+    return {"calls": calls[0], "result": result, "said": said, "hooks_back": hooks_back}
+
+
+def _quiet(kind, value, trace):  # type: ignore[no-untyped-def]
+    if not isinstance(value, ValueError):
+        traceback.print_exception(kind, value, trace)
+
+
+def main() -> None:
+    threading.excepthook = lambda args: None
+    sys.excepthook = _quiet
+    os.environ |= {"HANGSCOPE_MONITOR": "0", "RANK": "0", "WORLD_SIZE": "1"}
+    expected = small_job()
+    outcome = {}
+    for owner, name in functions():
+        outcome[f"{getattr(owner, '__name__', owner)}.{name}"] = one(owner, name)
+    json.dump({"expected": expected, "outcome": outcome}, sys.stdout)
+
+
+main()
