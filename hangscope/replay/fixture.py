@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import sys
@@ -42,6 +43,9 @@ _KEYS = frozenset(
         "must_not_mention", "recorded",
     }
 )  # fmt: skip
+
+
+_ALIASES = {"mention": "must_mention", "mentions": "must_mention"}
 
 
 class FixtureError(ValueError):
@@ -123,11 +127,11 @@ def load_fixture(path: str | Path) -> Fixture:
 
 
 def _expected(document: Mapping[str, Any], file: Path) -> Expected:
-    unknown = sorted(set(document) - _KEYS)
-    if unknown:
-        raise FixtureError(
-            f"{file}: unknown key {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}"
-        )
+    document = {_ALIASES.get(key, key): value for key, value in document.items()}
+    for key in sorted(set(document) - _KEYS):
+        meant = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.7)
+        if meant:  # a check that silently never runs is worse than an error
+            raise FixtureError(f"{file}: unknown key {key!r}; did you mean {meant[0]!r}?")
     verdict = document.get("verdict")
     verdicts = [v.value for v in Verdict]
     if verdict not in verdicts:

@@ -108,7 +108,10 @@ def test_texts_that_must_and_must_not_appear(tmp_path: Path) -> None:
         ('verdict = "sick"\nculprits = []\n', "verdict must be one of healthy"),
         ('verdict = "healthy"\n', "culprits must be a list of ranks"),
         ('verdict = "healthy"\nculprits = ["0"]\n', "culprits must be a list of ranks"),
-        ('verdict = "healthy"\nculprits = []\nverdikt = 1\n', "unknown key 'verdikt'"),
+        (
+            'verdict = "healthy"\nculprits = []\nverdikt = 1\n',
+            "unknown key 'verdikt'; did you mean 'verdict'?",
+        ),
         ('verdict = "healthy"\nculprits = []\nconfidence = "sure"\n', "confidence must be"),
         ('verdict = "healthy"\nculprits = []\nmust_mention = [1]\n', "must_mention must be"),
     ],
@@ -121,6 +124,15 @@ def test_a_malformed_expectation_is_one_line(tmp_path: Path, text: str, complain
     assert result.exception.exit_status == 2
     assert complaint in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+def test_notes_of_ones_own_are_welcome(tmp_path: Path) -> None:
+    _copy(tmp_path, "d20-sigkill")
+    file = tmp_path / "d20-sigkill" / "expected.toml"
+    text = file.read_text("utf-8").replace("must_mention", "mentions")
+    file.write_text(f'ticket = "https://tickets.example/17"\n{text}')
+    assert load_fixture(file.parent).expected.must_mention == ("SIGKILL",)
+    assert _replay(tmp_path).exit_code == 0
 
 
 def test_nothing_to_replay_is_said(tmp_path: Path) -> None:
