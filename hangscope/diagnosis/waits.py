@@ -505,6 +505,8 @@ class Builder:
                 for r in place.waiters
                 if r not in self.hosts or self.hosts[r].end is not End.CLEAN
             ]
+            if not place.waiters:
+                place.absent, place.behind, place.unknown = [], [], []
 
     def _group_count(self, rank: int) -> int:
         return int((self.front.rank == rank).sum())

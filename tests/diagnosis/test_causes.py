@@ -435,3 +435,72 @@ def test_half_a_world_of_dumps_accuses_nobody() -> None:
     found = diagnose(job.trace())
     assert blame(found) == ("inconclusive", ())
     assert any("left no dump" in u for u in found.findings[0].unknowns)
+
+
+def test_two_partners_wait_for_one_that_went_on() -> None:
+    job = Job(4)
+    job.steps(2)
+    for rank in (1, 3):
+        job.op(rank, "recv", peer=2, done=False)
+    for rank in (0, 2):
+        job.op(rank, "barrier", done=False)
+    assert blame(diagnose(job.trace())) == ("p2p_unmatched", (2,))
+
+
+def test_a_chain_of_receives_ends_at_who_left_its_half_out() -> None:
+    job = Job(4)
+    job.steps(2)
+    job.op(3, "recv", peer=2, done=False)
+    job.op(2, "recv", peer=1, done=False)
+    for rank in (0, 1):
+        job.op(rank, "barrier", done=False)
+    assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))
+
+
+def test_ranks_that_all_ended_cleanly_wait_for_nobody() -> None:
+    job = Job(4)
+    job.steps(3)
+    job.all(done=False)
+    for rank in range(4):
+        job.rank(rank, alive=False, exit=ExitFacts("clean", code=0, at_ns=START + SECOND))
+    assert diagnose(job.trace()).verdict is Verdict.HEALTHY
+
+
+def test_a_later_collective_of_all_vouches_for_the_earlier() -> None:
+    job = Job(4)
+    job.steps(3)
+    job.all("_reduce_scatter_base", done=False)
+    job.all("_all_gather_base")
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+    assert blame(diagnose(job.trace())) == ("missing_rank", (2,))
+
+
+def test_a_dump_of_a_moving_job_is_healthy() -> None:
+    job = Job(4)
+    job.steps(20)
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+    for rank in range(4):
+        job.rank(rank, observed_ns=START + int((job.now + 0.3) * SECOND))
+    found = diagnose(job.trace(after_s=0.3))
+    assert found.verdict is Verdict.HEALTHY
+    assert "moving" in found.notes[0]
+
+
+def test_a_lost_neighbour_is_excused_by_a_rank_that_waits_for_nobody() -> None:
+    job = Job(4)
+    a, b = job.group(0, 1, desc="tp"), job.group(2, 3, desc="tp")
+    c, d = job.group(0, 2, desc="dp"), job.group(1, 3, desc="dp")
+    for group in (a, b, c, d):
+        job.all(group=group)
+    job.op(2, group=c, done=False)
+    job.op(3, group=d)
+    job.op(1, group=d)
+    job.op(3, group=b)
+    job.op(2, group=b)
+    job.op(3, group=d, done=False)
+    job.lose(0)
+    found = diagnose(job.trace())
+    assert found.culprits == (1,)
+    assert found.confidence is Confidence.LIKELY
