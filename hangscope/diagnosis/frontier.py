@@ -158,7 +158,10 @@ def frontiers(trace: Trace) -> Frontiers:
     open_rows = np.flatnonzero(collective & unfinished)
     np.minimum.at(pending, of_record[open_rows], seq[open_rows])
     # Counters alone (a log line, an only-active dump that lost entries) also tell of pending work.
-    ahead = (counter >= 0) & (enqueued > counter)
+    # Where the next one is on record, the record knows better: its end may be unobservable.
+    on_record = np.zeros(count, bool)
+    on_record[of_record[collective & (seq == counter[of_record] + 1)]] = True
+    ahead = (counter >= 0) & (enqueued > counter) & ~on_record
     pending = np.where(ahead & (pending == _FAR), counter + 1, pending)
     pending[pending == _FAR] = 0
 

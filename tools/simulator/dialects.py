@@ -336,7 +336,8 @@ def ring_trace(case: Case) -> Trace:
         for number, (item, done) in enumerate(seen, start=1):
             op = item.op
             signature = Signature(
-                op.name if op.kind != "batch" else "coalesced", op.name, "gloo" if job.blocking else "nccl",
+                op.name if op.kind != "batch" else "coalesced", op.name,
+                "gloo" if job.blocking else "nccl",
                 op.input_sizes, op.output_sizes, (op.dtype,) * len(op.input_sizes),
                 (op.dtype,) * len(op.output_sizes), op.reduce_op,
             )  # fmt: skip
