@@ -158,9 +158,11 @@ def frontiers(trace: Trace) -> Frontiers:
     open_rows = np.flatnonzero(collective & unfinished)
     np.minimum.at(pending, of_record[open_rows], seq[open_rows])
     # Counters alone (a log line, an only-active dump that lost entries) also tell of pending work.
-    # Where the next one is on record, the record knows better: its end may be unobservable.
+    # A ring's counter stops at what it cannot observe; there the record knows better. A native
+    # counter is kept by the backend itself.
     on_record = np.zeros(count, bool)
-    on_record[of_record[collective & (seq == counter[of_record] + 1)]] = True
+    following = collective & (seq == counter[of_record] + 1) & _from_rings(trace)
+    on_record[of_record[following]] = True
     ahead = (counter >= 0) & (enqueued > counter) & ~on_record
     pending = np.where(ahead & (pending == _FAR), counter + 1, pending)
     pending[pending == _FAR] = 0
@@ -213,14 +215,22 @@ def blocks_caller(trace: Trace) -> Bools:
     Only rings say which operations were asynchronous, and only CPU backends block in the others.
     """
     records = trace.records
-    rings = [s.rank for s in trace.sources if s.format == "hangscope-ring" and s.rank is not None]
     blocking = np.array([s.backend in _BLOCKING for s in trace.signatures] or [False], bool)
     # isend and send leave the same record, so pairs tell nothing.
     loose = int(
         Flag.ASYNC | Flag.P2P | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.TIMED_OUT
     )
     found: Bools = blocking[records["signature"]] & ((records["flags"] & loose) == 0)
-    return found & np.isin(records["rank"], rings)
+    return found & _from_rings(trace)
+
+
+def _from_rings(trace: Trace) -> Bools:
+    """Per record: whether it comes from a HangScope ring."""
+    rings = {s.rank for s in trace.sources if s.format == "hangscope-ring" and s.rank is not None}
+    if rings >= set(trace.ranks):
+        return np.ones(len(trace.records), bool)
+    found: Bools = np.isin(trace.records["rank"], np.array(sorted(rings), np.int64))
+    return found
 
 
 def _returned(trace: Trace) -> Bools:
