@@ -114,24 +114,35 @@ class RingReader:
         counts as torn only where its id says that it should be complete.
         """
         last = int(self.header()["last_record_id"])
-        view = np.frombuffer(self._map, SLOT, self._slot_count, self._slots_at)
-        first = max(since, last - self._slot_count) + 1
-        if last - first + 1 < self._slot_count // 2:
-            # Few new ones: copy those alone.
-            indexes = (np.arange(first - 1, last + 1, dtype=np.int64)) % self._slot_count
-            raw = view[indexes]
+        count = self._slot_count
+        view = np.frombuffer(self._map, SLOT, count, self._slots_at)
+        # The record after the last published one may be complete although its writer died before
+        # saying so: it lies where the oldest was.
+        first = max(since, last - count, 0) + 1
+        start, length = (first - 1) % count, min(last + 2 - first, count)
+        if start + length <= count:
+            raw = view[start : start + length].copy()
         else:
-            raw = view.copy()
-        ids = raw["record_id"].astype(np.int64)
-        whole = raw["record_id"] == raw["commit"]
-        written = (raw["record_id"] != 0) | (raw["commit"] != 0)
-        torn = int(np.count_nonzero(written & ~whole))
-        # The record after the last published one may be complete although its writer died
-        # before saying so.
-        keep = whole & (ids >= first) & (ids <= last + 1)
-        raw = raw[keep]
-        order = np.argsort(raw["record_id"], kind="stable")
-        return raw[order], torn
+            raw = np.concatenate((view[start:], view[: start + length - count]))
+        if length == count:  # the slot of the oldest may hold the one after the last by now
+            raw = np.concatenate((raw[1:], raw[:1])) if raw["record_id"][0] == last + 1 else raw
+        if len(raw) and raw["record_id"][-1] == raw["commit"][-1] != last + 1:
+            raw = raw[:-1]  # nothing there yet
+        ids, commits = raw["record_id"], raw["commit"]
+        expected = np.arange(first, first + len(raw), dtype=np.uint64)
+        if (ids == expected).all() and (commits == expected).all():
+            return raw, 0
+        whole = ids == commits
+        torn = int(np.count_nonzero(~whole))
+        raw = raw[whole & (ids >= first) & (ids <= last + 1)]
+        if len(raw) > 1 and (raw["record_id"][1:] <= raw["record_id"][:-1]).any():
+            raw = raw[np.argsort(raw["record_id"], kind="stable")]
+        return raw, torn
+
+    def values(self) -> bytes:
+        """A copy of the used part of the value area, for decoding many values at once."""
+        used = min(int(self.header()["values_used"]), self._values_bytes)
+        return bytes(self._map[self._values_at : self._values_at + used])
 
     def value(self, identifier: int, kind: ValueKind | None = None) -> bytes | None:
         """An interned value, or None where the id means nothing (or another kind)."""

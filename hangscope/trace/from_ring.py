@@ -31,8 +31,8 @@ from hangscope.trace.model import (
     Stack,
     ThreadStack,
 )
-from hangscope.trace.operations import canonical
 from hangscope.trace.process import ProcessLook, look_at, start_ticks
+from hangscope.trace.ring_values import values_of
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
 
 FORMAT = "hangscope-ring"
@@ -147,8 +147,9 @@ def _records(
     reader: RingReader, slots: Records, rank: int, group_count: int
 ) -> tuple[Records, tuple[Signature, ...], tuple[Stack, ...]]:
     """Slots as trace records, with the signatures and stacks they use."""
-    group_index = slots["group"].astype(np.int64) - 1
-    slots = slots[(group_index >= 0) & (group_index < group_count)]
+    known = (slots["group"] >= 1) & (slots["group"] <= group_count)
+    if not known.all():
+        slots = slots[known]
     table = np.zeros(len(slots), RECORD_DTYPE)
     table["rank"] = rank
     table["group"] = slots["group"].astype(np.int32) - 1
@@ -157,10 +158,10 @@ def _records(
     signature_ids, table["signature"] = np.unique(slots["signature"], return_inverse=True)
     stack_ids, stack_index = np.unique(slots["stack"], return_inverse=True)
     table["stack"] = np.where(stack_ids[stack_index] == 0, NONE, stack_index)
-    signatures = tuple(_signature(reader, int(identifier)) for identifier in signature_ids)
+    values = values_of(reader.values())
+    signatures = tuple(values.signature(identifier) for identifier in signature_ids.tolist())
     signatures, table = _fill_sizes(signatures, table, slots)
-    frames: dict[int, Frame] = {}
-    stacks = tuple(_stack(reader, int(identifier), frames) for identifier in stack_ids)
+    stacks = tuple(values.stack(identifier) for identifier in stack_ids.tolist())
     return table, signatures, stacks
 
 
@@ -186,59 +187,6 @@ def _fill_sizes(
             )  # fmt: skip
             table["signature"][rows[(sizes == numels).all(axis=1)]] = len(extended) - 1
     return tuple(extended), table
-
-
-def _signature(reader: RingReader, identifier: int) -> Signature:
-    raw = reader.value(identifier, ValueKind.SIGNATURE)
-    try:
-        fields = json.loads(raw) if raw else {}
-        if not isinstance(fields, dict):
-            raise ValueError
-        name = str(fields.get("op", ""))
-        return Signature(
-            op=canonical(name),
-            raw=name,
-            backend=name.partition(":")[0] if ":" in name else "",
-            input_sizes=_sizes(fields.get("in")),
-            output_sizes=_sizes(fields.get("out")),
-            input_dtypes=_texts(fields.get("in_dtypes")),
-            output_dtypes=_texts(fields.get("out_dtypes")),
-            reduce_op=fields.get("reduce_op"),
-            input_splits=_integers(fields.get("in_splits")),
-            output_splits=_integers(fields.get("out_splits")),
-        )
-    except (ValueError, TypeError):
-        return Signature(op="unknown")
-
-
-def _sizes(value: Any) -> tuple[tuple[int, ...], ...] | None:
-    return None if value is None else tuple(tuple(int(n) for n in shape) for shape in value)
-
-
-def _integers(value: Any) -> tuple[int, ...] | None:
-    return None if value is None else tuple(int(n) for n in value)
-
-
-def _texts(value: Any) -> tuple[str, ...] | None:
-    return None if value is None else tuple(str(item) for item in value)
-
-
-def _stack(reader: RingReader, identifier: int, frames: dict[int, Frame]) -> Stack:
-    raw = reader.value(identifier, ValueKind.STACK) or b""
-    stack = []
-    for frame_id in np.frombuffer(raw[: len(raw) // 4 * 4], "<u4").tolist():
-        frame = frames.get(frame_id)
-        if frame is None:
-            text = (reader.value(frame_id, ValueKind.FRAME) or b"").decode("utf-8", "replace")
-            frame = frames[frame_id] = _frame(text)
-        stack.append(frame)
-    return tuple(stack)
-
-
-def _frame(text: str) -> Frame:
-    name, _, rest = text.partition("\x00")
-    filename, _, line = rest.partition("\x00")
-    return Frame(name, filename, int(line) if line.isdigit() else 0)
 
 
 def _facts(reader: RingReader, header: Any, dropped: int, oldest: int) -> RankFacts:

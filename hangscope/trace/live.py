@@ -100,7 +100,8 @@ class LiveRun:
         """Find the rings of the followed attempt, opening new files; lowest rank first."""
         for path in _ring_files(self.directory):
             self._open(path)
-        rings = [ring for ring in self._rings.values() if self._is_wanted(ring)]
+        wanted = self._wanted or self._newest()
+        rings = [ring for ring in self._rings.values() if ring.key == wanted]
         newest: dict[int, OpenRing] = {}
         for ring in sorted(rings, key=lambda ring: ring.created_ns):
             newest[ring.rank] = ring  # an earlier ring of the same rank is an older job's
@@ -163,12 +164,11 @@ class LiveRun:
             int(header["created_ns"]),
         )
 
-    def _is_wanted(self, ring: OpenRing) -> bool:
-        if self._wanted is not None:
-            return ring.key == self._wanted
-        others = [other for other in self._rings.values() if other.key not in self._skip]
-        newest = max(others, key=lambda other: other.created_ns, default=None)
-        return newest is not None and ring.key == newest.key
+    def _newest(self) -> RunKey | None:
+        """The attempt that began last, apart from those never followed."""
+        candidates = [ring for ring in self._rings.values() if ring.key not in self._skip]
+        newest = max(candidates, key=lambda ring: ring.created_ns, default=None)
+        return newest.key if newest is not None else None
 
     def _read(self, ring: OpenRing) -> Fragment:
         header = ring.reader.header()
