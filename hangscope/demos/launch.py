@@ -82,30 +82,30 @@ def run_demo(
     ):
         deadline_s = time.monotonic() + GIVE_UP_S
         inspected = False
-        with open(log_path, encoding="utf-8", errors="replace") as log:
-            while True:
-                line = log.readline()
-                if line.endswith("\n"):
-                    lines.append(line)
-                    echo(line.rstrip("\n"))
-                    if line.startswith("[hangscope] more:") and not inspected:
-                        spoke = True
-                        spoke_after_s = _since_newest_record_s(directory)
-                        if demo.hangs:
-                            inspected = True
-                            inspect(directory)
+        try:
+            with open(log_path, encoding="utf-8", errors="replace") as log:
+                while time.monotonic() < deadline_s:
+                    line = log.readline()
+                    if line.endswith("\n"):
+                        lines.append(line)
+                        echo(line.rstrip("\n"))
+                        if line.startswith("[hangscope] more:") and not inspected:
+                            spoke = True
+                            spoke_after_s = _since_newest_record_s(directory)
+                            if demo.hangs:
+                                inspected = True
+                                inspect(directory)
+                                break
+                        continue
+                    if process.poll() is not None and _monitor_is_done(directory):
+                        rest = log.read()
+                        if not rest:
                             break
-                    continue
-                if process.poll() is not None and _monitor_is_done(directory):
-                    rest = log.read()
-                    if not rest:
-                        break
-                    lines.append(rest)
-                if time.monotonic() > deadline_s:
-                    break
-                time.sleep(0.05)
-        ended = process.poll() is not None
-        _end(process)
+                        lines.append(rest)
+                    time.sleep(0.05)
+            ended = process.poll() is not None
+        finally:
+            _end(process)
         if not inspected:
             inspect(directory)
     return DemoRun("".join(lines), directory, spoke, spoke_after_s, ended)
