@@ -334,7 +334,12 @@ def _keep(place: Path, target: Path, truth: Draw) -> None:
         verdict=FAULTS[truth.fault][0],
         culprits=() if truth.fault in HEALTHY else (truth.rank,),
         story=f"chaos: {truth.kind} on {truth.world} ranks, {truth.fault} on rank {truth.rank}",
-        recorded=asdict(truth),
+        recorded={
+            "command": f"tools/chaos.py, run {target.name}",
+            "kind": "rings",
+            "world_size": truth.world,
+            "point": f"step {truth.step}, place {truth.point}, {truth.after_s:.1f} s",
+        },
     )
     write_fixture(
         trace, diagnosis, [place / "run"], target, redact=True, expected=expected, check=False
