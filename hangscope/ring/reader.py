@@ -126,7 +126,7 @@ class RingReader:
             raw = np.concatenate((view[start:], view[: start + length - count]))
         if length == count:  # the slot of the oldest may hold the one after the last by now
             raw = np.concatenate((raw[1:], raw[:1])) if raw["record_id"][0] == last + 1 else raw
-        if len(raw) and raw["record_id"][-1] == raw["commit"][-1] != last + 1:
+        if len(raw) and raw["record_id"][-1] == raw["commit"][-1] != first + len(raw) - 1:
             raw = raw[:-1]  # nothing there yet
         ids, commits = raw["record_id"], raw["commit"]
         expected = np.arange(first, first + len(raw), dtype=np.uint64)
