@@ -36,8 +36,9 @@ LOADER = re.compile(r"load|fetch|batch|dataset|sampler|__next__|read|tokeni[sz]e
 CHECKPOINT = re.compile(r"checkpoint|save|state_dict|serialize", re.I)
 _IN_COMMUNICATION = re.compile(
     r"all_reduce|allreduce|all_gather|broadcast|reduce_scatter|all_to_all|barrier|\bwait\b|"
-    r"synchronize|\bsend\b|\brecv\b|irecv|isend|backward|_all_gather|gather_object|scatter"
+    r"synchronize|\bsend\b|\brecv\b|irecv|isend|backward|gather|scatter|\breduce\b|coalesc"
 )
+_COMMUNICATION_FILE = re.compile(r"torch[\\/]distributed[\\/]|distributed_c10d\.py$")
 
 
 class End(str, Enum):
@@ -293,4 +294,7 @@ def activity(host: Host | None, facts: RankFacts | None) -> str:
 
 def in_communication(stack: Stack) -> bool:
     """Whether the innermost frames are those of a collective or of a wait."""
-    return any(_IN_COMMUNICATION.search(frame.name) for frame in stack[:4])
+    return any(
+        _IN_COMMUNICATION.search(frame.name) or _COMMUNICATION_FILE.search(frame.filename)
+        for frame in stack[:4]
+    )

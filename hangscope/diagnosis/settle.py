@@ -58,7 +58,8 @@ def conflict_causes(context: Context) -> list[Cause]:
     found: list[Cause] = []
     looked = 0
     for index, place in enumerate(context.waits.places):
-        if not place.waiters or place.absent or place.unknown or looked >= _MAX_EXCHANGES:
+        open_ended = place.absent or place.unknown or (place.p2p and place.behind)
+        if not place.waiters or open_ended or looked >= _MAX_EXCHANGES:
             continue
         looked += 1
         conflict = size_conflict(context, place)
