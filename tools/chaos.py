@@ -232,8 +232,12 @@ def score(truth: Draw, result: Result) -> str:
     right_verdict = result.verdict in FAULTS[truth.fault]
     if result.culprits == (truth.rank,):
         return "exact" if right_verdict else "wrong-verdict"
-    undecidable = truth.fault in (*CALLS, "skip-send", "skip-recv")
+    halves = ("skip-send", "skip-recv")
+    undecidable = truth.fault in (*CALLS, *halves)
     named = truth.rank in result.culprits and result.confidence == "ambiguous"
+    if truth.fault in halves and result.verdict == "deadlock_cycle" and len(result.culprits) == 2:
+        # Two stages wait for each other, whoever left its half out: both are on the circle.
+        named = truth.rank in result.culprits
     return "tie" if right_verdict and named and undecidable else "wrong-rank"
 
 

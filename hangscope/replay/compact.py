@@ -89,6 +89,9 @@ def compact_ring(
         File to write.
     redactor:
         Replaces paths and hosts in stacks, exceptions, phases and the header.
+    on_its_way_out:
+        The process had noted its exit but was still there when it was looked at, which counts as
+        no exit yet; later nobody could tell, so the note is left out.
     newest:
         Keep at most so many records, the newest; by default all.
 

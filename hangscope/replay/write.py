@@ -156,7 +156,8 @@ def _copy_sources(
 ) -> None:
     if any(str(path) == "-" for path in paths):
         raise FixtureError("standard input cannot be read twice; save the log to a file first")
-    used = {source.path for source in trace.sources}
+    used = {source.path: source.rank for source in trace.sources}
+    leaving = {r for r, facts in trace.ranks.items() if facts.alive and facts.exit is None}
     copied = 0
     for path in map(Path, paths):
         root = path if path.is_dir() else path.parent
@@ -169,7 +170,7 @@ def _copy_sources(
                 name = redactor.text(name)
             target = dumps / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            _copy(file, target, redactor)
+            _copy(file, target, redactor, on_its_way_out=used[str(file)] in leaving)
             copied += 1
     if not copied:
         raise FixtureError(f"nothing to copy in {' '.join(map(str, paths))}")
@@ -185,11 +186,11 @@ def _files(path: Path) -> Iterable[Path]:
             yield file
 
 
-def _copy(source: Path, target: Path, redactor: Redactor | None) -> None:
+def _copy(source: Path, target: Path, redactor: Redactor | None, *, on_its_way_out: bool) -> None:
     kind = sniff.sniff_file(source)
     if kind.name == sniff.RING:
         try:
-            compact_ring(source, target, redactor)
+            compact_ring(source, target, redactor, on_its_way_out=on_its_way_out)
         except RingError as error:
             raise FixtureError(f"{source}: {error}") from error
         return
