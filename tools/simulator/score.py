@@ -183,7 +183,7 @@ def one(case: Case, dialect: Dialect, folder: Path, with_stock: bool) -> Outcome
     except Exception:
         outcome, innocents, certain, seconds = CRASH, 0, False, 0.0
         detail = traceback.format_exc()
-    if with_stock and dialect.name != "ring" and not dialect.json:
+    if with_stock and dialect.name != "ring" and not dialect.json and not dialect.log:
         stock_outcome, stock_detail = stock.judge(folder, case, expected(case, dialect))
     if folder.exists():
         shutil.rmtree(folder)
