@@ -78,6 +78,7 @@ def compact_ring(
     redactor: Redactor | None = None,
     *,
     newest: int | None = None,
+    on_its_way_out: bool = False,
 ) -> None:
     """Write the ring at ``source`` to ``target`` without its empty room.
 
@@ -104,13 +105,17 @@ def compact_ring(
     """
     reader = RingReader(source)
     try:
-        target.write_bytes(_compact(reader, redactor, newest))
+        target.write_bytes(_compact(reader, redactor, newest, on_its_way_out))
     finally:
         reader.close()
 
 
-def _compact(reader: RingReader, redactor: Redactor | None, newest: int | None) -> bytes:
+def _compact(
+    reader: RingReader, redactor: Redactor | None, newest: int | None, on_its_way_out: bool
+) -> bytes:
     header = _header(reader)
+    if on_its_way_out:
+        header["exit_kind"] = header["exit_code"] = header["exit_ns"] = 0
     values = _Values(reader, redactor)
     groups = reader.groups()
     for name in ("name", "desc", "backend"):

@@ -11,7 +11,7 @@ import pytest
 
 from hangscope.replay.compact import compact_ring
 from hangscope.replay.redact import Redactor
-from hangscope.ring.layout import HEADER, SLOT_FORMAT, ValueKind, header_offset
+from hangscope.ring.layout import HEADER, SLOT_FORMAT, ExitKind, ValueKind, header_offset
 from hangscope.ring.reader import RingError, RingReader
 from hangscope.ring.writer import RingIdentity, RingWriter
 from hangscope.trace.from_ring import read_ring
@@ -118,6 +118,26 @@ def test_a_torn_slot_stays_counted(tmp_path: Path) -> None:
     compact_ring(original, small)
     assert read_ring(original).facts.dropped == read_ring(small).facts.dropped == 1
     assert len(read_ring(small).records) == 7
+
+
+def test_a_process_on_its_way_out_has_no_exit_yet(tmp_path: Path) -> None:
+    original, small = tmp_path / "rank_3.ring", tmp_path / "small.ring"
+    _write(original, 3, 16).record_exit(ExitKind.CLEAN, 0)
+    compact_ring(original, small)
+    facts = read_ring(small).facts
+    assert facts.exit is not None
+    assert facts.exit.kind == "clean"
+    compact_ring(original, small, on_its_way_out=True)
+    assert read_ring(small).facts.exit is None
+
+
+def test_only_the_newest_records_where_that_is_enough(tmp_path: Path) -> None:
+    original, small = tmp_path / "rank_3.ring", tmp_path / "small.ring"
+    _write(original, 40, 64)
+    compact_ring(original, small, newest=10)
+    after = read_ring(small)
+    assert after.records["record_id"].tolist() == list(range(31, 41))
+    assert after.facts.oldest_record_id == 31
 
 
 def test_no_stray_memory_gets_into_the_file(tmp_path: Path) -> None:
