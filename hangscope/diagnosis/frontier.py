@@ -239,11 +239,16 @@ def _returned(trace: Trace) -> Bools:
     if not len(records):
         return np.zeros(0, bool)
     waits = blocks_caller(trace) & (records["state"] != int(State.COMPLETED))
-    # Autograd issues from a thread of its own while the main thread waits for it, so whatever the
-    # rank issued later tells, on whichever thread.
-    last = np.ones(len(records), bool)
-    last[:-1] = records["rank"][1:] != records["rank"][:-1]
-    found: Bools = waits & ~last
+    found = np.zeros(len(records), bool)
+    rows = np.flatnonzero(waits)
+    # Only what the same thread issued later tells: a heartbeat on another thread goes on while the
+    # main thread waits. Records are sorted by rank.
+    for rank in np.unique(records["rank"][rows]).tolist():
+        first, end = np.searchsorted(records["rank"], [rank, rank + 1]).tolist()
+        threads, from_end = np.unique(records["thread"][first:end][::-1], return_index=True)
+        mine = rows[(rows >= first) & (rows < end)]
+        last = end - 1 - from_end[np.searchsorted(threads, records["thread"][mine])]
+        found[mine] = mine < last
     return found
 
 
