@@ -71,7 +71,10 @@ def _live(context: Context) -> Quiet:
     moving = any(
         f.stack_moved or (f.cpu_busy is not None and f.cpu_busy > 0.2) for f in trace.ranks.values()
     )
-    finishing = any(h.end is End.CLEAN for h in context.hosts.values())
+    finishing = any(h.end is End.CLEAN for h in context.hosts.values()) or any(
+        f.finalized and any(p.name == "interpreter exit" for p in f.phases)
+        for f in trace.ranks.values()
+    )
     if silent_s < trace.timeout_s or moving or finishing or trace.looks < 2:
         return Quiet()
     return Quiet((_quiescent(context, silent_s),))

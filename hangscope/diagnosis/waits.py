@@ -264,6 +264,9 @@ class Builder:
             example = rows[here]
             row = int(example[example >= 0][0]) if (example >= 0).any() else NONE
             began = front.pending_ns[pairs][here]
+            known_rows = example[example >= 0]
+            if not (began > 0).any():  # found through its records alone: unobserved
+                began = self.trace.records["created_ns"][known_rows]
             began = began[began > 0]
             place = Place(
                 group,
