@@ -87,7 +87,14 @@ def _stuck(context: Context, index: int) -> Cause:
         cause.unknowns.append(
             f"the oldest unfinished operations of {len(lost)} ranks have been overwritten"
         )
-    cause.victims = set(place.waiters)
+    stopped = [
+        r
+        for r in place.waiters
+        if r in context.trace.ranks and context.trace.ranks[r].process_state == "stopped"
+    ]
+    if stopped and cause.verdict is Verdict.STUCK_COLLECTIVE:
+        cause.culprits = tuple(sorted(stopped))  # it has issued its part and cannot carry it out
+    cause.victims = set(place.waiters) - set(cause.culprits)
     if place.p2p:
         cause.victims.update(place.members)
     return cause

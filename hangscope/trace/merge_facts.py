@@ -17,6 +17,7 @@ TRUST = {
     "job-log": 4,
 }
 _RECORDERS = ("hangscope-ring", "flight-recorder-pickle", "flight-recorder-json")
+_OWN_WORDS = ("exception", "code", "clean")
 _EXIT_ORDER = ("oom", "exception", "signal", "code", "clean", "unknown")
 _SPECIAL = {
     "rank",
@@ -93,6 +94,11 @@ def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
     """The most telling kind; code, signal and text from whoever saw them; the earliest time."""
     if not exits:
         return None
+    own = [e.at_ns for e in exits if e.kind in _OWN_WORDS and not e.by_launcher and e.at_ns]
+    told = [e.at_ns for e in exits if e.by_launcher]
+    if own and told and min(own) <= min(told):
+        # It was already on its way out when the launcher swept up.
+        exits = [e for e in exits if not e.by_launcher]
     best = min(exits, key=lambda e: _EXIT_ORDER.index(e.kind) if e.kind in _EXIT_ORDER else 9)
     times = [e.at_ns for e in exits if e.at_ns]
     return replace(
