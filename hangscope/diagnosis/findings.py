@@ -125,7 +125,10 @@ def _advice(
     host = context.hosts.get(rank)
     facts = context.trace.ranks.get(rank)
     at = address(context, rank)
-    if cause.verdict is Verdict.MISSING_RANK:
+    stopped = facts is not None and facts.process_state == "stopped"
+    if cause.verdict is Verdict.MISSING_RANK or (
+        cause.verdict is Verdict.STUCK_COLLECTIVE and stopped
+    ):
         first = bool(place is not None and place.phase == "init_process_group")
         return playbook.missing(host, at, first, bool(facts and facts.finalized))
     detail = ""

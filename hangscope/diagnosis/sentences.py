@@ -181,6 +181,13 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
             f"{waiters} waits for the other half of the pair",
         )
     if verdict is Verdict.STUCK_COLLECTIVE:
+        facts = context.trace.ranks.get(cause.culprits[0]) if cause.culprits else None
+        if facts is not None and facts.process_state == "stopped":
+            return (
+                f"{who} {_is(cause.culprits)} stopped inside {title}{members_of(place)}",
+                f"{rank_s(cause.culprits)} issued the operation and was stopped before its part "
+                "was done",
+            )
         if cause.culprits:
             return (
                 f"{who} cannot finish {title}, which has completed on a peer",
