@@ -1,7 +1,7 @@
 """Decides what deserves to be said: pure logic over the looks at one job.
 
-A live job is called hung only when two looks agree: the same finding, and nobody it concerns has
-moved in between. What is already on record and cannot change any more (a mismatch, a process that
+A live job is called hung only when two looks agree: the same wait at the same place, or, where no
+sequence number tells the place, nobody who waits has moved in between. What is already on record and cannot change any more (a mismatch, a process that
 has ended) needs no second look. Every cause is said once.
 """
 
@@ -53,7 +53,7 @@ class Judge:
             Of the newest look.
         progress:
             For each rank anything that differs when it issued or finished an operation since the
-            last look. Only the ranks that wait have to stand still: others may go on for long.
+            last look.
         final:
             The ranks are gone: there will be no further look.
         """
@@ -73,6 +73,10 @@ class Judge:
             return not self.spoke
         if first.verdict in _FINAL:
             return True
+        if first.group is not None and first.seq is not None:
+            # The same wait at the same sequence number: nobody in it has moved, whatever other
+            # threads of the same ranks do meanwhile.
+            return cause in previous
         waiting = first.victims or first.culprits or tuple(progress)
         frozen = all(progress.get(rank) == before.get(rank) for rank in waiting)
         return cause in previous and frozen

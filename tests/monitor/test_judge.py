@@ -6,7 +6,7 @@ from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, GroupRef, 
 from hangscope.monitor.judge import Judge
 
 
-def diagnosis(verdict: Verdict, *culprits: int, seq: int = 7) -> Diagnosis:
+def diagnosis(verdict: Verdict, *culprits: int, seq: int | None = 7) -> Diagnosis:
     finding = Finding(
         verdict=verdict,
         culprits=culprits,
@@ -32,7 +32,15 @@ def test_a_hang_is_said_at_the_second_look_that_agrees() -> None:
 def test_a_job_that_moves_between_two_looks_is_not_hung() -> None:
     judge = Judge()
     assert not judge.hear(MISSING, {0: "step 7"}, final=False)
-    assert not judge.hear(MISSING, {0: "step 8"}, final=False)
+    assert not judge.hear(diagnosis(Verdict.MISSING_RANK, 1, seq=8), {0: "step 8"}, final=False)
+
+
+def test_without_a_sequence_number_whoever_waits_must_stand_still() -> None:
+    somewhere = diagnosis(Verdict.MISSING_RANK, 1, seq=None)
+    judge = Judge()
+    assert not judge.hear(somewhere, {0: "then"}, final=False)
+    assert not judge.hear(somewhere, {0: "now"}, final=False)
+    assert judge.hear(somewhere, {0: "now"}, final=False)
 
 
 def test_another_cause_at_the_second_look_is_not_confirmed() -> None:
@@ -79,7 +87,7 @@ def test_a_job_explained_by_another_node_is_not_explained_again() -> None:
     assert not judge.hear(diagnosis(Verdict.RANK_CRASHED, 0), {0: "gone"}, final=True)
 
 
-def test_a_hang_is_said_although_other_ranks_go_on() -> None:
+def test_a_hang_is_said_although_other_threads_and_ranks_go_on() -> None:
     judge = Judge()
-    judge.hear(MISSING, {0: "still", 7: "step 7"}, final=False)
-    assert judge.hear(MISSING, {0: "still", 7: "step 8"}, final=False)
+    judge.hear(MISSING, {0: "beat 7", 7: "step 7"}, final=False)
+    assert judge.hear(MISSING, {0: "beat 8", 7: "step 8"}, final=False)
