@@ -1,8 +1,9 @@
 """Decides what deserves to be said: pure logic over the looks at one job.
 
 A live job is called hung only when two looks agree: the same wait at the same place, or, where no
-sequence number tells the place, nobody who waits has moved in between. What is already on record and cannot change any more (a mismatch, a process that
-has ended) needs no second look. Every cause is said once.
+sequence number tells the place, nobody who waits has moved in between. What is already on record
+and cannot change any more (a mismatch, a process that has ended) needs no second look. Every cause
+is said once.
 """
 
 from __future__ import annotations

@@ -87,8 +87,7 @@ class Monitor:
         self._local_world_size = config.local_world_size
         self._seen: dict[int, int] = {}
         self._failed_at_ns = 0
-        self._hung_since_s = 0.0
-        self._hung: dict[int, bytes] = {}
+        self._hung_since_ns = 0
         self._look_cost_s = 0.0
         self._looked_at_s = time.monotonic()
         self._others: OtherNodes | None = None
@@ -109,9 +108,6 @@ class Monitor:
             self._discover()
             current = self._progress()
             if current != progress:
-                if self._hung_since_s and self._moved(current):
-                    say(f"moving again after {now_s - self._hung_since_s:.0f} s", self._out)
-                    self._hung_since_s = 0.0
                 progress, last_change_s = current, now_s
                 if not ends and not settle_until_s:
                     # Some ranks may stand still while others go on: look now and then all the same.
@@ -186,10 +182,6 @@ class Monitor:
             )
         return state
 
-    def _moved(self, progress: dict[int, bytes]) -> bool:
-        """Whether every rank that was said to wait has moved since."""
-        return all(progress.get(rank) != was for rank, was in self._hung.items())
-
     def _waiting_s(self) -> float:
         """How long the longest waiting collective of this node has waited, as the counters tell."""
         now_ns, oldest_ns = time.time_ns(), 0
@@ -242,6 +234,10 @@ class Monitor:
         if trace.world_size and len(trace.ranks) < trace.world_size != self._local_world_size:
             diagnosis = self._restrained(diagnosis, trace)
         self.last = diagnosis
+        if self._hung_since_ns and diagnosis.verdict is Verdict.HEALTHY and not final:
+            waited_s = (time.time_ns() - self._hung_since_ns) / 1e9
+            say(f"moving again after {waited_s:.0f} s", self._out)
+            self._hung_since_ns = 0
         if self._judge.hear(diagnosis, self._progress(), final=final):
             self._speak(diagnosis, trace)
         elif (news := self._others.news() if self._others else None) and not self._judge.spoke:
@@ -286,10 +282,7 @@ class Monitor:
         if not self._processes.alive:
             return
         if diagnosis.verdict not in ENDED:
-            self._hung_since_s = time.monotonic() - (diagnosis.stalled_s or 0.0)
-            progress = self._progress()
-            victims = diagnosis.findings[0].victims or tuple(progress)
-            self._hung = {rank: progress[rank] for rank in victims if rank in progress}
+            self._hung_since_ns = diagnosis.findings[0].began_ns or time.time_ns()
         if self._config.on_hang == "kill" and diagnosis.verdict is not Verdict.HEALTHY:
             self._kill(trace)
 
