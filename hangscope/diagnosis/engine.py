@@ -119,11 +119,9 @@ def _edges(context: Context) -> tuple[WaitEdge, ...]:
     """The wait-for edges, at most `_MAX_EDGES` of them: one target per waiter comes first."""
     edges = []
     for place in context.waits.places:
-        group = (
-            context.trace.groups[place.group].name
-            if 0 <= place.group < len(context.trace.groups)
-            else place.phase
-        )
+        known = 0 <= place.group < len(context.trace.groups)
+        group = context.trace.groups[place.group].name if known else place.phase
+        label = context.trace.groups[place.group].label if known else place.phase
         op = context.place_op(place)
         targets = place.targets
         # In a circle of large groups everybody waits for everybody: a few targets tell as much.
@@ -131,7 +129,9 @@ def _edges(context: Context) -> tuple[WaitEdge, ...]:
         for waiter in place.waiters:
             if waiter in context.waits.cut:
                 continue
-            edges += [WaitEdge(waiter, on, group, place.seq, op) for on in shown if on != waiter]
+            edges += [
+                WaitEdge(waiter, on, group, place.seq, op, label) for on in shown if on != waiter
+            ]
             if len(edges) >= _MAX_EDGES:
                 return tuple(edges[:_MAX_EDGES])
     return tuple(edges)

@@ -121,6 +121,8 @@ class WaitEdge:
     group: str
     seq: int
     op: str = ""
+    label: str = ""
+    """What people call the group."""
 
 
 @dataclass(frozen=True, slots=True)

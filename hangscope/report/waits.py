@@ -38,5 +38,6 @@ def bundles(edges: Iterable[WaitEdge]) -> tuple[Bundle, ...]:
 def group_labels(diagnosis: Diagnosis, trace: Trace | None = None) -> dict[str, str]:
     """Group names as they stand in the graph to the labels people use."""
     labels = {g.name: g.label for g in trace.groups} if trace is not None else {}
+    labels.update((e.group, e.label) for e in diagnosis.wait_for if e.label)
     labels.update((f.group.name, f.group.label) for f in diagnosis.findings if f.group is not None)
     return labels
