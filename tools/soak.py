@@ -40,7 +40,7 @@ MEMORY_SLACK_MIB = 24.0
 """More growth than this beyond that of the same job without HangScope is a leak. The recorder's own
 tables fill while a job is young; they are bounded."""
 
-COUNT_SLACK = 1
+COUNT_SLACK = 4
 """Of descriptors and threads: those of Gloo and of the file store come and go on their own."""
 
 

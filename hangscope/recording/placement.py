@@ -18,6 +18,8 @@ _NETWORK = frozenset(
         "orangefs", "pvfs2", "weka", "wekafs", "virtiofs",
     }
 )  # fmt: skip
+MAX_STARTS = 100
+"""How often one process may start recording in one directory."""
 LOCAL_PLACES = (Path("/dev/shm"), Path("/tmp"))
 
 
@@ -53,11 +55,10 @@ def open_ring(directory: Path, identity: RingIdentity, slot_count: int) -> RingW
         If the directory cannot be made or written, or is full.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    names = (
-        f"rank_{identity.rank}.ring",
-        f"rank_{identity.rank}.{identity.run_id}.{identity.attempt}.ring",
-        f"rank_{identity.rank}.{identity.run_id}.{identity.attempt}.{identity.pid}.ring",
-    )
+    stem = f"rank_{identity.rank}"
+    mine = f"{stem}.{identity.run_id}.{identity.attempt}"
+    names = [f"{stem}.ring", f"{mine}.ring", f"{mine}.{identity.pid}.ring"]
+    names += [f"{mine}.{identity.pid}.{n}.ring" for n in range(2, MAX_STARTS)]
     local = _local_directory(identity) if is_network(directory) else None
     for name in names:
         link = directory / name

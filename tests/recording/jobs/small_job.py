@@ -1,0 +1,197 @@
+"""A job of any size that does a little, in one of several manners; prints what it found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.utils.data import DataLoader, Dataset
+
+MANNER = sys.argv[1] if len(sys.argv) > 1 else "plain"
+DIRECTORY = os.environ.get("HANGSCOPE_DIR", "")
+
+
+class Numbers(Dataset):
+    """Its workers report how many rings there are."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(float(index))
+
+
+def child() -> None:
+    """In a process that is no rank."""
+    value = torch.ones(2)
+    assert float(value.sum()) == 2.0
+
+
+def spawned(rank: int, port: str) -> None:
+    """A rank that no launcher knows of."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(name, None)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    value = torch.full((2,), float(rank))
+    dist.all_reduce(value)
+    assert value.tolist() == [1.0, 1.0]
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    if MANNER == "mp-spawn":
+        mp.start_processes(spawned, args=(sys.argv[2],), nprocs=2, start_method="spawn")
+        print("RESULT spawned")
+        return 0
+    if MANNER == "restart":  # torch's own store still has the addresses of the last attempt
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{os.environ['RESULTS']}/store{attempt}",
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+        )
+    else:
+        dist.init_process_group("gloo")
+    value = torch.ones(4) * (dist.get_rank() + 1)
+    dist.all_reduce(value)
+    extra: object = ""
+    if MANNER == "delete":
+        shutil.rmtree(DIRECTORY)
+    elif MANNER == "many":
+        for _ in range(200):
+            dist.all_reduce(torch.ones(2))
+    elif MANNER == "children":
+        extra = children()
+    elif MANNER == "os-wait":
+        mine = subprocess.Popen([sys.executable, "-c", "pass"]).pid
+        extra = os.wait()[0] == mine
+        try:
+            os.wait()
+        except ChildProcessError:
+            extra = f"{extra}, no other"
+    elif MANNER == "alarm":
+        extra = alarms()
+    elif MANNER == "thread":
+        thread = threading.Thread(target=lambda: 1 / 0, name="mine")
+        thread.start()
+        thread.join()
+    elif MANNER == "thread-exit":
+        thread = threading.Thread(target=lambda: sys.exit(7))
+        thread.start()
+        thread.join()
+    elif MANNER == "raise":
+        raise ValueError("the job's own")
+    elif MANNER == "sys-exit":
+        sys.exit(3)
+    elif MANNER == "os-exit":
+        print("RESULT", value.tolist(), flush=True)
+        os._exit(5)
+    elif MANNER == "terminate":
+        print("RESULT", value.tolist(), flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+    elif MANNER == "restart" and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
+        sys.exit(9)
+    elif MANNER == "at-exit":
+        keep_busy()
+        print("RESULT", value.tolist(), extra, flush=True)
+        return 0
+    dist.destroy_process_group()
+    print("RESULT", value.tolist(), extra, flush=True)
+    return 0
+
+
+def children() -> list[object]:
+    """Every kind of child process."""
+    code = "import torch, torch.distributed as d; print('child', d.is_available())"
+    seen: list[object] = [
+        fork(),
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip(),
+    ]
+    for context in ("fork", "spawn"):
+        loader = DataLoader(Numbers(), num_workers=1, multiprocessing_context=context)
+        seen.append(sum(float(item) for item in loader))
+    process = mp.get_context("spawn").Process(target=child)
+    process.start()
+    process.join()
+    seen.append(process.exitcode)
+    return seen
+
+
+def fork() -> str:
+    """A child that does what it can to disturb the parent's ring."""
+    import hangscope
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            everything = hangscope.record("mine:all_reduce", torch.ones(3), ranks=[0])
+            with hangscope.phase("in the child"), everything:
+                pass
+            sys.excepthook(ValueError, ValueError("in the child"), None)
+        finally:
+            os._exit(0)
+    return str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def alarms() -> str:
+    """Every exception of the job's own signal handler arrives, wherever it interrupts us."""
+
+    class Alarm(Exception):  # noqa: N818 - its name is the job's business
+        """What the job's own signal handler raises."""
+
+    fired = [0]
+
+    def on_alarm(number: int, frame: object) -> None:
+        fired[0] += 1
+        raise Alarm
+
+    signal.signal(signal.SIGALRM, on_alarm)
+    value = torch.ones(2)
+    caught = 0
+    end_s = time.monotonic() + 1.5
+    signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0007)
+    while time.monotonic() < end_s:
+        try:
+            while True:
+                dist.all_reduce(value)
+        except Alarm:
+            caught += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return f"missed {fired[0] - caught} of {fired[0] > 50}"
+
+
+def keep_busy() -> None:
+    """Daemon threads and destructors that issue operations while the interpreter goes down."""
+
+    def for_ever() -> None:
+        group = dist.new_group([dist.get_rank()]) if dist.get_world_size() == 1 else None
+        while True:
+            dist.all_reduce(torch.ones(2), group=group)
+
+    class AtTheEnd:
+        def __del__(self) -> None:
+            try:
+                dist.barrier()
+            except Exception:
+                pass
+
+    globals()["at_the_end"] = AtTheEnd()
+    threading.Thread(target=for_ever, daemon=True).start()
+    time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Memory is bounded whatever the job does, and numbers hold when threads come between."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import hangscope.recording
+from hangscope.recording import completion, signatures, stacks
+from hangscope.recording.session import Session
+from hangscope.ring import layout
+from hangscope.trace.from_ring import read_ring
+
+
+def rss_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 2**20
+
+
+def test_dynamic_shapes(recording: Session) -> None:
+    """More shapes than there is room for: names, types and sizes stay, and memory does."""
+    for numel in range(1, 3000):
+        dist.all_reduce(torch.empty(numel))
+    before = rss_mib()
+    for numel in range(3000, 60_000):
+        dist.broadcast(torch.empty(numel, 1), numel % 4)
+    assert rss_mib() - before < 60
+    assert len(recording.recorder._signatures.known) <= signatures.MAX_DISTINCT
+    fragment = read_ring(recording.ring.path)
+    last = fragment.signatures[fragment.records[-1]["signature"]]
+    assert last.op == "broadcast"
+    numel = last.input_numel if last.input_sizes is None else int(np.prod(last.input_sizes[0]))
+    assert numel == 59_999
+    assert not recording.failed
+
+
+def test_endlessly_new_stacks(recording: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "MAX_KNOWN_FRAMES", 5_000)
+    for number in range(1500):
+        scope = {"dist": dist, "value": torch.ones(1)}
+        exec(compile(f"def f{number}(): dist.all_reduce(value)", f"<new {number}>", "exec"), scope)
+        scope[f"f{number}"]()
+    interner = recording.recorder._stacks
+    assert interner is not None
+    assert sum(len(codes) for _, codes in interner._known.values()) <= 5_000
+    assert len(interner._candidates) <= stacks.MAX_CANDIDATES
+    fragment = read_ring(recording.ring.path)
+    newest = fragment.stacks[fragment.records[-1]["stack"]]
+    assert "f1499" in [frame.name for frame in newest]
+
+
+def test_full_value_area_keeps_room_for_the_end(recording: Session) -> None:
+    ring = recording.ring
+    for number in range(100_000):
+        if not ring.intern(layout.ValueKind.STACK, b"%064d" % number, essential=False):
+            break
+    else:
+        pytest.fail("the area never filled up")
+    dist.all_reduce(torch.ones(777))
+    ring.record_exception(b'{"type": "E", "message": "", "thread": "", "main": true, "frames": []}')
+    fragment = read_ring(ring.path)
+    assert fragment.facts.exception is not None
+    newest = fragment.records[-1]
+    assert fragment.signatures[newest["signature"]].op == "all_reduce"
+    assert fragment.signatures[newest["signature"]].input_numel == 777
+    assert any("full" in warning for warning in fragment.warnings)
+
+
+def test_deep_recursion_is_cut(recording: Session) -> None:
+    def deeper(left: int) -> None:
+        if left:
+            deeper(left - 1)
+        else:
+            dist.all_reduce(torch.ones(1))
+
+    deeper(400)
+    deeper(500)
+    fragment = read_ring(recording.ring.path)
+    found = [fragment.stacks[row["stack"]] for row in fragment.records]
+    assert [len(stack) for stack in found] == [stacks.MAX_FRAMES] * 2
+    assert recording.recorder._stacks is not None
+    assert all(len(k) <= 2 * stacks.MAX_FRAMES for k in recording.recorder._stacks._known)
+
+
+def test_many_threads_leave_nothing(recording: Session) -> None:
+    for _ in range(60):
+        threads = [
+            threading.Thread(target=lambda: dist.all_reduce(torch.ones(1))) for _ in range(5)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    fragment = read_ring(recording.ring.path)
+    assert len(fragment.records) == 300
+    assert sorted(fragment.records["collective_seq"].tolist()) == list(range(1, 301))
+
+
+def test_many_groups(recording: Session) -> None:
+    for _ in range(200):
+        group = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(1), group=group)
+        dist.destroy_process_group(group)
+        del group
+    registry = recording.recorder.groups
+    assert len(registry.by_identity) < 20
+    assert len(registry._orphans) == 0
+    assert len(read_ring(recording.ring.path).groups) >= 200
+
+
+def test_unfinished_operations_are_bounded(recording: Session) -> None:
+    """Each pins its tensors."""
+    from hangscope.recording.groups import GroupState
+
+    class Never:
+        def is_completed(self) -> bool:
+            return False
+
+    completions = recording.recorder.completions
+    state = GroupState(recording.ring, 0, "g", [0], 0, recorded=True)
+    for number in range(3 * completion.MAX_PENDING):
+        completions.watch(state, (Never(), number + 1, number + 1, 0))
+    assert len(state.pending) == completion.MAX_PENDING
+    assert len(completions._watched) == completion.MAX_PENDING
+
+
+def test_numbers_hold_between_threads(recording: Session) -> None:
+    """Without a lock: every number is given once, in order, with the history that belongs to it."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        group = dist.new_group([0, 1])
+        value = torch.ones(1)
+
+        def hammer() -> None:
+            for _ in range(150):
+                dist.all_reduce(value, group=group)
+
+        threads = [threading.Thread(target=hammer) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    fragment = read_ring(recording.ring.path)
+    rows = fragment.records
+    assert rows["record_id"].tolist() == list(range(1, 901))
+    assert rows["collective_seq"].tolist() == list(range(1, 901))
+    assert rows["op_id"].tolist() == list(range(1, 901))
+    history, histories = 0, []
+    (agreement,) = {s.agreement for s in recording.recorder._signatures.known.values()}
+    for _ in range(900):
+        history = signatures.extend_history(history, agreement)
+        histories.append(history)
+    assert rows["history"].tolist() == histories
+    member = fragment.members[-1]
+    assert int(member["enqueued"]) == 900
+    assert int(member["history"]) == histories[-1]
+
+
+def test_no_lock_in_what_a_collective_runs_through() -> None:
+    """A lock held by a thread that waits for the interpreter could hold up another for ever.
+
+    The exceptions are taken with a time limit, or where there is no interpreter lock.
+    """
+    package = Path(hangscope.recording.__file__).parent
+    found = {
+        path.name: re.findall(r"threading\.R?Lock\(\)", path.read_text())
+        for path in [*package.glob("*.py"), package.parent / "ring" / "writer.py"]
+    }
+    assert {name for name, locks in found.items() if locks} == {"groups.py", "recorder.py"}
+    assert "acquire(timeout=" in (package / "groups.py").read_text()
+    assert "_is_gil_enabled" in (package / "recorder.py").read_text()

@@ -1,0 +1,35 @@
+"""It misses nothing: real jobs in which every way of issuing a collective is checked.
+
+Each check runs inside the job and compares what the ring says with what was done, and with torch's
+own recorder and counters where those exist. The names of the checks are the coverage table of
+``docs/recorder.md`` (``python -m tests.recording.coverage``).
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.recording.coverage import checks_of
+from tests.recording.launcher import complete_job
+
+
+@pytest.mark.parametrize("check", checks_of("collectives_job"))
+def test_collectives(check: str) -> None:
+    complete_job("collectives_job").assert_ok(check)
+
+
+@pytest.mark.parametrize("check", checks_of("parallel_job"))
+def test_parallel(check: str) -> None:
+    complete_job("parallel_job").assert_ok(check)
+
+
+@pytest.mark.parametrize("script", ["collectives_job", "parallel_job"])
+def test_nothing_was_said_and_nothing_left_out(script: str) -> None:
+    job = complete_job(script)
+    assert job.returncode == 0, job.output[-3000:]
+    assert job.said == []
+    assert not re.search(r"UserWarning.*hangscope", job.output)
+    for rank, checks in job.ranks.items():
+        assert sorted(checks) == sorted(checks_of(script)), rank

@@ -1,0 +1,325 @@
+"""Whatever goes wrong around the recorder, the job's result and exit code are what they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hangscope.recording import placement
+from hangscope.ring.reader import RingReader
+from hangscope.ring.writer import RingIdentity
+from hangscope.trace.from_ring import read_ring
+from tests.recording.launcher import (
+    JOBS,
+    JobResult,
+    environment,
+    free_port,
+    ranks,
+    recording,
+    run,
+    torchrun,
+    world,
+)
+
+RESULT = "RESULT [1.0, 1.0, 1.0, 1.0]"
+
+
+def small(manner: str, directory: Path | str, **extra: str) -> JobResult:
+    """The small job as a single rank."""
+    return ranks("small_job", 1, recording(directory, **extra), arguments=(manner,))
+
+
+def rings(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.ring"))
+
+
+def only_ring(directory: Path) -> Path:
+    (ring,) = rings(directory)
+    return ring
+
+
+def assert_unharmed(job: JobResult, warnings: int = 1) -> None:
+    """The job's own result, its exit code, and so many lines from us."""
+    assert RESULT in job.output, job.output
+    assert job.returncode == 0, job.output
+    assert len(job.said) == warnings, job.said
+
+
+# -- places ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A directory that a tmpfs can be mounted on; unmounted afterwards."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    place = tmp_path / "mounted"
+    place.mkdir()
+    yield place
+    subprocess.run(["umount", str(place)], check=False, capture_output=True)
+
+
+def mount(place: Path, options: str) -> None:
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "hangscope-test", str(place)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+
+
+def test_full_directory(mounted: Path) -> None:
+    mount(mounted, "size=256k")
+    job = small("plain", mounted / "run")
+    assert_unharmed(job)
+    assert "No space left" in job.said[0]
+    assert rings(mounted / "run") == []
+
+
+def test_directory_fills_up_later(mounted: Path) -> None:
+    """The file's blocks are reserved when it is made: filling the disk afterwards is harmless."""
+    mount(mounted, "size=8m")
+    env = recording(mounted / "run") | {"FILL": str(mounted / "filler")}
+    code = (
+        "import os, runpy, sys; import torch\n"
+        "try:\n  open(os.environ['FILL'], 'wb').write(bytes(9 << 20))\nexcept OSError: pass\n"
+        f"sys.argv = ['small_job', 'many']; runpy.run_path({str(JOBS / 'small_job.py')!r}, "
+        "run_name='__main__')"
+    )
+    job = run([sys.executable, "-c", code], env | world(0, 1, free_port()))
+    assert_unharmed(job, warnings=0)
+    assert len(read_ring(only_ring(mounted / "run")).records) == 201
+
+
+def test_read_only_directory(mounted: Path) -> None:
+    mount(mounted, "size=8m,ro")
+    job = small("plain", mounted / "run")
+    assert_unharmed(job)
+    assert "Read-only file system" in job.said[0]
+
+
+def test_unwritable_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert_unharmed(small("plain", tmp_path / "file" / "run"))
+
+
+def test_directory_deleted_under_it(tmp_path: Path) -> None:
+    job = small("delete", tmp_path / "run")
+    assert_unharmed(job, warnings=0)
+
+
+def test_unwritable_tmp(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a mount namespace needs root")
+    empty = tmp_path / "read-only"
+    empty.mkdir()
+    script = f"mount -t tmpfs -o ro none /tmp 2>/dev/null || exit 77; exec {sys.executable} "
+    script += f"{JOBS / 'small_job.py'} plain"
+    directory = Path("/var/tmp") / f"hangscope-test-{os.getpid()}"
+    job = run(
+        ["unshare", "-m", "sh", "-c", script],
+        recording(directory) | world(0, 1, free_port()),
+    )
+    subprocess.run(["rm", "-rf", str(directory)], check=True)
+    if job.returncode == 77 or "unshare" in job.output:
+        pytest.skip("mount namespaces are not allowed here")
+    assert_unharmed(job, warnings=0)
+
+
+def test_network_file_system_gets_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On NFS no store of a training step may touch the network: the ring lies in local memory."""
+    local = tmp_path / "local"
+    local.mkdir()
+    monkeypatch.setattr(placement, "is_network", lambda path: True)
+    monkeypatch.setattr(placement, "LOCAL_PLACES", (local,))
+    identity = RingIdentity(run_id="r", rank=0, world_size=1, pid=1)
+    ring = placement.open_ring(tmp_path / "nfs", identity, 16)
+    link = tmp_path / "nfs" / "rank_0.ring"
+    assert link.is_symlink()
+    assert local in ring.path.parents
+    assert RingReader(link).header()["world_size"] == 1
+    monkeypatch.setattr(placement, "LOCAL_PLACES", (tmp_path / "nowhere",))
+    with pytest.raises(OSError, match="neither"):
+        placement.open_ring(tmp_path / "nfs2", identity, 16)
+
+
+def test_slow_directory(tmp_path: Path) -> None:
+    """Once the ring is open nothing of the run directory is touched again by a collective."""
+    code = (
+        "import os, sys, runpy, torch, builtins, pathlib\n"
+        "directory = os.environ['HANGSCOPE_DIR']\n"
+        "touched = []\n"
+        "sys.addaudithook(lambda event, args: touched.append((event, str(args[0]))) "
+        "if event in ('open', 'os.listdir', 'os.scandir', 'os.rename') "
+        "and str(args[0]).startswith(directory) else None)\n"
+        "sys.argv = ['small_job', 'many']\n"
+        "try:\n"
+        f"  runpy.run_path({str(JOBS / 'small_job.py')!r}, run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "print('TOUCHED', touched)\n"
+    )
+    job = run([sys.executable, "-c", code], recording(tmp_path) | world(0, 1, free_port()))
+    assert_unharmed(job, warnings=0)
+    assert "TOUCHED []" in job.output, job.output
+
+
+# -- processes -------------------------------------------------------------------------------
+
+
+def test_wrap(tmp_path: Path) -> None:
+    assert_unharmed(small("many", tmp_path, HANGSCOPE_BUFFER="16"), warnings=0)
+    fragment = read_ring(only_ring(tmp_path))
+    seqs = fragment.records["collective_seq"].tolist()
+    assert seqs == list(range(186, 202))
+    assert int(fragment.members["enqueued"][0]) == 201
+    assert fragment.facts.oldest_record_id == 186
+
+
+def test_children_never_touch_the_ring(tmp_path: Path) -> None:
+    """Fork, fork with exec, workers of both kinds, a spawned helper: one ring, the rank's own."""
+    job = small("children", tmp_path)
+    assert_unharmed(job, warnings=0)
+    assert f"{RESULT} ['0', 'child True', 28.0, 28.0, 0]" in job.output, job.output
+    fragment = read_ring(only_ring(tmp_path))
+    assert [s.op for s in fragment.signatures] == ["all_reduce"], fragment.signatures
+    assert fragment.facts.exception is None
+    assert fragment.facts.exit is not None
+    assert fragment.facts.exit.kind == "clean"
+
+
+def test_spawned_ranks_without_launcher(tmp_path: Path) -> None:
+    env = recording(tmp_path)
+    job = run(
+        [sys.executable, str(JOBS / "small_job.py"), "mp-spawn", str(free_port())],
+        env,
+    )
+    assert "RESULT spawned" in job.output, job.output
+    facts = [read_ring(path).facts for path in rings(tmp_path)]
+    assert sorted(f.rank for f in facts) == [0, 1]
+    assert {f.world_size for f in facts} == {2}
+
+
+def test_elastic_restart(tmp_path: Path) -> None:
+    job = torchrun(
+        "small_job", 2, recording(tmp_path), arguments=("restart",), options=("--max-restarts=1",)
+    )
+    assert job.returncode == 0, job.output
+    assert job.output.count("RESULT [3.0, 3.0, 3.0, 3.0]") == 2
+    found = {(f.attempt, f.rank) for f in (read_ring(path).facts for path in rings(tmp_path))}
+    assert found == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+def test_changed_world_size_and_two_jobs_in_one_directory(tmp_path: Path) -> None:
+    from hangscope.trace.load import load_trace
+
+    assert ranks("small_job", 2, recording(tmp_path)).returncode == 0
+    assert_unharmed(ranks("small_job", 1, recording(tmp_path)), warnings=0)
+    assert len(rings(tmp_path)) == 3
+    trace = load_trace([tmp_path])
+    assert trace.world_size == 1
+    assert sorted(trace.ranks) == [0]
+
+
+def test_two_jobs_at_once_in_one_directory(tmp_path: Path) -> None:
+    env = recording(tmp_path)
+    command = [sys.executable, str(JOBS / "small_job.py"), "many"]
+    running = [
+        subprocess.Popen(
+            command,
+            env=env | world(0, 1, free_port()),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in running:
+        output, _ = process.communicate(timeout=60)
+        assert RESULT in output
+    assert [len(read_ring(path).records) for path in rings(tmp_path)] == [201, 201]
+
+
+def test_wait_of_the_job_sees_its_own_children_only(tmp_path: Path) -> None:
+    env = recording(tmp_path) | {"HANGSCOPE_MONITOR": "1"}
+    job = ranks("small_job", 1, env, arguments=("os-wait",))
+    assert f"{RESULT} True, no other" in job.output, job.output
+
+
+def test_interpreter_shutdown(tmp_path: Path) -> None:
+    job = small("at-exit", tmp_path)
+    without = ranks("small_job", 1, environment(), arguments=("at-exit",))
+    assert job.returncode == without.returncode, (job.output, without.output)
+    assert RESULT in job.output
+    assert job.said == []
+
+
+def test_exceptions_of_the_jobs_signal_handlers_arrive(tmp_path: Path) -> None:
+    job = small("alarm", tmp_path)
+    assert_unharmed(job, warnings=0)
+    assert f"{RESULT} missed 0 of True" in job.output, job.output
+
+
+# -- ends ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("manner", "code", "kind"),
+    [
+        ("raise", 1, "exception"),
+        ("sys-exit", 3, "code"),
+        ("os-exit", 5, "code"),
+        ("terminate", -15, "unknown"),
+        ("thread", 0, "clean"),
+        ("thread-exit", 0, "clean"),
+    ],
+)
+def test_ends(tmp_path: Path, manner: str, code: int, kind: str) -> None:
+    job = small(manner, tmp_path)
+    assert job.returncode == code, job.output
+    facts = read_ring(only_ring(tmp_path)).facts
+    assert facts.alive is False
+    assert facts.exit is not None
+    assert facts.exit.kind == kind
+    if manner in ("raise", "thread"):
+        assert facts.exception is not None
+        assert facts.exception.is_main_thread == (manner == "raise")
+        assert facts.exception.stack[0].filename.endswith("small_job.py")
+        wanted = "ValueError" if manner == "raise" else "ZeroDivisionError"
+        assert facts.exception.type_name == wanted
+    else:
+        assert facts.exception is None
+
+
+# -- faults ----------------------------------------------------------------------------------
+
+
+def test_an_exception_in_every_function(tmp_path: Path) -> None:
+    """Each function of the recorder raises in turn: same result, and one line about it."""
+    env = environment(RESULTS=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, str(JOBS / "fault_job.py")],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    data = json.loads(done.stdout.splitlines()[-1])
+    outcome = data["outcome"]
+    assert {k: v["result"] for k, v in outcome.items() if v["result"] != data["expected"]} == {}
+    called = {name: v for name, v in outcome.items() if v["calls"]}
+    assert len(called) > 100
+    silent = {"Watcher.stop"}  # nothing is lost by it
+    wrong = {k: v["said"] for k, v in called.items() if len(v["said"]) != 1 and k not in silent}
+    assert wrong == {}
+    assert "Recorder.beginner" in called
+    assert "RingWriter.intern" in called
+    assert "StackInterner.current" in called

@@ -1,0 +1,166 @@
+"""Started and completed where Python may not look, and the way to torch's own tools."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import hangscope
+from hangscope.recording.groups import DeviceBackend
+from hangscope.recording.native import MAX_FAILURES, NativeStatus, native_id
+from hangscope.recording.session import Session
+from hangscope.ring.layout import SlotFlag
+from hangscope.trace.from_ring import read_ring
+from hangscope.trace.load import load_trace
+from tests.recording.launcher import environment, free_port, recording, run, world
+
+STATUS = {
+    "last_enqueued_collective": "3",  # NCCL's JSON says numbers as texts
+    "last_started_collective": "3",
+    "last_completed_collective": "2",
+}
+
+
+def device_group(session: Session, uid: str = "7") -> object:
+    """The world's state, as if its backend were NCCL with this uid."""
+    for _ in range(3):
+        dist.all_reduce(torch.ones(2))
+    state = session.recorder.groups.by_identity[id(dist.group.WORLD)]
+    state.backends.clear()
+    state.backends["cuda"] = DeviceBackend("nccl", False, 0, int(SlotFlag.UNOBSERVED), uid)
+    return state
+
+
+def counters(session: Session) -> tuple[int, int]:
+    member = read_ring(session.ring.path).members[0]
+    return int(member["started"]), int(member["completed"])
+
+
+def test_native_counters_are_merged_by_uid(recording: Session) -> None:
+    device_group(recording)
+    assert counters(recording) == (-1, -1)
+    other = dict(STATUS, last_completed_collective="1")
+    status = {"pg_status": {"6": other, "7": STATUS, "8": other}}
+    NativeStatus(lambda: json.dumps(status)).merge(recording.recorder)
+    assert counters(recording) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {"pg_status": {"0": STATUS}},
+        {"pg_status": {"7": dict(STATUS, last_enqueued_collective="40")}},
+        {"pg_status": {"7": "nonsense"}},
+    ],
+    ids=["none", "another group's", "numbered differently", "malformed"],
+)
+def test_counters_that_do_not_fit_are_left_alone(recording: Session, status: object) -> None:
+    device_group(recording)
+    NativeStatus(lambda: json.dumps(status)).merge(recording.recorder)
+    assert counters(recording) == (-1, -1)
+    assert not recording.failed
+
+
+def test_a_group_of_several_backends_is_left_alone(recording: Session) -> None:
+    state = device_group(recording)
+    assert native_id(state) == "7"  # type: ignore[arg-type]
+    state.backends["cpu"] = DeviceBackend("gloo", True, 0)  # type: ignore[attr-defined]
+    assert native_id(state) == ""  # type: ignore[arg-type]
+
+
+def test_a_native_recorder_that_fails_is_asked_no_more(recording: Session) -> None:
+    device_group(recording)
+    calls = []
+
+    def fail() -> str:
+        calls.append(1)
+        raise RuntimeError("no")
+
+    native = NativeStatus(fail)
+    for _ in range(MAX_FAILURES + 5):
+        native.merge(recording.recorder)
+    assert len(calls) == MAX_FAILURES + 1
+
+
+def test_entries_are_never_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With them the native recorder would query CUDA events from this thread."""
+    asked = []
+
+    def dump(includeCollectives: bool, onlyActive: bool) -> bytes:  # noqa: N803 - torch's names
+        asked.append(includeCollectives)
+        return b"{}"
+
+    monkeypatch.setitem(
+        sys.modules, "torch._C._distributed_c10d", SimpleNamespace(_dump_nccl_trace_json=dump)
+    )
+    native = NativeStatus.available()
+    assert native is not None
+    native._dump()
+    assert asked == [False]
+
+
+def test_dump_round_trip(recording: Session, tmp_path: Path) -> None:
+    group = dist.new_group([0, 1], group_desc="pair")
+    dist.all_reduce(torch.ones(3, 2), op=dist.ReduceOp.MAX)
+    dist.broadcast(torch.ones(5, dtype=torch.float16), 1, group=group)
+    dist.send(torch.ones(4), 1, group=group)
+    path = hangscope.dump(tmp_path / "comm_lib_trace_rank_0")
+    dump = pickle.loads(path.read_bytes())
+    assert dump["version"] == "2.10"
+    names = [entry["profiling_name"].partition(":")[2] for entry in dump["entries"]]
+    assert names == ["all_reduce", "broadcast", "send 0->1"]
+    again = load_trace([path])
+    first = read_ring(recording.ring.path)
+    for column in ("collective_seq", "p2p_seq", "op_id", "created_ns", "timeout_ms"):
+        assert again.records[column].tolist() == first.records[column].tolist(), column
+    for ours, theirs in zip(first.records, again.records, strict=True):
+        before = first.signatures[ours["signature"]]
+        after = again.signatures[theirs["signature"]]
+        assert (before.op, before.input_sizes, before.input_dtypes) == (
+            after.op, after.input_sizes, after.input_dtypes,
+        )  # fmt: skip
+        assert first.stacks[ours["stack"]] == again.stacks[theirs["stack"]]
+
+
+def test_torchfrtrace_reads_what_dump_writes(tmp_path: Path) -> None:
+    """Two real ranks; the stock analyzer loads both dumps and finds the collectives matching."""
+    code = (
+        "import os, sys, torch, torch.distributed as dist, hangscope\n"
+        "dist.init_process_group('gloo')\n"
+        "for n in (4, 8): dist.all_reduce(torch.ones(n))\n"
+        "hangscope.dump(os.path.join(sys.argv[1], f'trace_{dist.get_rank()}'))\n"
+        "dist.destroy_process_group()\n"
+    )
+    port = free_port()
+    (tmp_path / "dumps").mkdir()
+    env = recording(tmp_path / "run")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "dumps")], env=env | world(rank, 2, port)
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=60) for process in ranks] == [0, 0]
+    job = run(
+        [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace",
+         str(tmp_path / "dumps"), "-p", "trace_", "-o", str(tmp_path / "judged")],
+        environment(),
+    )  # fmt: skip
+    assert job.returncode == 0, job.output
+    assert "Error" not in job.output
+    judged = pickle.loads((tmp_path / "judged").read_bytes())
+    database = judged[1]  # a plain tuple: groups, memberships, tracebacks, collectives, calls
+    collectives = database[3]
+    assert len(collectives) == 2
+    for collective in collectives:
+        assert collective[2] is True, collective  # pass_check
+        assert collective[7] == "gloo:all_reduce"
