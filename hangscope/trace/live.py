@@ -11,7 +11,7 @@ from pathlib import Path
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.from_journal import looks_like_journal, read_journal
 from hangscope.trace.from_ring import fragment_of
-from hangscope.trace.merge import merge
+from hangscope.trace.merge import facts_by_rank, merge
 from hangscope.trace.model import Fragment, RankFacts, Stack, Trace
 from hangscope.trace.process import look_at, signal_thread
 
@@ -72,6 +72,8 @@ class LiveRun:
         self._skip = skip
         self._rings: dict[Path, OpenRing] = {}
         self._refused: dict[Path, tuple[int, str]] = {}
+        self._merged: Trace | None = None
+        self._merged_state: object = None
         self.looks = 0
 
     def look(self, others: Sequence[Fragment] = ()) -> Trace:
@@ -83,6 +85,7 @@ class LiveRun:
         self.looks += 1
         fragments = [self._read(ring) for ring in rings]
         here = {ring.rank for ring in rings}
+        state = None if others else tuple(ring.fingerprint for ring in rings)
         fragments.extend(fragment for fragment in others if fragment.facts.rank not in here)
         if rings:
             fragments.extend(self._journal(rings[0].key))
@@ -92,7 +95,12 @@ class LiveRun:
             warnings.append(
                 f"{self.directory}: other attempts or runs are there too and were left out"
             )
-        trace = merge(fragments, warnings=warnings)
+        if state is not None and state == self._merged_state and self._merged is not None:
+            # No rank has issued or finished anything: only what is known of processes is new.
+            trace = replace(self._merged, ranks=facts_by_rank(fragments))
+        else:
+            trace = merge(fragments, warnings=warnings)
+        self._merged, self._merged_state = trace, state
         live = any(facts.alive for facts in trace.ranks.values())
         return replace(trace, live=live, looks=self.looks, observed_ns=time.time_ns())
 

@@ -85,7 +85,7 @@ def merge(
         key=lambda f: (f.facts.rank, TRUST.get(f.source.format, 9), -len(f.records), f.source.path),
     )
     matcher = GroupMatcher(ordered)
-    facts = _facts_by_rank(ordered)
+    facts = facts_by_rank(ordered)
     implied = _implied(ordered, matcher)
     sizes = sizes_by_use(ordered, matcher)
     stated = merge_members(_joined([_moved(f.members, f, matcher) for f in ordered]))
@@ -163,7 +163,8 @@ def _implied(ordered: Sequence[Fragment], matcher: GroupMatcher) -> Records:
     return merge_members(_joined(parts))
 
 
-def _facts_by_rank(ordered: Sequence[Fragment]) -> dict[int, RankFacts]:
+def facts_by_rank(ordered: Sequence[Fragment]) -> dict[int, RankFacts]:
+    """What is known of each rank's process, from all sources that speak of it."""
     said: dict[int, list[tuple[str, RankFacts]]] = {}
     for fragment in ordered:
         if fragment.facts.rank != NONE:

@@ -6,6 +6,7 @@ everything is unknown rather than wrong.
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,13 +73,17 @@ def signal_thread(pid: int, thread: int, number: int) -> bool:
 
 def is_here(boot_id: str, pid_namespace: int) -> bool:
     """Whether pids of that boot and namespace mean anything to this process."""
+    return (boot_id, pid_namespace) == _own_place()
+
+
+@functools.lru_cache(1)
+def _own_place() -> tuple[str, int] | None:
+    """This process's boot and pid namespace, which never change."""
     try:
-        return (
-            Path("/proc/sys/kernel/random/boot_id").read_text().strip() == boot_id
-            and os.stat("/proc/self/ns/pid").st_ino == pid_namespace
-        )
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return boot_id, os.stat("/proc/self/ns/pid").st_ino
     except OSError:
-        return False
+        return None
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from hangscope.trace.model import Frame, Stack, ThreadStack
@@ -12,13 +13,22 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<ident>0x[0-9a-f]+)[^\n]*:$
 
 def parse_sample(text: str, at_ns: int) -> tuple[ThreadStack, ...]:
     """Stacks out of a ring's sample area (see ``hangscope.recording.samples``)."""
-    threads: list[ThreadStack] = []
+    return tuple(
+        ThreadStack(name, is_main, stack, at_ns, "sample")
+        for name, is_main, stack in _sampled(text)
+    )
+
+
+@functools.lru_cache(4096)
+def _sampled(text: str) -> tuple[tuple[str, bool, Stack], ...]:
+    """(thread name, whether main, stack); a rank that stands still has the same text every time."""
+    threads: list[tuple[str, bool, Stack]] = []
     name, is_main = "", False
     frames: list[Frame] = []
 
     def close() -> None:
         if frames:
-            threads.append(ThreadStack(name, is_main, tuple(frames), at_ns, "sample"))
+            threads.append((name, is_main, tuple(frames)))
 
     for line in text.split("\n"):
         if line.startswith("T "):
@@ -28,9 +38,13 @@ def parse_sample(text: str, at_ns: int) -> tuple[ThreadStack, ...]:
         elif line.startswith("F "):
             number, _, rest = line[2:].partition("\x00")
             function, _, filename = rest.partition("\x00")
-            frames.append(Frame(function, filename, int(number) if number.isdigit() else 0))
+            frames.append(Frame(function, filename, _line(number)))
     close()
     return tuple(threads)
+
+
+def _line(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() else 0
 
 
 def parse_faulthandler(text: str, at_ns: int, main_name: str = "") -> tuple[ThreadStack, ...]:
@@ -47,10 +61,7 @@ def parse_faulthandler(text: str, at_ns: int, main_name: str = "") -> tuple[Thre
             continue
         frame = _FRAME.match(line)
         if frame and blocks:
-            number = frame["line"]
-            blocks[-1][1].append(
-                Frame(frame["name"], frame["file"], int(number) if number.isdigit() else 0)
-            )
+            blocks[-1][1].append(Frame(frame["name"], frame["file"], _line(frame["line"])))
     newest: dict[str, Stack] = {}
     for ident, frames in blocks:
         newest.pop(ident, None)
