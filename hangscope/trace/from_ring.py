@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
@@ -95,7 +96,7 @@ def fragment_of(reader: RingReader, *, records: bool = True) -> Fragment:
         )
     if int(header["groups_refused"]):
         warnings.append(f"{reader.path.name}: some process groups are missing, the table was full")
-    facts = _facts(reader, header, lost, int(slots["record_id"][0]) if len(slots) else 0)
+    facts = facts_of(reader, header, lost, int(slots["record_id"][0]) if len(slots) else 0)
     facts = _with_newest_call(facts, slots, table, stacks, int(header["main_thread"]))
     source = Source(
         path=str(reader.path),
@@ -189,7 +190,8 @@ def _fill_sizes(
     return tuple(extended), table
 
 
-def _facts(reader: RingReader, header: Any, dropped: int, oldest: int) -> RankFacts:
+def facts_of(reader: RingReader, header: Any, dropped: int, oldest: int) -> RankFacts:
+    """What a ring's header says of its process, and a look at that process."""
     now_ns = time.time_ns()
     look = look_at(
         pid=int(header["pid"]),
@@ -307,16 +309,22 @@ def _exception(reader: RingReader, header: Any) -> ExceptionFacts | None:
         return None
 
 
+@functools.lru_cache(16_384)
+def _stacks_file(ring: str) -> str:
+    """The file beside the real ring (which may be linked to) into which faulthandler writes."""
+    folder, name = os.path.split(os.path.realpath(ring))
+    return os.path.join(folder, f".{os.path.splitext(name)[0]}.stacks")
+
+
 def _threads(reader: RingReader) -> tuple[ThreadStack, ...]:
     """Sampled stacks, and the newer ones of the fault handler where the monitor asked for them."""
     sample = reader.sample()
     threads = parse_sample(sample.text, sample.at_ns) if sample else ()
-    ring = Path(os.path.realpath(reader.path))
-    beside = ring.with_name(f".{ring.stem}.stacks")
+    beside = _stacks_file(str(reader.path))
     try:
-        status = beside.stat()
+        status = os.stat(beside)
         if status.st_size > 0:
-            text = beside.read_text("utf-8", "replace")[-256 * 1024 :]
+            text = Path(beside).read_text("utf-8", "replace")[-256 * 1024 :]
             main = next((t for t in threads if t.is_main), None)
             threads += parse_faulthandler(text, status.st_mtime_ns, main.name if main else "")
     except OSError:

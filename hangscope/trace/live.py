@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.from_journal import looks_like_journal, read_journal
-from hangscope.trace.from_ring import fragment_of
+from hangscope.trace.from_ring import facts_of, fragment_of
 from hangscope.trace.merge import facts_by_rank, merge
 from hangscope.trace.model import Fragment, RankFacts, Stack, Trace
 from hangscope.trace.process import look_at, signal_thread
@@ -185,9 +185,8 @@ class LiveRun:
             8, "little"
         )
         if ring.fragment is not None and fingerprint == ring.fingerprint:
-            facts = fragment_of(ring.reader, records=False).facts
             old = ring.fragment.facts
-            facts = replace(facts, dropped=old.dropped, oldest_record_id=old.oldest_record_id)
+            facts = facts_of(ring.reader, header, old.dropped, old.oldest_record_id)
             calls = tuple(t for t in old.threads if t.source == "record")
             if calls and calls[0].sampled_ns > max(
                 (t.sampled_ns for t in facts.threads), default=0
