@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from time import time_ns
 from typing import Any
 
+from hangscope.recording.foreign import is_foreign
 from hangscope.recording.groups import GroupState, Pending
 from hangscope.ring.layout import SlotFlag, group_offset
 from hangscope.ring.writer import RingWriter
@@ -172,10 +173,14 @@ def _succeeded(work: Any) -> bool:
     says so on stderr)."""
     try:
         future = work.get_future()
-    except Exception:
+    except Exception as error:
+        if is_foreign(error):
+            raise
         return True  # this backend's Works carry no future: finished is all there is to know
     try:
         future.value()
-    except Exception:
+    except Exception as error:
+        if is_foreign(error):
+            raise
         return False
     return True

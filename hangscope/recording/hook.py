@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from hangscope.recording.foreign import is_foreign
 from hangscope.recording.operations import OpSpec, spec_for
 
 _SKIPPED = frozenset({"c10d::check_for_nan"})
@@ -81,18 +80,8 @@ class DispatcherHook:
 
         after = torch._C._dispatch_keyset_full_after(DispatchKey.BackendSelect)
         redispatch = operator._handle.redispatch_boxed
+        on_error = self._on_error
         begin, issued, raised = listener.beginner(spec), listener.issued, listener.raised
-
-        def guard(error: Exception) -> None:
-            foreign = False
-            try:
-                foreign = is_foreign(error)
-                if not foreign:
-                    self._on_error(error)
-            except Exception:
-                self.listening = False  # not even the complaint can be made
-            if foreign:
-                raise error
 
         # No keyword arguments: no c10d operator has any, and an empty dict a call is not free.
         def kernel(keyset: Any, *args: Any) -> Any:
@@ -101,7 +90,7 @@ class DispatcherHook:
                 try:
                     token = begin(args)
                 except Exception as error:
-                    guard(error)
+                    on_error(error)
             if token is None:
                 return redispatch(keyset & after, *args)
             try:
@@ -110,12 +99,12 @@ class DispatcherHook:
                 try:
                     raised(token)
                 except Exception as error:
-                    guard(error)
+                    on_error(error)
                 raise
             try:
                 issued(token, result)
             except Exception as error:
-                guard(error)
+                on_error(error)
             return result
 
         return kernel

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hangscope.recording.complaints import complain
+from hangscope.recording.foreign import is_foreign
 from hangscope.recording.hook import DispatcherHook
 from hangscope.recording.lifecycle import Lifecycle
 from hangscope.recording.manual import ManualRecorder
@@ -130,12 +131,20 @@ class Session:
             pass
 
     def guard(self, error: BaseException) -> None:
-        """`fail`, and nothing more even where that fails."""
+        """`fail`, and nothing more even where that fails.
+
+        An exception of one of the job's signal handlers goes on to the job.
+        """
+        foreign = False
         try:
-            self.fail(error)
+            foreign = is_foreign(error)
+            if not foreign:
+                self.fail(error)
         except Exception:
             self.failed = True
             self.hook.listening = False
+        if foreign:
+            raise error
 
     def manual(self) -> ManualRecorder:
         """The recorder behind ``hangscope.record``."""

@@ -317,7 +317,8 @@ def test_an_exception_in_every_function(tmp_path: Path) -> None:
     assert {k: v["result"] for k, v in outcome.items() if v["result"] != data["expected"]} == {}
     called = {name: v for name, v in outcome.items() if v["calls"]}
     assert len(called) > 100
-    silent = {"Watcher.stop"}  # nothing is lost by it
+    # Nothing is lost by the first; the second is the thread's own entry, with nobody above it.
+    silent = {"Watcher.stop", "Watcher.run"}
     wrong = {k: v["said"] for k, v in called.items() if len(v["said"]) != 1 and k not in silent}
     assert wrong == {}
     assert "Recorder.beginner" in called
