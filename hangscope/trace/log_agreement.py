@@ -40,6 +40,7 @@ _NCCL_MISMATCH = re.compile(
     r"Mismatched collective detected, please check your collective calls at and around rank (\d+)"
 )
 _GARBAGE_SEQ = 100_000_000
+_MAX_AGREEING = 4096
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
@@ -163,6 +164,11 @@ def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         second = _signature(found.group("fb"))
         if second is not None:
             _operation(evidence, other, seq, second[1], State.SCHEDULED, at_ns, line)
+            if own == a:
+                # The comparison names the lowest rank that differs: those below it agree.
+                for rank in range(min(other, _MAX_AGREEING)):
+                    if rank != a:
+                        _operation(evidence, rank, seq, mine, State.SCHEDULED, at_ns, line)
     evidence.claim(
         "fingerprint_mismatch",
         line,
