@@ -52,7 +52,8 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         unknowns.append("the members of the group are not listed; the dumps given stand for them")
         if confidence is Confidence.CERTAIN:
             confidence = Confidence.LIKELY
-    if cause.verdict is Verdict.STUCK_COLLECTIVE and not recorded_ranks(context.trace):
+    majority = cause.verdict is Verdict.STUCK_COLLECTIVE or cause.mismatch is not None
+    if majority and confidence is Confidence.CERTAIN and not recorded_ranks(context.trace):
         confidence = Confidence.LIKELY  # a log may hold some of the ranks only
     for rank in cause.culprits:
         facts = context.trace.ranks.get(rank)
