@@ -7,7 +7,6 @@ from dataclasses import replace
 from hangscope.diagnosis import playbook
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.evidence import recorded_ranks
 from hangscope.diagnosis.host import own_errors
 from hangscope.diagnosis.model import Confidence, Finding, Side, Verdict
 from hangscope.diagnosis.sentences import (
@@ -19,7 +18,7 @@ from hangscope.diagnosis.sentences import (
 from hangscope.diagnosis.sides import guarded, in_backward, sides_of
 from hangscope.diagnosis.stacks import user_frames, where
 from hangscope.diagnosis.waits import Place
-from hangscope.trace.model import NONE
+from hangscope.trace.model import NONE, Flag
 
 
 def to_finding(context: Context, cause: Cause) -> Finding:
@@ -53,7 +52,8 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         if confidence is Confidence.CERTAIN:
             confidence = Confidence.LIKELY
     majority = cause.verdict is Verdict.STUCK_COLLECTIVE or cause.mismatch is not None
-    if majority and confidence is Confidence.CERTAIN and not recorded_ranks(context.trace):
+    flags = context.trace.records["flags"]
+    if majority and confidence is Confidence.CERTAIN and (flags & int(Flag.SYNTHETIC)).all():
         confidence = Confidence.LIKELY  # a log may hold some of the ranks only
     for rank in cause.culprits:
         facts = context.trace.ranks.get(rank)
