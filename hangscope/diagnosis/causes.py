@@ -79,7 +79,10 @@ def _stuck(context: Context, index: int) -> Cause:
     if place.blind:
         cause.verdict = Verdict.INCONCLUSIVE
         cause.confidence = Confidence.LIKELY
-        cause.unknowns.append("the records do not say whom the waiting send or recv is meant for")
+        if place.p2p:
+            cause.unknowns.append(
+                "the records do not say whom the waiting send or recv is meant for"
+            )
     lost = context.overrun.intersection(place.waiters)
     if lost:
         cause.verdict = Verdict.INCONCLUSIVE
