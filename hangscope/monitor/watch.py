@@ -21,7 +21,7 @@ from hangscope.monitor.nodes import OtherNodes
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
 from hangscope.monitor.voice import say, speak
 from hangscope.trace.live import LiveRun, RunKey, is_gil_blocked
-from hangscope.trace.model import Trace
+from hangscope.trace.model import RankFacts, Trace
 
 TICK_S = 0.25
 SETTLE_S = 0.6
@@ -34,6 +34,8 @@ LOOK_SHARE = 0.05
 NO_RANKS_S = 120.0
 """Give up when no rank has shown up for so long."""
 KILL_GRACE_S = 5.0
+LEAVING_S = 6.0
+"""How long a rank may take to get out of the interpreter before it is judged without its status."""
 YIELD_S = 0.7
 """How long the monitors of other nodes let the first node's speak."""
 ENDED = frozenset({Verdict.RANK_CRASHED, Verdict.RANK_EXITED})
@@ -88,6 +90,7 @@ class Monitor:
         self._seen: dict[int, int] = {}
         self._failed_at_ns = 0
         self._hung_since_ns = 0
+        self._leaving_since_s = 0.0
         self._look_cost_s = 0.0
         self._looked_at_s = time.monotonic()
         self._others: OtherNodes | None = None
@@ -234,6 +237,11 @@ class Monitor:
         if trace.world_size and len(trace.ranks) < trace.world_size != self._local_world_size:
             diagnosis = self._restrained(diagnosis, trace)
         self.last = diagnosis
+        if not final and diagnosis.verdict in (*ENDED, Verdict.INCONCLUSIVE):
+            leaving = [f for f in trace.ranks.values() if f.alive and _is_leaving(f)]
+            self._leaving_since_s = (self._leaving_since_s or time.monotonic()) if leaving else 0.0
+            if leaving and time.monotonic() - self._leaving_since_s < LEAVING_S:
+                return  # a rank on its way out decides between crash and exit: wait for its status
         if self._hung_since_ns and diagnosis.verdict is Verdict.HEALTHY and not final:
             waited_s = (time.time_ns() - self._hung_since_ns) / 1e9
             say(f"moving again after {waited_s:.0f} s", self._out)
@@ -315,3 +323,8 @@ class Monitor:
                 target.unlink()
             except OSError:
                 continue
+
+
+def _is_leaving(facts: RankFacts) -> bool:
+    """Whether a rank is in interpreter shutdown."""
+    return any(phase.name == "interpreter exit" for phase in facts.phases)
