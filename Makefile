@@ -5,10 +5,28 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format clean kills
+.PHONY: help install demo test lint format clean kills simulator chaos soak bench docs
 
 kills: $(STAMP)  ## 300 random SIGKILLs of a whole job; every ring must stay readable
 	$(BIN)/python -m tools.random_kills --rounds 300
+
+simulator: $(STAMP) ## score the diagnosis on 2,200 virtual hangs, beside torchfrtrace
+	$(BIN)/python -m tools.simulator --cases 2200 --seed 2026 --stock --table docs/_build/simulator.md
+
+chaos: $(STAMP)  ## 300 real jobs with random faults, scored against the truth
+	$(BIN)/python -m tools.chaos --runs 300
+
+soak: $(STAMP)   ## 30 minutes of random collectives, restarts and kills
+	$(BIN)/python -m tools.soak --minutes 30
+
+bench: $(STAMP)  ## what recording, reading and looking cost
+	$(BIN)/python tools/bench_recorder.py
+	$(BIN)/python tools/bench_analyze.py
+	$(BIN)/python -m tools.bench_tui
+
+docs: $(STAMP)   ## the documentation as HTML, in docs/_build
+	$(BIN)/python -m pip install --quiet -c requirements/constraints.txt -e '.[docs]'
+	$(BIN)/python -m sphinx -q -b html docs docs/_build
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
