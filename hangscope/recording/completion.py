@@ -1,7 +1,7 @@
 """Which of the issued operations are finished: polled, because the operators return before that.
 
-A `Work` pins its tensors, so it is dropped as soon as it is done: at the group's next operation, or
-at the watcher's next turn, whichever comes first.
+A `Work` pins its tensors, so it is dropped when the job has waited for it, at the watcher's next
+turn (a tenth of a second), or when many have gathered, whichever comes first.
 
 There is no lock here. A thread that finds another one at work in a group leaves it to that one;
 every step that two threads could disturb is a run of plain stores without a call, between which
@@ -21,6 +21,8 @@ from hangscope.ring.writer import RingWriter
 
 MAX_PENDING = 1024
 """Unfinished operations watched per group; each pins its tensors, so there is a bound."""
+DRAIN_AT = 32
+"""So many unfinished operations of a group are looked through at once by the next one."""
 MAX_EXPECTED = 4096
 """Bound on all that are watched, over all groups."""
 _LOOK_BEHIND = 64

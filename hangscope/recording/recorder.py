@@ -21,10 +21,10 @@ from time import time_ns
 from types import FrameType
 from typing import Any
 
-from hangscope.recording.completion import Completions
+from hangscope.recording.completion import DRAIN_AT, Completions
 from hangscope.recording.groups import DeviceBackend, GroupRegistry, GroupState
 from hangscope.recording.operations import OpSpec
-from hangscope.recording.reductions import MAX_UNREAD, Reductions
+from hangscope.recording.reductions import Reductions
 from hangscope.recording.shapes import shape_reader
 from hangscope.recording.signatures import (
     FACTOR,
@@ -189,7 +189,7 @@ class Recorder:
                 flags |= _UNOBSERVED  # done only in the job's own ``wait``: polling says nothing
             token = write(state, spec, step, signature, flags, root, peer, timeout_ms, stack)
             if 0 <= reduce_at < count:
-                unread.append((token[1], args[reduce_at], key, spec))
+                unread.append((token[1], args[reduce_at], signature[0]))
             return token
 
         return begin
@@ -273,7 +273,7 @@ class Recorder:
     # -- after the operator ----------------------------------------------------------------
 
     def issued(self, token: Token, result: Any) -> None:
-        """The operator returned: watch its Work, and note what has finished meanwhile."""
+        """The operator returned: watch its Work."""
         state, record_id, seq, flags, spec = token
         if spec.blocking:
             self.completions.completed(
@@ -285,15 +285,8 @@ class Recorder:
                 work = result[-1] if type(result) is tuple else result
                 self.completions.expect(state, (self._unbox_work(work), record_id, seq, flags))
             return
-        pending = state.pending
-        if pending:
-            try:
-                oldest = pending[0][0]
-            except IndexError:  # the watcher was here
-                pass
-            else:
-                if oldest.is_completed():
-                    self.completions.drain(state)
+        if len(state.pending) >= DRAIN_AT:  # otherwise the watcher or the job's own wait does it
+            self.completions.drain(state)
         work = result[-1] if type(result) is tuple else result
         if type(work) is self._script_object:
             self.completions.watch(state, (self._unbox_work(work), record_id, seq, flags))
@@ -318,9 +311,9 @@ class Recorder:
             q[state.cells + _HISTORY] = history if history < _SIGN else history - _WRAP
             self.ring.forget_record(record_id)
 
-    def catch_up(self, limit: int = MAX_UNREAD) -> None:
-        """Complete what the hot path has left, up to ``limit`` records: the watcher's turn."""
-        self.reductions.read(limit)
+    def catch_up(self) -> None:
+        """Complete what the hot path has left: the watcher's turn."""
+        self.reductions.read()
         self.completions.drain_all(self.groups.states())
 
     # -- operations that do not pass the dispatcher ------------------------------------------

@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from hangscope.recording.operations import OpSpec
-from hangscope.recording.signatures import SignatureInterner, SignatureKey
+from hangscope.recording.signatures import SignatureInterner
 from hangscope.ring.writer import RingWriter
 
-MAX_UNREAD = 1024
-READ_AT_ONCE = 256
-"""Read at each of the watcher's turns, so that it never holds the interpreter for long."""
+MAX_UNREAD = 256
+"""Few, so that what they hold stays in the processor's cache: with a thousand, freeing the oldest
+at every call costs as much as the record."""
 REDUCE_OP = 4
 """Position of the reduce op in a `SignatureKey`."""
 
-Unread = tuple[int, Any, SignatureKey, OpSpec]
-"""Record id, reduce op as script object, signature key without it, spec."""
+Unread = tuple[int, Any, int]
+"""Record id, reduce op as script object, id of the signature without it."""
 
 
 class Reductions:
@@ -34,14 +33,18 @@ class Reductions:
         # Where the watcher cannot follow, the oldest fall out: they stay "not known".
         self.unread: deque[Unread] = deque(maxlen=MAX_UNREAD)
 
-    def read(self, limit: int = MAX_UNREAD) -> None:
-        """Complete up to ``limit`` of the records written so far."""
+    def read(self) -> None:
+        """Complete the records written so far."""
         unread = self.unread
-        for _ in range(min(limit, len(unread))):
+        for _ in range(len(unread)):
             try:
-                record_id, reduce_op, key, spec = unread.popleft()
+                record_id, reduce_op, identifier = unread.popleft()
             except IndexError:  # another thread does the same
                 return
+            origin = self._signatures.origins.get(identifier)
+            if origin is None:
+                continue
+            key, spec = origin
             number = int(reduce_op._get_method("op")())
             full: Any = (*key[:REDUCE_OP], number, *key[REDUCE_OP + 1 :])
             self._ring.set_signature(record_id, self._signatures.get(full, spec).identifier)

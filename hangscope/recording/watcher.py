@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from hangscope.recording.native import NativeStatus
 from hangscope.recording.recorder import Recorder
-from hangscope.recording.reductions import READ_AT_ONCE
 from hangscope.recording.samples import sample_threads
 
 POLL_INTERVAL_S = 0.1
@@ -48,7 +47,7 @@ class Watcher(threading.Thread):
         wait = self._stop_event.wait
         while not wait(POLL_INTERVAL_S):
             try:
-                self._recorder.catch_up(READ_AT_ONCE)
+                self._recorder.catch_up()
                 now = time.monotonic()
                 if now >= due:
                     due = now + HEARTBEAT_INTERVAL_S
