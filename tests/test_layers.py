@@ -27,6 +27,8 @@ ON_REQUEST = {
     # Writing a dump on request is the one thing the recorder needs a report for.
     ("recording", "report"),
     ("recording", "trace"),
+    # HANGSCOPE_CHECK_REDUCE hands samples to the toolkit's reference checker.
+    ("recording", "toolkit"),
 }
 """Imports allowed inside a function only."""
 

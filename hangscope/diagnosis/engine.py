@@ -18,6 +18,8 @@ from hangscope.diagnosis.settle import conflict_causes, crash_causes, mismatch_c
 from hangscope.diagnosis.waits import Builder
 from hangscope.trace.model import Trace
 
+_BELIEVABLE_S = 7 * 86_400.0
+_SHOWN_CORRUPTIONS = 5
 _MAX_EDGES = 2000
 
 
@@ -82,6 +84,8 @@ def _assemble(
     stalled: float | None = None
     if first is not None and trace.observed_ns and context.newest_ns:
         stalled = max(0.0, (trace.observed_ns - context.newest_ns) / SECOND_NS)
+        if not trace.live and stalled > _BELIEVABLE_S:
+            stalled = None  # the files were copied since: their dates tell nothing
     culprits: tuple[int, ...]
     if first is None:
         verdict, culprits, confidence, summary = (
@@ -111,8 +115,17 @@ def _assemble(
         wait_for=_edges(context) if findings else (),
         sources=trace.sources,
         warnings=trace.warnings,
-        notes=tuple(notes),
+        notes=(*notes, *_corruptions(trace)),
     )
+
+
+def _corruptions(trace: Trace) -> list[str]:
+    """What checks of all-reduces found: no hang, but nothing to keep to oneself."""
+    found = [c for c in trace.claims if c.kind == "reduction_corrupt"]
+    notes = [f"silent corruption: {claim.text}" for claim in found[:_SHOWN_CORRUPTIONS]]
+    if len(found) > len(notes):
+        notes.append(f"and {len(found) - len(notes)} more corrupt all-reduces")
+    return notes
 
 
 def _edges(context: Context) -> tuple[WaitEdge, ...]:

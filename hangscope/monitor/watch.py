@@ -14,6 +14,7 @@ from typing import TextIO
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.monitor.claims import claim
+from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.elsewhere import only_what_is_seen
 from hangscope.monitor.journal import Journal
 from hangscope.monitor.judge import Judge, cause_of
@@ -82,6 +83,7 @@ class Monitor:
         self._keep_going = keep_going
         self._run = LiveRun(config.directory, config.key, skip=skip)
         self._processes = ProcessWatch()
+        self._corruptions = Corruptions(config.directory)
         self._judge = Judge()
         self._journal: Journal | None = None
         self.key = config.key
@@ -109,6 +111,8 @@ class Monitor:
                 settle_until_s = now_s + SETTLE_S
                 next_look_s = settle_until_s
             self._discover()
+            for sentence in self._corruptions.new():
+                say(sentence, self._out)
             current = self._progress()
             if current != progress:
                 progress, last_change_s = current, now_s
@@ -136,6 +140,8 @@ class Monitor:
             self._discover()
             if self._seen:
                 self._look(final=True)
+        for sentence in self._corruptions.new():
+            say(sentence, self._out)
         self._mirror()
         if self._others is not None:
             self._others.close()

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from hangscope.recording.complaints import complain
 from hangscope.recording.foreign import is_foreign
-from hangscope.recording.hook import DispatcherHook
+from hangscope.recording.hook import DispatcherHook, Listener
 from hangscope.recording.lifecycle import Lifecycle
 from hangscope.recording.manual import ManualRecorder
 from hangscope.recording.native import NativeStatus
@@ -69,7 +69,7 @@ class Session:
             Whatever stood in the way.
         """
         try:
-            self.hook.install(self.recorder)
+            self.hook.install(self._listener())
             self.lifecycle.install()
             self._wrap_functions()
             self._watch_coalescing()
@@ -98,6 +98,16 @@ class Session:
                 off()
             except Exception as error:
                 self.guard(error)
+
+    def _listener(self) -> Listener:
+        """The recorder, with checks of all-reduces around it where the user asked for them."""
+        if not self.settings.check_reduce:
+            return self.recorder
+        from hangscope.recording.check_reduce import ReductionChecks
+        from hangscope.toolkit.reduction_monitor import ReductionSampler
+
+        sampler = ReductionSampler(self.settings.check_reduce, directory=self.ring.path.parent)
+        return ReductionChecks(self.recorder, sampler)
 
     def _catch_up(self) -> None:
         if not self.failed:

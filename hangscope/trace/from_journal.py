@@ -20,7 +20,8 @@ import json
 import os
 from typing import Any
 
-from hangscope.trace.model import ExitFacts, Fragment, Frame, RankFacts, Source, ThreadStack
+from hangscope.trace.clean import prose
+from hangscope.trace.model import Claim, ExitFacts, Fragment, Frame, RankFacts, Source, ThreadStack
 
 FORMAT = "hangscope-journal"
 HEADER_KEY = "hangscope"
@@ -46,6 +47,8 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
     fragments: list[Fragment] = []
     with open(path, encoding="utf-8", errors="replace") as file:
         head = _event(file.readline())
+        if head is not None and str(head.get(HEADER_KEY, "")).startswith("reduction/"):
+            return [_reductions(str(path), [head, *map(_event, file)])]
         if head is None or not str(head.get(HEADER_KEY, "")).startswith("journal/"):
             raise ValueError("not a HangScope journal")
         version = str(head[HEADER_KEY])
@@ -71,6 +74,30 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
         source = Source(str(path), FORMAT, VERSION, facts.rank, 0)
         fragments.append(Fragment(source=source, facts=facts))
     return fragments
+
+
+def _reductions(path: str, events: list[dict[str, Any] | None]) -> Fragment:
+    """What ``HANGSCOPE_CHECK_REDUCE`` found: which all-reduce was wrong, and on which ranks."""
+    claims = []
+    for event in events[:MAX_LINES]:
+        if event is None:
+            continue
+        accused = event.get("accused")
+        at_ns = event.get("at_ns")
+        claims.append(
+            Claim(
+                "reduction_corrupt",
+                accused=tuple(r for r in accused if isinstance(r, int))
+                if isinstance(accused, list)
+                else (),
+                text=prose(str(event.get("text", ""))),
+                at_ns=at_ns if isinstance(at_ns, int) else 0,
+                certain=not event.get("ambiguous"),
+            )
+        )
+    return Fragment(
+        source=Source(path, FORMAT, "reduction/1"), facts=RankFacts(rank=-1), claims=tuple(claims)
+    )
 
 
 def _event(line: str) -> dict[str, Any] | None:

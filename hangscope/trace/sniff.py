@@ -78,7 +78,7 @@ def sniff(head: bytes) -> Kind:
     text = head.removeprefix(b"\xef\xbb\xbf")
     if _JSON_START.match(text):
         first = text.lstrip().split(b"\n", 1)[0]
-        if b'"hangscope"' in first and b"journal/" in first:
+        if b'"hangscope"' in first and (b"journal/" in first or b'"reduction/' in first):
             return Kind(JOURNAL)
         return Kind(LOG if _is_log_record(first) else JSON)
     if _TEXT_PICKLE.match(head):

@@ -1,0 +1,45 @@
+"""Silent corruption: what ``HANGSCOPE_CHECK_REDUCE`` finds while the job runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+PATTERN = "reduction_rank*.jsonl"
+MAX_SAID = 20
+"""Findings said in full; a broken link would otherwise fill the log."""
+
+
+class Corruptions:
+    """Follows the findings that the ranks of a run directory append."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: dict[Path, int] = {}
+        self._said = 0
+
+    def new(self) -> Iterator[str]:
+        """One line for each finding since the last call."""
+        for path in sorted(self._directory.glob(PATTERN)):
+            try:
+                with open(path, "rb") as file:
+                    file.seek(self._read.get(path, 0))
+                    raw = file.read()
+            except OSError:
+                continue
+            whole = raw[: raw.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(whole)
+            for line in whole.splitlines():
+                yield from self._sentence(line)
+
+    def _sentence(self, line: bytes) -> Iterator[str]:
+        try:
+            text = str(json.loads(line)["text"])
+        except (ValueError, KeyError, TypeError):
+            return
+        self._said += 1
+        if self._said <= MAX_SAID:
+            yield f"silent corruption: {text}"
+        elif self._said == MAX_SAID + 1:
+            yield "silent corruption: more of it; the run directory has the rest"

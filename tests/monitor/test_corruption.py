@@ -1,0 +1,76 @@
+"""HANGSCOPE_CHECK_REDUCE in a real job: a flipped bit is said in the job's log, with its rank."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.monitor.corruption import MAX_SAID, Corruptions
+from hangscope.trace.load import load_trace
+
+JOB = """
+import sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+original = dist.Work.wait
+flip = {"next": False}
+def wait(work, *args, **kwargs):  # a device that writes one wrong number, once
+    result = original(work, *args, **kwargs)
+    if flip["next"]:
+        flip["next"] = False
+        tensor[3] += 1
+    return result
+dist.Work.wait = wait
+for step in range(12):
+    tensor = torch.arange(64, dtype=torch.float32) + rank
+    flip["next"] = sys.argv[1] == "corrupt" and rank == 2 and step == 7
+    dist.all_reduce(tensor)
+    time.sleep(0.02)
+time.sleep(1.5)
+dist.destroy_process_group()
+"""
+
+
+def run(tmp_path: Path, what: str) -> tuple[str, Path]:
+    (tmp_path / "job.py").write_text(JOB)
+    directory = tmp_path / what
+    result = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4",
+            str(tmp_path / "job.py"), what,
+        ],
+        env={
+            **os.environ, "HANGSCOPE": "1", "HANGSCOPE_DIR": str(directory),
+            "HANGSCOPE_CHECK_REDUCE": "2", "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    return result.stderr, directory
+
+
+def test_a_flipped_bit_is_said_with_its_rank(tmp_path: Path) -> None:
+    log, directory = run(tmp_path, "corrupt")
+    said = [line for line in log.splitlines() if "silent corruption" in line]
+    assert len(said) == 1, log
+    assert said[0].startswith("[hangscope] silent corruption: the results of all_reduce #8")
+    assert "rank 2" in said[0]
+    found = diagnose(load_trace([directory]))
+    assert any("all_reduce #8" in note and "rank 2" in note for note in found.notes)
+
+
+def test_a_sound_job_is_left_in_peace(tmp_path: Path) -> None:
+    log, directory = run(tmp_path, "sound")
+    assert "[hangscope]" not in log
+    assert not list(directory.glob("reduction_rank*.jsonl"))
+
+
+def test_a_flood_is_cut_off(tmp_path: Path) -> None:
+    lines = "".join(f'{{"hangscope": "reduction/1", "text": "n {n}"}}\n' for n in range(50))
+    (tmp_path / "reduction_rank0.jsonl").write_text(lines + '{"half')
+    follower = Corruptions(tmp_path)
+    said = list(follower.new())
+    assert len(said) == MAX_SAID + 1
+    assert list(follower.new()) == []
