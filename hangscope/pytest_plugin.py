@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from hangscope.replay.guard import Guard
+    from hangscope.pytest_guard import Guard
     from hangscope.replay.verify import Outcome
 
 MARKER = "hang_guard"
@@ -122,7 +122,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     marker = item.get_closest_marker(MARKER)
     if marker is None and MARKER not in getattr(item, "fixturenames", ()):
         return
-    from hangscope.replay.guard import Guard
+    from hangscope.pytest_guard import Guard
 
     guard = Guard(_timeout_s(item, marker))
     setattr(item, _GUARD, guard)
