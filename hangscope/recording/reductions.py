@@ -45,6 +45,8 @@ class Reductions:
             if origin is None:
                 continue
             key, spec = origin
+            if not reduce_op._has_method("op"):  # before torch 2.6 or so it does not tell
+                continue
             number = int(reduce_op._get_method("op")())
             full: Any = (*key[:REDUCE_OP], number, *key[REDUCE_OP + 1 :])
             self._ring.set_signature(record_id, self._signatures.get(full, spec).identifier)

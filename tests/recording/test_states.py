@@ -164,3 +164,19 @@ def test_torchfrtrace_reads_what_dump_writes(tmp_path: Path) -> None:
     for collective in collectives:
         assert collective[2] is True, collective  # pass_check
         assert collective[7] == "gloo:all_reduce"
+
+
+def test_a_reduce_op_that_does_not_tell(recording: Session) -> None:
+    """As in torch 2.5: the operation is recorded, its reduction stays unknown."""
+
+    class Silent:
+        def _has_method(self, name: str) -> bool:
+            return False
+
+    dist.all_reduce(torch.ones(2))
+    record_id, _, identifier = recording.recorder.reductions.unread.pop()
+    recording.recorder.reductions.unread.append((record_id, Silent(), identifier))
+    recording.recorder.catch_up()
+    fragment = read_ring(recording.ring.path)
+    assert fragment.signatures[fragment.records[-1]["signature"]].reduce_op is None
+    assert not recording.failed
