@@ -46,6 +46,12 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         unknowns.append(f"{rank_s(missing)} left no dump")
         if confidence is Confidence.CERTAIN:
             confidence = Confidence.LIKELY
+    if cause.verdict is Verdict.P2P_UNMATCHED and confidence is Confidence.CERTAIN:
+        hosts = [context.hosts.get(rank) for rank in cause.culprits]
+        if any(host is None or host.state == "unknown" for host in hosts):
+            # One side has a half too many or the other one too few: dumps alone do not tell.
+            confidence = Confidence.LIKELY
+            unknowns.append("nothing shows what that rank does instead")
     shown = place.group if place is not None else NONE
     if shown >= 0 and not context.trace.groups[shown].ranks and not place_is_pair(place):
         unknowns.append("the members of the group are not listed; the dumps given stand for them")
