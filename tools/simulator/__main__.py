@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from tools.simulator.faults import FAULTS
 from tools.simulator.score import CRASH, EXACT, UNDECIDED, WRONG, Outcome, Tally, run
 
 
@@ -15,7 +16,9 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stock", action="store_true", help="score torchfrtrace too")
-    parser.add_argument("--fault", action="append", help="only this fault (repeatable)")
+    parser.add_argument(
+        "--fault", action="append", choices=sorted(FAULTS), help="only this fault (repeatable)"
+    )
     parser.add_argument("--dialect", action="append", help="only this dialect (repeatable)")
     parser.add_argument("--show", type=int, default=10, help="print this many failures")
     parser.add_argument("--table", type=Path, help="write the table as Markdown")
