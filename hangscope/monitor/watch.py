@@ -35,6 +35,10 @@ LOOK_SHARE = 0.05
 NO_RANKS_S = 120.0
 """Give up when no rank has shown up for so long."""
 KILL_GRACE_S = 5.0
+STACKS_S = 0.3
+"""Between asking for stacks and reading them."""
+PULSE_S = 3.0
+"""How long to wait until a late heartbeat counts as stopped."""
 LEAVING_S = 6.0
 """How long a rank may take to get out of the interpreter before it is judged without its status."""
 YIELD_S = 0.7
@@ -232,7 +236,7 @@ class Monitor:
         began_s = time.process_time()
         trace = self._run.look()
         if self._run.ask_for_stacks(is_gil_blocked):
-            time.sleep(0.3)
+            time.sleep(STACKS_S)
             trace = self._run.look()
         trace = self._with_other_nodes(trace, stalled_s)
         diagnosis = diagnose(trace)
@@ -253,12 +257,34 @@ class Monitor:
             say(f"moving again after {waited_s:.0f} s", self._out)
             self._hung_since_ns = 0
         if self._judge.hear(diagnosis, self._progress(), final=final):
-            self._speak(diagnosis, trace)
+            trace, diagnosis = self._with_pulse(trace, diagnosis)
+            if diagnosis.findings:
+                self._speak(diagnosis, trace)
         elif (news := self._others.news() if self._others else None) and not self._judge.spoke:
             say(f"{news} (the report is in the log of node 0)", self._out)
             self._judge.hush()
         self._look_cost_s = time.process_time() - began_s
         self._looked_at_s = time.monotonic()
+
+    def _with_pulse(self, trace: Trace, diagnosis: Diagnosis) -> tuple[Trace, Diagnosis]:
+        """Wait until it is known whether a culprit's heartbeat has stopped or was only late.
+
+        A rank that holds the GIL tells its stack on request alone, and is only asked once its
+        heartbeat has been silent for long enough.
+        """
+        until_s = time.monotonic() + PULSE_S
+        while time.monotonic() < until_s and any(
+            _is_silent(trace.ranks[rank]) for rank in diagnosis.culprits if rank in trace.ranks
+        ):
+            time.sleep(TICK_S)
+            trace = self._run.look(self._others.fragments() if self._others else ())
+            if self._run.ask_for_stacks(is_gil_blocked):
+                time.sleep(STACKS_S)
+                trace = self._run.look(self._others.fragments() if self._others else ())
+            diagnosis = diagnose(trace)
+            if trace.world_size and len(trace.ranks) < trace.world_size != self._local_world_size:
+                diagnosis = only_what_is_seen(diagnosis, trace.ranks)
+        return trace, diagnosis
 
     def _with_other_nodes(self, trace: Trace, stalled_s: float) -> Trace:
         """Add what other nodes say, where this one holds only some of the job's ranks."""
@@ -334,3 +360,11 @@ class Monitor:
 def _is_leaving(facts: RankFacts) -> bool:
     """Whether a rank is in interpreter shutdown."""
     return any(phase.name == "interpreter exit" for phase in facts.phases)
+
+
+def _is_silent(facts: RankFacts) -> bool:
+    """Whether a living rank's heartbeat is late, but not yet so late that it counts as stopped."""
+    if not facts.alive or facts.gil_blocked or facts.process_state in ("stopped", "zombie"):
+        return False
+    interval_s = facts.heartbeat_interval_s or 1.0
+    return (time.time_ns() - facts.heartbeat_ns) / 1e9 > 1.5 * interval_s
