@@ -13,7 +13,8 @@ from hangscope.recording.native import NativeStatus
 from hangscope.recording.recorder import Recorder
 from hangscope.recording.samples import sample_threads
 
-POLL_INTERVAL_S = 0.1
+POLL_INTERVAL_S = 0.25
+"""Completion is noted by the next operation and by `Work.wait` as a rule; this is for the rest."""
 HEARTBEAT_INTERVAL_S = 1.0
 
 
