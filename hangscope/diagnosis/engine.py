@@ -56,6 +56,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     found += graph_causes(context)
     found += crash_causes(context, found)
     found = settle(context, found)
+    lasting.doubt_staircases(context, found)
     findings = tuple(to_finding(context, cause) for cause in found)
     notes: list[str] = []
     if together is not None:

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.host import End, Host
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import Flag
 
 
 def overdue_only(context: Context) -> None:
@@ -102,6 +105,39 @@ def was_moving(context: Context) -> str | None:
     if max(quiet_s) >= limit:
         return None
     return f"the job was still moving when it was dumped, {max(quiet_s):.1f} s after its last step"
+
+
+def doubt_staircases(context: Context, causes: list[Cause]) -> None:
+    """Where no state is recorded and every rank is at another place, the dumps may show a job that
+    moved while they were taken one after another: then who is behind tells nothing.
+
+    In a hang the ranks that wait wait together. Only dumps of backends that record no completion
+    (native Gloo) are in doubt, and only without any knowledge of the processes.
+    """
+    trace, waits = context.trace, context.waits
+    if trace.live or any(h.state != "unknown" for h in context.hosts.values()):
+        return
+    hidden = int(Flag.UNOBSERVED)
+    for cause in causes:
+        if cause.verdict is not Verdict.MISSING_RANK:
+            continue
+        places = [waits.places[i] for i in cause.places]
+        in_groups = np.isin(trace.records["group"], [p.group for p in places])
+        if not (trace.records["flags"][in_groups] & hidden).any():
+            continue
+        steps = {(p.group, p.seq) for p in places}
+        groups = {p.group for p in places}
+        if (
+            len(groups) == 1
+            and len(steps) > 1
+            and len(steps) >= sum(len(p.waiters) for p in places)
+        ):
+            cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
+            cause.confidence = Confidence.LIKELY
+            cause.unknowns.append(
+                "this backend records no completion and each rank is at another place: the job may "
+                "have been moving while the dumps were taken"
+            )
 
 
 def forget_waiting(context: Context) -> None:

@@ -69,6 +69,36 @@ def read_moment(dumps: Path) -> Moment | None:
         return None
 
 
+def write_dump_time(trace: Trace, target: Path) -> bool:
+    """Keep when dumps that carry no time of their own were written; False where it is not known.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    recorders = ("flight-recorder-pickle", "flight-recorder-json")
+    dumped = {s.rank for s in trace.sources if s.format in recorders}
+    times = [f.observed_ns for rank, f in trace.ranks.items() if rank in dumped and f.observed_ns]
+    if not times:
+        return False
+    head = {HEADER_KEY: VERSION, "dumped_ns": max(times)}
+    target.write_text(json.dumps(head, separators=(",", ":")) + "\n", encoding="utf-8")
+    return True
+
+
+def read_dump_time(dumps: Path) -> int:
+    """When dumps that carry no time of their own were written, in ns; 0: not kept.
+
+    A checkout gives files the time of the checkout, which says nothing about the job.
+    """
+    try:
+        with open(dumps / NAME, encoding="utf-8") as file:
+            return int(json.loads(file.readline()).get("dumped_ns", 0))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return 0
+
+
 def _seen(facts: RankFacts, redactor: Redactor | None) -> dict[str, Any]:
     event: dict[str, Any] = {
         "event": "seen",

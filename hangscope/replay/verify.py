@@ -12,7 +12,7 @@ from rich.console import Console
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.replay.fixture import Expected, Fixture, FixtureError
-from hangscope.replay.observed import read_moment
+from hangscope.replay.observed import read_dump_time, read_moment
 from hangscope.report.text import render
 from hangscope.trace.load import NothingReadable, load_trace
 from hangscope.trace.model import Trace
@@ -55,9 +55,20 @@ def load_recorded(dumps: Path) -> Trace:
     """
     moment = read_moment(dumps)
     if moment is None:
-        return load_trace([dumps])
+        return _dated(load_trace([dumps]), read_dump_time(dumps))
     trace = load_trace([dumps], now_ns=moment.observed_ns)
     return replace(trace, live=True, looks=moment.looks, observed_ns=moment.observed_ns)
+
+
+def _dated(trace: Trace, dumped_ns: int) -> Trace:
+    """Give dumps and logs the time they were written, or none: files carry that of the checkout."""
+    own = {s.rank for s in trace.sources if s.format in ("hangscope-ring", "hangscope-journal")}
+    ranks = {
+        rank: facts if rank in own else replace(facts, observed_ns=dumped_ns)
+        for rank, facts in trace.ranks.items()
+    }
+    newest = max((facts.observed_ns for facts in ranks.values()), default=0)
+    return replace(trace, ranks=ranks, observed_ns=newest)
 
 
 def diagnose_fixture(fixture: Fixture) -> tuple[Trace, Diagnosis]:

@@ -28,7 +28,7 @@ from hangscope.replay.fixture import (
     to_toml,
 )
 from hangscope.replay.observed import NAME as OBSERVED
-from hangscope.replay.observed import write_observed
+from hangscope.replay.observed import write_dump_time, write_observed
 from hangscope.replay.redact import Redactor
 from hangscope.replay.verify import verify
 from hangscope.ring.reader import RingError
@@ -82,7 +82,8 @@ def write_fixture(
     dumps.mkdir(parents=True)
     try:
         _copy_sources(trace, paths, dumps, redactor)
-        write_observed(trace, dumps / OBSERVED, redactor)
+        if not write_observed(trace, dumps / OBSERVED, redactor):
+            write_dump_time(trace, dumps / OBSERVED)
         _write_expectation(folder, expected or expectation(diagnosis))
         fixture = load_fixture(folder)
         if check:

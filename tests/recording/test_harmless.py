@@ -119,9 +119,9 @@ def test_directory_deleted_under_it(tmp_path: Path) -> None:
 def test_unwritable_tmp(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a mount namespace needs root")
-    empty = tmp_path / "read-only"
-    empty.mkdir()
-    script = f"mount -t tmpfs -o ro none /tmp 2>/dev/null || exit 77; exec {sys.executable} "
+    # Bound to itself, so that what lies in /tmp (a checkout, say) stays readable.
+    script = "(mount --bind /tmp /tmp && mount -o remount,ro,bind /tmp) 2>/dev/null || exit 77; "
+    script += f"touch /tmp/x 2>/dev/null && exit 78; exec {sys.executable} "
     script += f"{JOBS / 'small_job.py'} plain"
     directory = Path("/var/tmp") / f"hangscope-test-{os.getpid()}"
     job = run(

@@ -51,10 +51,12 @@ def test_all_reports_of_all_recorded_hangs() -> None:
 @pytest.mark.parametrize(
     "path", [p for p in FIXTURES if p.name.startswith("native-")], ids=lambda p: p.name
 )
-def test_dumps_of_dumps_are_judged_alike(path: Path, tmp_path: Path) -> None:
+def test_dumps_of_dumps_are_judged_alike_or_not_at_all(path: Path, tmp_path: Path) -> None:
     trace, diagnosis = diagnose_fixture(load_fixture(path))
     flight_recorder.write(trace, tmp_path)
     again = diagnose(load_trace([tmp_path]))
+    if again.verdict.value == "inconclusive":
+        return  # it may know less (which backend records no completion), never something else
     assert (again.verdict, again.culprits) == (diagnosis.verdict, diagnosis.culprits)
 
 
