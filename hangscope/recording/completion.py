@@ -93,7 +93,9 @@ class Completions:
     def drain(self, state: GroupState, *, deep: bool = False) -> None:
         """Note which of a group's operations have finished.
 
-        ``deep`` also looks behind an unfinished head: independent operations overtake.
+        ``deep`` also looks behind an unfinished head, as independent operations overtake, and asks
+        each whether it succeeded. The hot path does not: where the group goes on to issue another
+        operation, the one before has not failed, or its failure was told by its wait.
         """
         if state.draining:
             return
@@ -105,12 +107,12 @@ class Completions:
                 if not entry[0].is_completed():
                     break
                 pending.popleft()
-                self._finish_pending(state, entry)
+                self._finish_pending(state, entry, ask=deep)
             if deep and len(pending) > 1:
                 for entry in list(pending)[1:_LOOK_BEHIND]:
                     if entry[0].is_completed():
                         pending.remove(entry)
-                        self._finish_pending(state, entry)
+                        self._finish_pending(state, entry, ask=True)
         finally:
             state.draining = False
 
@@ -149,12 +151,12 @@ class Completions:
             self._q[state.cells + _COMPLETED] = done
             self._q[state.cells + _COMPLETED_NS] = now
 
-    def _finish_pending(self, state: GroupState, entry: Pending) -> None:
+    def _finish_pending(self, state: GroupState, entry: Pending, *, ask: bool) -> None:
         work, record_id, seq, flags = entry
         self._watched.pop(id(work), None)
         if flags & _P2P:
             self.finish(record_id, flags, succeeded=True)
-        elif _succeeded(work):
+        elif not ask or _succeeded(work):
             self.completed(state, seq, self.finish(record_id, flags, succeeded=True))
         else:
             self.finish(record_id, flags, succeeded=False)
