@@ -40,15 +40,11 @@ class RingValues:
             return known
         raw = self._value(identifier, ValueKind.STACK) or b""
         count = len(raw) // 4
+        ids = struct.unpack(f"<{count}I", raw[: count * 4])
         frames = self._frames
-        stack = []
-        for frame_id in struct.unpack(f"<{count}I", raw[: count * 4]):
-            frame = frames.get(frame_id)
-            if frame is None:
-                text = self._value(frame_id, ValueKind.FRAME) or b""
-                frame = frames[frame_id] = _frame(text)
-            stack.append(frame)
-        self._stacks[identifier] = found = tuple(stack)
+        for frame_id in set(ids).difference(frames):
+            frames[frame_id] = _frame(self._value(frame_id, ValueKind.FRAME) or b"")
+        self._stacks[identifier] = found = tuple(map(frames.__getitem__, ids))
         return found
 
     def _value(self, identifier: int, kind: ValueKind) -> bytes | None:
