@@ -91,8 +91,15 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
     return _with_time(trace, time.time_ns() if now_ns is None else now_ns)
 
 
+_RECORDED_NS = 60 * 10**9
+"""A living process was seen just now, or the look at it is an old one."""
+
+
 def _with_time(trace: Trace, now_ns: int) -> Trace:
+    seen_ns = max((facts.observed_ns for facts in trace.ranks.values() if facts.alive), default=0)
     live = any(facts.alive for facts in trace.ranks.values())
+    if live and 0 < seen_ns < now_ns - _RECORDED_NS:
+        now_ns = seen_ns  # a look that was recorded (a fixture's): its present is that moment
     return replace(trace, live=live, observed_ns=now_ns if live else trace.observed_ns or now_ns)
 
 
