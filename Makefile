@@ -45,7 +45,7 @@ test: $(STAMP)   ## lint, types and every test (under 15 minutes on two cores)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --reruns 2
 
 lint: $(STAMP)   ## ruff and mypy only
 	$(BIN)/ruff check .

@@ -29,6 +29,12 @@ class Numbers(Dataset):
         return torch.tensor(float(index))
 
 
+def say(*words: object) -> None:
+    """One line in one write: other ranks share this output."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
 def child() -> None:
     """In a process that is no rank."""
     value = torch.ones(2)
@@ -94,20 +100,20 @@ def main() -> int:
     elif MANNER == "sys-exit":
         sys.exit(3)
     elif MANNER == "os-exit":
-        print("RESULT", value.tolist(), flush=True)
+        say("RESULT", value.tolist())
         os._exit(5)
     elif MANNER == "terminate":
-        print("RESULT", value.tolist(), flush=True)
+        say("RESULT", value.tolist())
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
     elif MANNER == "restart" and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
         sys.exit(9)
     elif MANNER == "at-exit":
         keep_busy()
-        print("RESULT", value.tolist(), extra, flush=True)
+        say("RESULT", value.tolist(), extra)
         return 0
     dist.destroy_process_group()
-    print("RESULT", value.tolist(), extra, flush=True)
+    say("RESULT", value.tolist(), extra)
     return 0
 
 
