@@ -1,0 +1,57 @@
+"""``hangscope run -- CMD``: the command's own status, and the verdict once, in its log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HANGSCOPE")}
+    return subprocess.run(
+        [
+            sys.executable, "-m", "hangscope", "run", "--timeout", "2", "--dir", str(directory),
+            "--", *words,
+        ],
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_the_exit_status_is_the_commands(tmp_path: Path) -> None:
+    assert run(tmp_path / "a", sys.executable, "-c", "raise SystemExit(7)").returncode == 7
+    killed = "import os; os.kill(os.getpid(), 9)"
+    assert run(tmp_path / "b", sys.executable, "-c", killed).returncode == 128 + 9
+
+
+def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", "no-such-command")
+    assert result.returncode == 2
+    assert result.stderr.strip().count("\n") == 0
+    assert "no-such-command" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_crash_is_explained_once(tmp_path: Path) -> None:
+    result = run(
+        tmp_path / "run", sys.executable, "-m", "torch.distributed.run", "--standalone",
+        "--nproc-per-node=4", "-m", "hangscope.demos.train", "--fault", "sigkill",
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stderr.count("[hangscope] Rank 2 crashed: killed by SIGKILL") == 1
+    assert result.stderr.count("[hangscope] more:") == 1
+
+
+@pytest.mark.slow
+def test_a_healthy_job_is_left_in_peace(tmp_path: Path) -> None:
+    result = run(
+        tmp_path / "run", sys.executable, "-m", "torch.distributed.run", "--standalone",
+        "--nproc-per-node=2", "-m", "hangscope.demos.train", "--steps", "4",
+    )  # fmt: skip
+    assert result.returncode == 0
+    assert "[hangscope]" not in result.stderr
+    assert len(list((tmp_path / "run").glob("rank_*.ring"))) == 2
