@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hangscope.trace import load_parallel
 from hangscope.trace.load import NothingReadable, load_trace
 from hangscope.trace.model import Flag, Frame, State, Trace
 from hangscope.trace.unpickle import load_plain
@@ -475,6 +476,10 @@ def test_a_number_that_is_no_rank_is_not_taken_for_one(tmp_path: Path) -> None:
 def test_a_gzip_bomb_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import zlib
 
+    # A worker that is forked has the smaller limit too; a spawned one would have its own.
+    monkeypatch.setattr(
+        "hangscope.trace.load_parallel._spawn", lambda limit: load_parallel._fork(limit, [])
+    )
     monkeypatch.setattr("hangscope.trace.sniff.MAX_INFLATED", 20 << 20)
     write(tmp_path, "trace_0", dump([entry(1), pending(2)]))
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
