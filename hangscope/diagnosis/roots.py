@@ -38,7 +38,7 @@ class Union:
 
 def from_roots(context: Context, roots: list[int]) -> list[Cause]:
     """Ranks that are waited for and wait for nobody."""
-    waits, hosts = context.waits, context.hosts
+    waits = context.waits
     waited_for = waits.waited_for()
     roots = [r for r in roots if waited_for.get(r)]
     lost = [r for r in roots if r not in context.trace.ranks]
@@ -58,8 +58,6 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
     explained: set[int] = set()
     for cause in causes:
         explained |= waits.reachers(cause.culprits, cause.places)
-    by_end = {r: hosts[r] for r in known}
-    del by_end
     causes += _lost(context, lost, waited_for, explained)
     return causes
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
@@ -22,7 +22,7 @@ from hangscope.monitor.nodes import OtherNodes
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
 from hangscope.monitor.voice import say, speak
 from hangscope.trace.live import LiveRun, RunKey, is_gil_blocked
-from hangscope.trace.model import RankFacts, Trace
+from hangscope.trace.model import Fragment, RankFacts, Trace
 
 TICK_S = 0.25
 SETTLE_S = 0.6
@@ -234,17 +234,13 @@ class Monitor:
 
     def _look(self, *, final: bool, stalled_s: float = 0.0) -> None:
         began_s = time.process_time()
-        trace = self._run.look()
-        if self._run.ask_for_stacks(is_gil_blocked):
-            time.sleep(STACKS_S)
-            trace = self._run.look()
-        trace = self._with_other_nodes(trace, stalled_s)
+        trace = self._with_other_nodes(self._with_stacks(), stalled_s)
         diagnosis = diagnose(trace)
         if diagnosis.verdict in ENDED and self._note_ends(0.1):
             # Seen as gone before it was known how: the status decides between crash and exit.
             trace = self._with_other_nodes(self._run.look(), stalled_s)
             diagnosis = diagnose(trace)
-        if trace.world_size and len(trace.ranks) < trace.world_size != self._local_world_size:
+        if self._sees_part(trace):
             diagnosis = self._restrained(diagnosis, trace)
         self.last = diagnosis
         if not final and diagnosis.verdict in (*ENDED, Verdict.INCONCLUSIVE):
@@ -266,6 +262,19 @@ class Monitor:
         self._look_cost_s = time.process_time() - began_s
         self._looked_at_s = time.monotonic()
 
+    def _with_stacks(self, others: Sequence[Fragment] = ()) -> Trace:
+        """A look, with the stacks of ranks that can only tell them on request."""
+        trace = self._run.look(others)
+        if self._run.ask_for_stacks(is_gil_blocked):
+            time.sleep(STACKS_S)
+            trace = self._run.look(others)
+        return trace
+
+    def _sees_part(self, trace: Trace) -> bool:
+        """Whether the job has ranks on other nodes that this one knows nothing of."""
+        world = trace.world_size or 0
+        return len(trace.ranks) < world != self._local_world_size
+
     def _with_pulse(self, trace: Trace, diagnosis: Diagnosis) -> tuple[Trace, Diagnosis]:
         """Wait until it is known whether a culprit's heartbeat has stopped or was only late.
 
@@ -277,19 +286,16 @@ class Monitor:
             _is_silent(trace.ranks[rank]) for rank in diagnosis.culprits if rank in trace.ranks
         ):
             time.sleep(TICK_S)
-            trace = self._run.look(self._others.fragments() if self._others else ())
-            if self._run.ask_for_stacks(is_gil_blocked):
-                time.sleep(STACKS_S)
-                trace = self._run.look(self._others.fragments() if self._others else ())
+            trace = self._with_stacks(self._others.fragments() if self._others else ())
             diagnosis = diagnose(trace)
-            if trace.world_size and len(trace.ranks) < trace.world_size != self._local_world_size:
+            if self._sees_part(trace):
                 diagnosis = only_what_is_seen(diagnosis, trace.ranks)
         return trace, diagnosis
 
     def _with_other_nodes(self, trace: Trace, stalled_s: float) -> Trace:
         """Add what other nodes say, where this one holds only some of the job's ranks."""
         world = trace.world_size or 0
-        if self._others is None or len(trace.ranks) >= world or world == self._local_world_size:
+        if self._others is None or not self._sees_part(trace):
             return trace
         rings = [(ring.rank, ring.reader.path) for ring in self._run.refresh()]
         local = max(self._local_world_size, 1)

@@ -329,8 +329,3 @@ def _where(error: BaseException) -> str:
     if trace is None:
         return ""
     return f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
-
-
-def session_threads() -> list[str]:
-    """Names of HangScope's threads in this process (for tests and `doctor`)."""
-    return [t.name for t in threading.enumerate() if t.name.startswith("hangscope")]

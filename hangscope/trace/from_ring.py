@@ -32,7 +32,7 @@ from hangscope.trace.model import (
     Stack,
     ThreadStack,
 )
-from hangscope.trace.process import ProcessLook, look_at, start_ticks
+from hangscope.trace.process import ProcessLook, look_at
 from hangscope.trace.ring_values import values_of
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
 
@@ -332,4 +332,4 @@ def _threads(reader: RingReader) -> tuple[ThreadStack, ...]:
     return threads
 
 
-__all__ = ["FORMAT", "fragment_of", "looks_like_ring", "read_ring", "start_ticks"]
+__all__ = ["FORMAT", "fragment_of", "looks_like_ring", "read_ring"]

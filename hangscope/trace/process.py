@@ -50,12 +50,6 @@ def look_at(*, pid: int, start_ticks: int, boot_id: str, pid_namespace: int) -> 
     return ProcessLook(alive=True, state=state, cpu_ticks=ticks)
 
 
-def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 if it is gone."""
-    fields = _stat(pid)
-    return int(fields[19]) if fields else 0
-
-
 def signal_thread(pid: int, thread: int, number: int) -> bool:
     """Send a signal to one thread of a process; its other threads are not disturbed.
 
