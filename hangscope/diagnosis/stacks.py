@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -19,9 +20,16 @@ _ENTRY = frozenset({"_bootstrap", "_bootstrap_inner", "run_module_as_main", "_ru
 
 def is_library(frame: Frame) -> bool:
     """Whether the frame belongs to Python, torch, another installed package or HangScope."""
-    return bool(_LIBRARY.search(frame.filename)) or frame.name in _ENTRY
+    return _in_library(frame.filename) or frame.name in _ENTRY
 
 
+@functools.lru_cache(16_384)
+def _in_library(filename: str) -> bool:
+    """A job's stacks name the same few hundred files over and over."""
+    return bool(_LIBRARY.search(filename))
+
+
+@functools.lru_cache(16_384)
 def user_frames(stack: Stack) -> Stack:
     """The frames of the user's own code, innermost first; all of them where none is."""
     mine = tuple(frame for frame in stack if not is_library(frame))
