@@ -1,7 +1,7 @@
 """Reads a ring file: the half that needs nothing from the writer.
 
 The file may belong to a live process, to one that died in the middle of a store, or be no ring at
-all. Sizes and offsets are checked against the file before anything is mapped; a half-written slot
+all. Sizes and offsets are checked against the file before anything is read; a half-written slot
 is dropped and counted; an interned value that points outside its area reads as absent.
 """
 
@@ -19,6 +19,13 @@ import numpy.typing as npt
 from hangscope.ring import layout
 from hangscope.ring.layout import GROUP, HEADER, SLOT, ValueKind
 
+_NUMBERS = {
+    name: (layout.header_offset(name), HEADER[name].itemsize)
+    for name in (
+        "last_record_id", "groups_used", "values_used", "sample_generation", "sample_ns",
+    )
+}  # fmt: skip
+
 
 class RingError(Exception):
     """The file is no usable ring; the message says why in one clause."""
@@ -33,7 +40,7 @@ class Sample:
 
 
 class RingReader:
-    """One ring file, mapped read-only.
+    """One ring file, mapped read-only: looking again and again costs no system call.
 
     Raises
     ------
@@ -46,18 +53,25 @@ class RingReader:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < layout.HEADER_BYTES:
-                raise RingError(f"too short for a ring ({size} bytes)")
+            check_size(file.fileno())
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._size = len(self._map)
+        self._memory = memoryview(self._map)
         self._check()
+
+    def _read(self, at: int, length: int) -> bytes:
+        """A copy of a part of the file, which lies inside it."""
+        return self._map[at : at + length]
+
+    def _read_into(self, at: int, target: memoryview) -> None:
+        target[:] = self._memory[at : at + len(target)]
 
     def _check(self) -> None:
         header = self.header()
-        if self._map[: len(layout.PREFIX)] != layout.PREFIX:
+        magic = self._read(0, len(layout.MAGIC))
+        if not magic.startswith(layout.PREFIX):
             raise RingError("not a HangScope ring (no magic number)")
-        if self._map[:8] != layout.MAGIC or int(header["version"]) != layout.VERSION:
+        if magic != layout.MAGIC or int(header["version"]) != layout.VERSION:
             raise RingError(
                 f"ring version {int(header['version'])}; this HangScope reads {layout.VERSION}"
             )
@@ -92,20 +106,56 @@ class RingReader:
     def close(self) -> None:
         """Unmap the file; arrays handed out before stay valid only if they were copied."""
         try:
+            self._memory.release()
             self._map.close()
         except BufferError:  # an array still points into it: the map goes with the array
             pass
 
     def header(self) -> Any:
         """A copy of the header as it is now: a 0-d structured array of `HEADER`."""
-        return np.frombuffer(self._map[: layout.HEADER_BYTES], HEADER)[0]
+        return np.frombuffer(self._read(0, layout.HEADER_BYTES), HEADER)[0]
+
+    def _number(self, field: str) -> int:
+        """One unsigned number of the header as it is now."""
+        at, length = _NUMBERS[field]
+        return int.from_bytes(self._read(at, length), "little")
 
     def groups(self) -> npt.NDArray[np.void]:
         """A copy of the complete entries of the group table: shape (groups,), dtype `GROUP`."""
-        used = min(int(self.header()["groups_used"]), self._group_count)
-        table = np.frombuffer(self._map, GROUP, used, self._groups_at).copy()
+        used = min(self._number("groups_used"), self._group_count)
+        table = np.frombuffer(self._read(self._groups_at, used * GROUP.itemsize), GROUP)
         complete: npt.NDArray[np.void] = table[table["commit"] == 1]
         return complete
+
+    # Raw parts, for those who look at a thousand rings in one go and check all of them together.
+
+    @property
+    def slot_count(self) -> int:
+        """How many records the ring holds before the oldest is overwritten."""
+        return self._slot_count
+
+    def header_bytes(self) -> memoryview:
+        """The header as it is now, not copied: `layout.HEADER_BYTES` bytes."""
+        return self._memory[: layout.HEADER_BYTES]
+
+    def group_bytes(self, count: int) -> memoryview:
+        """The first entries of the group table, complete or not, not copied."""
+        count = min(count, self._group_count)
+        return self._memory[self._groups_at : self._groups_at + count * GROUP.itemsize]
+
+    def slot_bytes(self, first: int, last: int) -> list[memoryview]:
+        """The slots of records ``first`` to ``last`` (at most `slot_count` of them) in order,
+        whatever is in them now, not copied."""
+        start, length = (first - 1) % self._slot_count, last + 1 - first
+        at, size = self._slots_at, SLOT.itemsize
+        end = start + length
+        if end <= self._slot_count:
+            return [self._memory[at + start * size : at + end * size]]
+        whole, rest = self._slot_count, end - self._slot_count
+        return [
+            self._memory[at + start * size : at + whole * size],
+            self._memory[at : at + rest * size],
+        ]
 
     def slots(self, since: int = 0) -> tuple[npt.NDArray[np.void], int]:
         """Valid records newer than record id ``since``, oldest first, and how many were torn.
@@ -113,17 +163,16 @@ class RingReader:
         Returns a copy of shape (records,), dtype `SLOT`. A slot being written while it is read
         counts as torn only where its id says that it should be complete.
         """
-        last = int(self.header()["last_record_id"])
+        last = self._number("last_record_id")
         count = self._slot_count
-        view = np.frombuffer(self._map, SLOT, count, self._slots_at)
         # The record after the last published one may be complete although its writer died before
         # saying so: it lies where the oldest was.
         first = max(since, last - count, 0) + 1
         start, length = (first - 1) % count, min(last + 2 - first, count)
-        if start + length <= count:
-            raw = view[start : start + length].copy()
-        else:
-            raw = np.concatenate((view[start:], view[: start + length - count]))
+        raw = np.empty(max(length, 0), SLOT)
+        before_end = min(length, count - start)
+        self._copy_slots(start, raw[:before_end])
+        self._copy_slots(0, raw[before_end:])
         if length == count:  # the slot of the oldest may hold the one after the last by now
             raw = np.concatenate((raw[1:], raw[:1])) if raw["record_id"][0] == last + 1 else raw
         if len(raw) and raw["record_id"][-1] == raw["commit"][-1] != first + len(raw) - 1:
@@ -139,10 +188,13 @@ class RingReader:
             raw = raw[np.argsort(raw["record_id"], kind="stable")]
         return raw, torn
 
+    def _copy_slots(self, start: int, target: npt.NDArray[np.void]) -> None:
+        if len(target):
+            self._read_into(self._slots_at + start * SLOT.itemsize, target.view(np.uint8).data)
+
     def values(self) -> bytes:
         """A copy of the used part of the value area, for decoding many values at once."""
-        used = min(int(self.header()["values_used"]), self._values_bytes)
-        return bytes(self._map[self._values_at : self._values_at + used])
+        return self._read(self._values_at, min(self._number("values_used"), self._values_bytes))
 
     def value(self, identifier: int, kind: ValueKind | None = None) -> bytes | None:
         """An interned value, or None where the id means nothing (or another kind)."""
@@ -152,13 +204,13 @@ class RingReader:
         if at + layout.VALUE_HEADER.size > self._values_bytes:
             return None
         start = self._values_at + at
-        length, found = layout.VALUE_HEADER.unpack_from(self._map, start)
+        length, found = layout.VALUE_HEADER.unpack(self._read(start, layout.VALUE_HEADER.size))
         if at + layout.VALUE_HEADER.size + length > self._values_bytes:
             return None
         if kind is not None and found != kind:
             return None
         start += layout.VALUE_HEADER.size
-        return bytes(self._map[start : start + length])
+        return self._read(start, length)
 
     def text(self, identifier: int) -> str:
         """An interned text; empty where absent."""
@@ -167,20 +219,34 @@ class RingReader:
     def sample(self) -> Sample | None:
         """The newest thread stacks, or None where none were taken yet."""
         for _ in range(3):  # the writer may overtake us; generations tell
-            header = self.header()
-            generation = int(header["sample_generation"])
+            generation = self._number("sample_generation")
             if generation <= 0:
                 return None
             at = self._samples_at + (generation & 1) * self._sample_bytes
-            length = int.from_bytes(self._map[at : at + 4], "little")
+            length = int.from_bytes(self._read(at, 4), "little")
             if length > self._sample_bytes - 4:
                 return None
-            body = bytes(self._map[at + 4 : at + 4 + length])
-            if int(self.header()["sample_generation"]) - generation < 1:
-                return Sample(body.decode("utf-8", "replace"), int(header["sample_ns"]))
+            body = self._read(at + 4, length)
+            at_ns = self._number("sample_ns")
+            if self._number("sample_generation") - generation < 1:
+                return Sample(body.decode("utf-8", "replace"), at_ns)
         return None
 
 
 def decode_text(field: Any) -> str:
     """A fixed-width text field of the header as str."""
     return bytes(field).rstrip(b"\x00").decode("utf-8", "replace")
+
+
+def check_size(descriptor: int) -> int:
+    """The size of an open file in bytes.
+
+    Raises
+    ------
+    RingError
+        If it cannot even hold a header.
+    """
+    size = os.fstat(descriptor).st_size
+    if size < layout.HEADER_BYTES:
+        raise RingError(f"too short for a ring ({size} bytes)")
+    return size

@@ -1,0 +1,53 @@
+"""Reads a ring file once, without mapping it.
+
+Copying the few used parts of a ring costs a third of mapping them, touching their pages and giving
+them back: what counts where thousands of rings are read one after another.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hangscope.ring.reader import RingError, RingReader, check_size
+
+
+class OneTimeReader(RingReader):
+    """A `RingReader` that reads from the open file whatever it is asked for.
+
+    It has no raw parts (``header_bytes``, ``group_bytes``, ``slot_bytes``).
+
+    Raises
+    ------
+    RingError
+        If the file is foreign, of another version, truncated or inconsistent, also later when it
+        has become shorter.
+    OSError
+        If it cannot be opened or read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._size = check_size(self._descriptor)
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self, at: int, length: int) -> bytes:
+        found = os.pread(self._descriptor, length, at)
+        if len(found) < length:
+            raise RingError("it became shorter while it was read")
+        return found
+
+    def _read_into(self, at: int, target: memoryview) -> None:
+        if os.preadv(self._descriptor, [target], at) < len(target):
+            raise RingError("it became shorter while it was read")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
