@@ -96,7 +96,8 @@ def merge_members(rows: Records) -> Records:
     """One row per (rank, group): of several the furthest, field by field."""
     if not len(rows):
         return rows
-    order = np.lexsort((rows["group"], rows["rank"]))
+    # Of several the one that has issued most comes first: its history counts.
+    order = np.lexsort((-rows["enqueued"], rows["group"], rows["rank"]))
     rows = rows[order]
     new = np.ones(len(rows), bool)
     new[1:] = (rows["rank"][1:] != rows["rank"][:-1]) | (rows["group"][1:] != rows["group"][:-1])
@@ -106,11 +107,6 @@ def merge_members(rows: Records) -> Records:
     merged = rows[starts].copy()
     for name in _COUNTERS:
         merged[name] = np.maximum.reduceat(rows[name], starts)
-    ends = np.append(starts[1:], len(rows))
-    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        if end - start > 1:
-            best = start + int(np.argmax(rows["enqueued"][start:end]))
-            merged["history"][i] = rows["history"][best]
     return merged
 
 

@@ -37,8 +37,11 @@ class ProcessLook:
 
 def look_at(*, pid: int, start_ticks: int, boot_id: str, pid_namespace: int) -> ProcessLook:
     """Look at the process that once said this of itself."""
-    if not is_here(boot_id, pid_namespace):
-        return ProcessLook()
+    return look_here(pid, start_ticks) if is_here(boot_id, pid_namespace) else ProcessLook()
+
+
+def look_here(pid: int, start_ticks: int) -> ProcessLook:
+    """Look at a process of this machine and pid namespace (see `is_here`)."""
     fields = _stat(pid)
     if fields is None or (start_ticks and int(fields[19]) != start_ticks):
         return ProcessLook(alive=False, state="gone")
@@ -83,8 +86,12 @@ def _own_place() -> tuple[str, int] | None:
 def _stat(pid: int) -> list[str] | None:
     """The fields of ``/proc/<pid>/stat`` after the command name."""
     try:
-        raw = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-        fields = raw[raw.rindex(")") + 2 :].split()
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            raw = os.read(descriptor, 4096)
+        finally:
+            os.close(descriptor)
+        fields = raw[raw.rindex(b")") + 2 :].decode("ascii", "replace").split()
         return fields if len(fields) > 20 else None
     except (OSError, ValueError):
         return None

@@ -23,24 +23,25 @@ def parse_sample(text: str, at_ns: int) -> tuple[ThreadStack, ...]:
 def _sampled(text: str) -> tuple[tuple[str, bool, Stack], ...]:
     """(thread name, whether main, stack); a rank that stands still has the same text every time."""
     threads: list[tuple[str, bool, Stack]] = []
-    name, is_main = "", False
+    for part in ("\n" + text).split("\nT ")[1:]:
+        head, _, body = part.partition("\n")
+        kind, _, name = ([*head.split(" ", 2), "", ""])[:3]
+        stack = _frames(body)
+        if stack:
+            threads.append((name, kind == "main", stack))
+    return tuple(threads)
+
+
+@functools.lru_cache(8192)
+def _frames(text: str) -> Stack:
+    """The frames of one thread; ranks that stand at the same place have the same text."""
     frames: list[Frame] = []
-
-    def close() -> None:
-        if frames:
-            threads.append((name, is_main, tuple(frames)))
-
     for line in text.split("\n"):
-        if line.startswith("T "):
-            close()
-            _, kind, _, name = ([*line.split(" ", 3), "", "", ""])[:4]
-            is_main, frames = kind == "main", []
-        elif line.startswith("F "):
+        if line.startswith("F "):
             number, _, rest = line[2:].partition("\x00")
             function, _, filename = rest.partition("\x00")
             frames.append(Frame(function, filename, _line(number)))
-    close()
-    return tuple(threads)
+    return tuple(frames)
 
 
 def _line(text: str) -> int:
