@@ -1,15 +1,22 @@
-"""Text in fragments whose readers trust their files: rings and journals can be forged as well."""
+"""Text in fragments whose readers trust their files: a journal can be forged as well."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from hangscope.trace import clean
-from hangscope.trace.model import Fragment, Frame, Group, Signature, Stack
+from hangscope.trace.model import Fragment, Frame, Group, RankFacts, Signature, Stack
 
 _PROSE = ("message", "text", "detail")
+
+
+def clean_facts(facts: RankFacts) -> RankFacts:
+    """What is known of a process with every text made printable."""
+    cleaned: RankFacts = _cleaned(facts)
+    return cleaned
 
 
 def clean_fragment(fragment: Fragment) -> Fragment:
@@ -40,7 +47,7 @@ def _signature(signature: Signature) -> Signature:
     return cleaned
 
 
-def _stacks(stacks: tuple[Stack, ...]) -> tuple[Stack, ...]:
+def _stacks(stacks: Sequence[Stack]) -> Sequence[Stack]:
     name = clean.name
     # Frames are shared among the stacks of a ring: each is looked at once.
     frames = {id(frame): frame for stack in stacks for frame in stack}.values()

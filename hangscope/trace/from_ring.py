@@ -1,4 +1,4 @@
-"""Reads a HangScope ring as a `Fragment`: a map, a few column copies, no parsing of records."""
+"""Reads a HangScope ring as a `Fragment`: one copy of its slots, no parsing of records."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import functools
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hangscope.ring import layout
 from hangscope.ring.layout import ExitKind, Unobservable, ValueKind
 from hangscope.ring.reader import RingReader, decode_text
+from hangscope.ring.reader_once import OneTimeReader
+from hangscope.trace import clean
+from hangscope.trace.clean_fragment import clean_facts
 from hangscope.trace.model import (
     MEMBER_DTYPE,
     NONE,
@@ -23,7 +28,6 @@ from hangscope.trace.model import (
     ExitFacts,
     Fragment,
     Frame,
-    Group,
     Phase,
     RankFacts,
     Records,
@@ -33,13 +37,16 @@ from hangscope.trace.model import (
     ThreadStack,
 )
 from hangscope.trace.process import ProcessLook, look_at
-from hangscope.trace.ring_values import values_of
+from hangscope.trace.ring_values import Ids, RingValues
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
 
 FORMAT = "hangscope-ring"
-_COPIED = (
+COPIED = (
     "collective_seq", "p2p_seq", "op_id", "record_id", "peer", "root", "created_ns", "started_ns",
     "completed_ns", "history", "thread", "timeout_ms", "state", "flags",
+)  # fmt: skip
+MEMBER_COPIED = (
+    "enqueued", "started", "completed", "p2p_enqueued", "history", "enqueued_ns", "completed_ns",
 )  # fmt: skip
 _UNOBSERVABLE_TEXT = {
     Unobservable.CUDA_GRAPH: "CUDA graph replay",
@@ -70,124 +77,142 @@ def read_ring(path: str | os.PathLike[str], *, records: bool = True) -> Fragment
     OSError
         If it cannot be opened.
     """
-    reader = RingReader(path)
+    reader = OneTimeReader(path)
     try:
-        return fragment_of(reader, records=records)
+        fragment = fragment_of(reader, records=records, lazy=True)
+        return replace(fragment, facts=clean_facts(fragment.facts))
     finally:
         reader.close()
 
 
-def fragment_of(reader: RingReader, *, records: bool = True) -> Fragment:
-    """The fragment of an open ring, as it is now."""
+def fragment_of(reader: RingReader, *, records: bool = True, lazy: bool = False) -> Fragment:
+    """The fragment of an open ring, as it is now.
+
+    ``lazy``: stacks are decoded when somebody looks at them.
+    """
     header = reader.header()
     rank = int(header["rank"])
-    warnings: list[str] = []
+    table = reader.groups()
     slots, torn = reader.slots() if records else (np.zeros(0, layout.SLOT), 0)
+    values = RingValues(reader.values())  # after the slots: whatever they mention is there
     lost = torn + int(header["dropped"])
-    groups, members = _groups(reader, rank)
-    table, signatures, stacks = _records(reader, slots, rank, len(groups))
-    disabled = reader.text(int(header["disabled"]))
-    if disabled:
-        warnings.append(f"{reader.path.name}: recording stopped early: {disabled}")
-    if int(header["values_refused"]):
-        warnings.append(
-            f"{reader.path.name}: the table of stacks and signatures is full; "
-            f"{int(header['values_refused'])} later ones are missing"
-        )
-    if int(header["groups_refused"]):
-        warnings.append(f"{reader.path.name}: some process groups are missing, the table was full")
     facts = facts_of(reader, header, lost, int(slots["record_id"][0]) if len(slots) else 0)
-    facts = _with_newest_call(facts, slots, table, stacks, int(header["main_thread"]))
-    source = Source(
-        path=str(reader.path),
-        format=FORMAT,
-        version=str(int(header["version"])),
-        rank=rank,
-        records=len(slots),
-        dropped=lost,
-    )
+    count = len(slots)
+    main = slots["thread"] == int(header["main_thread"])
+    rows, signatures, stacks = _records(values, slots, rank, len(table), lazy=lazy)
+    if len(rows) == count:
+        facts = _with_newest_call(facts, rows, main, stacks)
     return Fragment(
-        source=source,
+        source=Source(
+            path=str(reader.path),
+            format=FORMAT,
+            version=str(int(header["version"])),
+            rank=rank,
+            records=count,
+            dropped=lost,
+        ),
         facts=facts,
-        records=table,
-        members=members,
-        groups=groups,
+        records=rows,
+        members=_members(table, rank),
+        groups=values.groups(table),
         signatures=signatures,
         stacks=stacks,
-        warnings=tuple(warnings),
+        warnings=tuple(_warnings(reader, header)),
         timeout_s=float(header["timeout_s"]),
     )
 
 
-def _groups(reader: RingReader, rank: int) -> tuple[tuple[Group, ...], Records]:
-    table = reader.groups()
-    groups = []
-    members = np.zeros(len(table), MEMBER_DTYPE)
-    for index, entry in enumerate(table):
-        raw = reader.value(int(entry["ranks"]), ValueKind.RANKS) or b""
-        ranks = tuple(np.frombuffer(raw[: len(raw) // 4 * 4], "<i4").tolist())
-        groups.append(
-            Group(
-                name=reader.text(int(entry["name"])),
-                desc=reader.text(int(entry["desc"])),
-                ranks=ranks,
-                epoch=int(entry["epoch"]),
-                backend=reader.text(int(entry["backend"])),
-                size=int(entry["size"]),
-            )
+def _warnings(reader: RingReader, header: Any) -> list[str]:
+    name = reader.path.name
+    warnings = []
+    disabled = reader.text(int(header["disabled"]))
+    if disabled:
+        warnings.append(f"{name}: recording stopped early: {clean.name(disabled)}")
+    if int(header["values_refused"]):
+        warnings.append(
+            f"{name}: the table of stacks and signatures is full; "
+            f"{int(header['values_refused'])} later ones are missing"
         )
-        members["group"][index] = index
+    if int(header["groups_refused"]):
+        warnings.append(f"{name}: some process groups are missing, the table was full")
+    return warnings
+
+
+def _members(table: Records, rank: int) -> Records:
+    members = np.zeros(len(table), MEMBER_DTYPE)
     members["rank"] = rank
-    for column in ("enqueued", "started", "completed", "p2p_enqueued", "history", "enqueued_ns",
-                   "completed_ns"):  # fmt: skip
+    members["group"] = np.arange(len(table))
+    for column in MEMBER_COPIED:
         members[column] = table[column]
-    return tuple(groups), members
+    return members
 
 
 def _records(
-    reader: RingReader, slots: Records, rank: int, group_count: int
-) -> tuple[Records, tuple[Signature, ...], tuple[Stack, ...]]:
-    """Slots as trace records, with the signatures and stacks they use."""
-    known = (slots["group"] >= 1) & (slots["group"] <= group_count)
+    values: RingValues, slots: Records, rank: int, group_count: int, *, lazy: bool
+) -> tuple[Records, tuple[Signature, ...], Sequence[Stack]]:
+    """Slots turned, where they lie, into trace records; with the signatures and stacks they use."""
+    groups = slots["group"]
+    known = (groups >= 1) & (groups <= group_count)
     if not known.all():
         slots = slots[known]
-    table = np.zeros(len(slots), RECORD_DTYPE)
+        groups = slots["group"]
+    signature_ids, signature = _used(slots["signature"])
+    stack_ids, stack = _used(slots["stack"])
+    if len(stack_ids) and stack_ids[0] == 0:
+        stack[stack == 0] = NONE
+    signatures = values.signatures(signature_ids)
+    signatures, signature = _fill_sizes(signatures, signature, slots)
+    table = slots.view(RECORD_DTYPE)
+    table["group"] = groups - np.uint32(1)
+    table["signature"], table["stack"] = signature, stack
+    table["thread"] = slots["thread"]
     table["rank"] = rank
-    table["group"] = slots["group"].astype(np.int32) - 1
-    for column in _COPIED:
-        table[column] = slots[column]
-    signature_ids, table["signature"] = np.unique(slots["signature"], return_inverse=True)
-    stack_ids, stack_index = np.unique(slots["stack"], return_inverse=True)
-    table["stack"] = np.where(stack_ids[stack_index] == 0, NONE, stack_index)
-    values = values_of(reader.values())
-    signatures = tuple(values.signature(identifier) for identifier in signature_ids.tolist())
-    signatures, table = _fill_sizes(signatures, table, slots)
-    stacks = tuple(values.stack(identifier) for identifier in stack_ids.tolist())
-    return table, signatures, stacks
+    stacks = values.stacks(stack_ids)
+    return table, signatures, stacks if lazy else tuple(stacks)
+
+
+_DENSE = 1 << 20
+
+
+def _used(column: npt.NDArray[np.uint32]) -> tuple[Ids, npt.NDArray[np.int32]]:
+    """The distinct ids of a column, ascending, and for each row the place of its id among them."""
+    ids = column.astype(np.intp)
+    highest = int(ids.max(initial=0))
+    if highest >= _DENSE:  # no ring's area is as large as that; the ids are invented
+        distinct, place = np.unique(ids, return_inverse=True)
+        return distinct, place.astype(np.int32)
+    seen = np.zeros(highest + 1, np.bool_)
+    seen[ids] = True
+    distinct = np.flatnonzero(seen) if len(ids) else np.zeros(0, np.int64)
+    places = np.empty(highest + 1, np.int32)
+    places[distinct] = np.arange(len(distinct), dtype=np.int32)
+    return distinct, places[ids]
 
 
 def _fill_sizes(
-    signatures: tuple[Signature, ...], table: Records, slots: Records
-) -> tuple[tuple[Signature, ...], Records]:
+    signatures: tuple[Signature, ...], place: npt.NDArray[np.int32], slots: Records
+) -> tuple[tuple[Signature, ...], npt.NDArray[np.int32]]:
     """Give signatures whose sizes did not fit into the ring the sizes that stand in the records."""
     bare = [i for i, s in enumerate(signatures) if s.input_sizes is None and s.raw]
     if not bare:
-        return signatures, table
+        return signatures, place
+    place = place.copy()
     extended = list(signatures)
     for index in bare:
-        rows = np.flatnonzero(table["signature"] == index)
+        rows = np.flatnonzero(place == index)
         sizes = np.stack([slots["input_numel"][rows], slots["output_numel"][rows]], axis=1)
         for numels in np.unique(sizes, axis=0):
-            base = signatures[index]
-            extended.append(
-                Signature(
-                    op=base.op, raw=base.raw, backend=base.backend, input_dtypes=base.input_dtypes,
-                    reduce_op=base.reduce_op, input_numel=int(numels[0]),
-                    output_numel=int(numels[1]),
-                )
-            )  # fmt: skip
-            table["signature"][rows[(sizes == numels).all(axis=1)]] = len(extended) - 1
-    return tuple(extended), table
+            extended.append(with_numels(signatures[index], int(numels[0]), int(numels[1])))
+            place[rows[(sizes == numels).all(axis=1)]] = len(extended) - 1
+    return tuple(extended), place
+
+
+def with_numels(base: Signature, input_numel: int, output_numel: int) -> Signature:
+    """A signature whose sizes did not fit into the ring, with the totals of one record."""
+    return Signature(
+        op=base.op, raw=base.raw, backend=base.backend, input_dtypes=base.input_dtypes,
+        reduce_op=base.reduce_op, input_numel=input_numel, output_numel=output_numel,
+    )  # fmt: skip
 
 
 def facts_of(reader: RingReader, header: Any, dropped: int, oldest: int) -> RankFacts:
@@ -235,16 +260,17 @@ def facts_of(reader: RingReader, header: Any, dropped: int, oldest: int) -> Rank
 
 
 def _with_newest_call(
-    facts: RankFacts, slots: Records, table: Records, stacks: tuple[Stack, ...], main_thread: int
+    facts: RankFacts, rows: Records, main: npt.NDArray[np.bool_], stacks: Sequence[Stack]
 ) -> RankFacts:
     """Where the main thread issued its newest operation after its stack was last sampled, that call
-    is the newest place it is known to have been (it may have been stopped or killed since)."""
-    if not len(table) or len(table) != len(slots):
+    is the newest place it is known to have been (it may have been stopped or killed since).
+
+    ``main``: which rows the main thread issued, shape (rows,).
+    """
+    found = np.flatnonzero(main & (rows["stack"] != NONE))
+    if not len(found):
         return facts
-    rows = np.flatnonzero((slots["thread"] == main_thread) & (table["stack"] != NONE))
-    if not len(rows):
-        return facts
-    row = table[rows[-1]]
+    row = rows[found[-1]]
     sampled_ns = max((t.sampled_ns for t in facts.threads if t.is_main), default=0)
     if int(row["created_ns"]) <= sampled_ns:
         return facts

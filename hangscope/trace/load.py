@@ -115,6 +115,8 @@ class _Sharing:
         self._signatures: dict[Signature, Signature] = {}
 
     def __call__(self, fragment: Fragment) -> Fragment:
+        if fragment.source.format == sniff.RING:
+            return fragment  # the ring reader does so itself
         groups, stacks, signatures = self._groups, self._stacks, self._signatures
         return replace(
             fragment,

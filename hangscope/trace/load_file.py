@@ -73,7 +73,8 @@ def _read(task: Task, isolated: bool) -> list[Fragment]:
     if kind == sniff.RING:
         from hangscope.trace.from_ring import read_ring
 
-        return [_named(read_ring(task.path), task)]
+        fragment = read_ring(task.path)
+        return [replace(fragment, source=replace(fragment.source, path=task.shown))]
     if kind == sniff.JOURNAL:
         from hangscope.trace.from_journal import read_journal
 

@@ -35,9 +35,9 @@ from hangscope.trace.model import (
     Records,
     Signature,
     Source,
-    Stack,
     Trace,
 )
+from hangscope.trace.stack_table import StackTable
 
 DEFAULT_TIMEOUT_S = 120.0
 
@@ -47,19 +47,26 @@ class _Tables:
 
     def __init__(self) -> None:
         self.signatures: dict[Signature, int] = {}
-        self.stacks: dict[Stack, int] = {}
+        self.stacks = StackTable()
+        self._places: dict[int, tuple[object, npt.NDArray[np.int32]]] = {}
 
     def translate(self, fragment: Fragment, groups: npt.NDArray[np.int32], out: Records) -> None:
         """Copy a fragment's rows into ``out`` with indexes into the common tables."""
         rows = fragment.records
         out[:] = rows
-        ids, stacks = self.signatures, self.stacks
-        signature = np.array([ids.setdefault(s, len(ids)) for s in fragment.signatures], np.int32)
-        # One more place at the end, so that index -1 stays -1.
-        stack = np.array([*(stacks.setdefault(s, len(stacks)) for s in fragment.stacks), NONE])
         out["group"] = groups[rows["group"]]
-        out["signature"] = signature[rows["signature"]]
-        out["stack"] = stack[rows["stack"]]
+        out["signature"] = self._signature_places(fragment.signatures)[rows["signature"]]
+        out["stack"] = self.stacks.add(fragment.stacks)[rows["stack"]]
+
+    def _signature_places(self, signatures: tuple[Signature, ...]) -> npt.NDArray[np.int32]:
+        """Common index of each signature; ranks with the same program often share one tuple."""
+        known = self._places.get(id(signatures))
+        if known is None:
+            ids = self.signatures
+            places = np.array([ids.setdefault(s, len(ids)) for s in signatures], np.int32)
+            # Kept with the tuple, whose address would else be given to another.
+            known = self._places[id(signatures)] = (signatures, places)
+        return known[1]
 
 
 def merge(
@@ -80,10 +87,7 @@ def merge(
     world_size, timeout_s:
         Where the caller knows better than the sources.
     """
-    ordered = sorted(
-        fragments,
-        key=lambda f: (f.facts.rank, TRUST.get(f.source.format, 9), -len(f.records), f.source.path),
-    )
+    ordered = in_order(fragments)
     matcher = GroupMatcher(ordered)
     facts = facts_by_rank(ordered)
     implied = _implied(ordered, matcher)
@@ -103,7 +107,7 @@ def merge(
         members=merge_members(_joined([stated, implied])),
         groups=groups,
         signatures=signatures,
-        stacks=tuple(tables.stacks),
+        stacks=tables.stacks.finished(),
         ranks=_settle_only_active(facts, with_rows),
         claims=claims,
         sources=sources,
@@ -111,6 +115,14 @@ def merge(
         world_size=world,
         timeout_s=timeout_s or (max(timeouts) if timeouts else DEFAULT_TIMEOUT_S),
         observed_ns=max((f.observed_ns for f in facts.values()), default=0),
+    )
+
+
+def in_order(fragments: Iterable[Fragment]) -> list[Fragment]:
+    """Lowest rank first; of several about one rank the best source first."""
+    return sorted(
+        fragments,
+        key=lambda f: (f.facts.rank, TRUST.get(f.source.format, 9), -len(f.records), f.source.path),
     )
 
 

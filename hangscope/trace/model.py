@@ -15,13 +15,15 @@ Conventions
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from hangscope.ring import layout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,29 +61,41 @@ class Flag(IntFlag):
     """The runtime itself said that this operation ran into its timeout."""
 
 
+_SLOT_OFFSETS = {name: int(place[1]) for name, place in (layout.SLOT.fields or {}).items()}
+# name: (type, which field of a ring's slot lies at the same place)
+_RECORD_FIELDS = {
+    "rank": (np.int32, "commit"),
+    "group": (np.int32, "group"),
+    "collective_seq": (np.int64, "collective_seq"),
+    "p2p_seq": (np.int64, "p2p_seq"),
+    "op_id": (np.int64, "op_id"),
+    "record_id": (np.int64, "record_id"),
+    "signature": (np.int32, "signature"),
+    "stack": (np.int32, "stack"),
+    "peer": (np.int32, "peer"),  # global rank of the other side of a send or recv; -1: none or any
+    "root": (np.int32, "root"),  # global rank of a collective's root; -1: none or unknown
+    "created_ns": (np.int64, "created_ns"),
+    "started_ns": (np.int64, "started_ns"),
+    "completed_ns": (np.int64, "completed_ns"),
+    "history": (np.uint64, "history"),  # running hash of the group's signatures; 0: unknown
+    "thread": (np.int64, "input_numel"),
+    "timeout_ms": (np.int64, "timeout_ms"),
+    "state": (np.uint8, "state"),
+    "flags": (np.uint16, "flags"),
+}
 RECORD_DTYPE = np.dtype(
-    [
-        ("rank", np.int32),
-        ("group", np.int32),
-        ("collective_seq", np.int64),
-        ("p2p_seq", np.int64),
-        ("op_id", np.int64),
-        ("record_id", np.int64),
-        ("signature", np.int32),
-        ("stack", np.int32),
-        ("peer", np.int32),  # global rank of the other side of a send or recv; -1: none or any
-        ("root", np.int32),  # global rank of the root of a rooted collective; -1: none or unknown
-        ("created_ns", np.int64),
-        ("started_ns", np.int64),
-        ("completed_ns", np.int64),
-        ("history", np.uint64),  # running hash of the group's signatures up to here; 0: unknown
-        ("thread", np.int64),
-        ("timeout_ms", np.int64),
-        ("state", np.uint8),
-        ("flags", np.uint16),
-    ]
+    {
+        "names": list(_RECORD_FIELDS),
+        "formats": [kind for kind, _ in _RECORD_FIELDS.values()],
+        "offsets": [_SLOT_OFFSETS[place] for _, place in _RECORD_FIELDS.values()],
+        "itemsize": layout.SLOT.itemsize,
+    }
 )
-"""One row per recorded operation."""
+"""One row per recorded operation.
+
+Laid out as a ring's slot is, so that the slots of a ring become rows by one copy and a few columns
+written over: reading millions of records is then little more than reading their bytes.
+"""
 
 MEMBER_DTYPE = np.dtype(
     [
@@ -320,7 +334,7 @@ class Fragment:
     members: Records = field(default_factory=lambda: np.zeros(0, MEMBER_DTYPE))
     groups: tuple[Group, ...] = ()
     signatures: tuple[Signature, ...] = ()
-    stacks: tuple[Stack, ...] = ()
+    stacks: Sequence[Stack] = ()
     claims: tuple[Claim, ...] = ()
     warnings: tuple[str, ...] = ()
     timeout_s: float | None = None
@@ -340,7 +354,7 @@ class Trace:
     members: Records
     groups: tuple[Group, ...]
     signatures: tuple[Signature, ...]
-    stacks: tuple[Stack, ...]
+    stacks: Sequence[Stack]
     ranks: Mapping[int, RankFacts]
     claims: tuple[Claim, ...] = ()
     sources: tuple[Source, ...] = ()

@@ -1,8 +1,7 @@
 """The interned values of a ring, decoded once for all rings that hold the same.
 
-Ranks of one program intern the same call sites and signatures in the same order, so the value areas
-of thousands of rings are often equal byte for byte; comparing 30 kB is far cheaper than decoding
-them again.
+Ranks of one program intern the same call sites and signatures, so what was decoded for one ring is
+found again by its raw bytes when the next is read. Stacks are decoded when somebody looks at them.
 """
 
 from __future__ import annotations
@@ -10,65 +9,152 @@ from __future__ import annotations
 import functools
 import json
 import struct
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from hangscope.ring.layout import VALUE_HEADER, ValueKind
-from hangscope.trace.model import Frame, Signature, Stack
+from hangscope.trace import clean
+from hangscope.trace.model import Frame, Group, Signature, Stack
 from hangscope.trace.operations import canonical
 
-_KEPT_AREAS = 16
 _KEPT_FRAMES = 65_536
 _KEPT_SIGNATURES = 65_536
+_KEPT_TABLES = 256
+_KEPT_GROUPS = 16_384
+_KEPT_AREAS = 16
+_MOST_FRAMES = 4096
+_LAZY_BYTES = 1 << 18
+"""A value area larger than this is not kept for the sake of stacks that nobody has looked at."""
+
+Ids = npt.NDArray[np.int64]
 
 
 class RingValues:
-    """Signatures and stacks of one value area, decoded as they are asked for."""
+    """Texts, groups, signatures and stacks of one value area, decoded as they are asked for.
+
+    Everything given out is fit to be printed: a ring can be forged.
+    """
 
     def __init__(self, area: bytes) -> None:
         self._area = area
-        self._frames: dict[int, Frame] = {}
-        self._stacks: dict[int, Stack] = {}
+        words = len(area) // 8 * 2
+        self._words = np.frombuffer(area, "<u4", words).reshape(-1, 2)
+
+    def raw(self, ids: Ids, kind: ValueKind) -> list[bytes]:
+        """The bytes of values, in order; empty where an id means nothing or another kind."""
+        if not len(ids) or not len(self._words):
+            return [b""] * len(ids)
+        inside = (ids > 0) & (ids < len(self._words))
+        at = np.where(inside, ids, 0)
+        lengths, kinds = self._words[at].T.astype(np.int64)
+        starts = at * 8 + VALUE_HEADER.size
+        ends = starts + lengths
+        usable = inside & (kinds == kind) & (ends <= len(self._area))
+        ends = np.where(usable, ends, starts)
+        area = self._area
+        return [area[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def signatures(self, ids: Ids) -> tuple[Signature, ...]:
+        """Signatures; one named ``unknown`` where an id means nothing.
+
+        Rings with the same signatures are given the same tuple.
+        """
+        return _signatures(tuple(self.raw(ids, ValueKind.SIGNATURE)))
+
+    def stacks(self, ids: Ids) -> Sequence[Stack]:
+        """Stacks, innermost frame first; empty where an id means nothing."""
+        found = _LazyStacks(self, ids)
+        return found if len(self._area) <= _LAZY_BYTES else tuple(found)
 
     def signature(self, identifier: int) -> Signature:
-        """A signature; one named ``unknown`` where the id means nothing."""
-        return _signature(self._value(identifier, ValueKind.SIGNATURE) or b"")
+        """One signature; named ``unknown`` where the id means nothing."""
+        return self.signatures(np.array([identifier]))[0]
 
     def stack(self, identifier: int) -> Stack:
-        """A stack, innermost frame first; empty where the id means nothing."""
-        known = self._stacks.get(identifier)
-        if known is not None:
-            return known
-        raw = self._value(identifier, ValueKind.STACK) or b""
-        count = len(raw) // 4
-        ids = struct.unpack(f"<{count}I", raw[: count * 4])
-        frames = self._frames
-        for frame_id in set(ids).difference(frames):
-            frames[frame_id] = _frame(self._value(frame_id, ValueKind.FRAME) or b"")
-        self._stacks[identifier] = found = tuple(map(frames.__getitem__, ids))
-        return found
+        """One stack, innermost frame first; empty where the id means nothing."""
+        (raw,) = self.raw(np.array([identifier]), ValueKind.STACK)
+        frames = np.frombuffer(raw, "<u4", min(len(raw) // 4, _MOST_FRAMES)).astype(np.int64)
+        return tuple(map(_frame, self.raw(frames, ValueKind.FRAME)))
 
-    def _value(self, identifier: int, kind: ValueKind) -> bytes | None:
-        at = identifier * 8
-        if identifier <= 0 or at + VALUE_HEADER.size > len(self._area):
-            return None
-        length, found = VALUE_HEADER.unpack_from(self._area, at)
-        at += VALUE_HEADER.size
-        if found != kind or at + length > len(self._area):
-            return None
-        return self._area[at : at + length]
+    def groups(self, table: npt.NDArray[np.void]) -> tuple[Group, ...]:
+        """The groups of a ring's group table (dtype `hangscope.ring.layout.GROUP`)."""
+        texts = [
+            self.raw(table[column].astype(np.int64), ValueKind.TEXT)
+            for column in ("name", "desc", "backend")
+        ]
+        ranks = self.raw(table["ranks"].astype(np.int64), ValueKind.RANKS)
+        return tuple(map(_group, *texts, ranks, table["epoch"].tolist(), table["size"].tolist()))
 
 
 @functools.lru_cache(_KEPT_AREAS)
 def values_of(area: bytes) -> RingValues:
-    """The decoded values of an area (see `RingReader.values`)."""
+    """The values of an area (see `hangscope.ring.reader.RingReader.values`)."""
     return RingValues(area)
+
+
+class _LazyStacks(Sequence[Stack]):
+    """The stacks of one ring, decoded when asked for."""
+
+    def __init__(self, values: RingValues, ids: Ids) -> None:
+        self._values = values
+        self._ids = ids
+        self._decoded: dict[int, Stack] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, index: int) -> Stack: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Stack]: ...
+
+    def __getitem__(self, index: int | slice) -> Stack | Sequence[Stack]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        identifier = int(self._ids[index])
+        known = self._decoded.get(identifier)
+        if known is None:
+            known = self._decoded[identifier] = self._values.stack(identifier)
+        return known
 
 
 @functools.lru_cache(_KEPT_FRAMES)
 def _frame(raw: bytes) -> Frame:
     name, _, rest = raw.decode("utf-8", "replace").partition("\x00")
     filename, _, line = rest.partition("\x00")
-    return Frame(name, filename, int(line) if line.isdecimal() and line.isascii() else 0)
+    number = int(line) if line.isdecimal() and line.isascii() else 0
+    return Frame(clean.name(name), clean.name(filename), number)
+
+
+@functools.lru_cache(_KEPT_GROUPS)
+def _group(name: bytes, desc: bytes, backend: bytes, ranks: bytes, epoch: int, size: int) -> Group:
+    return Group(
+        name=_text(name),
+        desc=_text(desc),
+        ranks=_ranks(ranks),
+        epoch=epoch,
+        backend=_text(backend),
+        size=size,
+    )
+
+
+@functools.lru_cache(_KEPT_GROUPS)
+def _ranks(raw: bytes) -> tuple[int, ...]:
+    """Global ranks; equal lists are one object, since every rank of a large job has all of them."""
+    return struct.unpack(f"<{len(raw) // 4}i", raw[: len(raw) // 4 * 4])
+
+
+def _text(raw: bytes) -> str:
+    return clean.name(raw.decode("utf-8", "replace"))
+
+
+@functools.lru_cache(_KEPT_TABLES)
+def _signatures(raws: tuple[bytes, ...]) -> tuple[Signature, ...]:
+    return tuple(map(_signature, raws))
 
 
 @functools.lru_cache(_KEPT_SIGNATURES)
@@ -77,7 +163,7 @@ def _signature(raw: bytes) -> Signature:
         fields = json.loads(raw) if raw else {}
         if not isinstance(fields, dict):
             raise ValueError
-        name = str(fields.get("op", ""))
+        name = clean.name(str(fields.get("op", "")))
         reduce_op = fields.get("reduce_op")
         return Signature(
             op=canonical(name),
@@ -87,7 +173,7 @@ def _signature(raw: bytes) -> Signature:
             output_sizes=_sizes(fields.get("out")),
             input_dtypes=_texts(fields.get("in_dtypes")),
             output_dtypes=_texts(fields.get("out_dtypes")),
-            reduce_op=None if reduce_op is None else str(reduce_op),
+            reduce_op=None if reduce_op is None else clean.name(str(reduce_op)),
             input_splits=_integers(fields.get("in_splits")),
             output_splits=_integers(fields.get("out_splits")),
         )
@@ -104,4 +190,4 @@ def _integers(value: Any) -> tuple[int, ...] | None:
 
 
 def _texts(value: Any) -> tuple[str, ...] | None:
-    return None if value is None else tuple(str(item) for item in value)
+    return None if value is None else tuple(clean.name(str(item)) for item in value)
