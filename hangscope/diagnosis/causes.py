@@ -55,6 +55,8 @@ def _device(context: Context) -> list[Cause]:
         return []
     waited_for = waits.waited_for()
     sets = Union(waits.device)
+    for place in set(waits.device.values()):
+        sets.join([r for r, index in waits.device.items() if index == place])
     for index in {i for rank in waits.device for i in waited_for.get(rank, ())}:
         here = [r for r in waits.places[index].members if r in waits.device]
         sets.join(here)

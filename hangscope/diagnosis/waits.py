@@ -145,7 +145,7 @@ class Builder:
         for half in halves:
             # A batch waits for those of its halves that have no partner; the others are served.
             if not half.matched or self._batch_of(half) not in incomplete:
-                self._half(half)
+                self._half(half, incomplete)
         self._phases()
         self._without_the_finished()
         places_of: dict[int, list[int]] = defaultdict(list)
@@ -422,7 +422,7 @@ class Builder:
     def _batch_of(self, half: Half) -> int:
         return int(self.front.batch_row[half.row])
 
-    def _half(self, half: Half) -> None:
+    def _half(self, half: Half, incomplete: set[int]) -> None:
         records = self.trace.records
         seq = int(records["p2p_seq"][half.row])
         if half.matched and self.oldest_row.get(half.rank, half.row) < half.row:
@@ -454,8 +454,11 @@ class Builder:
             (place.absent if half.peer in self.recorded else place.unknown).append(half.peer)
         else:
             peer_oldest = self.oldest_row.get(half.peer, NONE)
+            held = NONE if half.partner_row == NONE else int(self.front.batch_row[half.partner_row])
             if peer_oldest != NONE and peer_oldest < half.partner_row:
                 place.behind = [half.peer]
+            elif held != NONE and held in incomplete:
+                place.behind = [half.peer]  # its half is there, but its batch waits for another
             else:
                 host = self.hosts.get(half.peer)
                 if host is not None and host.gone:

@@ -26,9 +26,11 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     gone = _folders(named) - _folders(kept_named)
     dumps = [f for f in dumps if _folder_of(f) not in gone]
     others = [f for f in others if _folder_of(f) not in gone]
+    dumps, old_dumps = _newest_numbered(dumps, "dumps")
     kept_dumps, left_dumps = _newest_folder(dumps)
-    kept_logs, left_logs = _newest_logs(others)
-    return [*kept_named, *kept_dumps, *kept_logs], [*left_named, *left_dumps, *left_logs]
+    kept_logs, left_logs = _newest_numbered(others, "logs")
+    notes = [*left_named, *old_dumps, *left_dumps, *left_logs]
+    return [*kept_named, *kept_dumps, *kept_logs], notes
 
 
 def _folder_of(fragment: Fragment) -> str:
@@ -90,8 +92,8 @@ def _newest_run(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     return lives[(run, attempt)], notes
 
 
-def _newest_logs(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
-    """Logs below ``attempt_<n>`` folders: the highest number of them."""
+def _newest_numbered(fragments: Sequence[Fragment], what: str) -> tuple[list[Fragment], list[str]]:
+    """Logs or dumps below ``attempt_<n>`` folders: the highest number of them."""
     numbers = [attempt_of(Path(f.source.path)) for f in fragments]
     known = [n for n in numbers if n is not None]
     if len(set(known)) < 2:
@@ -102,7 +104,7 @@ def _newest_logs(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[st
         for f, n in zip(fragments, numbers, strict=True)
         if n is not None and n < newest
     }
-    notes = [f"{folder}: logs of an earlier attempt; left out" for folder in sorted(old)]
+    notes = [f"{folder}: {what} of an earlier attempt; left out" for folder in sorted(old)]
     kept = [f for f, n in zip(fragments, numbers, strict=True) if n is None or n == newest]
     return kept, notes
 

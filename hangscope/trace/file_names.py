@@ -12,7 +12,13 @@ _SUFFIXES = re.compile(
     r"(?:\.(?:gz|json|pickle|pkl|pt|bin|dump|trace|txt|log|out|err|stderr|stdout|dat))+$", re.I
 )
 _LABELLED_END = re.compile(r"(?:^|[^a-z])rank[_\-.]?(\d{1,7})$", re.I)
-_TRAILING = re.compile(r"(\d{1,7})$")
+_TRAILING = re.compile(r"(?<!\d)(\d{1,7})$")
+_STAMPS = re.compile(r"[_\-.]\d{10,19}(?=$|[_\-.])")
+_OTHER_NUMBERS = re.compile(
+    r"(?:^|[_\-.])(?:pid|proc|local[_\-]?rank|of|world(?:[_\-]?size)?|ws|step|iter(?:ation)?)"
+    r"[_\-.=]?\d+(?=$|[_\-.])",
+    re.I,
+)
 _LABELLED = re.compile(r"(?:^|[^a-z])rank[_\-.]?(\d{1,7})(?!\d)", re.I)
 _DATES = re.compile(
     r"[_\-.]?(?:19|20)\d\d[_\-.]?[01]\d[_\-.]?[0-3]\d(?:[T_\-.]?\d{2}[_\-:.]?\d{2}(?:[_\-:.]?\d{2})?)?"
@@ -29,9 +35,11 @@ def rank_of_dump(path: Path) -> int | None:
     """The rank in a dump's name, or in the nearest folder's where the name has none.
 
     The last number counts (``nccl_trace_rank_node-7_3``, ``_dump_3.json``), because host names in
-    front of it may hold numbers of their own; a number labelled as rank wins over a mere one.
+    front of it may hold numbers of their own; a number labelled as rank wins over a mere one, and
+    numbers labelled as something else (``_pid_4711``, ``_of_8``) count nowhere.
     """
-    stem = _DATES.sub("", _SUFFIXES.sub("", path.name))
+    stem = _STAMPS.sub("", _DATES.sub("", _SUFFIXES.sub("", path.name)))
+    stem = _OTHER_NUMBERS.sub("", _SUFFIXES.sub("", stem))
     for pattern in (_LABELLED_END, _TRAILING, _LABELLED):
         found = pattern.search(stem)
         if found:

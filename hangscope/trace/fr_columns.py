@@ -9,7 +9,8 @@ the file's size.
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -17,10 +18,20 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.trace import clean, operations
-from hangscope.trace.model import Signature
+from hangscope.trace.model import NONE, Signature
 
 MAX_TENSORS = 4096
 MAX_DIMS = 32
+
+OP_FIELDS = (
+    "profiling_name", "op_name", "operation", "op", "name", "op_type", "collective",
+    "collective_name", "coll", "coll_name", "func",
+)  # fmt: skip
+"""Names under which recorders and collectors tell the operation, the usual one first."""
+SEQ_FIELDS = (
+    "collective_seq_id", "seq_id", "seq", "collective_seq", "seq_num", "seqnum", "sequence",
+    "sequence_number", "sequence_id", "coll_seq", "op_count",
+)  # fmt: skip
 
 Entry = dict[str, Any]
 IntArray = npt.NDArray[np.int64]
@@ -31,12 +42,45 @@ class Entries(list[Entry]):
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         super().__init__(entries)
-        self.names: frozenset[Any] = frozenset()
-        if self:
-            # Entries of one recorder have the same fields: looking at a few is enough.
-            alike = len(set(map(len, self))) == 1
-            few = (self[0], self[len(self) // 2], self[-1])
-            self.names = frozenset().union(*(few if alike else self))
+        self.names: frozenset[Any] = self._names()
+        if any(type(name) is str and not _PLAIN_NAME(name) for name in self.names):
+            # A dialect: ``collectiveSeqId``, ``Record-Id``.
+            self[:] = [{_snake(name): value for name, value in e.items()} for e in self]
+            self.names = self._names()
+
+    def _names(self) -> frozenset[Any]:
+        if not self:
+            return frozenset()
+        # Entries of one recorder have the same fields: looking at a few is enough.
+        alike = len(set(map(len, self))) == 1
+        few = (self[0], self[len(self) // 2], self[-1])
+        return frozenset().union(*(few if alike else self))
+
+
+_PLAIN_NAME = re.compile(r"[a-z0-9_]*\Z").match
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def _snake(name: Any) -> Any:
+    if type(name) is not str or len(name) > 100:
+        return name
+    return snake(name)
+
+
+def snake(name: str) -> str:
+    """``collectiveSeqId`` or ``Record-Id`` in the recorder's spelling."""
+    plain = name.replace("P2P", "P2p").replace("-", "_").replace(" ", "_")
+    return _WORDS.sub("_", plain).lower()
+
+
+def snake_keys(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The mapping with keys like ``collectiveSeqId`` or ``record-id`` as the recorder spells."""
+    if all(type(key) is str and key.islower() and "-" not in key for key in mapping):
+        return mapping
+    return {
+        snake(key) if type(key) is str and len(key) <= 100 else key: value
+        for key, value in mapping.items()
+    }
 
 
 def pick(entries: Entries, *names: str) -> str | None:
@@ -113,19 +157,40 @@ def bool_column(entries: Entries, *names: str) -> npt.NDArray[np.bool_] | None:
 
 _TRUTH = {True: True, False: False, None: False}
 _STATES = {
-    "scheduled": 0,
-    "started": 1,
-    "completed": 2,
-    "finished": 2,
-    "running": 1,
-    "enqueued": 0,
-    "timed_out": 0,
-}
+    "scheduled": 0, "enqueued": 0, "queued": 0, "pending": 0, "waiting": 0, "timed_out": 0,
+    "timeout": 0, "not_started": 0, "issued": 0,
+    "started": 1, "running": 1, "in_progress": 1, "active": 1, "launched": 1, "executing": 1,
+    "completed": 2, "complete": 2, "finished": 2, "done": 2, "success": 2, "succeeded": 2,
+}  # fmt: skip
+_STATE_FIELDS = ("state", "status")
+_END_FIELDS = (
+    "retired", "time_discovered_completed_ns", "time_discovered_completed_us",
+)  # fmt: skip
+
+
+def unknown_states(entries: Entries) -> npt.NDArray[np.bool_]:
+    """Which entries do not tell, in any known word, whether they have finished."""
+    name = pick(entries, *_STATE_FIELDS)
+    if name is None:
+        return np.full(len(entries), pick(entries, *_END_FIELDS) is None)
+    values = values_of(entries, name)
+    try:
+        if all(map(_STATES.__contains__, values)):
+            return np.zeros(len(entries), bool)
+    except TypeError:
+        pass
+    return np.fromiter((_is_unknown(v) for v in values), bool, len(values))
+
+
+def _is_unknown(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.strip().lower().replace(" ", "_") not in (*_STATES, "0", "1", "2")
+    return clean.as_int(value, NONE) not in (0, 1, 2)
 
 
 def state_column(entries: Entries) -> npt.NDArray[np.uint8]:
     """`hangscope.trace.model.State` per entry, from names in any case or numbers."""
-    name = pick(entries, "state", "status") or "state"
+    name = pick(entries, *_STATE_FIELDS) or "state"
     values = values_of(entries, name)
     try:
         return np.fromiter(map(_STATES.__getitem__, values), np.uint8, len(values))
@@ -135,7 +200,9 @@ def state_column(entries: Entries) -> npt.NDArray[np.uint8]:
 
 def _state(value: Any) -> int:
     if isinstance(value, str):
-        return _STATES.get(value.strip().lower(), 0)
+        known = _STATES.get(value.strip().lower().replace(" ", "_"))
+        if known is not None:
+            return known
     number = clean.as_int(value, 0)
     return number if number in (0, 1, 2) else 0
 
@@ -154,10 +221,10 @@ class Signatures:
     def column(self, entries: Entries) -> npt.NDArray[np.int32]:
         """Index into `table` per entry."""
         fields = [
-            pick(entries, "profiling_name", "op_name", "operation", "op", "name"),
-            pick(entries, "input_sizes", "input_shapes", "in_sizes"),
-            pick(entries, "output_sizes", "output_shapes", "out_sizes"),
-            pick(entries, "input_dtypes", "input_dtype", "dtype"),
+            pick(entries, *OP_FIELDS),
+            pick(entries, "input_sizes", "input_shapes", "in_sizes", "input_shape"),
+            pick(entries, "output_sizes", "output_shapes", "out_sizes", "output_shape"),
+            pick(entries, "input_dtypes", "input_dtype", "dtype", "data_type", "datatype"),
             pick(entries, "output_dtypes", "output_dtype"),
             pick(entries, "reduce_op", "red_op"),
             pick(entries, "input_split_sizes", "input_splits", "in_split_sizes"),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hangscope.trace import clean
+from hangscope.trace.fr_columns import snake_keys
 from hangscope.trace.fr_groups import GroupTable, match_status
 from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records
 
@@ -19,7 +20,9 @@ def read_status(
     if not isinstance(status, Mapping):
         return np.zeros(0, MEMBER_DTYPE)
     counters = {clean.as_name(key): value for key, value in status.items()}
-    counters = {key: value for key, value in counters.items() if isinstance(value, Mapping)}
+    counters = {
+        key: snake_keys(value) for key, value in counters.items() if isinstance(value, Mapping)
+    }
     where = match_status(list(counters), table)
     rows = []
     for key, value in counters.items():

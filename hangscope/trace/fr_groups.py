@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from hangscope.trace import clean
+from hangscope.trace.fr_columns import snake_keys
 from hangscope.trace.model import NONE, Group
 
 MAX_GROUP_RANKS = 1 << 20
@@ -21,6 +22,8 @@ MAX_GROUPS = 1 << 16
 MAX_RANK = (1 << 24) - 1
 
 _NUMBER = re.compile(r"\d+")
+_RANGE = re.compile(r"\d\s*(?:-|\.\.)\s*\d")
+_SPAN = re.compile(r"(\d{1,8})(?:\s*(?:-|\.\.)\s*(\d{1,8}))?")
 
 
 @dataclass(slots=True)
@@ -43,6 +46,8 @@ def parse_ranks(value: Any) -> tuple[int, ...]:
     """Global ranks from ``"[0, 1]"``, a list, a tuple or a list of strings; empty if unusable."""
     if isinstance(value, str):
         items: list[Any] = _NUMBER.findall(value[: 12 * MAX_GROUP_RANKS])
+        if _RANGE.search(value[:200]):
+            items = _spans(value)
     elif isinstance(value, (list, tuple)):
         items = list(value[:MAX_GROUP_RANKS])
     elif isinstance(value, (set, frozenset)):
@@ -55,6 +60,17 @@ def parse_ranks(value: Any) -> tuple[int, ...]:
     return tuple(ranks)
 
 
+def _spans(text: str) -> list[int]:
+    """Ranks from ``0-3, 8``: some collectors shorten long lists."""
+    ranks: list[int] = []
+    for low, high in _SPAN.findall(text[: 12 * MAX_GROUP_RANKS]):
+        first, last = int(low), int(high or low)
+        if not 0 <= last - first < MAX_GROUP_RANKS - len(ranks):
+            return []
+        ranks.extend(range(first, last + 1))
+    return ranks
+
+
 def read_config(config: Any, rank: int) -> GroupTable:
     """The groups of ``pg_config``.
 
@@ -64,8 +80,12 @@ def read_config(config: Any, rank: int) -> GroupTable:
     table = GroupTable([], {}, {})
     for key, value in _config_items(config):
         if not isinstance(value, Mapping):
-            value = {"ranks": value} if isinstance(value, (list, tuple)) else {}
-        name = clean.as_name(value.get("name", value.get("pg_name", key)), clean.as_name(key))
+            value = {"ranks": value} if isinstance(value, (list, tuple, str)) else {}
+        value = snake_keys(value)
+        name = clean.as_name(
+            value.get("name", value.get("pg_name", value.get("group_name", key))),
+            clean.as_name(key),
+        )
         desc = clean.as_name(value.get("desc", value.get("description", "")))
         ranks = parse_ranks(value.get("ranks", value.get("members", ())))
         if rank != NONE and ranks and rank not in ranks:
@@ -82,7 +102,11 @@ def _config_items(config: Any) -> list[tuple[Any, Any]]:
     if isinstance(config, Mapping):
         return list(config.items())
     if isinstance(config, (list, tuple)):  # a list of groups, each with its own name
-        return [(item.get("name", ""), item) for item in config if isinstance(item, Mapping)]
+        return [
+            (item.get("name", item.get("id", "")), item)
+            for item in config
+            if isinstance(item, Mapping)
+        ]
     return []
 
 

@@ -7,6 +7,7 @@ strings for numbers, no frames, unfinished entries only, several ranks in one fi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 
 from hangscope.trace import clean, operations
 from hangscope.trace.fr_columns import (
+    OP_FIELDS,
+    SEQ_FIELDS,
     Entries,
     Signatures,
     bool_column,
@@ -23,12 +26,14 @@ from hangscope.trace.fr_columns import (
     pick,
     rows_of,
     state_column,
+    unknown_states,
     values_of,
 )
 from hangscope.trace.fr_counters import read_status
-from hangscope.trace.fr_groups import MAX_RANK, GroupTable, read_config
+from hangscope.trace.fr_groups import GroupTable, read_config
 from hangscope.trace.fr_pairs import mark_batches, set_peers
 from hangscope.trace.fr_stacks import Stacks
+from hangscope.trace.fr_wrappers import find_dumps, names_of, parts_of
 from hangscope.trace.model import (
     NONE,
     RECORD_DTYPE,
@@ -42,10 +47,7 @@ from hangscope.trace.model import (
 from hangscope.trace.sniff import Unreadable
 
 MAX_ENTRIES = 5_000_000
-
-_WRAPPERS = ("dump", "trace", "data", "flight_recorder", "fr_trace", "nccl_trace", "comm_lib_trace")
-_MARKS = ("entries", "pg_config", "pg_status", "nccl_comm_state", "comm_lib_version")
-_RANK_KEYS = ("rank", "global_rank", "rank_id", "global_rank_id")
+_TUPLE_TEXT = re.compile(r"[(\[]\s*['\"]([^'\"]*)['\"]\s*,\s*['\"]([^'\"]*)['\"]\s*[)\]]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,92 +68,12 @@ def read_document(document: Any, origin: Origin) -> list[Fragment]:
     Unreadable
         Where the document is no Flight Recorder dump; the text says what it is instead.
     """
-    parts = _split(document, origin.rank)
+    parts = find_dumps(document, origin.rank)
     return [_read_dump(dump, rank, origin) for rank, dump in parts]
 
 
-def _split(document: Any, rank: int | None) -> list[tuple[int | None, Any]]:
-    """Take wrappers off and tell (rank, dump) pairs apart."""
-    for _ in range(4):
-        if _is_dump(document):
-            return [(_own_rank(document, rank), document)]
-        if not isinstance(document, Mapping):
-            break
-        inner = next(
-            (document[k] for k in _WRAPPERS if isinstance(document.get(k), (dict, list))), None
-        )
-        if inner is None:
-            break
-        rank = _own_rank(document, rank)
-        document = inner
-    several = _several(document)
-    if several:
-        return several
-    raise Unreadable(_what_else(document))
-
-
-def _is_dump(document: Any) -> bool:
-    if isinstance(document, Mapping):
-        return any(key in document for key in _MARKS)
-    return (
-        isinstance(document, list)
-        and bool(document)
-        and isinstance(document[0], dict)
-        and ("profiling_name" in document[0] or "collective_seq_id" in document[0])
-    )
-
-
-def _several(document: Any) -> list[tuple[int | None, Any]]:
-    found: list[tuple[int | None, Any]] = []
-    if isinstance(document, Mapping):
-        inner = document.get("ranks")
-        items = (inner if isinstance(inner, Mapping) else document).items()
-        for key, value in items:
-            if _is_dump(value):
-                digits = clean.as_name(key).rsplit("_", 1)[-1].removeprefix("rank")
-                named = clean.as_int(digits, NONE, low=0, high=MAX_RANK)
-                found.append((_own_rank(value, None if named == NONE else named), value))
-    elif isinstance(document, list):
-        found = [
-            (_own_rank(value, None), value)
-            for value in document
-            if isinstance(value, Mapping) and _is_dump(value)
-        ]
-    return found
-
-
-def _own_rank(document: Any, default: int | None) -> int | None:
-    if isinstance(document, Mapping):
-        for key in _RANK_KEYS:
-            rank = clean.as_int(document.get(key), NONE, low=0, high=MAX_RANK)
-            if rank != NONE:
-                return rank
-    return default
-
-
-def _what_else(document: Any) -> str:
-    if isinstance(document, Mapping):
-        for key, value in document.items():
-            if "error" in clean.as_name(key).lower():
-                reason = clean.as_name(value)[:120]
-                return f"a placeholder instead of a dump ({clean.as_name(key)}: {reason})"
-        if not document:
-            return "an empty object, no Flight Recorder dump"
-        keys = ", ".join(clean.as_name(key) or "?" for key in list(document)[:4])
-        return f"no Flight Recorder dump (its keys are {keys[:100]})"
-    if isinstance(document, list):
-        return "an empty list, no Flight Recorder dump" if not document else _NO_DUMP
-    return f"no Flight Recorder dump (it holds a single {type(document).__name__})"
-
-
-_NO_DUMP = "no Flight Recorder dump (a list of something else)"
-
-
 def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
-    document: Mapping[str, Any] = dump if isinstance(dump, Mapping) else {"entries": dump}
-    raw_entries = document.get("entries")
-    if raw_entries is None:
-        raw_entries = []
+    document, raw_entries = parts_of(dump)
     if isinstance(raw_entries, Mapping):  # keyed by record id
         raw_entries = list(raw_entries.values())
     if not isinstance(raw_entries, (list, tuple)):
@@ -162,6 +84,9 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
     skipped = len(raw_entries) - len(entries)
     if skipped and not entries and not document.get("pg_status"):
         raise Unreadable("none of its entries is a record")
+    unusable = _unusable(entries)
+    if unusable and not document.get("pg_status"):
+        raise Unreadable(unusable)
     if rank is None or not _possible(rank, document):
         # A number in the name that is no rank: a date, a process id, a local rank.
         rank = _rank_from_pairs(entries, document.get("pg_config"))
@@ -178,7 +103,7 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
     if native_gloo:
         _settle_gloo(records, signatures)
     members = read_status(document.get("pg_status"), table, records, number, native_gloo)
-    warnings = [epochs_note] if epochs_note else []
+    warnings = [note for note in (epochs_note, unusable) if note]
     if skipped:
         warnings.append(f"{skipped} of its {len(raw_entries)} entries are no records; left out")
     observed = _observed(document, records, origin.written_ns)
@@ -210,6 +135,17 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
         signatures=tuple(signatures.table),
         stacks=tuple(stacks.table),
         warnings=tuple(warnings),
+    )
+
+
+def _unusable(entries: Entries) -> str:
+    """What keeps a dialect's entries from being compared; empty where nothing does."""
+    if not entries or pick(entries, *SEQ_FIELDS):
+        return ""
+    what = "neither operation nor sequence number" if not pick(entries, *OP_FIELDS) else ""
+    return (
+        f"its entries have {what or 'no sequence number'} under a name HangScope knows "
+        f"(they have {names_of(entries[0])})"
     )
 
 
@@ -249,12 +185,19 @@ def _rank_from_pairs(entries: Entries, config: Any) -> int | None:
 
 def _group_column(entries: Entries, table: GroupTable) -> tuple[Any, str]:
     """Group index per entry; fills ``table.by_pg_id`` and adds groups that only entries name."""
-    name_key = pick(entries, "process_group", "pg", "group", "pg_name")
-    id_key = pick(entries, "pg_id", "group_id")
+    name_key = pick(
+        entries, "process_group", "pg", "group", "pg_name", "group_name", "communicator",
+        "comm_name", "comm",
+    )  # fmt: skip
+    id_key = pick(entries, "pg_id", "group_id", "comm_id", "comm_hash")
 
     def resolve(row: tuple[Any, ...]) -> int:
         pg, pg_id, desc = row if len(row) == 3 else (*row, None)
         number = clean.as_name(pg_id)
+        if isinstance(pg, Mapping):
+            pg = (pg.get("name", pg.get("id")), pg.get("desc", pg.get("description")))
+        elif type(pg) is str and (found := _TUPLE_TEXT.fullmatch(pg)):
+            pg = found.groups()
         if isinstance(pg, (list, tuple)):
             name = clean.as_name(pg[0]) if pg else ""
             desc = clean.as_name(pg[1]) if len(pg) > 1 else ""
@@ -263,7 +206,7 @@ def _group_column(entries: Entries, table: GroupTable) -> tuple[Any, str]:
             desc = clean.as_name(desc)
         return _group_index(table, name, desc, number)
 
-    desc_key = pick(entries, "pg_desc", "desc")
+    desc_key = pick(entries, "pg_desc", "desc", "group_desc")
     fields = (name_key, id_key) if desc_key is None else (name_key, id_key, desc_key)
     rows = rows_of(entries, fields)
     column = _few_rows(rows, resolve) if desc_key is None else intern_rows(rows, resolve)
@@ -330,9 +273,7 @@ def _records(
     records["group"] = group
     records["signature"] = signatures.column(entries)
     records["stack"] = stacks.column(entries)
-    records["collective_seq"] = int_column(
-        entries, NONE, "collective_seq_id", "seq_id", "seq", "collective_seq"
-    )
+    records["collective_seq"] = int_column(entries, NONE, *SEQ_FIELDS)
     records["p2p_seq"] = int_column(entries, 0, "p2p_seq_id", "p2p_seq")
     records["op_id"] = int_column(entries, NONE, "op_id")
     record_id = pick(entries, "record_id", "id")
@@ -350,6 +291,8 @@ def _records(
     records["root"] = int_column(entries, NONE, "root", "root_rank")
     records["peer"] = NONE
     flags = np.zeros(len(entries), np.uint16)
+    # A dialect that does not tell states cannot tell that something has not finished either.
+    flags[unknown_states(entries) & (records["completed_ns"] == 0)] |= np.uint16(Flag.UNOBSERVED)
     retired = bool_column(entries, "retired")
     if retired is not None:
         flags[retired] |= np.uint16(Flag.RETIRED)

@@ -7,15 +7,13 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import orjson
-
+from hangscope.ring.reader_once import Room
 from hangscope.trace import clean, file_names, sniff
 from hangscope.trace.clean_fragment import clean_fragment
 from hangscope.trace.from_flight_recorder import Origin, read_document
+from hangscope.trace.from_json import read_json
 from hangscope.trace.model import Fragment
 from hangscope.trace.unpickle import load_checked, load_plain
-
-MAX_JSON_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +39,16 @@ class Loaded:
     warnings: tuple[str, ...] = ()
 
 
-def read_task(task: Task, *, isolated: bool = False) -> Loaded:
+def read_task(task: Task, *, isolated: bool = False, room: Room | None = None) -> Loaded:
     """Read one file, whatever its kind.
 
     ``isolated``: this process has limits of its own, so a pickle need not be looked through first.
+    ``room`` gives the memory for the rows of a ring.
     """
     collecting = gc.isenabled()
     gc.disable()  # hundreds of thousands of small objects, and no garbage among them
     try:
-        fragments = _read(task, isolated)
+        fragments = _read(task, isolated, room)
     except RecursionError:
         return _failed(task, "nested too deeply")
     except MemoryError:
@@ -68,13 +67,12 @@ def _failed(task: Task, problem: str) -> Loaded:
     return Loaded(warnings=(f"{task.shown}: {clean.name(problem[:300])}",))
 
 
-def _read(task: Task, isolated: bool) -> list[Fragment]:
+def _read(task: Task, isolated: bool, room: Room | None) -> list[Fragment]:
     kind = task.kind.name
     if kind == sniff.RING:
         from hangscope.trace.from_ring import read_ring
 
-        fragment = read_ring(task.path)
-        return [replace(fragment, source=replace(fragment.source, path=task.shown))]
+        return [read_ring(task.path, shown=task.shown, room=room)]
     if kind == sniff.JOURNAL:
         from hangscope.trace.from_journal import read_journal
 
@@ -86,23 +84,13 @@ def _read(task: Task, isolated: bool) -> list[Fragment]:
     if kind == sniff.PICKLE:
         document = load_checked(data) if isolated else load_plain(data)
         return read_document(document, origin)
-    return _read_json(data, origin)
+    return read_json(data, origin, task.path)
 
 
 def _named(fragment: Fragment, task: Task) -> Fragment:
     """With the file's printable name, and no text that a terminal would obey."""
     fragment = clean_fragment(fragment)
     return replace(fragment, source=replace(fragment.source, path=task.shown))
-
-
-def _read_json(data: bytes, origin: Origin) -> list[Fragment]:
-    if len(data) > MAX_JSON_BYTES:
-        raise sniff.Unreadable("a JSON file larger than any dump")
-    try:
-        document = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))
-    except orjson.JSONDecodeError as error:
-        raise sniff.Unreadable(f"damaged or truncated JSON ({error.msg})") from None
-    return read_document(document, origin)
 
 
 def _read_log(task: Task) -> list[Fragment]:

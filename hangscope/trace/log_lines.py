@@ -15,7 +15,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import BinaryIO
 
+import orjson
+
 from hangscope.trace import clean
+from hangscope.trace.sniff import log_text
 
 BLOCK = 1 << 18
 MAX_LINE = 1 << 15
@@ -206,17 +209,11 @@ def _cleaned(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
 
 def _unwrap_json(raw: bytes) -> bytes:
     """The message of a line that a collector wrapped as JSON."""
-    import orjson
-
     try:
-        record = orjson.loads(raw)
+        text = log_text(orjson.loads(raw))
     except orjson.JSONDecodeError:
         return raw
-    if isinstance(record, dict):
-        for key in ("log", "message", "msg", "text"):
-            if isinstance(record.get(key), str):
-                return str(record[key]).rstrip("\n").encode("utf-8", "replace")
-    return raw
+    return raw if text is None else text.encode("utf-8", "replace")
 
 
 _STARTS = re.compile(

@@ -11,7 +11,11 @@ from typing import BinaryIO
 
 import orjson
 
+from hangscope.ring.layout import HEADER_BYTES, PREFIX
+from hangscope.ring.reader import expected_records
+
 HEAD = 1 << 16
+_RING_HEAD = HEADER_BYTES
 MAX_INFLATED = 4 << 30
 """A compressed dump that grows beyond this is refused."""
 
@@ -46,12 +50,18 @@ class Kind:
     gzipped: bool = False
     why: str = ""
     """For `UNKNOWN`: what it looks like instead."""
+    records: int = 0
+    """For `RING`: how many its header lets expect."""
 
 
 def sniff_file(path: Path) -> Kind:
     """Look at the beginning of a file. Raises `OSError` where it cannot be opened."""
-    with path.open("rb") as file:
-        head = file.read(HEAD)
+    with path.open("rb", buffering=0) as file:
+        head = file.read(_RING_HEAD) or b""
+        if head.startswith(PREFIX):
+            return Kind(RING, records=expected_records(head))
+        while len(head) < HEAD and (more := file.read(HEAD - len(head))):
+            head += more
     if head[:2] == b"\x1f\x8b":
         try:
             with gzip.open(path, "rb") as stream:
@@ -66,7 +76,7 @@ def sniff(head: bytes) -> Kind:
     """Tell the kind from a file's first bytes (up to `HEAD` of them, already inflated)."""
     if not head:
         return Kind(EMPTY, why="empty file")
-    if head.startswith(b"HSRING"):
+    if head.startswith(PREFIX):
         return Kind(RING)
     if len(head) >= 2 and head[0] == 0x80 and head[1] <= 5:
         return Kind(PICKLE)
@@ -96,12 +106,35 @@ def sniff(head: bytes) -> Kind:
 def _is_log_record(line: bytes) -> bool:
     """A collector's log: one object a line, each with a text in it."""
     try:
-        record = orjson.loads(line)
+        return log_text(orjson.loads(line)) is not None
     except orjson.JSONDecodeError:
         return False
-    return isinstance(record, dict) and any(
-        isinstance(record.get(key), str) for key in ("log", "message", "msg", "text")
-    )
+
+
+_TEXT_KEYS = (
+    "log", "message", "msg", "text", "textPayload", "MESSAGE", "@message", "line", "body",
+    "content", "raw", "_raw", "event",
+)  # fmt: skip
+_INNER_KEYS = ("jsonPayload", "json", "fields", "data", "_source", "attributes", "result", "record")
+_RANKS = ("rank", "global_rank")
+
+
+def log_text(record: object) -> str | None:
+    """The message of one record of an exported log, with its rank in front where one is stated.
+
+    None for anything else; an object that holds a dump is none of these.
+    """
+    if not isinstance(record, dict) or "entries" in record or "profiling_name" in record:
+        return None
+    found = next((record[key] for key in _TEXT_KEYS if isinstance(record.get(key), str)), None)
+    if found is None:
+        inner = next(
+            (record[key] for key in _INNER_KEYS if isinstance(record.get(key), dict)), None
+        )
+        return None if inner is None else log_text(inner)
+    rank = next((record[key] for key in _RANKS if type(record.get(key)) is int), None)
+    text: str = found.rstrip("\n")
+    return text if rank is None or rank < 0 else f"[RANK {rank}] {text}"
 
 
 def read_all(path: Path, gzipped: bool) -> bytes:

@@ -465,10 +465,12 @@ def test_looking_through_lets_plain_values_pass() -> None:
         assert load_plain(pickle.dumps(document, protocol)) == document
 
 
-def test_a_number_that_is_no_rank_is_not_taken_for_one(tmp_path: Path) -> None:
-    write(tmp_path, "trace_0", dump([entry(1)]))
-    write(tmp_path, "dump_pid_48213", dump([entry(1)]))
-    trace = load_trace([tmp_path])
+@pytest.mark.parametrize("name", ["dump_48213", "dump_pid_48213", "trace_1755000000"])
+def test_a_number_that_is_no_rank_is_not_taken_for_one(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "job" / "dumps" / "all"  # the folders nearest by name a rank as well
+    write(folder, "trace_0", dump([entry(1)]))
+    write(folder, name, dump([entry(1)]))
+    trace = load_trace([folder])
     assert list(trace.ranks) == [0]
     assert trace.warnings[0].endswith("put the rank at the end of its name")
 

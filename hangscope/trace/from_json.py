@@ -1,0 +1,67 @@
+"""JSON files: one dump, several, one a line, or a log that a collector exported as objects."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from hangscope.trace.from_flight_recorder import Origin, read_document
+from hangscope.trace.from_job_log import read_job_log
+from hangscope.trace.model import Fragment
+from hangscope.trace.sniff import Unreadable, log_text
+
+MAX_BYTES = 2 << 30
+
+
+def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fragment]:
+    """Fragments of a JSON document, or of a file with one document a line.
+
+    Raises
+    ------
+    Unreadable
+        Where it is no JSON, or JSON of another kind; the text says which.
+    """
+    if len(data) > MAX_BYTES:
+        raise Unreadable("a JSON file larger than any dump")
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        document = _lines(data)
+        if document is None:
+            raise Unreadable(f"damaged or truncated JSON ({error.msg})") from None
+    if isinstance(document, list) and document and _is_log(document):
+        text = "\n".join(_texts(document)).encode("utf-8", "replace")
+        return read_job_log(io.BytesIO(text), path=origin.path, file=file)
+    return read_document(document, origin)
+
+
+def _lines(data: bytes) -> list[Any] | None:
+    """One document per line; None where most lines are none."""
+    found, bad = [], 0
+    for line in data.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            found.append(orjson.loads(line))
+        except orjson.JSONDecodeError:
+            bad += 1
+            if bad > len(found) + 2:
+                return None
+    return found if len(found) > max(bad, 1) else None
+
+
+def _is_log(records: list[Any]) -> bool:
+    few = records[:50]
+    return sum(log_text(record) is not None for record in few) * 2 > len(few)
+
+
+def _texts(records: list[Any]) -> Iterator[str]:
+    for record in records:
+        text = log_text(record)
+        if text is not None:
+            yield text

@@ -1,0 +1,199 @@
+"""Dumps in the spellings of collectors nobody here wrote: all of them give the same answer."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.trace.load import NothingReadable, load_trace
+from hangscope.trace.model import Flag
+
+from .dumps import dump, entry, pending
+
+WORLD = 4
+Documents = dict[int, dict[str, Any]]
+Files = dict[str, bytes]
+
+
+def documents() -> Documents:
+    """Rank 2 has not issued number 9."""
+    made = {}
+    for rank in range(WORLD):
+        entries = [entry(seq) for seq in range(1, 9)]
+        if rank != 2:
+            entries.append(pending(9))
+        made[rank] = dump(entries, WORLD)
+    return made
+
+
+def blame(folder: Path, files: Files) -> tuple[str, tuple[int, ...]]:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    found = diagnose(load_trace([folder]))
+    return found.verdict.value, found.culprits
+
+
+def each(wrap: Callable[[int, dict[str, Any]], Any], name: str = "_dump_{}.json") -> Files:
+    return {name.format(r): json.dumps(wrap(r, d)).encode() for r, d in documents().items()}
+
+
+def renamed(node: Any, names: dict[str, str]) -> Any:
+    if isinstance(node, dict):
+        return {names.get(key, key): renamed(value, names) for key, value in node.items()}
+    return [renamed(item, names) for item in node] if isinstance(node, list) else node
+
+
+def camel(node: Any) -> Any:
+    if isinstance(node, dict):
+        made = {}
+        for key, value in node.items():
+            first, *rest = key.split("_")
+            made[first + "".join(word.capitalize() for word in rest)] = camel(value)
+        return made
+    return [camel(item) for item in node] if isinstance(node, list) else node
+
+
+def changed(**fields: Callable[[Any], Any]) -> Files:
+    """Every entry with some fields rewritten."""
+
+    def rewrite(_: int, document: dict[str, Any]) -> dict[str, Any]:
+        for item in document["entries"]:
+            for name, change in fields.items():
+                item[name] = change(item[name])
+        return document
+
+    return each(rewrite)
+
+
+def as_text(_: int, document: dict[str, Any]) -> dict[str, Any]:
+    for item in document["entries"]:
+        for name, value in item.items():
+            if isinstance(value, (int, float)) or value is None:
+                item[name] = str(value)
+    return document
+
+
+def with_ranks(value: Any) -> Files:
+    def rewrite(_: int, document: dict[str, Any]) -> dict[str, Any]:
+        document["pg_config"]["0"]["ranks"] = value
+        return document
+
+    return each(rewrite)
+
+
+DIALECTS: dict[str, Files] = {
+    "below data": each(lambda r, d: {"rank": r, "data": d}, "node{}-trace.json"),
+    "below an unknown key": each(lambda r, d: {"rank": r, "result": {"payload": d}}),
+    "rank in camel case": each(lambda r, d: {"globalRank": r, "collective_trace": d}, "h-{}.json"),
+    "as text": each(lambda r, d: {"rank": r, "payload": json.dumps(d)}),
+    "a list": {"all.json": json.dumps([{"rank": r, **d} for r, d in documents().items()]).encode()},
+    "a wrapped list": {
+        "all.json": json.dumps(
+            {"job": "x", "ranks": [{"rank": r, "dump": d} for r, d in documents().items()]}
+        ).encode()
+    },
+    "a map": {
+        "all.json": json.dumps({"dumps": {f"rank{r}": d for r, d in documents().items()}}).encode()
+    },
+    "one a line": {
+        "all.jsonl": b"\n".join(
+            json.dumps({"rank": r, **d}).encode() for r, d in documents().items()
+        )
+    },
+    "camel case": each(lambda _, d: camel(d)),
+    "events": each(lambda _, d: renamed(d, {"entries": "events"})),
+    "short names": each(
+        lambda _, d: renamed(
+            d,
+            {"entries": "records", "profiling_name": "op", "collective_seq_id": "seq",
+             "pg_config": "process_groups"},
+        )
+    ),
+    "a bare list": each(
+        lambda _, d: renamed(d["entries"], {"profiling_name": "op", "collective_seq_id": "seq"})
+    ),
+    "numbers as text": each(as_text),
+    "sizes as text": changed(input_sizes=str, output_sizes=str, state=str.upper),
+    "groups as objects": changed(process_group=lambda g: {"name": g[0], "desc": g[1]}),
+    "groups as text": changed(process_group=lambda g: str(tuple(g))),
+    "another word for waiting": changed(state={"completed": "done", "scheduled": "pending"}.get),
+    "ranks as text": with_ranks(["0", "1", "2", "3"]),
+    "ranks as a span": with_ranks("0-3"),
+    "process ids in names": {
+        f"fr_rank_{r}_pid_{4000 + r}.pkl": pickle.dumps(d) for r, d in documents().items()
+    },
+    "dates in names": {
+        f"ip-10-0-0-9.internal_rank{r}_1755000000.pkl": pickle.dumps(d)
+        for r, d in documents().items()
+    },
+    "the world in names": {f"fr_rank{r}_of_4": pickle.dumps(d) for r, d in documents().items()},
+    "attempts": {
+        **{f"attempt_0/trace_{r}": pickle.dumps(dump([pending(1)], 4)) for r in range(4)},
+        **{f"attempt_1/trace_{r}": pickle.dumps(d) for r, d in documents().items()},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_spelling_gives_the_same_answer(tmp_path: Path, name: str) -> None:
+    assert blame(tmp_path, DIALECTS[name]) == ("missing_rank", (2,))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b'{"collectives_list": [{"kind": "AR", "num": 1}]}', "its keys are collectives_list"),
+        (b'[{"kind": "AR", "num": 1}]', "a list of objects with kind, num"),
+        (b'{"entries": [{"kind": "AR", "num": 1}]}', "they have kind, num"),
+        (b'{"entries": [{"op": "all_reduce", "num": 1}]}', "no sequence number"),
+        (b"rank,op,seq\n0,all_reduce,1\n", "no line in it that HangScope knows"),
+        (b"PAR1" + bytes(range(200)), "binary data of an unknown kind"),
+    ],
+)
+def test_what_cannot_be_used_is_said_plainly(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "rank_0.json"
+    path.write_bytes(content)
+    with pytest.raises(NothingReadable) as failure:
+        load_trace([path])
+    (warning,) = failure.value.warnings
+    assert warning.startswith(f"{path}: ")
+    assert problem in warning
+
+
+def test_a_dialect_without_states_proves_nothing_unfinished(tmp_path: Path) -> None:
+    for rank in range(2):
+        document = dump([entry(1), entry(2)])
+        for item in document["entries"]:
+            for name in ("state", "retired", "time_discovered_completed_ns"):
+                del item[name]
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
+    trace = load_trace([tmp_path])
+    assert (trace.records["flags"] & int(Flag.UNOBSERVED)).all()
+    assert diagnose(trace).verdict.value != "stuck_collective"
+
+
+EXPORTED = (
+    "[rank0]:[E816 12:10:01.1 ProcessGroupGloo.cpp:144] [Rank 0]: Rank 3 failed to pass "
+    "monitoredBarrier in 30000 ms"
+)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps([{"textPayload": EXPORTED, "severity": "ERROR"}] * 3, indent=1),
+        "\n".join([json.dumps({"resource": {"type": "k8s"}, "textPayload": EXPORTED})] * 3),
+        "\n".join([json.dumps({"time": 1, "jsonPayload": {"message": EXPORTED}})] * 3),
+        json.dumps([{"labels": {}, "line": EXPORTED}]),
+    ],
+)
+def test_logs_exported_as_json(tmp_path: Path, content: str) -> None:
+    assert blame(tmp_path, {"logs.json": content.encode()}) == ("missing_rank", (3,))
