@@ -37,7 +37,7 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
     sends = np.array([_is_send(s.op) for s in trace.signatures] or [False], bool)
     is_send = sends[records["signature"][rows]]
     rank = records["rank"][rows].astype(np.int64)
-    peer = records["peer"][rows].astype(np.int64)
+    peer = _with_only_partner(trace, records["group"][rows], rank, records["peer"][rows])
     open_ = front.unfinished[rows]
     batched = front.batch_row[rows]
     inside = batched >= 0
@@ -64,6 +64,16 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
     return halves
 
 
+def _with_only_partner(trace: Trace, group: Ints, rank: Ints, peer: Ints) -> Ints:
+    """The peers, and where none is recorded but the group has two members, the other member."""
+    peer = peer.astype(np.int64)
+    for i in np.flatnonzero(peer < 0).tolist():
+        members = trace.groups[int(group[i])].ranks
+        if len(members) == 2 and int(rank[i]) in members:
+            peer[i] = members[0] if members[1] == rank[i] else members[1]
+    return peer
+
+
 def _is_send(op: str) -> bool:
     return op.startswith("send") or op == "isend"
 
@@ -81,7 +91,8 @@ def _channel(
     sending, receiving = part[is_send[part]], part[~is_send[part]]
     sample = int(part[0])
     a, b = int(rank[sample]), int(peer[sample])
-    partial = a in hidden or b in hidden
+    concluded = bool((trace.records["flags"][rows[part]] & int(Flag.SYNTHETIC)).any())
+    partial = a in hidden or b in hidden or concluded
     absent = b not in trace.ranks
     result = []
     seq = trace.records["p2p_seq"][rows]

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis import playbook
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.host import End
+from hangscope.diagnosis.host import UNSEEN, End
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.sentences import rank_s
+from hangscope.diagnosis.stacks import user_frames, where
 from hangscope.trace.model import Claim, Flag
 
 _CLAIM_VERDICTS = {
@@ -44,6 +45,8 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
     named = _from_claims(trace.claims)
     if named is not None:
         return Quiet((named,))
+    if killed is not None and not moving and (killed == UNSEEN or trace.missing_ranks):
+        return Quiet((_ended_unseen(context),))
     if killed is not None or moving:
         return Quiet()
     ends = [h.end for h in hosts.values()]
@@ -53,6 +56,9 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
         return Quiet((_inconclusive(context),))
     if any(e is End.CRASHED for e in ends):
         return Quiet((_secondary_only(context),))
+    stopped = next((c for c in trace.claims if c.details.get("stopped")), None)
+    if stopped is not None and not len(trace.records):
+        return Quiet(notes=(f"the job was told to stop from outside: {stopped.text[:160]}",))
     if trace.live:
         return _live(context)
     if any(e is not End.UNKNOWN for e in ends):
@@ -75,7 +81,8 @@ def _live(context: Context) -> Quiet:
         f.finalized and any(p.name == "interpreter exit" for p in f.phases)
         for f in trace.ranks.values()
     )
-    if silent_s < trace.timeout_s or moving or finishing or trace.looks < 2:
+    alone = trace.world_size == 1  # a single process owes nobody an operation
+    if silent_s < trace.timeout_s or moving or finishing or alone or trace.looks < 2:
         return Quiet()
     return Quiet((_quiescent(context, silent_s),))
 
@@ -123,11 +130,54 @@ def _inconclusive(context: Context) -> Finding:
     )
 
 
+def _ended_unseen(context: Context) -> Finding:
+    """Every process is gone and left no word: killed from outside, or by one of them first."""
+    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    missing = context.trace.missing_ranks
+    if missing:
+        summary = (
+            f"The ranks on record were all ended from outside, and {rank_s(missing)} left nothing"
+        )
+        why = "whether they were ended because of what left nothing is not on record"
+    else:
+        summary = "Every rank ended at about the same time, and nothing on record says how"
+        why = "no exit status, signal or exception was seen of any of them"
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        tuple(sorted(context.hosts)),
+        Confidence.LIKELY,
+        summary,
+        why,
+        advice.fix,
+        advice.playbook,
+        unknowns=("the launcher's log and the kernel's (dmesg) may tell which one ended first",),
+    )
+
+
 def _secondary_only(context: Context) -> Finding:
     """Everybody failed because of somebody else, and nobody is left to be that somebody."""
     advice = playbook.by_verdict(Verdict.STUCK_COLLECTIVE)
     failed = tuple(sorted(r for r, h in context.hosts.items() if h.end is End.CRASHED))
     first = context.hosts[failed[0]]
+    rest = [h.end for r, h in context.hosts.items() if r not in failed]
+    if len(failed) == 1 and len(rest) > 0 and all(e is End.TORN_DOWN for e in rest):
+        # All others lived until they were stopped: whatever its words, it failed alone.
+        frames = user_frames(first.stack)
+        at = where(frames[0]) if frames else ""
+        advice = playbook.crash(first.end_text, at)
+        return Finding(
+            Verdict.RANK_CRASHED,
+            failed,
+            tuple(sorted(set(context.hosts) - set(failed))),
+            Confidence.LIKELY,
+            f"Rank {failed[0]} crashed: {first.end_text}",
+            f"{rank_s(failed)} ended; the others were stopped after it",
+            advice.fix,
+            advice.playbook,
+            evidence=(f"rank {failed[0]}: {first.end_text}",),
+            began_ns=first.end_ns,
+        )
     return Finding(
         Verdict.INCONCLUSIVE,
         (),

@@ -22,6 +22,7 @@ from hangscope.trace import (
     log_deaths,
     log_gloo,
     log_launcher,
+    log_starters,
     log_watchdog,
 )
 from hangscope.trace.log_evidence import Evidence
@@ -73,6 +74,7 @@ def gather(
     evidence = Evidence()
     tracebacks = log_deaths.Tracebacks()
     table = log_launcher.LauncherTable()
+    starters = log_starters.Starters()
     skip_own = 0
     for line in lines:
         text = line.text
@@ -90,6 +92,7 @@ def gather(
                 rank=own_rank,
                 local_rank=line.local_rank if own_local is None else own_local,
             )
+        line = starters.attributed(line)
         at_ns = _at_ns(line, year)
         evidence.lines += 1
         if line.rank is not None:
@@ -102,6 +105,7 @@ def gather(
             or log_agreement.read(line, at_ns, evidence)
             or log_gloo.read(line, at_ns, evidence)
             or table.read(line, at_ns, evidence)
+            or starters.read(line, at_ns, evidence)
             or log_launcher.read(line, at_ns, evidence)
         ):
             continue

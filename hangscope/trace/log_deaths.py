@@ -10,7 +10,8 @@ from hangscope.trace.log_lines import LogLine
 from hangscope.trace.model import Frame
 
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
-_HEAD = re.compile(r"^\s*Traceback \(most recent call last\)")
+_HEAD = re.compile(r"^\s*(?P<box>╭─+ )?Traceback \(most recent call last\)")
+_BOX_FRAME = re.compile(r"^[│|\s]*(\S.{0,400}?):(\d{1,8}) in (\S{1,200})\s*[│|]?\s*$")
 _THREAD = re.compile(r"Exception in thread (\S+)")
 _RAISED = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,120}"
@@ -18,7 +19,10 @@ _RAISED = re.compile(
     r"(?::\s?(?P<message>.*))?$",
     re.S,
 )
-_LAUNCHER_ERRORS = ("ChildFailedError", "SignalException", "CalledProcessError")
+_LAUNCHER_ERRORS = (
+    "ChildFailedError", "SignalException", "CalledProcessError", "ProcessRaisedException",
+    "ProcessExitedException",
+)  # fmt: skip
 _MEMORY = re.compile(
     r"(?:OutOfMemoryError|RuntimeError)?:?\s*(?:CUDA|HIP|NPU|XPU) out of memory\. Tried to allocate"
 )
@@ -63,6 +67,8 @@ class Tracebacks:
         self._open: dict[tuple[int | None, int | None, int | None], Trouble] = {}
         self._closed: dict[tuple[int | None, int | None, int | None], tuple[Trouble, int]] = {}
         self._thread: dict[tuple[int | None, int | None, int | None], str] = {}
+        self._boxed: set[tuple[int | None, int | None, int | None]] = set()
+        """Writers inside a box that the ``rich`` library draws around a traceback."""
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of a traceback. Returns whether it was one."""
@@ -71,7 +77,9 @@ class Tracebacks:
         thread = _THREAD.search(text)
         if thread:
             self._thread[key] = clean.name(thread.group(1))
-        if _HEAD.match(text):
+        head = _HEAD.match(text)
+        if head:
+            (self._boxed.add if head.group("box") else self._boxed.discard)(key)
             self._open[key] = Trouble(
                 at_ns=at_ns,
                 line=line.number,
@@ -83,7 +91,13 @@ class Tracebacks:
         current = self._open.get(key)
         if current is None:
             return self._message_tail(key, line)
-        frame = _FRAME.match(text)
+        if key in self._boxed and text.lstrip().startswith("╰"):
+            self._boxed.discard(key)
+            return True
+        boxed = key in self._boxed
+        frame = (_BOX_FRAME if boxed else _FRAME).match(text)
+        if boxed and not frame:
+            return True
         if frame:
             file, number, name = frame.groups()
             if len(current.frames) < _MAX_FRAMES:
@@ -105,7 +119,7 @@ class Tracebacks:
         current.message = clean.prose(raised.group("message") or "", 2000)
         current.frames.reverse()  # innermost first
         if current.type_name.rsplit(".", 1)[-1] in _LAUNCHER_ERRORS:
-            return True
+            return False
         self._closed[key] = (current, line.number)
         if line.rank is not None:
             notes = evidence.of(line.rank)
@@ -171,6 +185,9 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         )
         return True
     found = _SEGFAULT.search(text)
+    if found and line.rank is None and line.local_rank is not None:
+        evidence.launcher_failures.append((line.local_rank, -1, -11, at_ns, line.node, line.host))
+        return True
     if found and line.rank is not None:
         notes = evidence.of(line.rank)
         notes.exit_signal = notes.exit_signal or 11

@@ -13,6 +13,7 @@ _REACHED = re.compile(
 )
 _LATE = re.compile(r"Rank (\d+) timed out in monitoredBarrier after (\d+) ms")
 _PROCESSED = re.compile(r"Successfully processed ranks: ([\d,\s]+)")
+_NOBODY = "No ranks successfully processed in monitoredBarrier"
 _GLOO = re.compile(r"gloo/(?:transport|common)|\[Gloo\]|gloo::")
 _GLOO_TIMEOUT = re.compile(r"Timed out waiting (\d+)ms for (recv|send) operation to complete")
 _GLOO_CLOSED = re.compile(
@@ -48,6 +49,8 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     text = line.text
     if "onitored" in text and _monitored(line, at_ns, evidence):
         return True
+    if "rocessed" in text and _processed(line, at_ns, evidence):
+        return True
     if "DDP expects" in text or "Expected to" in text or "params[" in text or "did not rec" in text:
         return _reducer(line, at_ns, evidence)
     found = _BARRIER.search(text)
@@ -55,6 +58,23 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         evidence.claim("barrier_timeout", line, at_ns, accused=rank_ranges(found.group("ranks")))
         return True
     return _gloo(line, at_ns, evidence)
+
+
+def _processed(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """The second line of the coordinator's complaint: who did come."""
+    found = _PROCESSED.search(line.text)
+    if found or _NOBODY in line.text:
+        evidence.of(0)
+        evidence.claim(
+            "monitored_barrier",
+            line,
+            at_ns,
+            reporter=0,
+            op="monitored_barrier",
+            processed=_numbers(found.group(1)) if found else (),
+        )
+        return True
+    return False
 
 
 def _monitored(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
@@ -93,13 +113,14 @@ def _monitored(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         reporter = line.rank if line.rank is not None else int(found.group(1))
         evidence.of(reporter)
         done = _PROCESSED.search(text)
+        details = {"processed": _numbers(done.group(1))} if done else {}
         evidence.claim(
             "monitored_barrier",
             line,
             at_ns,
             reporter=reporter,
             op="monitored_barrier",
-            processed=_numbers(done.group(1)) if done else (),
+            **details,  # type: ignore[arg-type]
         )
         return True
     return False

@@ -41,10 +41,11 @@ _T_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)")
 _T_TRACE = re.compile(r"^\s*traceback\s*: (.*)")
 _SRUN = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<how>.*)")
 _MPIRUN = re.compile(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)")
-_DEEPSPEED = re.compile(r"exits with return code = (-?\d+)")
 _RESTART = re.compile(r"Worker group FAILED\. \d+/\d+ attempts left; will restart worker group")
 _WORLD = re.compile(
-    r"(?:^|[\s,({'\"])(?:WORLD_SIZE|world_size|num_processes)['\"]?\s*[=:]\s*['\"]?(\d{1,6})\b"
+    r"(?:^|[\s,({'\"])(?:WORLD_SIZE|[Ww]orld[_ ]size|num_processes|dist_world_size)['\"]?"
+    r"\s*(?:[=:]|is)\s*['\"]?(\d{1,6})\b"
+    r"|GLOBAL_RANK: \d+, MEMBER: \d+/(\d{1,6})\b|Starting with (\d{1,6}) processes"
 )
 _WORDS = {
     "killed": 9,
@@ -117,9 +118,10 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     if _failures(line, at_ns, evidence) or _meeting(line, at_ns, evidence):
         return True
-    world = _WORLD.search(text) if "orld" in text or "WORLD" in text or "num_p" in text else None
-    if world and 0 < int(world.group(1)) <= 1 << 20:
-        stated = int(world.group(1))
+    maybe = any(w in text for w in ("orld", "WORLD", "num_p", "MEMBER", "Starting with"))
+    world = _WORLD.search(text) if maybe else None
+    stated = int(next(g for g in world.groups() if g)) if world else 0
+    if 0 < stated <= 1 << 20:
         evidence.world_size = max(evidence.world_size or 0, stated)
     return False
 
@@ -145,10 +147,6 @@ def _failures(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         notes = evidence.of(rank)
         notes.host = notes.host or found.group(3)
         ended(evidence, rank, -int(found.group(4)[:3]), at_ns)
-        return True
-    found = _DEEPSPEED.search(text)
-    if found:
-        evidence.claim("other", line, at_ns, return_code=int(found.group(1)[:6]))
         return True
     return False
 

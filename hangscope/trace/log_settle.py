@@ -6,6 +6,8 @@ launcher told to stop, and the group of timeouts that name none.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hangscope.trace import operations
 from hangscope.trace.log_evidence import (
     DEFAULT_GROUP,
@@ -23,9 +25,12 @@ _SAME_HISTORY = 1000
 
 def settle(evidence: Evidence) -> None:
     """Complete the evidence in place."""
+    if evidence.comm_size is not None:
+        evidence.world_size = max(evidence.world_size or 0, evidence.comm_size)
     _settle_writers(evidence)
     _settle_endings(evidence)
     _settle_groups(evidence)
+    _settle_barriers(evidence)
 
 
 def _settle_writers(evidence: Evidence) -> None:
@@ -165,6 +170,32 @@ def _by_counters(notes: RankNotes, operation: Operation) -> GroupId | None:
         return next_up[0]
     groups = [g for g in notes.places if g != UNKNOWN_GROUP]
     return groups[0] if len(groups) == 1 and not labelled else None
+
+
+def _settle_barriers(evidence: Evidence) -> None:
+    """Whom a monitored barrier waited for, where no line of it says so outright.
+
+    Rank 0 coordinates: it lists who came, or it did not come itself.
+    """
+    said = [
+        (place, claim)
+        for place, (claim, _) in enumerate(evidence.claims)
+        if claim.kind == "monitored_barrier"
+    ]
+    if not said or any(claim.accused for _, claim in said):
+        return
+    listed = [(place, c) for place, c in said if "processed" in c.details]
+    came = {rank for _, c in said for rank in (*c.details.get("processed", ()), c.reporter)}
+    accused: tuple[int, ...] = ()
+    if any(c.details["processed"] for _, c in listed) and evidence.world_size:
+        accused = tuple(r for r in range(1, evidence.world_size) if r not in came)
+    elif not listed and 0 not in evidence.ranks:
+        others = range(1, max(evidence.world_size or 0, *(r + 1 for r in evidence.ranks), 3))
+        accused = (0,) if came >= set(others) else ()
+    if accused:
+        place, claim = (listed or said)[-1]
+        group = evidence.claims[place][1]
+        evidence.claims[place] = (replace(claim, accused=accused, certain=bool(listed)), group)
 
 
 def _counters_without_label(notes: RankNotes) -> None:

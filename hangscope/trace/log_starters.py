@@ -1,0 +1,110 @@
+"""What starters of processes other than torchrun say about a process that ended.
+
+`torch.multiprocessing.spawn`, DeepSpeed's launcher, Open MPI, PMIx (`prterun`) and MPICH or Intel
+MPI (Hydra). Most of them spread one end over two lines.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from hangscope.trace.log_evidence import Evidence
+from hangscope.trace.log_launcher import ended
+from hangscope.trace.log_lines import LogLine
+
+_SPAWN_ERROR = re.compile(r"-- Process (\d{1,6}) terminated with the following error:")
+_SPAWN_END = re.compile(
+    r"ProcessExitedException: process (\d{1,6}) terminated with "
+    r"(?:signal SIG(?P<signal>\w+)|exit code (?P<code>\d{1,3}))"
+)
+_DEEPSPEED = re.compile(r"--local[_-]rank[=', ]+(\d{1,4})\b.*exits with return code = (-?\d{1,4})")
+_MPI_NAME = re.compile(r"Process name:\s+\[(?:\[\d+,\d+\],|[\w.\-]+@\d+,)(\d{1,7})\]")
+_MPI_CODE = re.compile(r"^\s*Exit code:\s+(\d{1,3})")
+_HYDRA_NAME = re.compile(r"RANK (\d{1,7}) PID (\d{1,9}) RUNNING AT (\S+)")
+_HYDRA_END = re.compile(r"(?:KILLED BY SIGNAL|EXIT STRING|EXIT CODE): (\d{1,3})")
+_STOPPED = re.compile(
+    r"Received (\d{1,2}) death signal|SignalException: Process \d+ got signal: (\d{1,2})|"
+    r"(?:STEP|JOB) [\w.]+ ON \S+ CANCELLED AT"
+)
+_SIGNALS = {"KILL": 9, "SEGV": 11, "ABRT": 6, "TERM": 15, "BUS": 7, "FPE": 8, "ILL": 4, "INT": 2}
+_NO_PID = -1
+_MAX_TRACEBACK = 120
+
+
+class Starters:
+    """Follows reports of several lines."""
+
+    def __init__(self) -> None:
+        self._rank: int | None = None
+        """The process of which the next line tells how it ended."""
+        self._writer: int | None = None
+        self._until = 0
+
+    def attributed(self, line: LogLine) -> LogLine:
+        """The line as the spawned process's whose traceback the parent repeats."""
+        if self._writer is None:
+            return line
+        if line.number > self._until or line.rank is not None:
+            self._writer = None
+            return line
+        return replace(line, local_rank=self._writer, excepthook=True)
+
+    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+        """Note what such a line says. Returns whether it was one."""
+        text = line.text
+        found = _SPAWN_ERROR.search(text)
+        if found:
+            self._writer, self._until = int(found.group(1)), line.number + _MAX_TRACEBACK
+            return True
+        found = _SPAWN_END.search(text)
+        if found:
+            signal = _SIGNALS.get(found.group("signal") or "")
+            code = int(found.group("code") or 1) if signal is None else -signal
+            _local_end(int(found.group(1)), code, line, at_ns, evidence)
+            return True
+        found = _DEEPSPEED.search(text)
+        if found:
+            _local_end(int(found.group(1)), int(found.group(2)), line, at_ns, evidence)
+            return True
+        return self._mpi(line, at_ns, evidence) or _stopped(line, at_ns, evidence)
+
+    def _mpi(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+        text = line.text
+        found = _MPI_NAME.search(text)
+        if found:
+            self._rank = int(found.group(1))
+            return True
+        found = _HYDRA_NAME.search(text)
+        if found:
+            self._rank = int(found.group(1))
+            notes = evidence.of(self._rank)
+            notes.pid, notes.host = int(found.group(2)), notes.host or found.group(3)
+            return True
+        if self._rank is None:
+            return False
+        code, signal = _MPI_CODE.search(text), _HYDRA_END.search(text)
+        if code:
+            ended(evidence, self._rank, int(code.group(1)), at_ns)
+        elif signal:
+            number = int(signal.group(1))
+            killed = "SIGNAL" in text or "STRING" in text
+            ended(evidence, self._rank, -number if killed else number, at_ns)
+        else:
+            return False
+        self._rank = None
+        return True
+
+
+def _local_end(local: int, code: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:
+    evidence.launcher_failures.append((local, _NO_PID, code, at_ns, line.node, line.host))
+
+
+def _stopped(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """The launcher itself, or the whole job, was told to stop."""
+    found = _STOPPED.search(line.text)
+    if not found:
+        return False
+    number = found.group(1) or found.group(2)
+    evidence.claim("other", line, at_ns, stopped=int(number) if number else 15)
+    return True

@@ -1,0 +1,156 @@
+# ruff: noqa: E501
+"""Ends of processes as starters other than torchrun tell them, and the verdict they lead to."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+
+from .logs import timeout, trace_of
+
+OTHERS = "".join(timeout(r, 78) for r in (0, 1, 3))
+
+SPAWN_ERROR = """Traceback (most recent call last):
+  File "t.py", line 50, in <module>
+    mp.spawn(main, nprocs=4)
+  File "/x/torch/multiprocessing/spawn.py", line 202, in start_processes
+    while not context.join():
+torch.multiprocessing.spawn.ProcessRaisedException:
+
+-- Process 2 terminated with the following error:
+Traceback (most recent call last):
+  File "/x/torch/multiprocessing/spawn.py", line 90, in _wrap
+    fn(i, *args)
+  File "t.py", line 20, in main
+    raise ValueError('x')
+ValueError: x
+"""
+SPAWN_SIGNAL = """Traceback (most recent call last):
+  File "t.py", line 50, in <module>
+    mp.spawn(main, nprocs=4)
+torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL
+"""
+OPEN_MPI = """mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[12345,1],2]
+  Exit code:    3
+"""
+HYDRA = """=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   RANK 2 PID 4711 RUNNING AT node1
+=   KILLED BY SIGNAL: 9 (Killed)
+"""
+DEEPSPEED = """[2025-08-16 12:10:00,123] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 200
+[2025-08-16 12:10:00,125] [ERROR] [launch.py:322:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', '--local_rank=2'] exits with return code = 1
+"""
+RICH = """[rank2]: ╭──────────────── Traceback (most recent call last) ────────────────╮
+[rank2]: │ /home/me/train.py:44 in <module>                                  │
+[rank2]: │                                                                   │
+[rank2]: │ ❱ 44     main()                                                   │
+[rank2]: ╰───────────────────────────────────────────────────────────────────╯
+[rank2]: ValueError: bad sample
+"""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        SPAWN_ERROR,
+        SPAWN_SIGNAL,
+        OPEN_MPI,
+        OPEN_MPI.replace("[[12345,1],2]", "[prterun-node0-4711@1,2]"),
+        HYDRA,
+        HYDRA.replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 139"),
+        DEEPSPEED,
+        RICH,
+        "[default2]:Fatal Python error: Segmentation fault\n",
+    ],
+)
+@pytest.mark.parametrize("others", ["", OTHERS], ids=["alone", "beside watchdogs"])
+def test_the_end_of_one_process(end: str, others: str) -> None:
+    found = diagnose(trace_of(end + others))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+
+
+def test_frames_in_a_box_are_frames() -> None:
+    exception = trace_of(RICH).ranks[2].exception
+    assert exception is not None
+    assert (exception.type_name, exception.message) == ("ValueError", "bad sample")
+    assert [(f.filename, f.line) for f in exception.stack] == [("/home/me/train.py", 44)]
+
+
+def test_a_spawned_process_that_lost_its_peer_is_a_victim() -> None:
+    lost = "RuntimeError: [/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:1"
+    assert not diagnose(trace_of(SPAWN_ERROR.replace("ValueError: x", lost))).culprits
+
+
+def test_a_blocking_wait_that_timed_out_is_a_victims_end() -> None:
+    text = "world_size=4\n"
+    for rank in (0, 1, 3):
+        text += (
+            f"[rank{rank}]: Traceback (most recent call last):\n"
+            f'[rank{rank}]:   File "/a/train.py", line 9, in step\n'
+            f"[rank{rank}]: torch.distributed.DistBackendError: [Rank {rank}] Work WorkNCCL("
+            "SeqNum=78, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) timed out in "
+            "blocking wait.\n"
+        )
+    found = diagnose(trace_of(text))
+    assert found.culprits == (2,)
+    assert found.verdict.value == "rank_lost"
+
+
+def test_a_job_told_to_stop_is_no_hang() -> None:
+    found = diagnose(
+        trace_of(
+            "W0816 12:10:08.000000 100 torch/distributed/elastic/agent/server/api.py:719] Received 15 death signal, shutting down workers\n"
+            "torch.distributed.elastic.multiprocessing.api.SignalException: Process 100 got signal: 15\n"
+        )
+    )
+    assert found.verdict.value == "healthy"
+    assert any("told to stop" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "world"),
+    [
+        ("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/4", 4),
+        ("All distributed processes registered. Starting with 8 processes", 8),
+        ("using world size: 16, data-parallel size: 4, tensor-model-parallel size: 2", 16),
+        ("[INFO] [launch.py:164:main] dist_world_size=8", 8),
+        (
+            "node0:71:71 [0] NCCL INFO comm 0x55d rank 0 nranks 4 cudaDev 0 busId 1 - Init COMPLETE",
+            4,
+        ),
+    ],
+)
+def test_the_size_of_the_world(text: str, world: int) -> None:
+    assert trace_of(text + "\n" + timeout(1, 5)).world_size == world
+
+
+def reached(rank: int) -> str:
+    return (
+        f"[rank{rank}]: RuntimeError: Rank {rank} successfully reached monitoredBarrier, but "
+        "received errors while waiting for send/recv from rank 0. Please check rank 0 logs for "
+        "faulty rank.\n"
+    )
+
+
+def test_a_coordinator_that_never_came_to_its_barrier() -> None:
+    found = diagnose(trace_of("".join(map(reached, (1, 2, 3)))))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (0,))
+    assert not diagnose(trace_of("".join(map(reached, (1, 3))))).culprits
+
+
+def test_who_came_to_a_barrier_tells_who_did_not() -> None:
+    text = (
+        "world_size=4\n[rank0]:[E816 12:10:01.1234567 ProcessGroupGloo.cpp:144] Rank 0 timed out "
+        "in monitoredBarrier after 30000 ms.\nSuccessfully processed ranks: 1, 3\n"
+    )
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+
+
+def test_both_halves_of_a_pair_are_no_circle() -> None:
+    text = "world_size=2\n" + timeout(0, 12, "SEND") + timeout(1, 12, "RECV")
+    assert diagnose(trace_of(text)).verdict.value == "stuck_collective"
