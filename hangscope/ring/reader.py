@@ -51,7 +51,7 @@ class RingReader:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = path if isinstance(path, Path) else Path(path)
         with open(path, "rb") as file:
             check_size(file.fileno())
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -169,7 +169,7 @@ class RingReader:
         # saying so: it lies where the oldest was.
         first = max(since, last - count, 0) + 1
         start, length = (first - 1) % count, min(last + 2 - first, count)
-        raw = np.empty(max(length, 0), SLOT)
+        raw = self._room(max(length, 0))
         before_end = min(length, count - start)
         self._copy_slots(start, raw[:before_end])
         self._copy_slots(0, raw[before_end:])
@@ -187,6 +187,10 @@ class RingReader:
         if len(raw) > 1 and (raw["record_id"][1:] <= raw["record_id"][:-1]).any():
             raw = raw[np.argsort(raw["record_id"], kind="stable")]
         return raw, torn
+
+    def _room(self, count: int) -> npt.NDArray[np.void]:
+        """Memory for a copy of ``count`` slots."""
+        return np.empty(count, SLOT)
 
     def _copy_slots(self, start: int, target: npt.NDArray[np.void]) -> None:
         if len(target):
@@ -250,3 +254,11 @@ def check_size(descriptor: int) -> int:
     if size < layout.HEADER_BYTES:
         raise RingError(f"too short for a ring ({size} bytes)")
     return size
+
+
+def expected_records(head: bytes) -> int:
+    """How many records a ring may give that begins so; 0 where the header is cut or no ring's."""
+    if len(head) < layout.HEADER_BYTES or not head.startswith(layout.PREFIX):
+        return 0
+    header = np.frombuffer(head, HEADER, 1)[0]
+    return min(int(header["last_record_id"]) + 1, int(header["slot_count"]))

@@ -7,15 +7,28 @@ them back: what counts where thousands of rings are read one after another.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from hangscope.ring.reader import RingError, RingReader, check_size
+
+Room = Callable[[int], npt.NDArray[np.void]]
 
 
 class OneTimeReader(RingReader):
     """A `RingReader` that reads from the open file whatever it is asked for.
 
     It has no raw parts (``header_bytes``, ``group_bytes``, ``slot_bytes``).
+
+    Parameters
+    ----------
+    path:
+        The file.
+    room:
+        Gives memory for a number of slots, into which they are read; fresh memory by default.
 
     Raises
     ------
@@ -26,8 +39,9 @@ class OneTimeReader(RingReader):
         If it cannot be opened or read.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], room: Room | None = None) -> None:
+        self.path = path if isinstance(path, Path) else Path(path)
+        self._given_room = room
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._size = check_size(self._descriptor)
@@ -35,6 +49,9 @@ class OneTimeReader(RingReader):
         except BaseException:
             self.close()
             raise
+
+    def _room(self, count: int) -> npt.NDArray[np.void]:
+        return self._given_room(count) if self._given_room else super()._room(count)
 
     def _read(self, at: int, length: int) -> bytes:
         found = os.pread(self._descriptor, length, at)

@@ -8,15 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 from hangscope.trace import clean
-from hangscope.trace.model import Fragment, Frame, Group, RankFacts, Signature, Stack
+from hangscope.trace.model import Fragment, Frame, Group, Signature, Stack
 
 _PROSE = ("message", "text", "detail")
-
-
-def clean_facts(facts: RankFacts) -> RankFacts:
-    """What is known of a process with every text made printable."""
-    cleaned: RankFacts = _cleaned(facts)
-    return cleaned
 
 
 def clean_fragment(fragment: Fragment) -> Fragment:

@@ -17,9 +17,8 @@ import numpy.typing as npt
 from hangscope.ring import layout
 from hangscope.ring.layout import ExitKind, Unobservable, ValueKind
 from hangscope.ring.reader import RingReader, decode_text
-from hangscope.ring.reader_once import OneTimeReader
+from hangscope.ring.reader_once import OneTimeReader, Room
 from hangscope.trace import clean
-from hangscope.trace.clean_fragment import clean_facts
 from hangscope.trace.model import (
     MEMBER_DTYPE,
     NONE,
@@ -60,7 +59,13 @@ def looks_like_ring(prefix: bytes) -> bool:
     return prefix.startswith(layout.PREFIX)
 
 
-def read_ring(path: str | os.PathLike[str], *, records: bool = True) -> Fragment:
+def read_ring(
+    path: str | os.PathLike[str],
+    *,
+    records: bool = True,
+    shown: str = "",
+    room: Room | None = None,
+) -> Fragment:
     """One rank's ring.
 
     Parameters
@@ -69,6 +74,10 @@ def read_ring(path: str | os.PathLike[str], *, records: bool = True) -> Fragment
         The ring file; its writer may be alive, hung or long dead.
     records:
         False reads header and group table only.
+    shown:
+        The file's name as reports print it; the path by default.
+    room:
+        Gives the memory for the rows (see `hangscope.trace.row_block.RowBlock`).
 
     Raises
     ------
@@ -77,38 +86,42 @@ def read_ring(path: str | os.PathLike[str], *, records: bool = True) -> Fragment
     OSError
         If it cannot be opened.
     """
-    reader = OneTimeReader(path)
+    reader = OneTimeReader(path, room)
     try:
-        fragment = fragment_of(reader, records=records, lazy=True)
-        return replace(fragment, facts=clean_facts(fragment.facts))
+        return fragment_of(reader, records=records, lazy=True, shown=shown)
     finally:
         reader.close()
 
 
-def fragment_of(reader: RingReader, *, records: bool = True, lazy: bool = False) -> Fragment:
-    """The fragment of an open ring, as it is now.
+def fragment_of(
+    reader: RingReader,
+    *,
+    records: bool = True,
+    lazy: bool = False,
+    shown: str = "",
+    newest: int | None = None,
+) -> Fragment:
+    """The fragment of an open ring, as it is now; every text in it is fit to be printed.
 
-    ``lazy``: stacks are decoded when somebody looks at them.
+    ``lazy``: stacks are decoded when somebody looks at them; ``newest``: so many records at most.
     """
     header = reader.header()
     rank = int(header["rank"])
     table = reader.groups()
-    slots, torn = reader.slots() if records else (np.zeros(0, layout.SLOT), 0)
+    since = max(0, int(header["last_record_id"]) - newest) if newest is not None else 0
+    slots, torn = reader.slots(since) if records else (np.zeros(0, layout.SLOT), 0)
     values = RingValues(reader.values())  # after the slots: whatever they mention is there
     lost = torn + int(header["dropped"])
     facts = facts_of(reader, header, lost, int(slots["record_id"][0]) if len(slots) else 0)
-    count = len(slots)
-    main = slots["thread"] == int(header["main_thread"])
     rows, signatures, stacks = _records(values, slots, rank, len(table), lazy=lazy)
-    if len(rows) == count:
-        facts = _with_newest_call(facts, rows, main, stacks)
+    facts = _with_newest_call(facts, rows, int(header["main_thread"]), stacks)
     return Fragment(
         source=Source(
-            path=str(reader.path),
+            path=shown or str(reader.path),
             format=FORMAT,
             version=str(int(header["version"])),
             rank=rank,
-            records=count,
+            records=len(rows),
             dropped=lost,
         ),
         facts=facts,
@@ -231,13 +244,13 @@ def facts_of(reader: RingReader, header: Any, dropped: int, oldest: int) -> Rank
     gil_blocked = bool(stale) if running and not int(header["exit_ns"]) else None
     return RankFacts(
         rank=int(header["rank"]),
-        host=decode_text(header["host"]) or None,
+        host=clean.name(decode_text(header["host"])) or None,
         pid=int(header["pid"]),
         local_rank=int(header["local_rank"]),
         node_rank=int(header["node_rank"]),
         world_size=int(header["world_size"]),
         attempt=int(header["attempt"]),
-        run_id=decode_text(header["run_id"]),
+        run_id=clean.name(decode_text(header["run_id"])),
         alive=look.alive,
         process_state=look.state,
         heartbeat_ns=heartbeat_ns,
@@ -260,14 +273,12 @@ def facts_of(reader: RingReader, header: Any, dropped: int, oldest: int) -> Rank
 
 
 def _with_newest_call(
-    facts: RankFacts, rows: Records, main: npt.NDArray[np.bool_], stacks: Sequence[Stack]
+    facts: RankFacts, rows: Records, main_thread: int, stacks: Sequence[Stack]
 ) -> RankFacts:
     """Where the main thread issued its newest operation after its stack was last sampled, that call
     is the newest place it is known to have been (it may have been stopped or killed since).
-
-    ``main``: which rows the main thread issued, shape (rows,).
     """
-    found = np.flatnonzero(main & (rows["stack"] != NONE))
+    found = np.flatnonzero((rows["thread"] == main_thread) & (rows["stack"] != NONE))
     if not len(found):
         return facts
     row = rows[found[-1]]
@@ -284,9 +295,9 @@ def _phases(reader: RingReader, header: Any) -> tuple[Phase, ...]:
     count = min(int(header["phase_count"]), layout.PHASE_DEPTH)
     return tuple(
         Phase(
-            reader.text(int(entry["name"])),
+            clean.name(reader.text(int(entry["name"]))),
             int(entry["since_ns"]),
-            reader.text(int(entry["detail"])),
+            clean.prose(reader.text(int(entry["detail"]))),
         )
         for entry in header["phases"][:count]
     )
@@ -324,11 +335,14 @@ def _exception(reader: RingReader, header: Any) -> ExceptionFacts | None:
     try:
         fields = json.loads(raw)
         return ExceptionFacts(
-            type_name=str(fields["type"]),
-            message=str(fields["message"]),
-            stack=tuple(Frame(str(n), str(f), int(line)) for n, f, line in fields["frames"]),
+            type_name=clean.name(str(fields["type"])),
+            message=clean.prose(str(fields["message"])),
+            stack=tuple(
+                Frame(clean.name(str(name)), clean.name(str(file)), int(line))
+                for name, file, line in fields["frames"]
+            ),
             at_ns=int(header["exception_ns"]),
-            thread_name=str(fields["thread"]),
+            thread_name=clean.name(str(fields["thread"])),
             is_main_thread=bool(fields["main"]),
         )
     except (ValueError, TypeError, KeyError):
@@ -338,7 +352,7 @@ def _exception(reader: RingReader, header: Any) -> ExceptionFacts | None:
 @functools.lru_cache(16_384)
 def _stacks_file(ring: str) -> str:
     """The file beside the real ring (which may be linked to) into which faulthandler writes."""
-    folder, name = os.path.split(os.path.realpath(ring))
+    folder, name = os.path.split(os.path.realpath(ring) if os.path.islink(ring) else ring)
     return os.path.join(folder, f".{os.path.splitext(name)[0]}.stacks")
 
 

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hangscope.ring.layout import SLOT
+from hangscope.ring.reader_once import Room
 from hangscope.trace import file_names, sniff
 from hangscope.trace.attempts import keep_newest
 from hangscope.trace.load_file import Loaded, Task, read_task
 from hangscope.trace.load_parallel import read_in_workers
 from hangscope.trace.merge import merge
 from hangscope.trace.model import Fragment, Group, Signature, Stack, Trace
+from hangscope.trace.row_block import RowBlock
 
 Progress = Callable[[int, int], None]
 
@@ -72,7 +75,8 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
     tasks = _tasks(paths, warnings)
     fragments: list[Fragment] = []
     sharing = _Sharing()
-    for done, loaded in enumerate(_read_all(tasks), start=1):
+    block = RowBlock(sum(min(t.kind.records, t.size // SLOT.itemsize) for t in tasks))
+    for done, loaded in enumerate(_read_all(tasks, block.take), start=1):
         fragments.extend(map(sharing, loaded.fragments))
         warnings.extend(loaded.warnings)
         if progress is not None:
@@ -87,7 +91,7 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
     if not fragments:
         raise NothingReadable(warnings)
     fragments, others = keep_newest(fragments)
-    trace = merge(_given_away(fragments), warnings=[*warnings, *others])
+    trace = merge(_given_away(fragments), warnings=[*warnings, *others], block=block)
     return _with_time(trace, time.time_ns() if now_ns is None else now_ns)
 
 
@@ -146,7 +150,7 @@ def _says_anything(fragment: Fragment) -> bool:
     )
 
 
-def _read_all(tasks: Sequence[Task]) -> Iterable[Loaded]:
+def _read_all(tasks: Sequence[Task], room: Room) -> Iterable[Loaded]:
     """One result per task.
 
     Pickles and compressed files always go to a process of their own, however small: what a hostile
@@ -159,7 +163,7 @@ def _read_all(tasks: Sequence[Task]) -> Iterable[Loaded]:
     elsewhere = {id(t) for t in apart}
     for task in tasks:
         if id(task) not in elsewhere:
-            yield read_task(task)
+            yield read_task(task, room=room)
     if apart:
         yield from read_in_workers(apart, 1 if small else None)
 

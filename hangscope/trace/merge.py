@@ -37,6 +37,7 @@ from hangscope.trace.model import (
     Source,
     Trace,
 )
+from hangscope.trace.row_block import RowBlock, same_place
 from hangscope.trace.stack_table import StackTable
 
 DEFAULT_TIMEOUT_S = 120.0
@@ -48,25 +49,36 @@ class _Tables:
     def __init__(self) -> None:
         self.signatures: dict[Signature, int] = {}
         self.stacks = StackTable()
-        self._places: dict[int, tuple[object, npt.NDArray[np.int32]]] = {}
+        self._places: dict[int, tuple[object, npt.NDArray[np.int32], bool]] = {}
 
     def translate(self, fragment: Fragment, groups: npt.NDArray[np.int32], out: Records) -> None:
         """Copy a fragment's rows into ``out`` with indexes into the common tables."""
         rows = fragment.records
-        out[:] = rows
+        if not same_place(rows, out):
+            out[:] = rows
+            rows = out  # the old place may have been written over
         out["group"] = groups[rows["group"]]
-        out["signature"] = self._signature_places(fragment.signatures)[rows["signature"]]
+        signature, same = self._signature_places(fragment.signatures)
+        if not same:
+            out["signature"] = signature[rows["signature"]]
         out["stack"] = self.stacks.add(fragment.stacks)[rows["stack"]]
 
-    def _signature_places(self, signatures: tuple[Signature, ...]) -> npt.NDArray[np.int32]:
-        """Common index of each signature; ranks with the same program often share one tuple."""
+    def _signature_places(
+        self, signatures: tuple[Signature, ...]
+    ) -> tuple[npt.NDArray[np.int32], bool]:
+        """Common index of each signature, and whether that is the one it has already.
+
+        Ranks with the same program often share one tuple.
+        """
         known = self._places.get(id(signatures))
         if known is None:
             ids = self.signatures
-            places = np.array([ids.setdefault(s, len(ids)) for s in signatures], np.int32)
+            places = [ids.setdefault(s, len(ids)) for s in signatures]
+            same = places == list(range(len(places)))
             # Kept with the tuple, whose address would else be given to another.
-            known = self._places[id(signatures)] = (signatures, places)
-        return known[1]
+            known = (signatures, np.array(places, np.int32), same)
+            self._places[id(signatures)] = known
+        return known[1], known[2]
 
 
 def merge(
@@ -75,6 +87,7 @@ def merge(
     warnings: Sequence[str] = (),
     world_size: int | None = None,
     timeout_s: float | None = None,
+    block: RowBlock | None = None,
 ) -> Trace:
     """One job out of what its sources say; the order of the fragments does not matter.
 
@@ -86,25 +99,27 @@ def merge(
         Put before those of the fragments.
     world_size, timeout_s:
         Where the caller knows better than the sources.
+    block:
+        Memory in which rows of the fragments may lie; if all do, it becomes the trace's.
     """
     ordered = in_order(fragments)
     matcher = GroupMatcher(ordered)
     facts = facts_by_rank(ordered)
     implied = _implied(ordered, matcher)
     sizes = sizes_by_use(ordered, matcher)
-    stated = merge_members(_joined([_moved(f.members, f, matcher) for f in ordered]))
+    stated = merge_members(_moved([(f, f.members) for f in ordered], matcher))
     stated = settle_mixed_counters(stated, implied)
     sources, claims = _sources_and_claims(ordered, matcher)
     world = world_size or _world_size(ordered, facts, matcher.groups, sizes)
     groups = matcher.complete(world, implied, sizes)
     with_rows = {f.facts.rank for f in ordered if len(f.records)}
-    records, tables = _records(ordered, matcher)  # the last to look at the fragments' rows
+    records, tables = _records(ordered, matcher, block)  # the last to look at the fragments' rows
     signatures = tuple(tables.signatures)
     _resolve_peers(records, signatures, groups)
     timeouts = [f.timeout_s for f in ordered if f.timeout_s]
     return Trace(
         records=records,
-        members=merge_members(_joined([stated, implied])),
+        members=merge_members(np.concatenate([stated, implied])),
         groups=groups,
         signatures=signatures,
         stacks=tables.stacks.finished(),
@@ -126,14 +141,20 @@ def in_order(fragments: Iterable[Fragment]) -> list[Fragment]:
     )
 
 
-def _records(ordered: list[Fragment], matcher: GroupMatcher) -> tuple[Records, _Tables]:
+def _records(
+    ordered: list[Fragment], matcher: GroupMatcher, block: RowBlock | None
+) -> tuple[Records, _Tables]:
     """All rows, sorted by rank, in one array.
 
     Every fragment is copied once and then loses its rows in ``ordered``: where the caller has not
     kept them either, no more than one copy of all rows is in memory at the end.
     """
     tables = _Tables()
-    joined = np.zeros(sum(len(f.records) for f in ordered), RECORD_DTYPE)
+    parts = [f.records for f in ordered if len(f.records)]
+    joined = block.reuse(parts) if block is not None else None
+    if joined is None:
+        joined = np.empty(sum(map(len, parts)), RECORD_DTYPE)
+    del parts
     spans: dict[int, list[tuple[int, int]]] = {}
     at = 0
     nothing = np.zeros(0, RECORD_DTYPE)
@@ -154,25 +175,27 @@ def _records(ordered: list[Fragment], matcher: GroupMatcher) -> tuple[Records, _
     return np.concatenate(parts), tables
 
 
-def _moved(rows: Records, fragment: Fragment, matcher: GroupMatcher) -> Records:
-    """Member rows of a fragment with indexes into the common table of groups."""
-    rows = rows.copy()
-    if len(rows):
-        rows["group"] = matcher.map_of(fragment)[rows["group"]]
-    known: Records = rows[rows["group"] != NONE]
+def _moved(parts: Sequence[tuple[Fragment, Records]], matcher: GroupMatcher) -> Records:
+    """Member rows of fragments in one array, with indexes into the common table of groups."""
+    parts = [(fragment, rows) for fragment, rows in parts if len(rows)]
+    if not parts:
+        return np.zeros(0, MEMBER_DTYPE)
+    moved = np.frombuffer(bytearray().join([r.tobytes() for _, r in parts]), MEMBER_DTYPE)
+    maps = [matcher.map_of(fragment) for fragment, _ in parts]
+    sizes = np.array([len(m) for m in maps])
+    lengths = [len(rows) for _, rows in parts]
+    first = np.repeat(np.cumsum(sizes) - sizes, lengths)
+    own = moved["group"]
+    place = first + np.where(own < 0, np.repeat(sizes - 1, lengths), own)
+    moved["group"] = np.concatenate(maps)[place]
+    known: Records = moved[moved["group"] != NONE]
     return known
-
-
-def _joined(parts: Sequence[Records]) -> Records:
-    return np.concatenate([*parts, np.zeros(0, MEMBER_DTYPE)])
 
 
 def _implied(ordered: Sequence[Fragment], matcher: GroupMatcher) -> Records:
     """Counters as the records of all ranks imply them, one row per rank and group."""
-    parts = [
-        _moved(counters_of(f.records, len(f.groups)), f, matcher) for f in ordered if len(f.records)
-    ]
-    return merge_members(_joined(parts))
+    parts = [(f, counters_of(f.records, len(f.groups))) for f in ordered if len(f.records)]
+    return merge_members(_moved(parts, matcher))
 
 
 def facts_by_rank(ordered: Sequence[Fragment]) -> dict[int, RankFacts]:

@@ -31,6 +31,7 @@ class GroupMatcher:
         self._by_name: dict[tuple[str, int], list[int]] = {}
         self._descs: dict[int, Counter[str]] = {}
         self._members: dict[int, frozenset[int]] = {}
+        self._placed: dict[int, tuple[Group, int]] = {}
         shifts = _epoch_shifts(fragments)
         # Groups with members first: those without find their match among them.
         for wanted in (True, False):
@@ -38,7 +39,9 @@ class GroupMatcher:
                 for place, group in enumerate(fragment.groups):
                     if bool(group.ranks) is wanted:
                         shift = shifts.get((id(fragment), group.name), 0)
-                        self._place(fragment, place, replace(group, epoch=group.epoch + shift))
+                        if shift:
+                            group = replace(group, epoch=group.epoch + shift)
+                        self._place(fragment, place, group)
 
     def map_of(self, fragment: Fragment) -> npt.NDArray[np.int32]:
         """Common index per local index; a last -1 lets index -1 stay -1."""
@@ -46,11 +49,19 @@ class GroupMatcher:
         return found if found is not None else np.array([NONE], np.int32)
 
     def _place(self, fragment: Fragment, place: int, group: Group) -> None:
-        mapping = self._maps.setdefault(
-            id(fragment), np.full(len(fragment.groups) + 1, NONE, np.int32)
-        )
+        mapping = self._maps.get(id(fragment))
+        if mapping is None:
+            mapping = np.full(len(fragment.groups) + 1, NONE, np.int32)
+            self._maps[id(fragment)] = mapping
+        # Thousands of ranks list the same thousands of ranks, often as one object.
+        seen = self._placed.get(id(group))
+        index = self._index_of(group, fragment.facts.rank) if seen is None else seen[1]
+        mapping[place] = index
+        if group.desc:
+            self._descs.setdefault(index, Counter())[group.desc] += 1
+
+    def _index_of(self, group: Group, rank: int) -> int:
         if group.ranks:
-            # Thousands of ranks list the same thousands of ranks, as one object.
             members = self._members.get(id(group.ranks))
             if members is None:
                 members = self._members[id(group.ranks)] = frozenset(group.ranks)
@@ -58,17 +69,17 @@ class GroupMatcher:
             index = self._index.get(key)
             if index is None:
                 index = self._add(key, group)
+            self._placed[id(group)] = (group, index)
         else:
-            index = self._find_by_name(group, fragment.facts.rank)
-        mapping[place] = index
-        if group.desc:
-            self._descs.setdefault(index, Counter())[group.desc] += 1
+            index = self._find_by_name(group, rank)
         known = self.groups[index]
-        self.groups[index] = replace(
-            known,
-            backend=known.backend or group.backend,
-            size=known.size if known.size is not None else group.size,
-        )
+        if not known.backend or known.size is None:
+            self.groups[index] = replace(
+                known,
+                backend=known.backend or group.backend,
+                size=known.size if known.size is not None else group.size,
+            )
+        return index
 
     def _add(self, key: _Key, group: Group) -> int:
         index = self._index[key] = len(self.groups)

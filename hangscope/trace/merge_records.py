@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records, State
 
+_P2P, _COMPLETED = np.uint16(Flag.P2P), np.uint8(State.COMPLETED)
 _COUNTERS = ("enqueued", "started", "completed", "p2p_enqueued", "enqueued_ns", "completed_ns")
 
 
@@ -124,7 +125,7 @@ def settle_mixed_counters(members: Records, implied: Records) -> Records:
     if not len(implied) or not len(members):
         return members
     members = members.copy()
-    for group in np.unique(implied["group"][implied["p2p_enqueued"] > 0]).tolist():
+    for group in sorted(set(implied["group"][implied["p2p_enqueued"] > 0].tolist())):
         highest = int(implied["enqueued"][implied["group"] == group].max())
         for place in np.flatnonzero(members["group"] == group).tolist():
             row = members[place]
@@ -145,13 +146,12 @@ def counters_of(records: Records, groups: int) -> Records:
         Size of the table that their ``group`` column points into.
     """
     group = records["group"]
-    pair = (records["flags"] & Flag.P2P) != 0
     seq = records["collective_seq"]
-    done = np.where((records["state"] == State.COMPLETED) & ~pair, seq, NONE)
-    highest = np.full((3, groups), np.int64(NONE - 1))
-    np.maximum.at(highest[0], group, seq)
-    np.maximum.at(highest[1], group, done)
-    np.maximum.at(highest[2], group, records["p2p_seq"])
+    p2p_seq = records["p2p_seq"]
+    finished = (records["state"] == _COMPLETED) & ((records["flags"] & _P2P) == 0)
+    pairs = _highest(groups, group, p2p_seq) if p2p_seq.any() else np.zeros(groups, np.int64)
+    done = _highest(groups, group, np.where(finished, seq, NONE))
+    highest = np.stack([_highest(groups, group, seq), done, pairs])
     used = np.flatnonzero(highest[0] >= NONE)
     rows = np.zeros(len(used), MEMBER_DTYPE)
     rows["rank"] = records["rank"][0]
@@ -159,3 +159,14 @@ def counters_of(records: Records, groups: int) -> Records:
     rows["enqueued"], rows["completed"], rows["p2p_enqueued"] = highest[:, used]
     rows["started"] = NONE
     return rows
+
+
+def _highest(
+    groups: int, group: npt.NDArray[np.int32], values: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The highest value of each group: shape (groups,); ``NONE - 1`` for those without rows."""
+    highest = np.full(groups, np.int64(NONE - 1))
+    highest[group] = values  # each group's last row, which nearly always has its highest value
+    if (values > highest[group]).any():
+        np.maximum.at(highest, group, values)
+    return highest

@@ -31,6 +31,12 @@ _LAZY_BYTES = 1 << 18
 
 Ids = npt.NDArray[np.int64]
 
+# Plain numbers: looking a member of an enumeration up costs a microsecond.
+_SIGNATURE, _STACK, _FRAME = int(ValueKind.SIGNATURE), int(ValueKind.STACK), int(ValueKind.FRAME)
+_TEXT, _RANKS = int(ValueKind.TEXT), int(ValueKind.RANKS)
+_GROUP_KINDS = np.array([_TEXT, _TEXT, _TEXT, _RANKS])
+_unpack = VALUE_HEADER.unpack_from
+
 
 class RingValues:
     """Texts, groups, signatures and stacks of one value area, decoded as they are asked for.
@@ -43,17 +49,19 @@ class RingValues:
         words = len(area) // 8 * 2
         self._words = np.frombuffer(area, "<u4", words).reshape(-1, 2)
 
-    def raw(self, ids: Ids, kind: ValueKind) -> list[bytes]:
+    def raw(self, ids: Ids, kinds: int | npt.NDArray[np.int64]) -> list[bytes]:
         """The bytes of values, in order; empty where an id means nothing or another kind."""
-        if not len(ids) or not len(self._words):
+        words = self._words
+        if not len(words):
             return [b""] * len(ids)
-        inside = (ids > 0) & (ids < len(self._words))
-        at = np.where(inside, ids, 0)
-        lengths, kinds = self._words[at].T.astype(np.int64)
+        inside = (ids > 0) & (ids < len(words))
+        at = ids if inside.all() else np.where(inside, ids, 0)
+        lengths, found = words[at].T.astype(np.int64)
         starts = at * 8 + VALUE_HEADER.size
         ends = starts + lengths
-        usable = inside & (kinds == kind) & (ends <= len(self._area))
-        ends = np.where(usable, ends, starts)
+        usable = inside & (found == kinds) & (ends <= len(self._area))
+        if not usable.all():
+            ends = np.where(usable, ends, starts)
         area = self._area
         return [area[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
 
@@ -62,7 +70,7 @@ class RingValues:
 
         Rings with the same signatures are given the same tuple.
         """
-        return _signatures(tuple(self.raw(ids, ValueKind.SIGNATURE)))
+        return _signatures(tuple(self.raw(ids, _SIGNATURE)))
 
     def stacks(self, ids: Ids) -> Sequence[Stack]:
         """Stacks, innermost frame first; empty where an id means nothing."""
@@ -71,22 +79,32 @@ class RingValues:
 
     def signature(self, identifier: int) -> Signature:
         """One signature; named ``unknown`` where the id means nothing."""
-        return self.signatures(np.array([identifier]))[0]
+        return _signature(self._value(identifier, _SIGNATURE))
 
     def stack(self, identifier: int) -> Stack:
         """One stack, innermost frame first; empty where the id means nothing."""
-        (raw,) = self.raw(np.array([identifier]), ValueKind.STACK)
-        frames = np.frombuffer(raw, "<u4", min(len(raw) // 4, _MOST_FRAMES)).astype(np.int64)
-        return tuple(map(_frame, self.raw(frames, ValueKind.FRAME)))
+        raw = self._value(identifier, _STACK)
+        count = min(len(raw) // 4, _MOST_FRAMES)
+        value = self._value
+        return tuple(
+            [_frame(value(frame, _FRAME)) for frame in struct.unpack_from(f"<{count}I", raw)]
+        )
+
+    def _value(self, identifier: int, kind: int) -> bytes:
+        area, at = self._area, identifier * 8
+        if identifier <= 0 or at + 8 > len(area):
+            return b""
+        length, found = _unpack(area, at)
+        end = at + 8 + length
+        return area[at + 8 : end] if found == kind and end <= len(area) else b""
 
     def groups(self, table: npt.NDArray[np.void]) -> tuple[Group, ...]:
         """The groups of a ring's group table (dtype `hangscope.ring.layout.GROUP`)."""
-        texts = [
-            self.raw(table[column].astype(np.int64), ValueKind.TEXT)
-            for column in ("name", "desc", "backend")
-        ]
-        ranks = self.raw(table["ranks"].astype(np.int64), ValueKind.RANKS)
-        return tuple(map(_group, *texts, ranks, table["epoch"].tolist(), table["size"].tolist()))
+        count = len(table)
+        ids = np.concatenate([table[c] for c in ("name", "desc", "backend", "ranks")])
+        raws = self.raw(ids.astype(np.int64), np.repeat(_GROUP_KINDS, count))
+        columns = (raws[i * count : (i + 1) * count] for i in range(4))
+        return tuple(map(_group, *columns, table["epoch"].tolist(), table["size"].tolist()))
 
 
 @functools.lru_cache(_KEPT_AREAS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
+from hangscope.trace import clean
 from hangscope.trace.model import Frame, Stack, ThreadStack
 
 _FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
@@ -28,7 +29,7 @@ def _sampled(text: str) -> tuple[tuple[str, bool, Stack], ...]:
         kind, _, name = ([*head.split(" ", 2), "", ""])[:3]
         stack = _frames(body)
         if stack:
-            threads.append((name, kind == "main", stack))
+            threads.append((clean.name(name), kind == "main", stack))
     return tuple(threads)
 
 
@@ -40,7 +41,7 @@ def _frames(text: str) -> Stack:
         if line.startswith("F "):
             number, _, rest = line[2:].partition("\x00")
             function, _, filename = rest.partition("\x00")
-            frames.append(Frame(function, filename, _line(number)))
+            frames.append(Frame(clean.name(function), clean.name(filename), _line(number)))
     return tuple(frames)
 
 
@@ -62,7 +63,9 @@ def parse_faulthandler(text: str, at_ns: int, main_name: str = "") -> tuple[Thre
             continue
         frame = _FRAME.match(line)
         if frame and blocks:
-            blocks[-1][1].append(Frame(frame["name"], frame["file"], _line(frame["line"])))
+            blocks[-1][1].append(
+                Frame(clean.name(frame["name"]), clean.name(frame["file"]), _line(frame["line"]))
+            )
     newest: dict[str, Stack] = {}
     for ident, frames in blocks:
         newest.pop(ident, None)

@@ -16,6 +16,7 @@ from hangscope.recording.samples import sample_threads
 from hangscope.ring import layout
 from hangscope.ring.layout import ExitKind, ValueKind
 from hangscope.ring.reader import RingError, RingReader, decode_text
+from hangscope.ring.reader_once import OneTimeReader
 from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
 from hangscope.trace.from_ring import read_ring
 
@@ -66,6 +67,29 @@ def test_the_oldest_records_are_overwritten(ring: RingWriter) -> None:
     assert slots["record_id"].tolist() == list(range(25, 41))
     assert torn == 0
     assert read_ring(ring.path).facts.oldest_record_id == 25
+
+
+@pytest.mark.parametrize("count", [0, 5, 16, 40])
+def test_a_ring_reads_the_same_mapped_or_not(ring: RingWriter, count: int) -> None:
+    write_records(ring, 1, count)
+    ring.write_sample(sample_threads())
+    mapped, once = RingReader(ring.path), OneTimeReader(ring.path)
+    assert mapped.slots()[0].tolist() == once.slots()[0].tolist()
+    assert mapped.groups().tobytes() == once.groups().tobytes()
+    assert mapped.values() == once.values()
+    assert mapped.sample() == once.sample()
+    assert mapped.header().tobytes() == once.header().tobytes()
+    once.close()
+    once.close()
+
+
+def test_a_ring_that_shrinks_while_it_is_read(ring: RingWriter) -> None:
+    write_records(ring, 1, 5)
+    once = OneTimeReader(ring.path)
+    os.truncate(ring.path, layout.HEADER_BYTES)
+    with pytest.raises(RingError, match="shorter"):
+        once.slots()
+    once.close()
 
 
 def test_only_new_records_are_read_again(ring: RingWriter) -> None:
@@ -177,6 +201,8 @@ def test_damage_anywhere_is_an_error_or_a_reading(
         assert str(error)  # noqa: PT017 - either outcome is right
     else:
         assert len(fragment.records) <= 16
+        for index in fragment.records["stack"].tolist():
+            assert index == -1 or isinstance(fragment.stacks[index], tuple)
 
 
 def test_blocks_are_reserved_so_that_a_full_disk_is_found_at_once(tmp_path: Path) -> None:
