@@ -43,9 +43,19 @@ ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter", "send", "recv"})
 """A member may finish these before every other member has come."""
 
-_BY_INPUT = frozenset({"all_reduce", "reduce", "broadcast", "all_gather", "gather"})
-_BY_OUTPUT = frozenset({"reduce_scatter", "scatter"})
-_WITH_REDUCTION = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+_COALESCED_IN = frozenset({"all_reduce_coalesced", "all_gather_coalesced"})
+_COALESCED_OUT = frozenset({"reduce_scatter_coalesced"})
+_BY_INPUT = _COALESCED_IN | {"all_reduce", "reduce", "broadcast", "all_gather", "gather"}
+_BY_OUTPUT = _COALESCED_OUT | {"reduce_scatter", "scatter"}
+_WITH_REDUCTION = frozenset(
+    {
+        "all_reduce",
+        "reduce",
+        "reduce_scatter",
+        "all_reduce_coalesced",
+        "reduce_scatter_coalesced",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

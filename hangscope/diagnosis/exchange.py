@@ -14,7 +14,9 @@ import numpy as np
 from hangscope.diagnosis.agreement import family, input_numel, output_numel
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.waits import Place
-from hangscope.trace.model import NONE, Signature
+from hangscope.trace.model import NONE, Signature, State
+
+_MAX_BROKEN = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,38 @@ def size_conflict(context: Context, place: Place) -> SizeConflict | None:
     if signature is not None and family(signature.op) == "all_to_all":
         return _all_to_all(context, place)
     return None
+
+
+def broken_exchanges(context: Context) -> list[Place]:
+    """All-to-alls that some members have not finished although others have: none waits there.
+
+    A peer whose sizes disagree fails in it, while those it did not disagree with go on.
+    """
+    trace, records = context.trace, context.trace.records
+    is_exchange = np.array(
+        [family(s.op) == "all_to_all" and s.input_splits is not None for s in trace.signatures]
+        or [False],
+        bool,
+    )
+    rows = np.flatnonzero(
+        is_exchange[records["signature"]]
+        & (records["state"] != int(State.COMPLETED))
+        & context.front.collective
+    )
+    waiting = {(p.group, p.seq) for p in context.waits.places if p.waiters}
+    places: dict[tuple[int, int], Place] = {}
+    for row in rows[:_MAX_BROKEN].tolist():
+        record = records[row]
+        key = (int(record["group"]), int(record["collective_seq"]))
+        if key in waiting or key[0] < 0:
+            continue
+        began_ns = int(record["created_ns"])
+        place = places.setdefault(
+            key,
+            Place(*key, [], row=row, members=trace.groups[key[0]].ranks, began_ns=began_ns),
+        )
+        place.waiters.append(int(record["rank"]))
+    return list(places.values())
 
 
 def _pair(context: Context, place: Place) -> SizeConflict | None:

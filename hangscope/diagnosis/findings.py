@@ -122,6 +122,8 @@ def _advice(
         if len(set(lines)) == 2:
             advice = replace(advice, fix=f"{advice.fix}: compare {lines[1]} with {lines[0]}")
         return advice
+    if cause.conflict and place is not None and place.phase:
+        return playbook.missing(None, "", True, False)
     if cause.conflict:
         return playbook.mismatch(
             "dtype" if cause.verdict is Verdict.DTYPE_MISMATCH else "numel", False

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from hangscope.diagnosis.stacks import innermost
-from hangscope.trace.model import Claim, RankFacts, Stack, Trace
+from hangscope.trace.model import Claim, ExceptionFacts, RankFacts, Stack, Trace
 
 _SIGKILL, _SIGTERM, _SIGABRT, _SIGINT, _SIGHUP = 9, 15, 6, 2, 1
-_UNSEEN = "a signal nobody saw"
+UNSEEN = "a signal nobody saw"
 _TOGETHER_NS = 5_000_000_000
 _TWIN_NS = 2_000_000_000
 
@@ -20,6 +20,7 @@ _SECONDARY = re.compile(
     r"connection (?:was )?(?:closed|reset|refused|aborted)|broken pipe|socket closed|"
     r"timed out waiting \d+ ?ms for (?:recv|send)|"
     r"timed? ?out.{0,40}(?:recv|send|collective|barrier)|"
+    r"timed out in (?:blocking wait|call to wait)|"
     r"watchdog|communicator was aborted|remote process exited|ncclremoteerror|ncclsystemerror|"
     r"application timeout caused pair closure|"
     r"gloo.{0,80}(?:peer|pair|transport|timed? ?out|timeout)|"
@@ -31,6 +32,13 @@ _SECONDARY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SECONDARY_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "BarrierTimeout")
+_TORCH_FILE = re.compile(r"[\\/]torch[\\/](?:distributed|autograd|_tensor\.py)")
+_ABOUT_TORCH = re.compile(
+    r"gloo|nccl|c10d|processgroup|torch\.distributed|collective|barrier|rendezvous|(?:TCP)?Store",
+    re.IGNORECASE,
+)
+_FAILED_ON = re.compile(r"CheckpointException ranks:\s*dict_keys\(\[([\d, ]+)\]\)")
+"""An exception that all ranks raise because some of them failed, and that says which."""
 
 LOADER = re.compile(r"load|fetch|batch|dataset|sampler|__next__|read|tokeni[sz]e|collate", re.I)
 CHECKPOINT = re.compile(r"checkpoint|save|state_dict|serialize", re.I)
@@ -81,7 +89,8 @@ def is_secondary(text: str) -> bool:
 def judge(trace: Trace) -> dict[int, Host]:
     """A `Host` for every rank that any source speaks about."""
     hosts = {rank: _one(rank, facts, trace) for rank, facts in trace.ranks.items()}
-    return _victims_of_launcher(hosts, trace)
+    hosts = _told_by_all(hosts, trace)
+    return _outlived_a_failure(_victims_of_launcher(hosts, trace), trace)
 
 
 def _signal_name(number: int) -> str:
@@ -98,7 +107,8 @@ def _one(rank: int, facts: RankFacts, trace: Trace) -> Host:
     phase = facts.phases[-1].name if facts.phases else None
     stack = facts.main_stack
     text = ""
-    if exception is not None and (own_failure or (exit_ is not None and exit_.kind != "clean")):
+    by_thread = exit_ is not None and exit_.kind in ("exception", "code")
+    if exception is not None and (own_failure or by_thread):
         text = exception.type_name.removeprefix("builtins.")
         first_line = exception.message.strip().splitlines()
         if first_line:
@@ -112,6 +122,8 @@ def _one(rank: int, facts: RankFacts, trace: Trace) -> Host:
         if x
     )
     secondary = is_secondary(full_text) or any(t in full_text for t in _SECONDARY_TYPES)
+    if exception is not None and own_failure and _is_about_others(exception) is False:
+        secondary = False
     ended_ns = (exit_.at_ns if exit_ else 0) or (exception.at_ns if exception else 0)
 
     if exit_ is not None and exit_.kind == "clean" and not own_failure:
@@ -187,6 +199,57 @@ def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host
     return result
 
 
+def _is_about_others(exception: ExceptionFacts) -> bool | None:
+    """Whether a failure to communicate was one between ranks; None where nothing tells.
+
+    "Connection reset by peer" from the client of a data store is that rank's own failure.
+    """
+    if _ABOUT_TORCH.search(exception.type_name) or _ABOUT_TORCH.search(exception.message):
+        return True
+    if not exception.stack:
+        return None
+    return any(_TORCH_FILE.search(frame.filename) for frame in exception.stack)
+
+
+def _told_by_all(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Where every rank raises because some failed, and the message names those: only they did."""
+    result = dict(hosts)
+    for rank, host in hosts.items():
+        exception = trace.ranks[rank].exception
+        said = _FAILED_ON.search(exception.message) if exception is not None else None
+        if said is not None and host.end is End.CRASHED:
+            failed = {int(number) for number in said[1].split(",") if number.strip()}
+            result[rank] = replace(host, secondary=rank not in failed)
+    return result
+
+
+def _outlived_a_failure(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Ranks whose end nobody saw, and which were alive after another one had failed.
+
+    They did not break it: the launcher ended them, or its failure did. Clocks of different hosts
+    are not compared.
+    """
+    failed: dict[str, int] = {}
+    for rank, host in hosts.items():
+        name = trace.ranks[rank].host
+        if host.end is End.CRASHED and not _is_unseen(trace.ranks[rank]) and name and host.end_ns:
+            failed[name] = min(failed.get(name, host.end_ns), host.end_ns)
+    result = dict(hosts)
+    for rank, host in hosts.items():
+        facts = trace.ranks[rank]
+        first_ns = failed.get(facts.host or "")
+        unseen = host.end is End.CRASHED and _is_unseen(facts)
+        if unseen and first_ns is not None and facts.heartbeat_ns > first_ns:
+            result[rank] = replace(host, end=End.TORN_DOWN, secondary=True)
+    return result
+
+
+def _is_unseen(facts: RankFacts) -> bool:
+    """Whether nothing tells how a rank ended."""
+    own = facts.exception is not None and facts.exception.is_main_thread
+    return not own and (facts.exit is None or facts.exit.kind == "unknown")
+
+
 def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
     """How, if every rank was ended from outside by one signal at about the same time."""
     if len(hosts) < 2:
@@ -197,6 +260,8 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
     for rank, host in hosts.items():
         exit_ = trace.ranks[rank].exit
         exception = trace.ranks[rank].exception
+        if exception is not None and not exception.is_main_thread:
+            exception = None  # a thread's end is not the process's
         if host.end not in (End.CRASHED, End.TORN_DOWN):
             return None
         interrupted = exception is not None and exception.type_name.endswith("KeyboardInterrupt")
@@ -209,14 +274,14 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
         elif exit_ is not None and exit_.signal is not None:
             ways.add(_signal_name(exit_.signal))
         elif exit_ is None or exit_.kind == "unknown":
-            ways.add(_UNSEEN)
+            ways.add(UNSEEN)
         else:
             return None
         times.append(host.end_ns)
     known = [t for t in times if t]
     if len(ways) > 1 and not any(f.exit is not None and f.exit.by_launcher for f in facts):
         # One that nobody saw may be the same as the others, unless those were a launcher's answer.
-        ways.discard(_UNSEEN)
+        ways.discard(UNSEEN)
     if len(ways) != 1 or (known and max(known) - min(known) > _TOGETHER_NS):
         return None
     return ways.pop()

@@ -53,6 +53,7 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
         for index in {i for r in ranks for i in waited_for[r]}:
             sets.join([r for r in waits.places[index].targets if r in member])
         for part in sets.parts():
+            part = _first_to_fail(context, verdict, part)
             places = sorted({i for r in part for i in waited_for[r]})
             causes += _root_cause(context, verdict, tuple(sorted(part)), places)
     explained: set[int] = set()
@@ -60,6 +61,13 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
         explained |= waits.reachers(cause.culprits, cause.places)
     causes += _lost(context, lost, waited_for, explained)
     return causes
+
+
+def _first_to_fail(context: Context, verdict: Verdict, ranks: list[int]) -> list[int]:
+    """Of ranks that crashed, those whose failure does not speak of somebody else's."""
+    if verdict is not Verdict.RANK_CRASHED:
+        return ranks
+    return [r for r in ranks if not context.hosts[r].secondary] or ranks
 
 
 def _root_cause(

@@ -8,8 +8,9 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.host import End, activity, own_errors
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.stacks import innermost, where
 from hangscope.diagnosis.waits import Place
-from hangscope.trace.model import NONE, Signature
+from hangscope.trace.model import NONE, RankFacts, Signature
 
 
 def spell(ranks: Iterable[int], limit: int = 12) -> str:
@@ -188,6 +189,11 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
                 f"{rank_s(cause.culprits)} issued the operation and was stopped before its part "
                 "was done",
             )
+        if place.p2p:
+            return (
+                f"Both halves of {title} have come and neither finishes",
+                "sender and receiver use different tags, or the network or a device is stuck",
+            )
         if cause.culprits:
             return (
                 f"{who} cannot finish {title}, which has completed on a peer",
@@ -257,6 +263,21 @@ def _circle_sentences(context: Context, cause: Cause) -> tuple[str, str]:
     return summary, "; ".join(steps)
 
 
+def _dead_thread(facts: RankFacts) -> list[str]:
+    """What a thread of a rank died of: others may be waiting for what it was to deliver."""
+    exception = facts.exception
+    if exception is None or exception.is_main_thread:
+        return []
+    kind = exception.type_name.removeprefix("builtins.")
+    said = exception.message.strip().splitlines()
+    at = where(innermost(exception.stack))
+    return [
+        f"rank {facts.rank}: its thread {exception.thread_name} ended with {kind}"
+        + (f": {said[0][:160]}" if said else "")
+        + (f" at {at}" if at else "")
+    ]
+
+
 def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
     lines = []
     places = [context.waits.places[i] for i in cause.places]
@@ -293,6 +314,7 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
             words.append(f"({doing})")
         if len(words) > 1:
             lines.append(" ".join(words))
+        lines += _dead_thread(facts)
     involved = set(cause.culprits)
     for claim in context.trace.claims:
         if involved & set(claim.accused) or (claim.reporter in involved and claim.text):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.exchange import size_conflict
+from hangscope.diagnosis.exchange import broken_exchanges, size_conflict
 from hangscope.diagnosis.host import End, primary_crashes
 from hangscope.diagnosis.mismatch import Mismatch, minority
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -57,6 +57,9 @@ def conflict_causes(context: Context) -> list[Cause]:
     """Exchanges where everybody has come and the announced sizes contradict each other."""
     found: list[Cause] = []
     looked = 0
+    for place in broken_exchanges(context):
+        if size_conflict(context, place) is not None:
+            context.waits.places.append(place)
     for index, place in enumerate(context.waits.places):
         open_ended = place.absent or place.unknown or (place.p2p and place.behind)
         if not place.waiters or open_ended or looked >= _MAX_EXCHANGES:

@@ -461,7 +461,7 @@ class Builder:
                 place.behind = [half.peer]  # its half is there, but its batch waits for another
             else:
                 host = self.hosts.get(half.peer)
-                if host is not None and host.gone:
+                if host is not None and host.gone and host.end is not End.TORN_DOWN:
                     place.behind = [half.peer]
         place.members = (half.rank, half.peer) if half.peer != NONE else (half.rank,)
         self.places.append(place)
@@ -469,7 +469,12 @@ class Builder:
     def _phases(self) -> None:
         """Ranks inside ``init_process_group`` or ``new_group`` wait for those who are not."""
         for phase in ("init_process_group", "new_group"):
-            inside = sorted(r for r, h in self.hosts.items() if h.phase == phase and not h.gone)
+            # Whom the launcher ended in there was waiting there until then.
+            inside = sorted(
+                r
+                for r, h in self.hosts.items()
+                if h.phase == phase and (not h.gone or h.end is End.TORN_DOWN)
+            )
             if not inside:
                 continue
             inside_groups = min(self._group_count(r) for r in inside)
