@@ -243,13 +243,22 @@ def _returned(trace: Trace) -> Bools:
     rows = np.flatnonzero(waits)
     # Only what the same thread issued later tells: a heartbeat on another thread goes on while the
     # main thread waits. Records are sorted by rank.
-    for rank in np.unique(records["rank"][rows]).tolist():
-        first, end = np.searchsorted(records["rank"], [rank, rank + 1]).tolist()
+    rank = np.ascontiguousarray(records["rank"])
+    last = np.searchsorted(rank, rank[rows], "right") - 1
+    same = records["thread"][last] == records["thread"][rows]
+    found[rows[same]] = (rows < last)[same]
+    rows = rows[~same]
+    for first, end in zip(*_bounds(rank, np.unique(rank[rows])), strict=True):
         threads, from_end = np.unique(records["thread"][first:end][::-1], return_index=True)
         mine = rows[(rows >= first) & (rows < end)]
-        last = end - 1 - from_end[np.searchsorted(threads, records["thread"][mine])]
-        found[mine] = mine < last
+        newest = end - 1 - from_end[np.searchsorted(threads, records["thread"][mine])]
+        found[mine] = mine < newest
     return found
+
+
+def _bounds(rank: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> tuple[list[int], ...]:
+    """First rows, and the rows after the last, of some ranks."""
+    return np.searchsorted(rank, wanted).tolist(), np.searchsorted(rank, wanted, "right").tolist()
 
 
 def _member_done(records: npt.NDArray[np.void], batch_row: Ints) -> Bools:
