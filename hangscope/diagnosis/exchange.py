@@ -13,6 +13,8 @@ import numpy as np
 
 from hangscope.diagnosis.agreement import family, input_numel, output_numel
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.evidence import hidden_ranks
+from hangscope.diagnosis.pairing import pending_halves
 from hangscope.diagnosis.waits import Place
 from hangscope.trace.model import NONE, Signature, State
 
@@ -42,10 +44,35 @@ def size_conflict(context: Context, place: Place) -> SizeConflict | None:
 
 
 def broken_exchanges(context: Context) -> list[Place]:
-    """All-to-alls that some members have not finished although others have: none waits there.
+    """All-to-alls and pairs that some have not finished although others have: none waits there.
 
     A peer whose sizes disagree fails in it, while those it did not disagree with go on.
     """
+    return [*_unfinished_all_to_alls(context), *_unfinished_pairs(context)]
+
+
+def _unfinished_pairs(context: Context) -> list[Place]:
+    """Halves whose partner, which asked for another size, has finished its own."""
+    records = context.trace.records
+    halves = pending_halves(context.trace, context.front, hidden_ranks(context.trace))
+    return [
+        Place(
+            half.group,
+            int(records["p2p_seq"][half.row]),
+            [half.rank],
+            row=half.row,
+            p2p=True,
+            half=half,
+            began_ns=int(records["created_ns"][half.row]),
+            members=(half.rank, half.peer),
+        )
+        for half in halves[:_MAX_BROKEN]
+        if half.partner_row != NONE
+        and context.trace.records["state"][half.partner_row] == int(State.COMPLETED)
+    ]
+
+
+def _unfinished_all_to_alls(context: Context) -> list[Place]:
     trace, records = context.trace, context.trace.records
     is_exchange = np.array(
         [family(s.op) == "all_to_all" and s.input_splits is not None for s in trace.signatures]
