@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.trace.model import NONE, Flag, Trace
+from hangscope.trace.model import Flag, Trace
 
 
 def with_own_counters(trace: Trace) -> Trace:
@@ -57,41 +57,3 @@ def with_own_counters(trace: Trace) -> Trace:
     records["collective_seq"][rows] = np.where(wrapped, 0, number)
     members = trace.members[~shared[trace.members["group"]]]  # counted with the old numbers
     return replace(trace, records=records, members=members)
-
-
-def without_made_up_members(trace: Trace) -> Trace:
-    """The trace without member lists that only repeat who was heard of.
-
-    Logs and the oldest dumps list no members. A list made up from those who are seen is short where
-    somebody is missing, and a partner's place in the group then means another rank.
-    """
-    kinds = {s.format for s in trace.sources}
-    dumps = [s for s in trace.sources if s.format.startswith("flight-recorder")]
-    missing = set(trace.missing_ranks)
-    if kinds and kinds <= {"job-log"}:
-        short = _as_seen(trace)
-    elif missing and dumps and all(s.version == "none" for s in dumps):
-        short = [bool(g.ranks) and not missing & set(g.ranks) for g in trace.groups]
-    else:
-        return trace
-    if not any(short):
-        return trace
-    groups = tuple(
-        replace(g, ranks=(), size=None) if made_up else g
-        for g, made_up in zip(trace.groups, short, strict=True)
-    )
-    records = trace.records.copy()
-    records["peer"][np.array(short, bool)[records["group"]]] = NONE
-    return replace(trace, groups=groups, records=records)
-
-
-def _as_seen(trace: Trace) -> list[bool]:
-    """Per group whether its list holds those who are seen in it and not everybody."""
-    seen: list[set[int]] = [set() for _ in trace.groups]
-    for table in (trace.records, trace.members):
-        for rank, group in zip(table["rank"].tolist(), table["group"].tolist(), strict=True):
-            seen[group].add(rank)
-    return [
-        set(g.ranks) <= s and len(g.ranks) != trace.world_size
-        for g, s in zip(trace.groups, seen, strict=True)
-    ]

@@ -6,10 +6,11 @@ from hangscope.diagnosis import lasting
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.causes import graph_causes
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.counters import with_own_counters, without_made_up_members
+from hangscope.diagnosis.counters import with_own_counters
 from hangscope.diagnosis.findings import to_finding
 from hangscope.diagnosis.frontier import frontiers
 from hangscope.diagnosis.host import judge, killed_together
+from hangscope.diagnosis.memberships import with_believable_members
 from hangscope.diagnosis.mismatch import mismatches, parted_before
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
 from hangscope.diagnosis.quiet import without_cause
@@ -33,7 +34,8 @@ def diagnose(trace: Trace) -> Diagnosis:
         The diagnosis; its findings come first cause first. Never raises on odd input: what
         cannot be used is left out and lowers the confidence.
     """
-    trace = with_own_counters(without_made_up_members(trace))
+    trace, concluded = with_believable_members(trace)
+    trace = with_own_counters(trace)
     front = frontiers(trace)
     hosts = judge(trace)
     together = killed_together(trace, hosts)
@@ -45,7 +47,9 @@ def diagnose(trace: Trace) -> Diagnosis:
     moving = lasting.was_moving(context)
     if moving is not None:
         lasting.forget_waiting(context)
-    if together is not None:
+    # One that left nothing may be the one whose failure the launcher answered with SIGTERM.
+    answered = together == "SIGTERM" and bool(trace.missing_ranks)
+    if together is not None and not answered:
         lasting.lasting_only(context)
     parted = mismatches(trace, front)
     if any(place.waiters for place in context.waits.places):
@@ -57,6 +61,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     found += crash_causes(context, found)
     found = settle(context, found)
     lasting.doubt_staircases(context, found)
+    _doubt_concluded(context, found, concluded)
     findings = tuple(to_finding(context, cause) for cause in found)
     notes: list[str] = []
     if together is not None:
@@ -68,6 +73,15 @@ def diagnose(trace: Trace) -> Diagnosis:
         findings = quiet.findings
         notes += quiet.notes
     return _assemble(context, found, findings, notes)
+
+
+def _doubt_concluded(context: Context, causes: list[Cause], groups: frozenset[int]) -> None:
+    """No answer is certain that rests on members nobody listed."""
+    for cause in causes:
+        if any(context.waits.places[i].group in groups for i in cause.places):
+            if cause.confidence is Confidence.CERTAIN:
+                cause.confidence = Confidence.LIKELY
+            cause.unknowns.append("who belongs to the group is concluded, no source lists it")
 
 
 def _assemble(

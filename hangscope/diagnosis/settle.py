@@ -9,6 +9,7 @@ from hangscope.diagnosis.host import End, primary_crashes
 from hangscope.diagnosis.mismatch import Mismatch, minority
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.yardstick import decide_mismatch
+from hangscope.trace.model import Flag
 
 _MAX_EXCHANGES = 64
 
@@ -160,11 +161,25 @@ def settle(context: Context, causes: list[Cause]) -> list[Cause]:
         key=lambda c: (
             bool(c.mismatch is not None and c.mismatch.completed_by_all),
             c.verdict is Verdict.INCONCLUSIVE,
+            _only_logged(context, c),
             c.began_ns or 1 << 62,
             -len(c.victims),
         )
     )
     return result
+
+
+def _only_logged(context: Context, cause: Cause) -> bool:
+    """Whether a log alone says that everybody is in and nobody out.
+
+    A log tells one overdue operation per rank and not what it is queued behind: whoever is named
+    by anything else comes first.
+    """
+    if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
+        return False
+    rows = [context.waits.places[i].row for i in cause.places]
+    flags = context.trace.records["flags"]
+    return all(row >= 0 and int(flags[row]) & int(Flag.SYNTHETIC) for row in rows)
 
 
 def _own_crash_before(context: Context, cause: Cause, mismatch: Cause) -> bool:

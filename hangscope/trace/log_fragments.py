@@ -186,6 +186,11 @@ def _fragment(
     said = [
         *claims,
         *(_timeout_claim(o, notes.rank, table) for o in notes.operations if o.timed_out),
+        *(
+            Claim("other", reporter=notes.rank, group=table.index(g), details={"place": place})
+            for g, place in notes.places.items()
+            if g != UNKNOWN_GROUP
+        ),
     ]
     exit_facts, exception = _ending(notes)
     failure = _launcher_claim(notes, exit_facts, exception)

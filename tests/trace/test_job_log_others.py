@@ -398,7 +398,7 @@ def test_our_own_report_is_no_evidence() -> None:
         "[hangscope] full report: hangscope analyze x\n"
     )
     trace = trace_of(report + timeout(1, 118))
-    assert {c.kind for c in trace.claims} == {"timeout"}
+    assert {c.kind for c in trace.claims if c.text} == {"timeout"}  # places have no text
 
 
 def test_srun_labels_are_ranks_only_where_every_line_has_one() -> None:

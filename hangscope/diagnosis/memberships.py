@@ -1,0 +1,149 @@
+"""Who belongs to a group that no source lists: what can be concluded, and what was made up.
+
+Logs and the oldest dumps list no members, only who was heard of in a group. Groups of one
+description share the world out evenly, as the dimensions of a mesh do; where that leaves one way to
+complete them they are completed, else their lists are dropped rather than believed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from hangscope.diagnosis import meshes
+from hangscope.diagnosis.agreement import group_size
+from hangscope.trace.model import NONE, Group, Trace
+
+_DEFAULTS = ("", "default_pg", "undefined", "unknown group")
+
+
+def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
+    """The trace with members concluded where they can be, and without lists that were made up.
+
+    Also the groups whose members were concluded.
+
+    A list made up from those who are seen is short where somebody is missing, and a partner's
+    place in the group then means another rank.
+    """
+    kinds = {s.format for s in trace.sources}
+    dumps = [s for s in trace.sources if s.format.startswith("flight-recorder")]
+    missing = set(trace.missing_ranks)
+    if kinds and kinds <= {"job-log"}:
+        short = _as_seen(trace)
+    elif dumps and all(s.version == "none" for s in dumps):
+        short = [bool(g.ranks) and not missing & set(g.ranks) for g in trace.groups]
+        if not missing:
+            short = [False] * len(short)
+    else:
+        return trace, frozenset()
+    if not any(short):
+        return trace, frozenset()
+    trace = replace(trace, world_size=meshes.world_of(trace, _alike(trace.groups)))
+    concluded = _shared_out(trace) | meshes.by_places(trace, _alike(trace.groups), _sizes(trace))
+    groups = tuple(
+        _settled(g, made_up, concluded.get(i))
+        for i, (g, made_up) in enumerate(zip(trace.groups, short, strict=True))
+    )
+    records = trace.records.copy()
+    unsure = [made_up and i not in concluded for i, made_up in enumerate(short)]
+    records["peer"][np.array(unsure, bool)[records["group"]]] = NONE
+    return replace(trace, groups=groups, records=records), frozenset(concluded)
+
+
+def _settled(group: Group, made_up: bool, members: tuple[int, ...] | None) -> Group:
+    if members is not None:
+        return replace(group, ranks=members, size=len(members))
+    return replace(group, ranks=(), size=None) if made_up else group
+
+
+def _as_seen(trace: Trace) -> list[bool]:
+    """Per group whether its list holds those who are seen in it and not everybody."""
+    return [
+        set(g.ranks) <= s and len(g.ranks) != trace.world_size
+        for g, s in zip(trace.groups, _seen(trace), strict=True)
+    ]
+
+
+def _seen(trace: Trace) -> list[set[int]]:
+    """Per group the ranks that any record or counter shows in it."""
+    seen: list[set[int]] = [set() for _ in trace.groups]
+    for table in (trace.records, trace.members):
+        for rank, group in zip(table["rank"].tolist(), table["group"].tolist(), strict=True):
+            seen[group].add(rank)
+    return seen
+
+
+def _shared_out(trace: Trace) -> dict[int, tuple[int, ...]]:
+    """Members per group where the groups of its description share the world out in one way."""
+    world = trace.world_size or 0
+    seen = _seen(trace)
+    sizes = _sizes(trace)
+    found: dict[int, tuple[int, ...]] = {}
+    for indexes in _alike(trace.groups).values():
+        known = {i: seen[i] | set(trace.groups[i].ranks) for i in indexes}
+        known = {i: ranks for i, ranks in known.items() if ranks}
+        if not known or sum(map(len, known.values())) != len(set().union(*known.values())):
+            continue  # one name for several meshes
+        stated = {sizes[i] for i in known if i in sizes}
+        size = stated.pop() if len(stated) == 1 else 0
+        if not size and not stated:
+            size = max(map(len, known.values()))
+            if size * len(known) != world:
+                continue
+        found |= _one_mesh(known, size, world)
+    return found
+
+
+def _alike(groups: tuple[Group, ...]) -> dict[str, list[int]]:
+    """Groups by their description, where it tells one mesh dimension from another."""
+    alike: dict[str, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        if group.desc not in _DEFAULTS:
+            alike[group.desc].append(index)
+    return alike
+
+
+def _one_mesh(known: dict[int, set[int]], size: int, world: int) -> dict[int, tuple[int, ...]]:
+    """Members of the groups of one mesh dimension: what is seen, completed to ``size``."""
+    if size < 2 or world % size or max(map(len, known.values())) > size:
+        return {}
+    full = {i: tuple(sorted(ranks)) for i, ranks in known.items() if len(ranks) == size}
+    short = {i: ranks for i, ranks in known.items() if len(ranks) < size}
+    rest = set(range(world)) - set().union(*known.values())
+    if not short:
+        return full
+    strides = {_stride(ranks) for ranks in full.values()}
+    if len(strides) == 1 and (stride := strides.pop()):
+        completed = {i: meshes.block(min(ranks), stride, size, world) for i, ranks in short.items()}
+        fits = all(
+            members and known[i] <= set(members) and set(members) <= known[i] | rest
+            for i, members in completed.items()
+        )
+        regular = all(
+            meshes.block(ranks[0], stride, size, world) == ranks for ranks in full.values()
+        )
+        return full | completed if fits and regular else full
+    if len(short) == 1 and len(known) * size == world:
+        ((index, ranks),) = short.items()
+        return full | {index: tuple(sorted(ranks | rest))}
+    return full
+
+
+def _stride(ranks: tuple[int, ...]) -> int:
+    """The common distance of neighbours; 0 for none."""
+    steps = {b - a for a, b in pairwise(ranks)}
+    return steps.pop() if len(steps) == 1 else 0
+
+
+def _sizes(trace: Trace) -> dict[int, int]:
+    """Members of a group as its operations show them: sizes differ by that factor."""
+    votes: dict[int, Counter[int]] = defaultdict(Counter)
+    pairs = zip(trace.records["group"].tolist(), trace.records["signature"].tolist(), strict=True)
+    for (group, signature), count in Counter(pairs).items():
+        size = group_size(trace.signatures[signature])
+        if size and size > 1:
+            votes[group][size] += count
+    return {group: vote.most_common(1)[0][0] for group, vote in votes.items()}

@@ -1,0 +1,115 @@
+"""Regular meshes: from the places that some ranks say they have in their groups to all members.
+
+A log's labels say which place a rank has in a group (``Rank 2`` of a tensor group). The groups of
+one mesh dimension have one stride and one size, tile the world and begin at multiples, so a few
+places tell the rest. What they leave open is not guessed: only members that every possible size
+includes are filled in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from hangscope.trace.model import Trace
+
+_WIDER = 64
+_COMBINED = re.compile(r"_AND_|EMBEDDING|^MODEL_PARALLEL|MODEL_PIPELINE|PARTIAL", re.I)
+"""Groups over several dimensions at once, or over the ends of one: their strides are not even."""
+Alike = Mapping[str, Sequence[int]]
+Places = dict[int, dict[int, int]]
+"""Per group the rank at each place that is known."""
+
+
+def places_of(trace: Trace) -> Places:
+    """What the labels of a log say about places."""
+    found: Places = defaultdict(dict)
+    for claim in trace.claims:
+        place = claim.details.get("place")
+        if type(place) is int and claim.reporter is not None and claim.group >= 0:
+            found[claim.group][place] = claim.reporter
+    return found
+
+
+def block(rank: int, stride: int, size: int, world: int) -> tuple[int, ...]:
+    """The group of a regular mesh that a rank is in, by the group's stride and size."""
+    if stride < 1 or size < 1 or world % (stride * size):
+        return ()
+    first = rank // (stride * size) * (stride * size) + rank % stride
+    return tuple(range(first, first + stride * size, stride))
+
+
+def world_of(trace: Trace, alike: Alike) -> int | None:
+    """The world's size: where no source states it, the smallest that the known places allow.
+
+    The highest ranks may have left nothing: seven ranks cannot hold tensor groups that begin at 4
+    and have a place 2, eight can.
+    """
+    world = trace.world_size
+    if world is None or any(f.world_size for f in trace.ranks.values()):
+        return world
+    dimensions = _dimensions(trace, alike)
+    for wider in range(world, min(2 * world, world + _WIDER) + 1):
+        if all(_shapes(places, wider, set()) for places in dimensions):
+            return wider
+    return world
+
+
+def by_places(trace: Trace, alike: Alike, sizes: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+    """Members per group as far as the places of one mesh dimension tell them.
+
+    A group of which nobody is missing is listed only if its shape is beyond doubt.
+    """
+    world = trace.world_size or 0
+    found: dict[int, tuple[int, ...]] = {}
+    for groups in _dimensions(trace, alike):
+        stated = {sizes[i] for i in groups if i in sizes}
+        shapes = _shapes(groups, world, stated)
+        for index, places in groups.items():
+            rank = next(iter(places.values()))
+            blocks = [block(rank, stride, size, world) for stride, size in shapes]
+            if not blocks:
+                continue
+            common = set(blocks[0]).intersection(*blocks[1:])
+            if len(blocks) == 1 or len(common) > len(places):
+                found[index] = tuple(sorted(common))
+    return found
+
+
+def _dimensions(trace: Trace, alike: Alike) -> list[Places]:
+    """The known places of every description that can be one dimension of a mesh."""
+    known = places_of(trace)
+    found = []
+    for desc, indexes in alike.items():
+        places = {i: known[i] for i in indexes if i in known}
+        if places and not _COMBINED.search(desc):
+            found.append(places)
+    return found
+
+
+def _shapes(groups: Places, world: int, stated: set[int]) -> list[tuple[int, int]]:
+    """Every (stride, size) with which each known place is where it should be."""
+    least = 1 + max(place for places in groups.values() for place in places)
+    fitting = []
+    for size in range(max(least, 2), world + 1):
+        if world % size or (stated and size not in stated) or len(groups) * size > world:
+            continue
+        fitting += [
+            (stride, size)
+            for stride in range(1, world // size + 1)
+            if world % (stride * size) == 0 and _fits(groups, stride, size)
+        ]
+    return fitting
+
+
+def _fits(groups: Places, stride: int, size: int) -> bool:
+    """Whether the groups are different blocks of such a mesh, and every rank is at its place."""
+    firsts = set()
+    for places in groups.values():
+        for place, rank in places.items():
+            first = rank - place * stride
+            if first < 0 or first != rank // (stride * size) * (stride * size) + rank % stride:
+                return False
+        firsts.add(first)
+    return len(firsts) == len(groups)

@@ -1,0 +1,95 @@
+"""Members that no source lists: what places and regularity tell, and what they leave open."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.meshes import block
+from hangscope.diagnosis.model import Confidence, Diagnosis
+from tests.trace.logs import WORK, trace_of
+
+TENSOR, DATA = "TENSOR_MODEL_PARALLEL_GROUP", "DATA_PARALLEL_GROUP"
+
+
+def waiting(rank: int, seq: int, group: str, desc: str, place: int) -> str:
+    head = f"[rank{rank}]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp"
+    work = WORK.format(seq=seq, op="ALLREDUCE", n=64)
+    return (
+        f"{head}:629] [Rank {place}] Watchdog caught collective operation timeout: {work} ran for "
+        "600030 milliseconds before timing out.\n"
+        f"{head}:2168] [PG ID 1 PG GUID {group}({desc}) Rank {place}]  failure detected by watchdog"
+        f" at work sequence id: {seq} PG status: last enqueued work: {seq}, last completed work: "
+        f"{seq - 1}\n"
+    )
+
+
+def heard(rank: int) -> str:
+    head = f"[rank{rank}]:[E816 12:10:03.111111111 ProcessGroupNCCL.cpp:700]"
+    return (
+        f"{head} [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Received a dump signal due to a "
+        "collective timeout from  rank 0 and we will try our best to dump the debug info. Last "
+        "enqueued NCCL work: 5, last completed NCCL work: 5.This is most likely\n"
+    )
+
+
+def found(text: str) -> Diagnosis:
+    return diagnose(trace_of(text))
+
+
+def blame(text: str) -> tuple[str, tuple[int, ...]]:
+    diagnosis = found(text)
+    return diagnosis.verdict.value, diagnosis.culprits
+
+
+def test_blocks_of_a_mesh() -> None:
+    assert block(5, 1, 4, 8) == (4, 5, 6, 7)
+    assert block(5, 2, 4, 8) == (1, 3, 5, 7)
+    assert block(5, 4, 2, 8) == (1, 5)
+    assert block(5, 3, 2, 8) == ()
+
+
+def test_a_hole_between_places_is_a_member() -> None:
+    text = "world_size=8\n" + "".join(waiting(r, 7, "3", TENSOR, r - 4) for r in (4, 5, 7))
+    text += "".join(heard(r) for r in (0, 1, 2, 3, 6))
+    answer = found(text)
+    assert (answer.verdict.value, answer.culprits) == ("missing_rank", (6,))
+    assert answer.confidence is not Confidence.CERTAIN
+    assert any("concluded" in text for text in answer.findings[0].unknowns)
+
+
+def test_two_dimensions_lead_to_the_one_that_waits_for_nobody() -> None:
+    # Tensor groups of four, data groups of two; rank 5 has left its tensor group.
+    text = "world_size=8\n" + "".join(waiting(r, 7, "2", TENSOR, r - 4) for r in (4, 6, 7))
+    text += waiting(1, 3, "4", DATA, 0) + heard(5)
+    text += "".join(waiting(r, 8, "1", TENSOR, r) for r in (0, 2, 3))
+    assert blame(text) == ("missing_rank", (5,))
+
+
+def test_the_world_is_as_large_as_its_meshes_need() -> None:
+    # Nothing is left of rank 7, and no line states the world's size.
+    text = "".join(waiting(r, 7, "2", TENSOR, r - 4) for r in (4, 5, 6))
+    text += "".join(waiting(r, 9, str(3 + r), DATA, 0) for r in (3,))
+    text += "".join(waiting(r, 8, "1", TENSOR, r) for r in (0, 1, 2))
+    answer = found(text)
+    assert answer.culprits == (7,)
+    assert answer.verdict.value == "rank_lost"
+
+
+def test_what_two_shapes_could_explain_names_nobody() -> None:
+    # Rank 6 at place 1: of (2, 6) or of (4, 6).
+    text = "world_size=8\n" + waiting(6, 7, "3", DATA, 1)
+    text += "".join(heard(r) for r in range(8) if r != 6)
+    assert not found(text).culprits
+
+
+def test_a_whole_group_without_anybody_missing_is_stuck() -> None:
+    text = "world_size=8\n" + "".join(waiting(r, 7, "2", TENSOR, r - 4) for r in (4, 5, 6, 7))
+    text += "".join(waiting(r, 5, str(3 + r), DATA, 0) for r in range(4))
+    assert blame(text) == ("stuck_collective", ())
+
+
+def test_groups_over_two_dimensions_are_not_taken_for_one() -> None:
+    # Tensor 2 x data 2 x pipeline 2: this group is (0, 1, 4, 5), and rank 2 is none of its own.
+    text = "world_size=8\n" + waiting(0, 7, "9", "MODEL_PARALLEL_GROUP", 0)
+    text += waiting(4, 7, "9", "MODEL_PARALLEL_GROUP", 2)
+    text += "".join(heard(r) for r in (1, 2, 3, 5, 6, 7))
+    assert not found(text).culprits
