@@ -62,7 +62,14 @@ def cli() -> None:
 def main() -> None:
     """Entry point: exit status 0 healthy, 1 something found, 2 bad usage or nothing readable."""
     try:
-        cli(prog_name="hangscope")
+        sys.exit(cli(prog_name="hangscope", standalone_mode=False))
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "hangscope"
+        said = " ".join(error.format_message().split()).rstrip(".")
+        click.echo(f"{command}: {said}; {command} --help tells more", err=True)
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
     except UserError as error:
         click.echo(f"hangscope: {error}", err=True)
         sys.exit(error.exit_status)

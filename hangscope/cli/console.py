@@ -20,13 +20,19 @@ def stdout_console(*, no_color: bool = False) -> Console:
     piped = not sys.stdout.isatty()
     return Console(
         no_color=plain,
-        force_terminal=True if force else None,
+        force_terminal=True if force else (False if plain else None),
         highlight=False,
         emoji=False,
         markup=False,
         soft_wrap=False,
-        width=int(os.environ.get("COLUMNS", "100")) if piped else None,
+        width=_columns() if piped else None,
     )
+
+
+def _columns() -> int:
+    """The width asked for with COLUMNS, where that is a number worth having."""
+    wanted = os.environ.get("COLUMNS", "")
+    return max(40, int(wanted)) if wanted.isdecimal() and int(wanted) else 100
 
 
 class Progress:

@@ -114,8 +114,9 @@ def _stuck(context: Context, index: int) -> Cause:
 def _different_worlds(context: Context, place: Place, cause: Cause) -> None:
     """Ranks that wait for each other because they were told different numbers of ranks."""
     worlds: dict[int, list[int]] = defaultdict(list)
-    for rank in place.waiters:
-        size = context.trace.ranks[rank].world_size
+    for rank in place.members:
+        facts = context.trace.ranks.get(rank)
+        size = facts.world_size if facts is not None else None
         if size:
             worlds[size].append(rank)
     if len(worlds) < 2:

@@ -189,6 +189,12 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
                 f"{rank_s(cause.culprits)} issued the operation and was stopped before its part "
                 "was done",
             )
+        if place.phase:
+            return (
+                f"Everybody is in {title}{members_of(place)} and nobody finishes",
+                "all ranks are there: the store at MASTER_ADDR is gone or cannot be reached, or "
+                "the network between the ranks is stuck",
+            )
         if place.p2p:
             return (
                 f"Both halves of {title} have come and neither finishes",
