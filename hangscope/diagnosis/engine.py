@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hangscope.diagnosis import lasting
+from hangscope.diagnosis.callsites import note_first_parting
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.causes import graph_causes
 from hangscope.diagnosis.context import SECOND_NS, Context
@@ -22,6 +23,7 @@ from hangscope.trace.model import Trace
 _BELIEVABLE_S = 7 * 86_400.0
 _SHOWN_CORRUPTIONS = 5
 _MAX_EDGES = 2000
+_SHOWN_PARTINGS = 8
 
 
 def diagnose(trace: Trace) -> Diagnosis:
@@ -61,7 +63,10 @@ def diagnose(trace: Trace) -> Diagnosis:
     found += crash_causes(context, found)
     found = settle(context, found)
     lasting.doubt_staircases(context, found)
+    lasting.doubt_unobserved(context, found)
     _doubt_concluded(context, found, concluded)
+    for cause in found[:_SHOWN_PARTINGS]:
+        note_first_parting(context, cause)
     findings = tuple(to_finding(context, cause) for cause in found)
     notes: list[str] = []
     if together is not None:

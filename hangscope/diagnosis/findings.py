@@ -80,7 +80,7 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         seq=seq,
         op=op,
         sides=sides,
-        evidence=tuple(evidence(context, cause, place)),
+        evidence=(*evidence(context, cause, place), *cause.evidence),
         unknowns=tuple(unknowns),
         began_ns=cause.began_ns,
     )

@@ -140,6 +140,30 @@ def doubt_staircases(context: Context, causes: list[Cause]) -> None:
             )
 
 
+def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
+    """Where no source says what has finished, an accused rank may itself wait in what it did last.
+
+    Nothing of the kind is certain; of several such ranks any may wait for another of them.
+    """
+    trace = context.trace
+    for cause in causes:
+        if cause.verdict is not Verdict.MISSING_RANK or not cause.places:
+            continue
+        groups = {context.waits.places[i].group for i in cause.places}
+        last = [context.last_row(rank) for rank in cause.culprits]
+        unsure = [
+            row
+            for row in last
+            if row >= 0
+            and int(trace.records["flags"][row]) & int(Flag.UNOBSERVED)
+            and int(trace.records["group"][row]) not in groups
+        ]
+        if unsure:
+            several = len(cause.culprits) > 1
+            cause.confidence = Confidence.AMBIGUOUS if several else Confidence.LIKELY
+            cause.unknowns.append("whether the last operation of the accused has finished")
+
+
 def forget_waiting(context: Context) -> None:
     """Drop every place: nothing has lasted."""
     context.waits.places.clear()

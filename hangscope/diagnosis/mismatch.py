@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from hangscope.diagnosis.agreement import ROOTED, Terms, disagreement, terms
 from hangscope.diagnosis.frontier import Frontiers, Ints
-from hangscope.trace.model import Trace
+from hangscope.trace.model import Flag, State, Trace
 
 _SPARSE_FACTOR = 8
 
@@ -33,6 +34,7 @@ class Mismatch:
     aspect: str
     parts: tuple[Part, ...]
     completed_by_all: bool = False
+    """Every member has finished it nevertheless: a clue to what went wrong later, no hang."""
 
 
 def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:
@@ -55,11 +57,11 @@ def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:
     aspects = [_aspect(examples[int(a)], examples[int(b)]) for a, b in unique]
     bad = np.array([aspect is not None for aspect in aspects])[inverse.reshape(-1)]
     places = np.unique(position[differs[bad]])
+    over = _completed(trace, front, rows, position, len(group_of))
     first: dict[int, int] = {}
-    for place in places.tolist():
-        group = int(group_of[place])
-        if group not in first or seq_of[place] < seq_of[first[group]]:
-            first[group] = place
+    for place in sorted(places.tolist(), key=lambda p: (bool(over[p]), int(seq_of[p]))):
+        # What everybody finished counts only where nothing else differs.
+        first.setdefault(int(group_of[place]), place)
     if not first:
         return []
     wanted = np.isin(position, np.fromiter(first.values(), np.int64))
@@ -72,8 +74,23 @@ def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:
         )
         mismatch = _parts(trace, rows[here], classes[here], examples, group, int(seq_of[place]))
         if mismatch is not None:
-            found.append(mismatch)
+            members = trace.groups[group].ranks
+            whole = {r for p in mismatch.parts for r in p.ranks} >= set(members)
+            found.append(replace(mismatch, completed_by_all=whole and bool(over[place])))
     return found
+
+
+def _completed(
+    trace: Trace, front: Frontiers, rows: Ints, position: Ints, places: int
+) -> npt.NDArray[np.bool_]:
+    """Per place whether every record of it is known to have finished."""
+    flags = trace.records["flags"][rows]
+    doubtful = int(Flag.UNOBSERVED | Flag.TIMED_OUT | Flag.SYNTHETIC)
+    open_ = front.unfinished[rows] | (trace.records["state"][rows] != int(State.COMPLETED))
+    open_ |= (flags & doubtful) != 0
+    over = np.ones(places, bool)
+    over[position[open_]] = False
+    return over
 
 
 def _classes(

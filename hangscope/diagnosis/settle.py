@@ -154,12 +154,15 @@ def settle(context: Context, causes: list[Cause]) -> list[Cause]:
                 for m in absorbing:
                     m.victims |= involved - set(m.culprits)
                 continue
-        elif cause.mismatch is not None and cause.mismatch.completed_by_all and len(kept) > 1:
-            cause.confidence = Confidence.LIKELY
+        elif cause.mismatch is not None and cause.mismatch.completed_by_all:
+            if cause.confidence is Confidence.CERTAIN:
+                cause.confidence = Confidence.LIKELY
+            cause.unknowns.append("every member finished it nevertheless")
         result.append(cause)
+    named = any(c.culprits and c.mismatch is None for c in result)
     result.sort(
         key=lambda c: (
-            bool(c.mismatch is not None and c.mismatch.completed_by_all),
+            bool(c.mismatch is not None and c.mismatch.completed_by_all) and named,
             c.verdict is Verdict.INCONCLUSIVE,
             _only_logged(context, c),
             c.began_ns or 1 << 62,
