@@ -1,7 +1,7 @@
 """Which of the issued operations are finished: polled, because the operators return before that.
 
 A `Work` pins its tensors, so it is dropped when the job has waited for it, at the watcher's next
-turn (a tenth of a second), or when many have gathered, whichever comes first.
+turn (a quarter of a second), or when many have gathered, whichever comes first.
 
 There is no lock here. A thread that finds another one at work in a group leaves it to that one;
 every step that two threads could disturb is a run of plain stores without a call, between which
@@ -10,13 +10,20 @@ the interpreter does not switch threads.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from time import time_ns
 from typing import Any
 
 from hangscope.recording.foreign import is_foreign
 from hangscope.recording.groups import GroupState, Pending
-from hangscope.ring.layout import SlotFlag, group_offset
+from hangscope.ring.layout import (
+    SLOT,
+    SLOT_COMPLETED_OFFSET,
+    SLOT_STATE_OFFSET,
+    SlotFlag,
+    group_offset,
+)
 from hangscope.ring.writer import RingWriter
 
 MAX_PENDING = 1024
@@ -33,53 +40,62 @@ _P2P = int(SlotFlag.P2P)
 _RETIRED = int(SlotFlag.RETIRED)
 _FAILED = int(SlotFlag.FAILED)
 _UNOBSERVED = int(SlotFlag.UNOBSERVED)
+_NEVER = 1 << 62
+_SLOT_CELLS = SLOT.itemsize // 8
+_SLOT_COMPLETED = SLOT_COMPLETED_OFFSET // 8
+_SLOT_STATE = SLOT_STATE_OFFSET // 8
 
 
 class Completions:
     """Watches the Works of one process's groups."""
 
     def __init__(self, ring: RingWriter) -> None:
+        import torch
+        import torch.distributed as dist
+
         self._ring = ring
         self._q = ring.cells
-        self._watched: dict[int, tuple[GroupState, Pending]] = {}
+        self._slots = ring.slot_at(1) // 8
+        self._slot_count = ring.slot_count
+        self._unbox = dist.Work.unbox
+        self._script_object = torch.ScriptObject
+        self._watched: dict[int, Pending] = {}
+        self.boxed: deque[Pending] = deque()
+        """Entries whose Work is still in its script object. Taking it out costs half a microsecond;
+        it is done where it is polled or waited for, which is where the job has time."""
 
-    def watch(self, state: GroupState, entry: Pending) -> None:
+    def watch(self, entry: Pending) -> None:
         """Watch an operation that was just issued."""
-        pending = state.pending
-        if len(pending) >= MAX_PENDING:
-            try:
-                dropped, oldest, _, flags = pending.popleft()
-            except IndexError:  # another thread has emptied it meanwhile
-                pass
-            else:
-                self._watched.pop(id(dropped), None)
-                self._ring.set_record(oldest, state=0, flags=flags | _UNOBSERVED, completed_ns=0)
+        pending = entry[4].pending
+        if len(pending) >= DRAIN_AT:
+            self.drain(entry[4])
         pending.append(entry)
-        self._watched[id(entry[0])] = (state, entry)
+        self._watched[id(entry[1])] = entry
 
-    def expect(self, state: GroupState, entry: Pending) -> None:
+    def expect(self, entry: Pending) -> None:
         """Remember an operation of which only `waited` will tell; nothing is polled."""
         if len(self._watched) >= MAX_EXPECTED:
             self._watched.clear()  # they stay what they are on record: not observed
-        self._watched[id(entry[0])] = (state, entry)
+        self._watched[id(entry[1])] = entry
 
-    def waited(self, work: Any, *, succeeded: bool) -> None:
+    def waited(self, work: Any, succeeded: bool) -> None:
         """Python waited for a Work: it is over, whatever polling says.
 
         Some Works never say that they are done (Gloo's reduce-scatter), others only once they were
         waited for (send and recv).
         """
+        if self.boxed:
+            self._unbox_all()
         found = self._watched.get(id(work))
         if found is None or not (succeeded or work.is_completed()):
             return  # the wait ran into its own time limit: the operation goes on
         self._watched.pop(id(work), None)
-        state, entry = found
-        _, record_id, seq, flags = entry
+        record_id, _, seq, flags, state = found
         if flags & _UNOBSERVED:
             flags &= ~_UNOBSERVED
         else:
             try:
-                state.pending.remove(entry)
+                state.pending.remove(found)
             except ValueError:  # the watcher was here
                 return
         now = self.finish(record_id, flags, succeeded=succeeded)
@@ -89,6 +105,21 @@ class Completions:
             self.completed(state, seq, now)
         elif not state.failed_seq:
             state.failed_seq = seq
+
+    def _unbox_all(self) -> None:
+        """Take all Works out of their script objects, each by one thread alone.
+
+        Another thread may come to wait for a Work that is in work here: it does not find it, and
+        polling will.
+        """
+        boxed, watched, unbox = self.boxed, self._watched, self._unbox
+        while boxed:
+            try:
+                entry = boxed.popleft()
+            except IndexError:  # another thread has had the last one
+                return
+            entry[1] = work = unbox(entry[1])
+            watched[id(work)] = entry
 
     def drain(self, state: GroupState, *, deep: bool = False) -> None:
         """Note which of a group's operations have finished.
@@ -101,35 +132,44 @@ class Completions:
             return
         state.draining = True
         try:
+            if self.boxed:
+                self._unbox_all()
             pending = state.pending
             while pending:
                 entry = pending[0]
-                if not entry[0].is_completed():
+                if not self._is_completed(entry):
                     break
                 pending.popleft()
                 self._finish_pending(state, entry, ask=deep)
+            while len(pending) >= MAX_PENDING:
+                self._give_up(pending.popleft())
             if deep and len(pending) > 1:
                 for entry in list(pending)[1:_LOOK_BEHIND]:
-                    if entry[0].is_completed():
+                    if self._is_completed(entry):
                         pending.remove(entry)
                         self._finish_pending(state, entry, ask=True)
         finally:
             state.draining = False
 
-    def drain_all(self, states: Iterable[GroupState]) -> None:
-        """`drain` for every group: the watcher's turn."""
+    def drain_all(self, states: Iterable[GroupState]) -> bool:
+        """`drain` for every group, the watcher's turn; whether there was anything to look at."""
+        found = False
         for state in states:
             if state.pending:
+                found = True
                 self.drain(state, deep=True)
+        return found
 
     def finish(self, record_id: int, flags: int, *, succeeded: bool) -> int:
         """Mark a record as finished; returns the time."""
         now = time_ns()
-        if succeeded:
-            self._ring.set_record(record_id, state=2, flags=flags | _RETIRED, completed_ns=now)
-        else:
-            self._ring.set_record(
-                record_id, state=0, flags=flags | _RETIRED | _FAILED, completed_ns=0
+        q = self._q
+        # `RingWriter.set_record`, inlined; no call in these lines, either.
+        cell = self._slots + (record_id - 1) % self._slot_count * _SLOT_CELLS
+        if q[cell] == record_id:
+            q[cell + _SLOT_COMPLETED] = now if succeeded else 0
+            q[cell + _SLOT_STATE] = (
+                2 | (flags | _RETIRED) << 32 if succeeded else (flags | _RETIRED | _FAILED) << 32
             )
         return now
 
@@ -140,9 +180,9 @@ class Completions:
         if seq > state.highest_done:
             state.highest_done = seq
         done = state.highest_done
-        if state.pending:
+        if state.pending and done > state.completed:
             unfinished = _first_unfinished(state)
-            if unfinished is not None and unfinished <= done:
+            if unfinished <= done:
                 done = unfinished - 1
         if state.failed_seq and state.failed_seq <= done:
             done = state.failed_seq - 1
@@ -151,8 +191,20 @@ class Completions:
             self._q[state.cells + _COMPLETED] = done
             self._q[state.cells + _COMPLETED_NS] = now
 
+    def _give_up(self, entry: Pending) -> None:
+        """Too many are unfinished: the oldest is watched no more."""
+        record_id, work, _, flags, _ = entry
+        self._watched.pop(id(work), None)
+        self._ring.set_record(record_id, state=0, flags=flags | _UNOBSERVED, completed_ns=0)
+
+    def _is_completed(self, entry: Pending) -> bool:
+        work = entry[1]
+        if type(work) is self._script_object:  # another thread is about to unbox it
+            return False
+        return bool(work.is_completed())
+
     def _finish_pending(self, state: GroupState, entry: Pending, *, ask: bool) -> None:
-        work, record_id, seq, flags = entry
+        record_id, work, seq, flags, _ = entry
         self._watched.pop(id(work), None)
         if flags & _P2P:
             self.finish(record_id, flags, succeeded=True)
@@ -164,12 +216,15 @@ class Completions:
                 state.failed_seq = seq
 
 
-def _first_unfinished(state: GroupState) -> int | None:
-    """Sequence number of the oldest collective that is still watched, or None."""
-    for _, _, seq, flags in list(state.pending):
-        if not flags & _P2P:
-            return seq
-    return None
+def _first_unfinished(state: GroupState) -> int:
+    """Sequence number of the oldest collective that is still watched; a huge one where none is."""
+    try:
+        oldest = state.pending[0]
+    except IndexError:  # another thread has emptied it
+        return _NEVER
+    if not oldest[3] & _P2P:
+        return int(oldest[2])
+    return next((seq for _, _, seq, flags, _ in list(state.pending) if not flags & _P2P), _NEVER)
 
 
 def _succeeded(work: Any) -> bool:

@@ -13,9 +13,10 @@ from hangscope.ring.writer import RingWriter
 
 MAX_ORPHANS = 256
 LOCK_TIMEOUT_S = 2.0
-Pending = tuple[Any, int, int, int]
-"""An issued operation whose completion is polled: Work, record id, collective sequence number,
-flags."""
+Pending = list[Any]
+"""An issued operation whose completion is awaited: record id, Work (or the script object it is
+in), collective sequence number, flags, `GroupState`. The id comes first: it is what tells two
+entries from each other, and script objects must not be compared."""
 
 
 class DeviceBackend(NamedTuple):

@@ -81,6 +81,14 @@ class DispatcherHook:
         after = torch._C._dispatch_keyset_full_after(DispatchKey.BackendSelect)
         redispatch = operator._handle.redispatch_boxed
         on_error = self._on_error
+        # A keyset is a new object at every call; as a number it is found faster than combined.
+        number_of = torch._C.DispatchKeySet.raw_repr
+        keysets: dict[int, Any] = {}
+
+        def keys_after(keyset: Any) -> Any:
+            found = keysets[number_of(keyset)] = keyset & after
+            return found
+
         begin, issued, raised = listener.beginner(spec), listener.issued, listener.raised
 
         # No keyword arguments: no c10d operator has any, and an empty dict a call is not free.
@@ -91,10 +99,11 @@ class DispatcherHook:
                     token = begin(args)
                 except Exception as error:
                     on_error(error)
+            rest = keysets.get(number_of(keyset)) or keys_after(keyset)
             if token is None:
-                return redispatch(keyset & after, *args)
+                return redispatch(rest, *args)
             try:
-                result = redispatch(keyset & after, *args)
+                result = redispatch(rest, *args)
             except BaseException:
                 try:
                     raised(token)

@@ -30,6 +30,9 @@ class OpSpec:
     timeout: int = -1
     input_splits: int = -1
     output_splits: int = -1
+    scalars: int = -1
+    """From here on all arguments are plain numbers, and all numbers that count are here; -1: not
+    so."""
     p2p: bool = False
     sequence_step: int = 1
     """How far the operation advances the group's collective sequence number."""
@@ -86,6 +89,8 @@ _SHAPES = {
     "recv_any_source_": _Shape("recv", "", "tensors", p2p=True),
 }
 
+_SCALARS = frozenset({"root_rank", "root_tensor", "async_op", "asyncOp", "timeout"})
+
 
 def spec_for(operator: str, arguments: Sequence[str]) -> OpSpec:
     """The spec of an operator whose schema has these argument names.
@@ -111,9 +116,13 @@ def spec_for(operator: str, arguments: Sequence[str]) -> OpSpec:
     shape = _SHAPES.get(operator)
     if shape is None:
         return common
+    numbers = _scalars(arguments)
+    hidden = 0 <= min((at[name] for name in at if name in _SCALARS), default=numbers) < numbers
+    has_more = shape.p2p or common.input_splits >= 0 or hidden
     return replace(
         common,
         name=shape.name,
+        scalars=-1 if has_more else numbers,
         inputs=position(shape.inputs),
         outputs=position(shape.outputs),
         peer=position(shape.peer),
@@ -122,3 +131,11 @@ def spec_for(operator: str, arguments: Sequence[str]) -> OpSpec:
         blocking=shape.blocking,
         gloo_counts=shape.gloo_counts,
     )
+
+
+def _scalars(arguments: Sequence[str]) -> int:
+    """Where the arguments' tail of plain numbers begins."""
+    start = len(arguments)
+    while start and arguments[start - 1] in _SCALARS:
+        start -= 1
+    return start

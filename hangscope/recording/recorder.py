@@ -12,6 +12,7 @@ threads or runs a signal handler. Where there is no interpreter lock a real one 
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -24,17 +25,11 @@ from typing import Any
 from hangscope.recording.completion import DRAIN_AT, Completions
 from hangscope.recording.groups import DeviceBackend, GroupRegistry, GroupState
 from hangscope.recording.operations import OpSpec
-from hangscope.recording.reductions import Reductions
-from hangscope.recording.shapes import shape_reader
-from hangscope.recording.signatures import (
-    FACTOR,
-    INCREMENT,
-    MASK,
-    InternedSignature,
-    SignatureInterner,
-)
+from hangscope.recording.plans import MAX_PLANS, Plan, PlanKey, Planner
+from hangscope.recording.reductions import MAX_UNREAD, Reductions
+from hangscope.recording.signatures import FACTOR, INCREMENT, MASK, SignatureInterner
 from hangscope.recording.stacks import StackInterner
-from hangscope.ring.layout import SLOT_FORMAT, SlotFlag, group_offset
+from hangscope.ring.layout import SLOT_FORMAT, SlotFlag, Unobservable, group_offset, header_offset
 from hangscope.ring.writer import LAST_RECORD_CELL, RingWriter
 
 _P2P = int(SlotFlag.P2P)
@@ -89,14 +84,15 @@ class Recorder:
         self.ring = ring
         self.groups = GroupRegistry(ring, complain, record_fake)
         self.completions = Completions(ring)
+        self._boxed = self.completions.boxed
         self._stacks = StackInterner(ring) if stacks else None
         self._signatures = SignatureInterner(ring)
+        self._planner = Planner(self._signatures)
         self.reductions = Reductions(ring, self._signatures)
-        self._shapes = shape_reader()
         self._unbox_group = dist.ProcessGroup.unbox
         self._unbox_work = dist.Work.unbox
         self._script_object = torch.ScriptObject
-        self._tensor = torch.Tensor
+        self._captured = False
         self._write = self._writer()
 
     # -- before the operator ---------------------------------------------------------------
@@ -111,15 +107,13 @@ class Recorder:
         unbox, by_identity, register = (
             self._unbox_group, self.groups.by_identity, self.groups.register,
         )  # fmt: skip
-        shapes, write, stacks = self._shapes, self._write, self._stacks
-        known_signatures, intern = self._signatures.known, self._signatures.intern
-        group_at, inputs_at, outputs_at = spec.group, spec.inputs, spec.outputs
-        reduce_at, root_at, peer_at = spec.reduce_op, spec.root, spec.peer
-        async_at, timeout_at, splits_at = spec.is_async, spec.timeout, spec.input_splits
-        operator, p2p, gloo_counts = spec.operator, spec.p2p, spec.gloo_counts
-        sends = spec.name == "send"
-        unread = self.reductions.unread
+        write, stacks = self._write, self._stacks
+        key_of, make_plan = self._planner.key_reader(spec), self._planner.plan
+        group_at, reduce_at = spec.group, spec.reduce_op
+        unread, newest = self.reductions.unread, self.reductions.newest
         function_mode = getattr(torch._C, "_is_torch_function_mode_enabled", bool)
+        capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool)
+        plans: dict[PlanKey, Plan] = {}
 
         def begin(args: tuple[Any, ...], depth: int = 2) -> Token | None:
             if depth == 2 and function_mode():
@@ -134,44 +128,18 @@ class Recorder:
                 state = register(process_group)
             if not state.recorded:
                 return None
-            outputs: Any = ()
-            inputs, device = shapes(args[inputs_at]) if inputs_at >= 0 else ((), None)
-            if outputs_at == inputs_at:
-                outputs = inputs
-            elif outputs_at >= 0:
-                outputs, output_device = shapes(args[outputs_at])
-                device = device or output_device
-            if device is None:
-                device = self._device_without_tensors(args)
-            elif device == "meta":
-                return None
-            backend = state.backends.get(device)
-            if backend is None:
-                backend = state.backend_for(process_group, device)
-            count = len(args)
-            root = peer = -1
-            peers = ""
-            splits = None
-            if root_at >= 0:
-                root = state.global_rank(args[root_at])
-            if p2p:
-                flags = _P2P | backend.flags
-                other = args[peer_at] if peer_at >= 0 else -1
-                peer = state.global_rank(other)
-                peers = state.pair(sends, other)
-            elif async_at < 0 or count <= async_at or args[async_at]:
-                flags = _ASYNC | backend.flags  # the schema's default is True
-            else:
-                flags = backend.flags
-            if splits_at >= 0:
-                splits = (tuple(args[spec.output_splits]), tuple(args[splits_at]))
-            timeout_ms = args[timeout_at] if 0 <= timeout_at < count else -1
-            if timeout_ms < 0:
-                timeout_ms = backend.timeout_ms
-            key = (operator, backend.name, inputs, outputs, -1, root, peers, splits)
-            signature = known_signatures.get(key)
-            if signature is None:
-                signature = intern(key, spec)
+            key = key_of(args, state.index)
+            plan = None if key is None else plans.get(key)
+            if plan is None:
+                plan = make_plan(spec, args, state, process_group)
+                if plan is None:
+                    return None
+                if key is not None:
+                    if len(plans) >= MAX_PLANS:
+                        plans.clear()
+                    plans[key] = plan
+            if plan[9] and capturing():
+                self._capture_seen()
             stack = 0
             if stacks is not None:
                 try:
@@ -182,14 +150,10 @@ class Recorder:
                     stack = stacks.main_thread()
                 else:
                     stack = stacks.current(frame)
-            step = spec.sequence_step
-            if gloo_counts and backend.name == "gloo":
-                if gloo_counts != "one":
-                    step = len(state.ranks) if gloo_counts == "members" else len(args[inputs_at])
-                flags |= _UNOBSERVED  # done only in the job's own ``wait``: polling says nothing
-            token = write(state, spec, step, signature, flags, root, peer, timeout_ms, stack)
-            if 0 <= reduce_at < count:
-                unread.append((token[1], args[reduce_at], signature[0]))
+            token = write(state, spec, plan, stack)
+            if 0 <= reduce_at < len(args):
+                waiting = unread if len(unread) < MAX_UNREAD else newest
+                waiting.append((token[1], args[reduce_at], plan[10], spec))
             return token
 
         return begin
@@ -200,30 +164,23 @@ class Recorder:
         get_native_id = threading.get_native_id
         pack, memory, q = SLOT_FORMAT.pack_into, self.ring.memory, self.ring.cells
         slots_at, slot_count = self.ring.slot_at(1), self.ring.slot_count
-        newest = 0
+        newest = published = 0
 
-        def write(
-            state: GroupState,
-            spec: OpSpec,
-            step: int,
-            signature: InternedSignature,
-            flags: int,
-            root: int,
-            peer: int,
-            timeout_ms: int,
-            stack: int,
-        ) -> Token:
-            nonlocal newest
-            ident = get_ident()
+        def write(state: GroupState, spec: OpSpec, plan: Plan, stack: int) -> Token:
+            nonlocal newest, published
+            (flags, step, root, peer, timeout_ms, identifier, agreement, input_numel, output_numel,
+             _, _) = plan  # fmt: skip
             try:
                 thread = local.native_id
             except AttributeError:
                 thread = local.native_id = get_native_id()
-            identifier, agreement, input_numel, output_numel = signature
+            batching = state.coalescing_thread
+            if batching and batching != get_ident():
+                batching = 0
             now = time_ns()
             # No call from here ...
             fresh = True
-            if state.coalescing_thread == ident:
+            if batching:
                 # The first of its kind in a batch advances the counter for the whole batch.
                 kind = _COALESCED_P2P if flags & _P2P else _COALESCED_COLLECTIVE
                 fresh = not state.coalesced_kinds & kind
@@ -249,8 +206,8 @@ class Recorder:
                 timeout_ms, input_numel, output_numel, 0, flags, record_id,
             )  # fmt: skip
             # No call from here to the end: another thread's newer record may be out already.
-            if q[LAST_RECORD_CELL] < record_id:
-                q[LAST_RECORD_CELL] = record_id
+            if published < record_id:
+                q[LAST_RECORD_CELL] = published = record_id
             if state.published < op_id:
                 state.published = op_id
                 base = state.cells
@@ -275,21 +232,21 @@ class Recorder:
     def issued(self, token: Token, result: Any) -> None:
         """The operator returned: watch its Work."""
         state, record_id, seq, flags, spec = token
-        if spec.blocking:
+        work = result[-1] if type(result) is tuple else result
+        if flags & _UNOBSERVED:
+            if spec.gloo_counts and state.observable:
+                self.completions.expect([record_id, self._unbox_work(work), seq, flags, state])
+        elif spec.blocking:
             self.completions.completed(
                 state, seq, self.completions.finish(record_id, flags, succeeded=True)
             )
-            return
-        if flags & _UNOBSERVED:
-            if spec.gloo_counts and state.observable:
-                work = result[-1] if type(result) is tuple else result
-                self.completions.expect(state, (self._unbox_work(work), record_id, seq, flags))
-            return
-        if len(state.pending) >= DRAIN_AT:  # otherwise the watcher or the job's own wait does it
-            self.completions.drain(state)
-        work = result[-1] if type(result) is tuple else result
-        if type(work) is self._script_object:
-            self.completions.watch(state, (self._unbox_work(work), record_id, seq, flags))
+        elif type(work) is self._script_object:
+            pending = state.pending
+            if len(pending) >= DRAIN_AT:  # otherwise the watcher or the job's own wait does it
+                self.completions.drain(state)
+            entry = [record_id, work, seq, flags, state]
+            pending.append(entry)
+            self._boxed.append(entry)
 
     def raised(self, token: Token) -> None:
         """The operator raised.
@@ -311,10 +268,9 @@ class Recorder:
             q[state.cells + _HISTORY] = history if history < _SIGN else history - _WRAP
             self.ring.forget_record(record_id)
 
-    def catch_up(self) -> None:
-        """Complete what the hot path has left: the watcher's turn."""
-        self.reductions.read()
-        self.completions.drain_all(self.groups.states())
+    def catch_up(self) -> bool:
+        """Complete what the hot path has left: the watcher's turn. Whether there was anything."""
+        return self.reductions.read() | self.completions.drain_all(self.groups.states())
 
     # -- operations that do not pass the dispatcher ------------------------------------------
 
@@ -322,10 +278,11 @@ class Recorder:
         self, state: GroupState, spec: OpSpec, backend: DeviceBackend, tensors: Sequence[Any]
     ) -> Token:
         """Record an operation that the job names itself."""
-        shapes, _ = self._shapes(list(tensors))
+        shapes = self._planner.shapes(list(tensors))
         key = (spec.operator, backend.name, shapes, shapes, -1, -1, "", None)
         signature = self._signatures.get(key, spec)
-        return self._write(state, spec, 1, signature, 0, -1, -1, 0, self._stack())
+        plan = (0, 1, -1, -1, 0, *signature, False, key)
+        return self._write(state, spec, plan, self._stack())
 
     def end_manual(self, token: Token, *, succeeded: bool) -> None:
         """The job says that its operation is over; one that raised is over, too."""
@@ -367,9 +324,10 @@ class Recorder:
             flags |= _UNOBSERVED
         if kinds == _COALESCED_P2P:
             flags |= _P2P
-        token = self._write(state, spec, 0, signature, flags, -1, -1, 0, self._stack())
+        plan = (flags, 0, -1, -1, 0, *signature, False, key)
+        token = self._write(state, spec, plan, self._stack())
         if not flags & _UNOBSERVED:
-            self.completions.watch(state, (work, token[1], token[2], flags))
+            self.completions.watch([token[1], work, token[2], flags, state])
 
     # -- pieces ----------------------------------------------------------------------------
 
@@ -384,6 +342,14 @@ class Recorder:
             frame = frame.f_back
         return self._stacks.current(frame) or self._stacks.main_thread()
 
+    def _capture_seen(self) -> None:
+        """A CUDA graph is being captured with collectives in it: its replays dispatch nothing."""
+        if not self._captured:
+            self._captured = True
+            at = header_offset("unobservable")
+            (bits,) = struct.unpack_from("=I", self.ring.memory, at)
+            self.ring.put_u4("unobservable", bits | Unobservable.CUDA_GRAPH)
+
     def _search_group(self, args: Sequence[Any]) -> Any:
         """The group of an operator we do not know."""
         for value in args:
@@ -393,9 +359,3 @@ class Recorder:
                 except Exception:
                     continue
         return None
-
-    def _device_without_tensors(self, args: Sequence[Any]) -> str:
-        """A barrier's device is that of its dummy tensor."""
-        if args and isinstance(args[0], self._tensor):
-            return str(args[0].device.type)
-        return "cpu"

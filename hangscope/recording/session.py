@@ -223,24 +223,22 @@ class Session:
         original = getattr(dist.Work, "wait", None)
         if original is None:
             return
-        completions, fail, pid = self.recorder.completions, self.guard, self.pid
-
-        def note(work: Any, succeeded: bool) -> None:
-            try:
-                if not self.failed and os.getpid() == pid:
-                    completions.waited(work, succeeded=succeeded)
-            except Exception as error:
-                fail(error)
+        waited, fail = self.recorder.completions.waited, self.guard
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            result = None
+            succeeded = False
             try:
                 result = original(work, *args, **kwargs)
-            except BaseException:
-                note(work, False)
-                raise
-            if result is not False:
-                note(work, True)
-            return result
+                succeeded = True
+                return result
+            finally:
+                try:
+                    # In a forked child this has failed, too.
+                    if result is not False and not self.failed:
+                        waited(work, succeeded)
+                except Exception as error:
+                    fail(error)
 
         self._patches.replace(dist.Work, "wait", wait)
 

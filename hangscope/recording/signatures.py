@@ -58,8 +58,6 @@ class SignatureInterner:
     def __init__(self, ring: RingWriter) -> None:
         self._ring = ring
         self.known: dict[SignatureKey, InternedSignature] = {}
-        self.origins: dict[int, tuple[SignatureKey, OpSpec]] = {}
-        """What the signatures were made of, by identifier."""
 
     def get(self, key: SignatureKey, spec: OpSpec) -> InternedSignature:
         """The interned signature of a key."""
@@ -70,9 +68,7 @@ class SignatureInterner:
         signature = self._write(spec, key)
         if len(self.known) >= MAX_DISTINCT:
             self.known.clear()
-            self.origins.clear()
         self.known[key] = signature
-        self.origins[signature.identifier] = (key, spec)
         return signature
 
     def _write(self, spec: OpSpec, key: SignatureKey) -> InternedSignature:

@@ -11,6 +11,7 @@ import struct
 import sys
 import threading
 from types import CodeType, FrameType
+from typing import Any
 
 from hangscope.ring.layout import ValueKind
 from hangscope.ring.writer import RingWriter
@@ -22,8 +23,10 @@ MAX_KNOWN_FRAMES = 250_000
 code, say) forgets them all and begins again; what is in the ring is found there."""
 
 MAX_CANDIDATES = 1024
-Candidate = tuple[list[tuple[CodeType, int]], bool, int]
-"""The newest stack of a call site: its frames, whether they are all of it, its id."""
+Site = tuple[int, int, int]
+Candidate = tuple[list[CodeType], list[tuple[CodeType, int]], bool, int]
+"""The newest stack of a call site: the code of its three innermost frames, whose offsets are the
+site; the frames above them; whether these are all; its id."""
 
 
 class StackInterner:
@@ -34,31 +37,38 @@ class StackInterner:
         # Keys hold ids of code objects; the objects are kept beside, so that no id is ever reused.
         self._known: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
         self._known_frames = 0
-        self._candidates: dict[tuple[int, ...], Candidate] = {}
+        self._candidates: dict[Site, Candidate] = {}
         self._main = threading.main_thread().ident
 
     def current(self, frame: FrameType | None) -> int:
         """Id of the stack that starts at ``frame`` (innermost), or 0."""
         if frame is None:
             return 0
-        second = frame.f_back
-        third = second.f_back if second is not None else None
-        site = (
-            frame.f_lasti,
-            second.f_lasti if second is not None else -1,
-            third.f_lasti if third is not None else -1,
-        )
+        try:
+            second = frame.f_back
+            third = second.f_back  # type: ignore[union-attr]
+            site = (frame.f_lasti, second.f_lasti, third.f_lasti)  # type: ignore[union-attr]
+        except AttributeError:  # not so many frames
+            return self._look_up(frame, None)
         candidate = self._candidates.get(site)
         if candidate is not None:
-            at: FrameType | None = frame
-            chain, whole, identifier = candidate
-            for code, offset in chain:
-                if at is None or at.f_lasti != offset or at.f_code is not code:
-                    break
-                at = at.f_back
-            else:
-                if at is None or not whole:
-                    return identifier
+            (first_code, second_code, third_code), outer, whole, identifier = candidate
+            if (
+                frame.f_code is first_code
+                and second.f_code is second_code  # type: ignore[union-attr]
+                and third.f_code is third_code  # type: ignore[union-attr]
+            ):
+                at: Any = third
+                try:
+                    for code, offset in outer:
+                        at = at.f_back
+                        if at.f_lasti != offset or at.f_code is not code:
+                            break
+                    else:
+                        if not whole or at.f_back is None:
+                            return identifier
+                except AttributeError:  # this stack ends here, the other goes on
+                    pass
         return self._look_up(frame, site)
 
     def main_thread(self) -> int:
@@ -67,7 +77,7 @@ class StackInterner:
             return 0
         return self.current(sys._current_frames().get(self._main))
 
-    def _look_up(self, frame: FrameType, site: tuple[int, ...]) -> int:
+    def _look_up(self, frame: FrameType, site: Site | None) -> int:
         """The slow way, for a stack that is not its site's newest."""
         key: list[int] = []
         chain: list[tuple[CodeType, int]] = []
@@ -81,7 +91,9 @@ class StackInterner:
         identifier = known[0] if known is not None else self._intern(frame, identity)
         if len(self._candidates) >= MAX_CANDIDATES:
             self._candidates.clear()
-        self._candidates[site] = (chain, at is None, identifier)
+        if site is not None:
+            innermost = [code for code, _ in chain[:3]]
+            self._candidates[site] = (innermost, chain[3:], at is None, identifier)
         return identifier
 
     def _intern(self, frame: FrameType | None, identity: tuple[int, ...]) -> int:

@@ -14,7 +14,9 @@ from hangscope.recording.recorder import Recorder
 from hangscope.recording.samples import sample_threads
 
 POLL_INTERVAL_S = 0.25
-"""Completion is noted by the next operation and by `Work.wait` as a rule; this is for the rest."""
+"""Completion is noted by the next operation and by `Work.wait` as a rule; this is for the rest.
+Where nothing is unfinished the watcher sleeps longer, up to a heartbeat: waking up is what costs
+most of its turn."""
 HEARTBEAT_INTERVAL_S = 1.0
 
 
@@ -46,13 +48,16 @@ class Watcher(threading.Thread):
         # the very system call it hangs in.
         self._recorder.ring.put_i8("watcher_thread", threading.get_native_id())
         wait = self._stop_event.wait
-        while not wait(POLL_INTERVAL_S):
+        interval_s = quiet_s = POLL_INTERVAL_S
+        while not wait(interval_s):
             try:
-                self._recorder.catch_up()
+                quiet_s = POLL_INTERVAL_S if self._recorder.catch_up() else 2 * quiet_s
+                quiet_s = min(quiet_s, HEARTBEAT_INTERVAL_S)
                 now = time.monotonic()
                 if now >= due:
                     due = now + HEARTBEAT_INTERVAL_S
                     self.tick()
+                interval_s = min(quiet_s, due - now)
             except Exception as error:
                 self._on_error(error)
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import threading
@@ -14,9 +15,11 @@ import torch.distributed as dist
 
 import hangscope.recording
 from hangscope.recording import completion, signatures, stacks
+from hangscope.recording.operations import spec_for
 from hangscope.recording.session import Session
 from hangscope.ring import layout
 from hangscope.trace.from_ring import read_ring
+from tests.recording.launcher import JOBS, environment, run
 
 
 def rss_mib() -> float:
@@ -126,9 +129,84 @@ def test_unfinished_operations_are_bounded(recording: Session) -> None:
     completions = recording.recorder.completions
     state = GroupState(recording.ring, 0, "g", [0], 0, recorded=True)
     for number in range(3 * completion.MAX_PENDING):
-        completions.watch(state, (Never(), number + 1, number + 1, 0))
+        completions.watch([number + 1, Never(), number + 1, 0, state])
     assert len(state.pending) == completion.MAX_PENDING
     assert len(completions._watched) == completion.MAX_PENDING
+
+
+def test_many_shapes_plan_no_more_than_a_thousand(recording: Session) -> None:
+    """The plans of shapes that are gone are forgotten; what is recorded stays right."""
+    from hangscope.recording import plans
+
+    spec = spec_for("allreduce_", _arguments("allreduce_"))
+    begin = recording.recorder.beginner(spec)
+    (remembered,) = (
+        cell.cell_contents
+        for name, cell in zip(begin.__code__.co_freevars, begin.__closure__ or (), strict=True)
+        if name == "plans"
+    )
+    group = dist.group.WORLD.boxed()
+    for numel in range(plans.MAX_PLANS + 50):
+        begin(([torch.empty(numel)], group))
+    assert len(remembered) == 50
+    fragment = read_ring(recording.ring.path)
+    sizes = [fragment.signatures[row["signature"]].input_sizes for row in fragment.records]
+    assert sizes[-60:] == [((n,),) for n in range(plans.MAX_PLANS - 10, plans.MAX_PLANS + 50)]
+
+
+def test_a_plan_is_taken_again_only_where_everything_is_the_same(recording: Session) -> None:
+    """Same operator, one thing changed at a time, twice over: every record says what was asked."""
+    other = dist.new_group([0, 2], group_desc="other")
+    float8, half8, float4 = torch.ones(8), torch.ones(8).half(), torch.ones(2, 2)
+    base = {"tensor": float8, "group": None, "src": 0, "async_op": True}
+    calls = [
+        base,
+        base | {"tensor": half8},
+        base | {"tensor": float4},
+        base | {"group": other},
+        base | {"src": 3},
+        base | {"async_op": False},
+    ]
+    for call in calls + calls:
+        dist.broadcast(**call)
+    fragment = read_ring(recording.ring.path)
+    got = [
+        (
+            fragment.signatures[row["signature"]].input_dtypes,
+            fragment.signatures[row["signature"]].input_sizes,
+            fragment.groups[row["group"]].ranks,
+            int(row["root"]),
+            bool(row["flags"] & layout.SlotFlag.ASYNC),
+        )
+        for row in fragment.records
+    ]
+    everyone = (0, 1, 2, 3)
+    expected = [
+        (("Float",), ((8,),), everyone, 0, True),
+        (("Half",), ((8,),), everyone, 0, True),
+        (("Float",), ((2, 2),), everyone, 0, True),
+        (("Float",), ((8,),), (0, 2), 0, True),
+        (("Float",), ((8,),), everyone, 3, True),
+        (("Float",), ((8,),), everyone, 0, False),
+    ]
+    assert got == expected + expected
+
+
+def test_waits_on_several_threads() -> None:
+    """Works are taken out of their boxes by whoever comes first; each ends up finished."""
+    job = run([sys.executable, str(JOBS / "waiting_job.py")], environment(HANGSCOPE_MONITOR="0"))
+    assert job.returncode == 0, job.output
+    assert job.said == []
+    report = json.loads(job.output.splitlines()[-1])
+    assert report["records"] == report["issued"] == 1200
+    assert report["states"] == [2]
+    assert report["completed"] == [300] * 4
+    assert report["left"] == {"boxed": 0, "watched": 0, "pending": 0}
+
+
+def _arguments(operator: str) -> list[str]:
+    schema = getattr(torch.ops.c10d, operator).default._schema
+    return [argument.name for argument in schema.arguments]
 
 
 def test_numbers_hold_between_threads(recording: Session) -> None:

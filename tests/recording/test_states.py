@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,8 @@ import torch.distributed as dist
 import hangscope
 from hangscope.recording.groups import DeviceBackend
 from hangscope.recording.native import MAX_FAILURES, NativeStatus, native_id
+from hangscope.recording.operations import spec_for
+from hangscope.recording.reductions import MAX_NEWEST, MAX_UNREAD
 from hangscope.recording.session import Session
 from hangscope.ring.layout import SlotFlag
 from hangscope.trace.from_ring import read_ring
@@ -108,6 +111,43 @@ def test_entries_are_never_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [False]
 
 
+def test_a_capturing_stream_makes_graph_replay_unobservable(
+    recording: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No GPU here: a stand-in says that the stream is capturing, and that the plan is CUDA's."""
+    recorder = recording.recorder
+    real_plan = recorder._planner.plan
+    on_cuda = [False]
+
+    def plan(*args: object) -> tuple[object, ...]:
+        made = real_plan(*args)  # type: ignore[arg-type]
+        assert made is not None
+        return (*made[:9], on_cuda[0], *made[10:])
+
+    monkeypatch.setattr(recorder._planner, "plan", plan)
+    captures = [False]
+    monkeypatch.setattr(
+        torch._C, "_cuda_isCurrentStreamCapturing", lambda: captures[0], raising=False
+    )
+    schema = torch.ops.c10d.barrier.default._schema
+    begin = recorder.beginner(spec_for("barrier", [a.name for a in schema.arguments]))
+    barrier = (torch.empty(1), dist.group.WORLD.boxed(), [])
+
+    def told() -> tuple[str, ...]:
+        begin(barrier)
+        return read_ring(recording.ring.path).facts.unobservable
+
+    assert told() == ()
+    captures[0] = True
+    assert told() == ()  # a CPU tensor's operation is not captured
+    on_cuda[0], captures[0] = True, False
+    assert told() == ()
+    captures[0] = True
+    assert told() == ("CUDA graph replay",)
+    recording.ring.put_u4("unobservable", 4)  # noted once: later captures cost nothing more
+    assert told() != ("CUDA graph replay",)
+
+
 def test_dump_round_trip(recording: Session, tmp_path: Path) -> None:
     group = dist.new_group([0, 1], group_desc="pair")
     dist.all_reduce(torch.ones(3, 2), op=dist.ReduceOp.MAX)
@@ -166,6 +206,27 @@ def test_torchfrtrace_reads_what_dump_writes(tmp_path: Path) -> None:
         assert collective[7] == "gloo:all_reduce"
 
 
+def test_reduce_ops_of_more_operations_than_can_be_read(
+    recording: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first and the very last are known, the others between them not; none is guessed."""
+    monkeypatch.setattr(recording.watcher, "tick", lambda: None)
+    reductions = recording.recorder.reductions
+    monkeypatch.setattr(recording.recorder, "catch_up", lambda: None)
+    time.sleep(0.05)  # a turn that is under way
+    count = MAX_UNREAD + 3 * MAX_NEWEST
+    reductions.read()
+    for number in range(count):
+        dist.all_reduce(torch.ones(2), op=(dist.ReduceOp.MAX, dist.ReduceOp.MIN)[number % 2])
+    reductions.read()
+    fragment = read_ring(recording.ring.path)
+    ops = [fragment.signatures[row["signature"]].reduce_op for row in fragment.records]
+    known = ["MAX", "MIN"] * (count // 2)
+    for number in range(MAX_UNREAD, count - MAX_NEWEST):
+        known[number] = None  # type: ignore[call-overload]
+    assert ops == known
+
+
 def test_a_reduce_op_that_does_not_tell(recording: Session) -> None:
     """As in torch 2.5: the operation is recorded, its reduction stays unknown."""
 
@@ -174,8 +235,9 @@ def test_a_reduce_op_that_does_not_tell(recording: Session) -> None:
             return False
 
     dist.all_reduce(torch.ones(2))
-    record_id, _, identifier = recording.recorder.reductions.unread.pop()
-    recording.recorder.reductions.unread.append((record_id, Silent(), identifier))
+    record_id, _, *origin = recording.recorder.reductions.unread.pop()
+    recording.recorder.reductions._tells = None
+    recording.recorder.reductions.unread.append((record_id, Silent(), *origin))
     recording.recorder.catch_up()
     fragment = read_ring(recording.ring.path)
     assert fragment.signatures[fragment.records[-1]["signature"]].reduce_op is None

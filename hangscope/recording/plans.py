@@ -1,0 +1,132 @@
+"""What of a record follows from the operator, its group and its arguments alone.
+
+A training loop repeats its shapes. What `Planner` works out for a call is remembered under a key
+that costs a fraction of it, for the operators of one tensor in and one out: those of DDP and FSDP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hangscope.recording.groups import GroupState
+from hangscope.recording.operations import OpSpec
+from hangscope.recording.shapes import NOT_REAL, shape_reader
+from hangscope.recording.signatures import SignatureInterner, SignatureKey
+from hangscope.ring.layout import SlotFlag
+
+MAX_PLANS = 1024
+"""Plans remembered per operator, about half a kilobyte each; then all are forgotten."""
+
+Plan = tuple[int, int, int, int, int, int, int, int, int, bool, SignatureKey]
+"""(flags, step of the collective sequence number, root, peer, timeout in ms, then the signature:
+its id, what members must agree on as a 64-bit hash, numbers of elements in and out; whether the
+operation runs on CUDA, whose stream may be capturing; what the signature was made of). A plain
+tuple: it is unpacked once a call."""
+PlanKey = tuple[Any, ...]
+
+_P2P = int(SlotFlag.P2P)
+_ASYNC = int(SlotFlag.ASYNC)
+_UNOBSERVED = int(SlotFlag.UNOBSERVED)
+
+
+class Planner:
+    """Makes plans, and the keys under which they are remembered."""
+
+    def __init__(self, signatures: SignatureInterner) -> None:
+        import torch
+
+        self._signatures = signatures
+        self._shapes = shape_reader()
+        self._tensor = torch.Tensor
+        self._plain = frozenset({torch.Tensor, torch.nn.Parameter})
+
+    def key_reader(self, spec: OpSpec) -> Callable[[tuple[Any, ...], int], PlanKey | None]:
+        """A function that makes the key of a call; None where its plan is not to be remembered.
+
+        It takes the operator's arguments and the group's index in the ring. The key holds
+        everything `plan` looks at.
+        """
+        inputs_at, outputs_at, scalars_at = spec.inputs, spec.outputs, spec.scalars
+        plain = self._plain
+
+        def no_key(args: tuple[Any, ...], group: int) -> PlanKey | None:
+            return None
+
+        def key_in_place(args: tuple[Any, ...], group: int) -> PlanKey | None:
+            value = args[inputs_at]
+            if type(value) is list and len(value) == 1:
+                value = value[0]
+            if type(value) not in plain:
+                return None
+            return (
+                group, value.shape, value.dtype, value.is_cpu or value.device.type,
+                args[scalars_at:],
+            )  # fmt: skip
+
+        def key_of_two(args: tuple[Any, ...], group: int) -> PlanKey | None:
+            value, result = args[inputs_at], args[outputs_at]
+            if type(value) not in plain or type(result) not in plain:
+                return None
+            return (
+                group, value.shape, value.dtype, value.is_cpu or value.device.type,
+                args[scalars_at:], result.shape, result.dtype,
+            )  # fmt: skip
+
+        if scalars_at < 0 or inputs_at < 0 or outputs_at < 0:
+            return no_key
+        return key_in_place if inputs_at == outputs_at else key_of_two
+
+    def plan(
+        self, spec: OpSpec, args: tuple[Any, ...], state: GroupState, process_group: Any
+    ) -> Plan | None:
+        """The plan of a call; None where it is not to be recorded."""
+        outputs: Any = ()
+        inputs, device = self._shapes(args[spec.inputs]) if spec.inputs >= 0 else ((), None)
+        if spec.outputs == spec.inputs:
+            outputs = inputs
+        elif spec.outputs >= 0:
+            outputs, output_device = self._shapes(args[spec.outputs])
+            device = device or output_device
+        if device is None:
+            device = self._device_without_tensors(args)
+        elif device == NOT_REAL:
+            return None
+        backend = state.backends.get(device) or state.backend_for(process_group, device)
+        count = len(args)
+        root = peer = -1
+        peers = ""
+        splits = None
+        flags = backend.flags
+        if spec.root >= 0:
+            root = state.global_rank(args[spec.root])
+        if spec.p2p:
+            flags |= _P2P
+            other = args[spec.peer] if spec.peer >= 0 else -1
+            peer = state.global_rank(other)
+            peers = state.pair(spec.name == "send", other)
+        elif spec.is_async < 0 or count <= spec.is_async or args[spec.is_async]:
+            flags |= _ASYNC  # the schema's default is True
+        if spec.input_splits >= 0:
+            splits = (tuple(args[spec.output_splits]), tuple(args[spec.input_splits]))
+        timeout_ms = args[spec.timeout] if 0 <= spec.timeout < count else -1
+        if timeout_ms < 0:
+            timeout_ms = backend.timeout_ms
+        key = (spec.operator, backend.name, inputs, outputs, -1, root, peers, splits)
+        signature = self._signatures.get(key, spec)
+        step = spec.sequence_step
+        if spec.gloo_counts and backend.name == "gloo":
+            if spec.gloo_counts != "one":
+                step = len(state.ranks) if spec.gloo_counts == "members" else len(args[spec.inputs])
+            flags |= _UNOBSERVED  # done only in the job's own ``wait``: polling says nothing
+        return (flags, step, root, peer, timeout_ms, *signature, device == "cuda", key)
+
+    def shapes(self, tensors: list[Any]) -> Any:
+        """Shapes and dtypes of a list of tensors."""
+        return self._shapes(tensors)[0]
+
+    def _device_without_tensors(self, args: tuple[Any, ...]) -> str:
+        """A barrier's device is that of its dummy tensor."""
+        if args and isinstance(args[0], self._tensor):
+            return str(args[0].device.type)
+        return "cpu"
