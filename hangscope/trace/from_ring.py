@@ -19,6 +19,7 @@ from hangscope.ring.layout import ExitKind, Unobservable, ValueKind
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.ring.reader_once import OneTimeReader, Room
 from hangscope.trace import clean
+from hangscope.trace.merge_records import counters_of
 from hangscope.trace.model import (
     MEMBER_DTYPE,
     NONE,
@@ -132,6 +133,7 @@ def fragment_of(
         stacks=stacks,
         warnings=tuple(_warnings(reader, header)),
         timeout_s=float(header["timeout_s"]),
+        implied=counters_of(rows, len(table)) if len(rows) else None,
     )
 
 

@@ -57,11 +57,11 @@ class _Tables:
         if not same_place(rows, out):
             out[:] = rows
             rows = out  # the old place may have been written over
-        out["group"] = groups[rows["group"]]
+        out["group"] = groups[rows["group"].astype(np.intp)]
         signature, same = self._signature_places(fragment.signatures)
         if not same:
-            out["signature"] = signature[rows["signature"]]
-        out["stack"] = self.stacks.add(fragment.stacks)[rows["stack"]]
+            out["signature"] = signature[rows["signature"].astype(np.intp)]
+        out["stack"] = self.stacks.add(fragment.stacks)[rows["stack"].astype(np.intp)]
 
     def _signature_places(
         self, signatures: tuple[Signature, ...]
@@ -194,7 +194,11 @@ def _moved(parts: Sequence[tuple[Fragment, Records]], matcher: GroupMatcher) -> 
 
 def _implied(ordered: Sequence[Fragment], matcher: GroupMatcher) -> Records:
     """Counters as the records of all ranks imply them, one row per rank and group."""
-    parts = [(f, counters_of(f.records, len(f.groups))) for f in ordered if len(f.records)]
+    parts = [
+        (f, counters_of(f.records, len(f.groups)) if f.implied is None else f.implied)
+        for f in ordered
+        if len(f.records)
+    ]
     return merge_members(_moved(parts, matcher))
 
 
@@ -253,7 +257,7 @@ def _resolve_peers(
     records: Records, signatures: Sequence[Signature], groups: Sequence[Group]
 ) -> None:
     """Peers of pairs whose group's members only another source knew."""
-    if not len(records):
+    if not any(operations.is_p2p(operations.parse(s.raw).op) for s in signatures):
         return
     open_rows = np.flatnonzero(((records["flags"] & Flag.P2P) != 0) & (records["peer"] == NONE))
     for row in open_rows.tolist():

@@ -145,13 +145,14 @@ def counters_of(records: Records, groups: int) -> Records:
     groups:
         Size of the table that their ``group`` column points into.
     """
-    group = records["group"]
-    seq = records["collective_seq"]
-    p2p_seq = records["p2p_seq"]
+    # Copied out of their rows: numpy walks neighbours several times faster.
+    group = records["group"].astype(np.intp)
+    seq = records["collective_seq"].copy()
     finished = (records["state"] == _COMPLETED) & ((records["flags"] & _P2P) == 0)
-    pairs = _highest(groups, group, p2p_seq) if p2p_seq.any() else np.zeros(groups, np.int64)
-    done = _highest(groups, group, np.where(finished, seq, NONE))
-    highest = np.stack([_highest(groups, group, seq), done, pairs])
+    highest = np.full((3, groups), np.int64(NONE - 1))
+    columns = (seq, np.where(finished, seq, NONE), records["p2p_seq"].copy())
+    for values, row in zip(columns, highest, strict=True):
+        np.maximum.at(row, group, values)
     used = np.flatnonzero(highest[0] >= NONE)
     rows = np.zeros(len(used), MEMBER_DTYPE)
     rows["rank"] = records["rank"][0]
@@ -159,14 +160,3 @@ def counters_of(records: Records, groups: int) -> Records:
     rows["enqueued"], rows["completed"], rows["p2p_enqueued"] = highest[:, used]
     rows["started"] = NONE
     return rows
-
-
-def _highest(
-    groups: int, group: npt.NDArray[np.int32], values: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """The highest value of each group: shape (groups,); ``NONE - 1`` for those without rows."""
-    highest = np.full(groups, np.int64(NONE - 1))
-    highest[group] = values  # each group's last row, which nearly always has its highest value
-    if (values > highest[group]).any():
-        np.maximum.at(highest, group, values)
-    return highest

@@ -339,6 +339,9 @@ class Fragment:
     warnings: tuple[str, ...] = ()
     timeout_s: float | None = None
     """`HANGSCOPE_TIMEOUT` of the run where the source knows it."""
+    implied: Records | None = None
+    """What the records imply of the counters (`hangscope.trace.merge_records.counters_of`), where
+    the reader has found it out while they were at hand."""
 
 
 @dataclass(frozen=True, slots=True)
