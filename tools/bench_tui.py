@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 import view_samples as samples  # noqa: E402
+from live_rings import RingRank  # noqa: E402
 
-from hangscope.tui.app import HangScopeApp  # noqa: E402
+from hangscope.ring import layout  # noqa: E402
+from hangscope.tui.app import PANES, HangScopeApp  # noqa: E402
 from hangscope.tui.snapshot import take  # noqa: E402
-from hangscope.tui.source import Still  # noqa: E402
+from hangscope.tui.source import LIVE_ROWS, Live, Still  # noqa: E402
 
 RANKS = 1024
 
@@ -39,45 +42,138 @@ def median_ms(work: Callable[[], Any], repeats: int) -> float:
     return statistics.median(times) * 1e3
 
 
-async def drawing(job: samples.Job, size: tuple[int, int], repeats: int) -> dict[str, float]:
-    """Milliseconds from a new snapshot to a painted screen, for each pane."""
-    app = HangScopeApp(Still(job.trace, job.diagnosis, "bench"))
-    out = {}
-    async with app.run_test(size=size) as pilot:
-        while app.snapshot is None:
-            await pilot.pause(0.02)
-        for key, pane in enumerate(("timeline", "ranks", "sequence", "details", "waits", "stacks")):
-            await pilot.press(str(key + 1))
-            await pilot.pause(0.2)
-            snapshot = app.snapshot
-
-            def refresh(snapshot: Any = snapshot) -> None:
-                app.show(snapshot)
-                app.screen._compositor.render_strips()
-
-            out[pane] = median_ms(refresh, repeats)
-    return out
+def sleepers(count: int) -> list[subprocess.Popen[bytes]]:
+    """Processes that do nothing, to be the ranks' own."""
+    return [subprocess.Popen(["sleep", "3600"], close_fds=False) for _ in range(count)]
 
 
-def live(repeats: int, records: int) -> dict[str, float]:
-    """Milliseconds of each part of a look at 1,024 real rings of which one has changed."""
+def start_job(directory: Path, ranks: int, records: int) -> tuple[list[RingRank], list[Any]]:
+    """Rings of a job of tensor and data parallel groups that has issued ``records`` operations a
+    rank, and the processes that they name."""
+    directory.mkdir()
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    processes = sleepers(ranks)
+    job = []
+    for rank, process in enumerate(processes):
+        start = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        own = RingRank(
+            directory,
+            rank,
+            ranks,
+            slots=10_000 if ranks <= 64 else 2048,
+            pid=process.pid,
+            start_ticks=int(start),
+            boot_id=boot_id,
+            pid_namespace=namespace,
+        )
+        block = rank // 8 * 8
+        own.join("0", "default_pg", range(ranks))
+        own.join(str(1 + rank // 8), "tp", range(block, min(block + 8, ranks)))
+        own.join(str(1000 + rank % 8), "dp", range(rank % 8, ranks, 8))
+        job.append(own)
+    step(job, records)
+    return job, processes
+
+
+def step(job: Sequence[RingRank], records: int) -> None:
+    """Let every rank finish what it waits for and issue so many operations more."""
+    for own in job:
+        for _ in range(records):
+            for record in list(own.open):
+                own.finish(record)
+            number = own.last + 1
+            group = 1 if number % 40 == 0 else 2 + number % 2
+            op = ("all_reduce", "_all_gather_base", "_reduce_scatter_base")[number % 3]
+            own.issue(group, op, line=number % 24, sizes=[[1024, 128 << number % 4]])
+        own.sample(own.last % 24)
+
+
+def live(repeats: int, records: int, moving: int) -> dict[str, dict[str, float]]:
+    """CPU milliseconds of each part of a refresh of a job of 1,024 ranks: one in which nothing
+    happens any more, and one of which every rank has gone on since the last look."""
     from hangscope.diagnosis.engine import diagnose
     from hangscope.trace.live import LiveRun
-    from tools.bench_analyze import write_rings
 
+    out: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="hangscope-bench-") as folder:
         directory = Path(folder) / "run"
-        write_rings(directory, RANKS, records)
-        run = LiveRun(directory)
-        trace = run.look()
-        out = {"look": median_ms(run.look, repeats)}
-        out["judge"] = median_ms(lambda: diagnose(trace), repeats)
-        diagnosis = diagnose(trace)
-        out["index"] = median_ms(lambda: take(trace, diagnosis), repeats)
-        job = samples.Job(trace, diagnosis)
-        out |= {f"draw {k}": v for k, v in asyncio.run(drawing(job, (160, 50), repeats)).items()}
-        run.close()
+        job, processes = start_job(directory, RANKS, records)
+        run = LiveRun(directory, rows=LIVE_ROWS)
+        try:
+            began = time.process_time()
+            run.look()
+            out["first"] = {"look": (time.process_time() - began) * 1e3}
+            out["moving"] = asyncio.run(refreshing(run, lambda: step(job, moving), repeats))
+            # One rank issues nothing more; the others wait for it.
+            step([own for own in job if own.rank != 77], 1)
+            wait_long(job)
+            out["hung"] = asyncio.run(refreshing(run, lambda: beat(job), repeats))
+            trace = run.look()
+            out["hung"]["judge, when anything has changed"] = cpu_ms(
+                lambda: diagnose(trace), repeats, lambda: None
+            )
+        finally:
+            run.close()
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.wait()
     return out
+
+
+def beat(job: Sequence[RingRank]) -> None:
+    """The ranks' watchers are alive."""
+    for own in job:
+        own.ring.beat()
+
+
+def wait_long(job: Sequence[RingRank]) -> None:
+    """Move what has not finished ten minutes into the past."""
+    at = layout.SLOT.fields["created_ns"][1]
+    for own in job:
+        for number in range(max(1, own.last - own.ring.slot_count + 1), own.last + 1):
+            cell = (own.ring.slot_at(number) + at) // 8
+            own.ring.cells[cell] -= 600 * 10**9
+
+
+async def refreshing(run: Any, between: Callable[[], None], repeats: int) -> dict[str, float]:
+    """CPU milliseconds of look, judge, index and paint, and of all together, for each pane."""
+    source = Live(run, "bench")
+    parts: dict[str, list[float]] = {}
+    app = HangScopeApp(Still(*source.look(), "bench"))
+    async with app.run_test(size=(160, 50)) as pilot:
+        while app.snapshot is None:
+            await pilot.pause(0.02)
+        for key, pane in enumerate(PANES):
+            await pilot.press(str(key + 1))
+            await pilot.pause(0.2)
+            for _ in range(repeats):
+                between()
+                marks = [time.process_time()]
+                seen = source.look()
+                marks.append(time.process_time())
+                snapshot = take(*seen)
+                marks.append(time.process_time())
+                app.show(snapshot)
+                app.screen._compositor.render_strips()
+                marks.append(time.process_time())
+                names = ("look and judge", "index", f"draw {pane}")
+                for name, a, b in zip(names, marks, marks[1:], strict=False):
+                    parts.setdefault(name, []).append((b - a) * 1e3)
+                parts.setdefault(f"all, {pane}", []).append((marks[-1] - marks[0]) * 1e3)
+    return {name: statistics.median(times) for name, times in parts.items()}
+
+
+def cpu_ms(work: Callable[[], Any], repeats: int, between: Callable[[], Any]) -> float:
+    """Median CPU time of `work` in milliseconds, with `between` before each."""
+    times = []
+    for _ in range(repeats):
+        between()
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return statistics.median(times) * 1e3
 
 
 def page() -> tuple[float, int]:
@@ -129,12 +225,15 @@ def main() -> None:
     """Measure everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--records", type=int, default=200, help="records a ring")
+    parser.add_argument("--records", type=int, default=400, help="records a ring")
     parser.add_argument("--steps", type=int, default=490, help="490 make a million records")
+    parser.add_argument("--moving", type=int, default=20, help="records a rank between two looks")
     args = parser.parse_args()
-    print(f"live run, {RANKS} rings of {args.records} records, one look a second")
-    for name, ms in live(args.repeats, args.records).items():
-        print(f"  {name:<16} {ms:8.1f} ms")
+    print(f"live run, {RANKS} rings of {args.records} records; CPU time, median of {args.repeats}")
+    for state, parts in live(args.repeats, args.records, args.moving).items():
+        print(f"  {state}")
+        for name, ms in parts.items():
+            print(f"    {name:<34} {ms:8.1f} ms")
     seconds, size = page()
     print(f"page, {RANKS} ranks: {seconds * 1e3:.0f} ms, {size / 1e6:.2f} MB")
     records, took, extra, own, file = perfetto(args.steps)

@@ -84,13 +84,18 @@ def spans(trace: Trace) -> Spans:
 
 def _sane(times: Int64) -> Int64:
     """`times` with what cannot be a time set to 0, "unknown", so that no sum overflows."""
+    times = np.ascontiguousarray(times)
+    if int(times.min()) >= 0 and int(times.max()) < _LATEST:
+        return times
     return np.where((times > 0) & (times < _LATEST), times, 0)
 
 
 def _offsets(trace: Trace) -> Int64:
     """The clock offset of each row's rank, ns."""
-    ranks, inverse = np.unique(trace.records["rank"], return_inverse=True)
     facts = trace.ranks
+    if not any(f.clock_offset_ns for f in facts.values()):
+        return np.zeros(len(trace.records), np.int64)
+    ranks, inverse = np.unique(trace.records["rank"], return_inverse=True)
     far = 10**9 * 86400 * 365
     table = [
         min(max(facts[r].clock_offset_ns, -far), far) if r in facts else 0 for r in ranks.tolist()

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from hangscope.ring.layout import HEADER
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.from_journal import looks_like_journal, read_journal
-from hangscope.trace.from_ring import facts_of, fragment_of
-from hangscope.trace.merge import facts_by_rank, merge
-from hangscope.trace.model import Fragment, RankFacts, Stack, Trace
+from hangscope.trace.from_ring import FORMAT, fragment_of
+from hangscope.trace.live_facts import ProcessView, changed_headers, main_call
+from hangscope.trace.live_table import LiveTable, StaleError
+from hangscope.trace.merge import in_order, merge
+from hangscope.trace.merge_facts import merge_facts
+from hangscope.trace.merge_groups import GroupMatcher
+from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
 from hangscope.trace.process import look_at, signal_thread
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_DEEP = (
+    "rank", "world_size", "run_id", "attempt", "disabled", "values_refused", "groups_refused",
+)  # fmt: skip
+"""Header fields that more depends on than what is known of one process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +44,25 @@ class OpenRing:
     key: RunKey
     rank: int
     created_ns: int
+    process: ProcessView
     fingerprint: bytes = b""
     fragment: Fragment | None = None
-    cpu_ticks: int = 0
-    cpu_at_s: float = 0.0
-    main_stack: Stack = ()
     asked_at_count: int = -1
+
+
+@dataclass(slots=True)
+class _Merged:
+    """Everything read and merged once, and kept up to date since."""
+
+    rings: list[OpenRing]
+    journals: tuple[tuple[str, int, int], ...]
+    warnings: list[str]
+    trace: Trace
+    table: LiveTable
+    headers: Records
+    from_journals: list[Fragment]
+    sources: list[Source]
+    """Of the rings, in their order; those of journals follow in the trace."""
 
 
 class LiveRun:
@@ -53,6 +76,9 @@ class LiveRun:
         The attempt to follow; by default the newest at each look.
     skip:
         Attempts that are never followed.
+    rows:
+        How many records to keep of all ranks together, the newest of each; by default all that the
+        rings hold.
 
     Notes
     -----
@@ -66,15 +92,21 @@ class LiveRun:
         key: RunKey | None = None,
         *,
         skip: frozenset[RunKey] = frozenset(),
+        rows: int | None = None,
     ) -> None:
         self.directory = Path(directory)
         self._wanted = key
         self._skip = skip
-        self._rings: dict[Path, OpenRing] = {}
+        self._rings: dict[str, OpenRing] = {}
+        self._rows = rows
+        self._newest_records: int | None = None
         self._refused: dict[Path, tuple[int, str]] = {}
-        self._merged: Trace | None = None
-        self._merged_state: object = None
+        self._journal_files: tuple[tuple[str, int, int], ...] = ()
+        self._merged: _Merged | None = None
+        self._counters = b""
         self.looks = 0
+        self.moved = True
+        """Whether any rank had issued or finished anything since the look before the last."""
 
     def look(self, others: Sequence[Fragment] = ()) -> Trace:
         """The job as it is now; ``trace.looks`` counts the looks that could be compared.
@@ -83,31 +115,37 @@ class LiveRun:
         """
         rings = self.refresh()
         self.looks += 1
-        fragments = [self._read(ring) for ring in rings]
-        here = {ring.rank for ring in rings}
-        state = None if others else tuple(ring.fingerprint for ring in rings)
-        fragments.extend(fragment for fragment in others if fragment.facts.rank not in here)
-        if rings:
-            fragments.extend(self._journal(rings[0].key))
-        left_out = {ring.key for ring in self._rings.values()} - {ring.key for ring in rings}
-        warnings = [f"{path.name}: {why}" for path, (_, why) in sorted(self._refused.items())]
-        if left_out:
-            warnings.append(
-                f"{self.directory}: other attempts or runs are there too and were left out"
-            )
-        if state is not None and state == self._merged_state and self._merged is not None:
-            # No rank has issued or finished anything: only what is known of processes is new.
-            trace = replace(self._merged, ranks=facts_by_rank(fragments))
-        else:
-            trace = merge(fragments, warnings=warnings)
-        self._merged, self._merged_state = trace, state
+        trace = None if others else self._caught_up(rings)
+        if trace is None:
+            trace = self._merge(rings, others)
         live = any(facts.alive for facts in trace.ranks.values())
         return replace(trace, live=live, looks=self.looks, observed_ns=time.time_ns())
 
+    @property
+    def cut(self) -> bool:
+        """Whether rings hold records that the last look left out."""
+        return self._newest_records is not None and any(
+            ring.reader.slot_count > self._newest_records
+            and ring.process.facts is not None
+            and ring.process.facts.oldest_record_id > 1
+            for ring in self._rings.values()
+        )
+
+    def look_at_all(self) -> Trace:
+        """As `look`, with all that the rings hold; reads it anew."""
+        rows, merged, newest = self._rows, self._merged, self._newest_records
+        self._rows, self._merged = None, None
+        try:
+            return self.look()
+        finally:
+            self._rows, self._merged, self._newest_records = rows, merged, newest
+
     def refresh(self) -> list[OpenRing]:
         """Find the rings of the followed attempt, opening new files; lowest rank first."""
-        for path in _ring_files(self.directory):
-            self._open(path)
+        paths, self._journal_files = _files(self.directory)
+        for path in paths:
+            if path not in self._rings:
+                self._open(Path(path))
         wanted = self._wanted or self._newest()
         rings = [ring for ring in self._rings.values() if ring.key == wanted]
         newest: dict[int, OpenRing] = {}
@@ -122,13 +160,13 @@ class LiveRun:
         """
         asked = 0
         for ring in self._rings.values():
-            fragment = ring.fragment
-            if fragment is None or not wanted(fragment.facts):
+            facts = ring.process.facts
+            if facts is None or not wanted(facts):
                 continue
             header = ring.reader.header()
             number, beats = int(header["fault_signal"]), int(header["heartbeat_count"])
-            pid, thread = fragment.facts.pid, int(header["watcher_thread"])
-            if not (number and pid and thread and fragment.facts.alive):
+            pid, thread = facts.pid, int(header["watcher_thread"])
+            if not (number and pid and thread and facts.alive):
                 continue
             if ring.asked_at_count == beats:
                 continue
@@ -155,7 +193,7 @@ class LiveRun:
     def _open(self, path: Path) -> None:
         try:
             status = path.stat()
-            if path in self._rings or self._refused.get(path, (0, ""))[0] == status.st_mtime_ns:
+            if self._refused.get(path, (0, ""))[0] == status.st_mtime_ns:
                 return
             reader = RingReader(path)
         except RingError as error:
@@ -165,11 +203,12 @@ class LiveRun:
             return  # gone again between listing and opening
         self._refused.pop(path, None)
         header = reader.header()
-        self._rings[path] = OpenRing(
+        self._rings[str(path)] = OpenRing(
             reader,
             RunKey(decode_text(header["run_id"]), int(header["attempt"])),
             int(header["rank"]),
             int(header["created_ns"]),
+            ProcessView.of(reader, header),
         )
 
     def _newest(self) -> RunKey | None:
@@ -178,51 +217,141 @@ class LiveRun:
         newest = max(candidates, key=lambda ring: ring.created_ns, default=None)
         return newest.key if newest is not None else None
 
+    def _caught_up(self, rings: list[OpenRing]) -> Trace | None:
+        """The trace of the last look with what was added; None where more has changed."""
+        merged = self._merged
+        if (
+            merged is None
+            or not rings
+            or merged.rings != rings
+            or merged.journals != self._journal_files
+            or merged.warnings != self._own_warnings(rings)
+        ):
+            return None
+        headers = _headers(rings)
+        changed = changed_headers(headers, merged.headers)
+        if changed.any() and any((headers[n] != merged.headers[n]).any() for n in _DEEP):
+            return None
+        merged.headers = headers
+        table = merged.table
+        try:
+            moved = table.update(headers)
+        except StaleError:
+            return None
+        self._note_counters(table if moved.any() else None)
+        for number in np.flatnonzero(moved).tolist():
+            call = table.calls.get(number)
+            if call is not None:
+                stack = table.stacks[call.stack]
+                rings[number].process.call = main_call(stack, call.created_ns)
+        counts = (table.high - table.low).tolist()
+        oldest = np.zeros(len(rings), np.int64)
+        some = table.high > table.low
+        oldest[some] = table.records["record_id"][table.low[some]]
+        dropped = (table.torn + headers["dropped"].astype(np.int64)).tolist()
+        facts: dict[int, RankFacts] = {}
+        seen = zip(headers, changed.tolist(), moved.tolist(), dropped, oldest.tolist(), strict=True)
+        for ring, what in zip(rings, seen, strict=True):
+            facts[ring.rank] = ring.process.again(*what)
+        if merged.from_journals:
+            facts = _with_journals(facts, merged.from_journals)
+        if self.moved:
+            merged.sources = [
+                source
+                if source.records == count and source.dropped == lost
+                else replace(source, records=count, dropped=lost)
+                for source, count, lost in zip(merged.sources, counts, dropped, strict=True)
+            ]
+            rest = merged.trace.sources[len(rings) :]
+            merged.trace = replace(table.into(merged.trace), sources=(*merged.sources, *rest))
+        return replace(merged.trace, ranks=facts)
+
+    def _merge(self, rings: list[OpenRing], others: Sequence[Fragment]) -> Trace:
+        """Read everything that has changed, and merge all."""
+        headers = _headers(rings)
+        if self._rows is None or not rings:
+            self._newest_records = None
+        else:
+            self._newest_records = max(1, self._rows // len(rings))
+        own = [self._read(ring) for ring in rings]
+        here = {ring.rank for ring in rings}
+        rest = [fragment for fragment in others if fragment.facts.rank not in here]
+        journals = list(self._journal(rings[0].key)) if rings else []
+        warnings = self._own_warnings(rings)
+        fragments = [*own, *rest, *journals]
+        trace = merge(fragments, warnings=warnings)
+        self._merged, self.moved = None, True
+        if own and not others:
+            matcher = GroupMatcher(in_order(fragments))
+            by_path = {s.path: s for s in trace.sources}
+            ours = [by_path[f.source.path] for f in own]
+            mine = set(map(id, ours))
+            trace = replace(
+                trace, sources=(*ours, *(s for s in trace.sources if id(s) not in mine))
+            )
+            table = LiveTable(
+                [ring.reader for ring in rings],
+                [ring.rank for ring in rings],
+                [matcher.map_of(fragment)[:-1] for fragment in own],
+                trace,
+                self._newest_records,
+            )
+            try:
+                table.update(_headers(rings))  # what may have changed while all was read
+            except StaleError:
+                return trace
+            self._note_counters(table)
+            trace = table.into(trace)
+            self._merged = _Merged(
+                rings,
+                self._journal_files,
+                warnings,
+                trace,
+                table,
+                headers,
+                journals,
+                ours,
+            )
+            for ring in rings:
+                ring.fragment = None  # the table holds its records
+        return trace
+
+    def _note_counters(self, table: LiveTable | None) -> None:
+        """Say whether anything has moved; None: nothing has."""
+        before = self._counters
+        if table is not None:
+            self._counters = table.counters()
+        self.moved = table is not None and (self._counters != before or self._merged is not None)
+
+    def _own_warnings(self, rings: list[OpenRing]) -> list[str]:
+        warnings = [f"{path.name}: {why}" for path, (_, why) in sorted(self._refused.items())]
+        if {ring.key for ring in self._rings.values()} - {ring.key for ring in rings}:
+            warnings.append(
+                f"{self.directory}: other attempts or runs are there too and were left out"
+            )
+        return warnings
+
     def _read(self, ring: OpenRing) -> Fragment:
         header = ring.reader.header()
+        ring.rank = int(header["rank"])  # a rank may learn its number after it began
         # What moves with every record and every completion; heartbeats alone change only facts.
         fingerprint = ring.reader.groups().tobytes() + int(header["last_record_id"]).to_bytes(
             8, "little"
         )
+        generation = int(header["sample_generation"])
         if ring.fragment is not None and fingerprint == ring.fingerprint:
             old = ring.fragment.facts
-            facts = facts_of(ring.reader, header, old.dropped, old.oldest_record_id)
-            calls = tuple(t for t in old.threads if t.source == "record")
-            if calls and calls[0].sampled_ns > max(
-                (t.sampled_ns for t in facts.threads), default=0
-            ):
-                facts = replace(facts, threads=(*facts.threads, *calls))
-            fragment = replace(ring.fragment, facts=facts)
+            facts = ring.process.again(header, True, False, old.dropped, old.oldest_record_id)
         else:
-            fragment = fragment_of(ring.reader)
+            ring.fragment = fragment_of(ring.reader, newest=self._newest_records)
+            facts = ring.process.first(ring.fragment.facts, generation)
         ring.fingerprint = fingerprint
-        ring.fragment = replace(fragment, facts=self._compared(ring, fragment.facts, header))
+        ring.fragment = replace(ring.fragment, facts=facts)
         return ring.fragment
 
-    def _compared(self, ring: OpenRing, facts: RankFacts, header: object) -> RankFacts:
-        """Add what only two looks can tell: CPU use, and whether the stack moved."""
-        if not facts.alive or not facts.pid:
-            return facts
-        look = look_at(
-            pid=facts.pid,
-            start_ticks=int(header["start_ticks"]),  # type: ignore[index]
-            boot_id=decode_text(header["boot_id"]),  # type: ignore[index]
-            pid_namespace=int(header["pid_namespace"]),  # type: ignore[index]
-        )
-        now_s = time.monotonic()
-        stack = facts.main_stack
-        if ring.cpu_at_s and now_s - ring.cpu_at_s > 0.2:
-            used_s = (look.cpu_ticks - ring.cpu_ticks) / _TICKS_PER_SECOND
-            facts = replace(
-                facts,
-                cpu_busy=max(0.0, used_s / (now_s - ring.cpu_at_s)),
-                stack_moved=stack != ring.main_stack,
-            )
-        ring.cpu_ticks, ring.cpu_at_s, ring.main_stack = look.cpu_ticks, now_s, stack
-        return facts
-
     def _journal(self, key: RunKey) -> Iterable[Fragment]:
-        for path in sorted(self.directory.glob("*.journal")):
+        for name, _, _ in self._journal_files:
+            path = self.directory / name
             try:
                 with open(path, "rb") as file:
                     if not looks_like_journal(file.read(64)):
@@ -246,16 +375,44 @@ def run_directory_of(path: str | os.PathLike[str]) -> Path | None:
     directory = Path(path)
     if not directory.is_dir():
         return None
-    if _ring_files(directory):
+    if _files(directory)[0]:
         return directory
     latest = directory / "latest"
-    if latest.is_dir() and _ring_files(latest):
+    if latest.is_dir() and _files(latest)[0]:
         return latest
     return None
 
 
-def _ring_files(directory: Path) -> list[Path]:
+def _headers(rings: Sequence[OpenRing]) -> Records:
+    """A copy of all headers as they are now: shape (rings,), dtype `HEADER`."""
+    return np.frombuffer(b"".join(ring.reader.header_bytes() for ring in rings), HEADER)
+
+
+def _with_journals(
+    facts: Mapping[int, RankFacts], said: Iterable[Fragment]
+) -> dict[int, RankFacts]:
+    """Facts of rings with what monitors wrote of the same ranks."""
+    all_said = {rank: [(FORMAT, own)] for rank, own in facts.items()}
+    for fragment in said:
+        if fragment.facts.rank != NONE:
+            all_said.setdefault(fragment.facts.rank, []).append(
+                (fragment.source.format, fragment.facts)
+            )
+    return {rank: merge_facts(all_said[rank]) for rank in sorted(all_said)}
+
+
+def _files(directory: Path) -> tuple[list[str], tuple[tuple[str, int, int], ...]]:
+    """(paths of rings, (name, size, time of change) of journals) in a run directory."""
+    rings: list[str] = []
+    journals: list[tuple[str, int, int]] = []
     try:
-        return [Path(entry.path) for entry in os.scandir(directory) if entry.name.endswith(".ring")]
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name.endswith(".ring"):
+                    rings.append(entry.path)
+                elif entry.name.endswith(".journal"):
+                    status = entry.stat()
+                    journals.append((entry.name, status.st_size, status.st_mtime_ns))
     except OSError:
-        return []
+        pass
+    return rings, tuple(sorted(journals))

@@ -127,11 +127,11 @@ class Snapshot:
 
 def take(trace: Trace, diagnosis: Diagnosis) -> Snapshot:
     """Index `trace` for drawing; no Python loop over records."""
-    rank_column = trace.records["rank"]
+    rank_column = np.ascontiguousarray(trace.records["rank"])
     if len(rank_column) > 1 and bool((np.diff(rank_column) < 0).any()):
         order = np.argsort(rank_column, kind="stable")
         trace = replace(trace, records=trace.records[order])
-        rank_column = trace.records["rank"]
+        rank_column = rank_column[order]
     timing = spans(trace)
     present, first = np.unique(rank_column, return_index=True)
     ends = np.append(first, len(rank_column))[1:]

@@ -5,11 +5,27 @@ Both are the same to the application: it looks, and gets a trace and the diagnos
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Protocol
 
-from hangscope.diagnosis.model import Diagnosis
+from hangscope.diagnosis.model import Diagnosis, RankReport, Side
 from hangscope.trace.model import RankFacts, Trace
+
+LIVE_ROWS = 65_536
+"""Records of all ranks together that a live look keeps: 8,192 of each of 8 ranks, 64 of each of
+1,024. All others are read for the verdict on a job that stands still."""
+_STANDS_S, _STANDS_MAX_S = 10.0, 300.0
+"""A verdict on a job in which nothing changes is gone over again after so many seconds, and each
+time after twice as many."""
+_FACTS = attrgetter(
+    "alive", "gil_blocked", "phases", "initialized", "finalized", "exit", "exception", "stack_moved"
+)
+_REPORT = [field.name for field in fields(RankReport)]
+_report = attrgetter(*_REPORT)
+_WAITING = _REPORT.index("waiting_s")
 
 
 class Source(Protocol):
@@ -30,8 +46,18 @@ class Source(Protocol):
 class Looker(Protocol):
     """A live run that re-reads only what has changed."""
 
+    moved: bool
+    """Whether any rank has issued or finished anything since the look before the last."""
+
+    @property
+    def cut(self) -> bool:
+        """Whether the last look left older records out."""
+
     def look(self) -> Trace:
         """The trace now."""
+
+    def look_at_all(self) -> Trace:
+        """The trace now, with nothing left out."""
 
     def ask_for_stacks(self, wanted: Callable[[RankFacts], bool]) -> int:
         """Have ranks that cannot run Python write their stacks, once a stall."""
@@ -51,22 +77,87 @@ class Still:
 
 
 class Live:
-    """A running job: every look reads what changed and judges anew."""
+    """A running job: every look reads what changed, and judges where that can matter."""
 
     def __init__(self, run: Looker, title: str = "") -> None:
         self._run = run
         self.title = title
         self.live = True
+        self._facts: list[object] = []
+        self._judged: Diagnosis | None = None
+        self._judged_s = 0.0
+        self._stands_s = _STANDS_S
 
     def look(self) -> tuple[Trace, Diagnosis]:
-        from hangscope.diagnosis.engine import diagnose
-
         trace = self._run.look()
         self.live = trace.live
-        diagnosis = diagnose(trace)
+        diagnosis = self._standing(trace)
+        if diagnosis is None:
+            diagnosis = self._judge(trace)
         if diagnosis.findings:
             self._run.ask_for_stacks(lambda facts: bool(facts.gil_blocked))
         return trace, diagnosis
+
+    def _judge(self, trace: Trace) -> Diagnosis:
+        from hangscope.diagnosis.engine import diagnose
+
+        diagnosis = diagnose(trace)
+        if diagnosis.findings and self._run.cut and not self._run.moved:
+            diagnosis = diagnose(self._run.look_at_all())
+        self._judged, self._judged_s = diagnosis, time.monotonic()
+        return diagnosis
+
+    def _standing(self, trace: Trace) -> Diagnosis | None:
+        """The last verdict, older by the time that has passed, where nothing has changed since.
+
+        Without a finding every look is judged: waiting becomes a hang by lasting long enough.
+        """
+        facts: list[object] = [
+            (_FACTS(f), f.main_stack, f.process_state == "stopped", (f.cpu_busy or 0.0) > 0.2)
+            for f in trace.ranks.values()
+        ]
+        same, self._facts = facts == self._facts, facts
+        known, passed_s = self._judged, time.monotonic() - self._judged_s
+        if not same or self._run.moved or known is None or not known.findings:
+            self._stands_s = _STANDS_S
+            return None
+        if passed_s >= self._stands_s:
+            self._stands_s = min(2 * self._stands_s, _STANDS_MAX_S)
+            return None
+        return later(known, passed_s)
+
+
+def later(diagnosis: Diagnosis, passed_s: float) -> Diagnosis:
+    """``diagnosis`` of a job that has stood still for ``passed_s`` seconds more."""
+    reports = []
+    for report in diagnosis.ranks:
+        if report.waiting_s is not None:
+            values = list(_report(report))
+            values[_WAITING] = report.waiting_s + passed_s
+            report = RankReport(*values)
+        reports.append(report)
+    findings = tuple(
+        replace(finding, sides=tuple(_side_later(side, passed_s) for side in finding.sides))
+        for finding in diagnosis.findings
+    )
+    return replace(
+        diagnosis,
+        ranks=tuple(reports),
+        findings=findings,
+        stalled_s=_plus(diagnosis.stalled_s, passed_s),
+    )
+
+
+def _side_later(side: Side, passed_s: float) -> Side:
+    return replace(
+        side,
+        waiting_s=_plus(side.waiting_s, passed_s),
+        last_age_s=_plus(side.last_age_s, passed_s),
+    )
+
+
+def _plus(known_s: float | None, passed_s: float) -> float | None:
+    return None if known_s is None else known_s + passed_s
 
 
 def open_source(paths: Sequence[str]) -> Source:
@@ -81,7 +172,7 @@ def open_source(paths: Sequence[str]) -> Source:
     title = " ".join(paths)
     directory = run_directory_of(paths[0]) if len(paths) == 1 else None
     if directory is not None:
-        run = LiveRun(directory)
+        run = LiveRun(directory, rows=LIVE_ROWS)
         if run.look().live:
             return Live(run, title)
         run.close()

@@ -1,0 +1,117 @@
+"""A live look judges where something has changed, and otherwise lets the verdict grow older."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+import view_samples as samples
+
+from hangscope.diagnosis import engine
+from hangscope.trace.model import Trace
+from hangscope.tui import source
+from hangscope.tui.source import Live, later
+
+
+class Run:
+    """A job that shows the same picture until it is told otherwise."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = replace(trace, live=True, looks=2)
+        self.moved = False
+        self.cut = False
+        self.asked = 0
+        self.read_all = 0
+
+    def look(self) -> Trace:
+        return self.trace
+
+    def look_at_all(self) -> Trace:
+        self.read_all += 1
+        return self.trace
+
+    def ask_for_stacks(self, wanted: object) -> int:
+        self.asked += 1
+        return 0
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[Trace]:
+    seen: list[Trace] = []
+    real = engine.diagnose
+
+    def counted(trace: Trace) -> object:
+        seen.append(trace)
+        return real(trace)
+
+    monkeypatch.setattr(engine, "diagnose", counted)
+    return seen
+
+
+def test_a_job_that_stands_still_is_judged_once(judged: list[Trace]) -> None:
+    live = Live(Run(samples.hang(8, culprit=3, steps=4).trace), "job")
+    _, first = live.look()
+    _, second = live.look()
+    assert len(judged) == 1
+    assert second.culprits == first.culprits == (3,)
+    assert second.stalled_s is not None
+    assert first.stalled_s is not None
+    assert second.stalled_s > first.stalled_s
+    waits = [(a.waiting_s, b.waiting_s) for a, b in zip(first.ranks, second.ranks, strict=True)]
+    assert any(a is not None for a, _ in waits)
+    assert all((a is None) == (b is None) for a, b in waits)
+    assert all(b > a for a, b in waits if a is not None and b is not None)
+    assert replace(second, stalled_s=0.0, ranks=(), findings=()) == replace(
+        first, stalled_s=0.0, ranks=(), findings=()
+    )
+
+
+def test_whatever_changes_is_judged(judged: list[Trace]) -> None:
+    run = Run(samples.hang(8, culprit=3, steps=4).trace)
+    live = Live(run)
+    live.look()
+    facts = dict(run.trace.ranks)
+    facts[3] = replace(facts[3], process_state="stopped")
+    run.trace = replace(run.trace, ranks=facts)
+    live.look()
+    assert len(judged) == 2
+    run.moved = True
+    live.look()
+    assert len(judged) == 3
+
+
+def test_a_verdict_is_gone_over_again(judged: list[Trace], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_STANDS_S", 0.05)
+    live = Live(Run(samples.hang(8, culprit=3, steps=4).trace))
+    live.look(), live.look()
+    assert len(judged) == 1
+    time.sleep(0.06)
+    live.look()
+    assert len(judged) == 2
+    time.sleep(0.06)
+    live.look()
+    assert len(judged) == 2, "twice the time must pass now"
+
+
+def test_a_healthy_job_is_judged_at_every_look(judged: list[Trace]) -> None:
+    """Waiting becomes a hang by nothing but lasting."""
+    live = Live(Run(samples.healthy().trace))
+    for _ in range(3):
+        _, diagnosis = live.look()
+        assert not diagnosis.findings
+    assert len(judged) == 3
+
+
+def test_a_finding_among_the_newest_records_is_checked_against_all(judged: list[Trace]) -> None:
+    run = Run(samples.hang(8, culprit=3, steps=4).trace)
+    run.cut = True
+    live = Live(run)
+    live.look(), live.look()
+    assert run.read_all == 1
+    assert len(judged) == 2
+
+
+def test_time_that_is_not_known_stays_unknown() -> None:
+    diagnosis = replace(samples.hang(4, culprit=1, steps=3).diagnosis, stalled_s=None)
+    assert later(diagnosis, 5.0).stalled_s is None
