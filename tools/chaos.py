@@ -39,31 +39,45 @@ DRIFT = (*MISMATCH, "missing_rank", "deadlock_cycle", "rank_exited")
 FAULTS: dict[str, tuple[str, ...]] = {
     "none": ("healthy",),
     "slow": ("healthy",),
+    "pause": ("healthy",),
+    "compute": ("healthy",),
     "kill": ("rank_crashed",),
     "segfault": ("rank_crashed",),
     "raise": ("rank_crashed",),
     "exit-3": ("rank_crashed",),
     "os-exit": ("rank_exited",),
     "early-end": ("rank_exited",),
+    "reset": ("rank_crashed",),
+    "memory": ("rank_crashed",),
+    "abort": ("rank_crashed",),
+    "term": ("rank_crashed",),
     "stop": ("missing_rank", "stuck_collective"),
     "sleep": ("missing_rank",),
     "spin": ("missing_rank",),
     "gil": ("missing_rank",),
     "lock": ("missing_rank",),
+    "child": ("missing_rank",),
+    "feeder": ("missing_rank",),
+    "store": ("missing_rank",),
+    "hook": ("missing_rank",),
+    "late": ("missing_rank",),
+    "early-eval": DRIFT,
+    "guarded": DRIFT,
     "skip": DRIFT,
     "extra": DRIFT,
     "op": ("collective_mismatch",),
     "shape": ("shape_mismatch",),
     "dtype": ("dtype_mismatch",),
+    "reduce-op": ("argument_mismatch",),
     "swap": ("deadlock_cycle", *MISMATCH),
     "skip-send": ("p2p_unmatched", "missing_rank", "deadlock_cycle", "collective_mismatch"),
     "skip-recv": ("p2p_unmatched", "missing_rank", "deadlock_cycle", "collective_mismatch"),
 }
 """Fault to the verdicts that are right for it."""
-HEALTHY = ("none", "slow")
-OUTSIDE = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-CALLS = ("skip", "extra", "op", "shape", "dtype", "swap")
-ONLY = {"skip-send": ("pipeline",), "skip-recv": ("pipeline",)}
+HEALTHY = ("none", "slow", "pause", "compute")
+OUTSIDE = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
+CALLS = ("skip", "extra", "op", "shape", "dtype", "swap", "reduce-op", "guarded", "early-eval")
+ONLY = {"skip-send": ("pipeline",), "skip-recv": ("pipeline",), "hook": ("ddp",)}
 NOT = {"swap": ("pipeline",), "early-end": ()}
 
 
@@ -185,7 +199,8 @@ def _follow(truth: Draw, directory: Path, server: Server, result: Result) -> Non
             result.summary = str(said["summary"])
             result.confidence = _confidence(directory.parent / "job.log", result.summary)
             stalled_ns = _newest_ns(directory)
-            result.said_after_s = (int(said["at_ns"]) - stalled_ns) / 1e9
+            if stalled_ns:
+                result.said_after_s = (int(said["at_ns"]) - stalled_ns) / 1e9
             return
         if ended_at_s and now_s - ended_at_s > 4.0:
             return

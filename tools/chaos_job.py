@@ -9,8 +9,11 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import queue
+import subprocess
 import threading
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -31,6 +34,7 @@ parser.add_argument("--pace", type=float, default=0.03, help="seconds of work a 
 args = parser.parse_args()
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 FOR_EVER_S = 3600.0
+SHORT_S = 1.5
 
 
 class Mlp(nn.Module):
@@ -72,6 +76,11 @@ class Saboteur:
         if args.fault in PROCESS_FAULTS and self._is_here():
             PROCESS_FAULTS[args.fault]()
 
+    def sleep_in_hook(self) -> None:
+        """The backward pass of the fatal step never gets beyond a hook."""
+        if self.step == args.step:
+            time.sleep(FOR_EVER_S)
+
     def reduce(self, size: int, group: dist.ProcessGroup | None = None) -> None:
         """An all-reduce that the guilty rank may get wrong."""
         wrong = args.fault if args.fault in CALL_FAULTS and self._is_here() else ""
@@ -86,8 +95,11 @@ class Saboteur:
             return
         if wrong == "shape":
             size += 3
+        if wrong == "guarded":
+            dist.barrier(group=group)
         dtype = torch.float64 if wrong == "dtype" else torch.float32
-        dist.all_reduce(torch.ones(size, dtype=dtype), group=group)
+        reduction = dist.ReduceOp.MAX if wrong == "reduce-op" else dist.ReduceOp.SUM
+        dist.all_reduce(torch.ones(size, dtype=dtype), op=reduction, group=group)
 
 
 def sleep() -> None:
@@ -117,6 +129,46 @@ def lock_twice() -> None:
     lock.acquire()
 
 
+def wait_for_a_child() -> None:
+    """A helper program that never ends."""
+    subprocess.run(["sleep", str(FOR_EVER_S)], check=False)
+
+
+def wait_for_a_thread() -> None:
+    """A queue whose feeder died of a bad sample."""
+    samples: queue.Queue[int] = queue.Queue()
+
+    def feed() -> None:
+        raise ValueError("a shard that is cut off")
+
+    threading.Thread(target=feed, name="feeder", daemon=True).start()
+    samples.get()
+
+
+def wait_for_a_key() -> None:
+    """A key of the job's store that nobody sets."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set_timeout(timedelta(seconds=FOR_EVER_S))
+    store.get("a key that nobody sets")
+
+
+def compute() -> None:
+    """Work that is long, but not longer than the timeout."""
+    until_s = time.monotonic() + SHORT_S
+    while time.monotonic() < until_s:
+        torch.randn(64, 64) @ torch.randn(64, 64)
+
+
+def lose_the_data_server() -> None:
+    """A connection of the rank's own, broken."""
+    raise ConnectionResetError(104, "Connection reset by peer")
+
+
+def run_out_of_memory() -> None:
+    """More memory than there is."""
+    bytearray(1 << 60)
+
+
 def fail() -> None:
     """An exception."""
     raise ValueError("a sample without a label")
@@ -141,8 +193,16 @@ PROCESS_FAULTS = {
     "segfault": lambda: ctypes.string_at(0),
     "os-exit": leave,
     "exit-3": give_up,
+    "child": wait_for_a_child,
+    "feeder": wait_for_a_thread,
+    "store": wait_for_a_key,
+    "pause": lambda: time.sleep(SHORT_S),
+    "compute": compute,
+    "reset": lose_the_data_server,
+    "memory": run_out_of_memory,
+    "abort": os.abort,
 }
-CALL_FAULTS = ("skip", "extra", "op", "shape", "dtype")
+CALL_FAULTS = ("skip", "extra", "op", "shape", "dtype", "reduce-op", "guarded")
 saboteur = Saboteur()
 
 
@@ -151,6 +211,8 @@ def train_ddp() -> None:
     metrics = dist.new_group(group_desc="metrics")
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(Mlp(), Mlp()), bucket_cap_mb=0.004)
+    if args.fault == "hook" and args.rank == RANK:
+        next(model.parameters()).register_hook(lambda _: saboteur.sleep_in_hook())
     for step in steps():
         saboteur.place()
         loss = model(batch(step)).square().mean()
@@ -240,8 +302,9 @@ def batch(step: int, replica: int = RANK) -> torch.Tensor:
 
 
 def steps() -> range:
-    """The steps of this rank; the guilty one of ``early-end`` has fewer."""
-    count = args.step if args.fault == "early-end" and args.rank == RANK else args.steps
+    """The steps of this rank; the guilty one of ``early-end`` and ``early-eval`` has fewer."""
+    short = args.fault in ("early-end", "early-eval") and args.rank == RANK
+    count = args.step if short else args.steps
     return Steps(count)  # type: ignore[return-value]
 
 
@@ -264,6 +327,8 @@ class Steps:
 
 def main() -> None:
     """Set up, train, finish."""
+    if args.fault == "late" and args.rank == RANK:
+        time.sleep(FOR_EVER_S)
     dist.init_process_group("gloo")
     {"ddp": train_ddp, "fsdp": train_sharded, "tp": train_sharded, "pipeline": train_pipeline}[
         args.kind
@@ -271,6 +336,7 @@ def main() -> None:
     if args.fault == "early-end" and args.rank == RANK:
         dist.destroy_process_group()
         return
+    dist.all_gather([torch.zeros(7) for _ in range(WORLD)], torch.zeros(7))  # the evaluation
     dist.barrier()
     dist.destroy_process_group()
 

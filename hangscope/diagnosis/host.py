@@ -15,6 +15,9 @@ _SIGKILL, _SIGTERM, _SIGABRT, _SIGINT, _SIGHUP = 9, 15, 6, 2, 1
 UNSEEN = "a signal nobody saw"
 _TOGETHER_NS = 5_000_000_000
 _TWIN_NS = 2_000_000_000
+_NOTICED_NS = 100_000_000
+"""A peer's connection may break before the end that breaks it is noticed; a launcher that answers
+a failure needs longer."""
 
 _SECONDARY = re.compile(
     r"connection (?:was )?(?:closed|reset|refused|aborted)|broken pipe|socket closed|"
@@ -89,7 +92,7 @@ def is_secondary(text: str) -> bool:
 def judge(trace: Trace) -> dict[int, Host]:
     """A `Host` for every rank that any source speaks about."""
     hosts = {rank: _one(rank, facts, trace) for rank, facts in trace.ranks.items()}
-    hosts = _told_by_all(hosts, trace)
+    hosts = _stopped_alone(_told_by_all(hosts, trace), trace)
     return _outlived_a_failure(_victims_of_launcher(hosts, trace), trace)
 
 
@@ -221,6 +224,35 @@ def _told_by_all(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
             failed = {int(number) for number in said[1].split(",") if number.strip()}
             result[rank] = replace(host, secondary=rank not in failed)
     return result
+
+
+def _stopped_alone(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """One rank that was told to stop while nobody else had ended is no victim of a failure.
+
+    The launcher tells everybody; a preemption notice, an operator or a limit may hit a single one.
+    """
+    torn = [
+        rank
+        for rank, host in hosts.items()
+        if host.end is End.TORN_DOWN and not _by_launcher(trace.ranks[rank])
+    ]
+    if len(torn) != 1 or len(hosts) < 2:
+        return hosts
+    alone = hosts[torn[0]]
+    earlier = [
+        h
+        for h in hosts.values()
+        if h is not alone
+        and h.gone
+        and (not h.secondary or not h.end_ns or h.end_ns < alone.end_ns - _NOTICED_NS)
+    ]
+    if earlier or trace.missing_ranks:
+        return hosts
+    return {**hosts, torn[0]: replace(alone, end=End.CRASHED, secondary=False)}
+
+
+def _by_launcher(facts: RankFacts) -> bool:
+    return facts.exit is not None and facts.exit.by_launcher
 
 
 def _outlived_a_failure(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
