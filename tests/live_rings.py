@@ -143,7 +143,9 @@ class RingRank:
             self.ring.set_cell(self.ring.group_cells(group) + _COMPLETED, seq)
 
     def sample(self, line: int) -> None:
-        """Publish a stack of the main thread, and beat."""
+        """Publish a stack of the main thread, inside its unfinished operation, and beat."""
+        inside = "F 7\0all_reduce\0/lib/python3/site-packages/torch/distributed/c10d.py\n"
         frames = f"F {line}\0step\0/work/train.py\nF 3\0<module>\0/work/train.py"
+        frames = inside + frames if self.open else frames
         self.ring.write_sample(f"T main 1 MainThread\n{frames}".encode())
         self.ring.beat()

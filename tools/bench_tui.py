@@ -105,9 +105,7 @@ def live(repeats: int, records: int, moving: int) -> dict[str, dict[str, float]]
             run.look()
             out["first"] = {"look": (time.process_time() - began) * 1e3}
             out["moving"] = asyncio.run(refreshing(run, lambda: step(job, moving), repeats))
-            # One rank issues nothing more; the others wait for it.
-            step([own for own in job if own.rank != 77], 1)
-            wait_long(job)
+            hang(job)
             out["hung"] = asyncio.run(refreshing(run, lambda: beat(job), repeats))
             trace = run.look()
             out["hung"]["judge, when anything has changed"] = cpu_ms(
@@ -120,6 +118,22 @@ def live(repeats: int, records: int, moving: int) -> dict[str, dict[str, float]]
             for process in processes:
                 process.wait()
     return out
+
+
+def hang(job: Sequence[RingRank]) -> None:
+    """One rank issues nothing more: its data parallel group waits for it, and every tensor
+    parallel group for the member that waits there."""
+    culprit, rest = job[77], [own for own in job if own.rank != 77]
+    step(rest, 1)
+    free = [culprit, *(own for own in rest if own.rank % 8 != culprit.rank % 8)]
+    for own in free:
+        for record in list(own.open):
+            own.finish(record)
+    for own in free[1:]:
+        own.issue(2, "_all_gather_base", line=5)
+    for own in job:
+        own.sample(1)
+    wait_long(job)
 
 
 def beat(job: Sequence[RingRank]) -> None:
