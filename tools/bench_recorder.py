@@ -1,15 +1,17 @@
 """What recording costs: added time per call and per training step, measured in one run.
 
-    python -m tools.bench_recorder                 # everything, as Markdown tables
+    python -m tools.bench_recorder                 # everything, as Markdown tables, seven minutes
     python -m tools.bench_recorder --quick
 
-Recording is switched on and off in turn inside the same process, block by block, so that whatever
-else the machine does falls on both alike; figures are medians of paired differences. Torch's own
-recorder can only be chosen when a process starts: its processes alternate with those without.
+Recording is switched on and off in turn inside the same process, so that whatever else the machine
+does falls on both alike: block by block for calls, step by step for training steps (see
+`tools.bench_steps`). Figures are medians of paired differences with a 95 % interval of that median
+(bootstrap). Torch's own recorder can only be chosen when a process starts: its processes alternate
+with those without.
 
 Besides the time that passes, the processor time used is measured: of the calling thread for calls
 (issuing and waiting), of the whole process for training steps. It is what a busy machine falsifies
-least, and it includes the watcher thread where it is the process's.
+least.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -24,20 +27,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from tools import bench_steps
+from tools.bench_steps import StepTimes
 
 MODES = ("off", "on", "nostacks")
 FRAMES = 20
 BLOCK_CALLS = 400
 WARM_UP_CALLS = 40
 BURST = 20
-STEPS_PER_BLOCK = 4
+SECONDS_PER_STEP_TABLE = 140.0
+RESAMPLES = 2000
 
 
 Times = dict[str, list["Block"]]
 Block = dict[str, Any]
-"""``wall``: nanoseconds of each call or step; ``cpu``: processor nanoseconds for one, on average"""
+"""``wall``: nanoseconds of each call; ``cpu``: processor nanoseconds for one, on average."""
 
 
 # -- inside a rank -------------------------------------------------------------------------------
@@ -122,84 +130,19 @@ def _timed_calls(
     return times
 
 
-def steps_ddp(blocks: int, modes: tuple[str, ...]) -> Times:
-    """Nanoseconds per training step under DistributedDataParallel on Gloo."""
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    dist.init_process_group("gloo")
-    return _timed_steps(DistributedDataParallel(_model(), bucket_cap_mb=2), blocks, modes)
-
-
-def steps_fsdp(blocks: int, modes: tuple[str, ...]) -> Times:
-    """Nanoseconds per training step under FSDP2 on Gloo."""
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    model = _model()
-    for layer in model:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return _timed_steps(model, blocks, modes)
-
-
-def _model() -> Any:
-    import torch
-    from torch import nn
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    layers = [nn.Sequential(nn.Linear(768, 768), nn.GELU()) for _ in range(8)]
-    return nn.Sequential(*layers)
-
-
-def _timed_steps(model: Any, blocks: int, modes: tuple[str, ...]) -> Times:
-    import torch
-    import torch.distributed as dist
-
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    batch = torch.randn(256, 768)
-    clock = time.perf_counter_ns
-
-    def step() -> int:
-        began = clock()
-        model(batch).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return clock() - began
-
-    times: Times = {mode: [] for mode in modes}
-    for number in range(blocks + 1):
-        order = modes if number % 2 else modes[::-1]
-        for mode in order:
-            switch(mode)
-            dist.barrier()
-            step()
-            cpu = time.process_time_ns()
-            wall = [step() for _ in range(STEPS_PER_BLOCK)]
-            cpu = time.process_time_ns() - cpu
-            if number:
-                times[mode].append({"wall": wall, "cpu": cpu / STEPS_PER_BLOCK})
-    switch("off")
-    return times
-
-
-SCENARIOS: dict[str, Callable[[int, tuple[str, ...]], Times]] = {
-    "fake": calls_fake,
-    "gloo": calls_gloo,
-    "ddp": steps_ddp,
-    "fsdp": steps_fsdp,
-}
+CALLS: dict[str, Callable[[int, tuple[str, ...]], Times]] = {"fake": calls_fake, "gloo": calls_gloo}
+STEPS: dict[str, Callable[[float], StepTimes]] = {"ddp": bench_steps.ddp, "fsdp": bench_steps.fsdp}
+LABELS = {"fake": "fake", "gloo": "Gloo", "ddp": "DDP", "fsdp": "FSDP2"}
 
 
 # -- outside -------------------------------------------------------------------------------------
 
 
-def run(scenario: str, blocks: int, modes: tuple[str, ...], *, native: bool = False) -> Any:
-    """Run a scenario in processes of its own; returns rank 0's times by mode."""
+def run(scenario: str, amount: float, modes: tuple[str, ...] = (), *, native: bool = False) -> Any:
+    """Run a scenario in processes of its own; returns what each rank printed.
+
+    ``amount`` is blocks for calls, seconds for steps.
+    """
     size = 1 if scenario == "fake" else 2
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -212,34 +155,50 @@ def run(scenario: str, blocks: int, modes: tuple[str, ...], *, native: bool = Fa
                 "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
                 "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                 "HANGSCOPE_MONITOR": "0", "HANGSCOPE_FAKE": "1", "SCRATCH": scratch,
-                "OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "10000" if native else "0",
+                "HANGSCOPE_DIR": scratch, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+                "TORCH_FR_BUFFER_SIZE": "10000" if native else "0",
             }  # fmt: skip
             command = [sys.executable, "-m", "tools.bench_recorder", "--inside", scenario,
-                       "--blocks", str(blocks), "--modes", ",".join(modes)]  # fmt: skip
-            running.append(
-                subprocess.Popen(
-                    command,
-                    env=env,
-                    stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    text=True,
-                )
-            )
-        output = running[0].communicate(timeout=900)[0]
-        for process in running:
-            if process.wait(timeout=60):
-                raise RuntimeError(f"{scenario} failed with {process.returncode}")
-        return json.loads(output.splitlines()[-1])
+                       "--amount", str(amount), "--modes", ",".join(modes)]  # fmt: skip
+            out = tempfile.TemporaryFile("w+")  # noqa: SIM115 - read below; a pipe could fill up
+            process = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.DEVNULL)
+            running.append((process, out))
+        results = []
+        for process, out in running:
+            try:
+                code = process.wait(timeout=900)
+            finally:
+                for other, _ in running:
+                    if process.returncode != 0 and other.poll() is None:
+                        other.kill()
+            if code:
+                raise RuntimeError(f"{scenario} failed with {code}")
+            out.seek(0)
+            results.append(json.loads(out.read().splitlines()[-1]))
+        return results
+
+
+def interval(values: list[float]) -> tuple[float, float, float]:
+    """Median, and its 95 % interval by bootstrap."""
+    rng = random.Random(1)
+    medians = sorted(
+        statistics.median(rng.choices(values, k=len(values))) for _ in range(RESAMPLES)
+    )
+    return (
+        statistics.median(values),
+        medians[round(RESAMPLES * 0.025)],
+        medians[round(RESAMPLES * 0.975) - 1],
+    )
 
 
 def added(times: Times, mode: str, what: str) -> tuple[float, float, float]:
-    """Median and quartiles of what a mode adds, in nanoseconds, block by block."""
-    differences = [
-        _level(with_it, what) - _level(without, what)
-        for with_it, without in zip(times[mode], times["off"], strict=True)
-    ]
-    low, middle, high = statistics.quantiles(differences, n=4)
-    return middle, low, high
+    """What a mode adds, in nanoseconds, block by block: median and interval."""
+    return interval(
+        [
+            _level(with_it, what) - _level(without, what)
+            for with_it, without in zip(times[mode], times["off"], strict=True)
+        ]
+    )
 
 
 def _level(block: Block, what: str) -> float:
@@ -265,41 +224,51 @@ def call_table(scenario: str, blocks: int, rounds: int) -> list[str]:
     merged: Times = {mode: [] for mode in MODES}
     native: list[Block] = []
     for _ in range(rounds):
-        for mode, measured in run(scenario, blocks, MODES).items():
+        for mode, measured in run(scenario, blocks, MODES)[0].items():
             merged[mode] += measured
         if scenario == "gloo":
-            native += run(scenario, blocks, ("off",), native=True)["off"]
+            native += run(scenario, blocks, ("off",), native=True)[0]["off"]
     off = merged["off"]
+    name = LABELS[scenario]
     wall, cpu, tail = median(off, "wall"), median(off, "cpu"), p99(off)
-    rows = [f"| {scenario} | none | {wall / 1e3:.1f} | | | {cpu / 1e3:.1f} | | {tail / 1e3:.0f} |"]
+    rows = [f"| {name} | none | {wall / 1e3:.1f} | | | {cpu / 1e3:.1f} | | {tail / 1e3:.0f} |"]
     if native:
         wall_native, cpu_native = median(native, "wall"), median(native, "cpu")
         rows.append(
-            f"| {scenario} | torch's own | {wall_native / 1e3:.1f} | "
+            f"| {name} | torch's own | {wall_native / 1e3:.1f} | "
             f"{(wall_native - wall) / 1e3:+.1f} | | {cpu_native / 1e3:.1f} | "
             f"{(cpu_native - cpu) / 1e3:+.1f} | {p99(native) / 1e3:.0f} |"
         )
     for mode, label in (("nostacks", "HangScope, no stacks"), ("on", "HangScope")):
         middle, low, high = added(merged, mode, "wall")
         rows.append(
-            f"| {scenario} | {label} | {median(merged[mode], 'wall') / 1e3:.1f} | "
-            f"{middle / 1e3:+.1f} | {low / 1e3:+.1f} to {high / 1e3:+.1f} | "
+            f"| {name} | {label} | {median(merged[mode], 'wall') / 1e3:.1f} | "
+            f"{middle / 1e3:+.2f} | {low / 1e3:+.2f} to {high / 1e3:+.2f} | "
             f"{median(merged[mode], 'cpu') / 1e3:.1f} | "
             f"{added(merged, mode, 'cpu')[0] / 1e3:+.1f} | {p99(merged[mode]) / 1e3:.0f} |"
         )
     return rows
 
 
-def step_table(scenario: str, blocks: int) -> list[str]:
-    """Rows for one kind of training step."""
-    times = run(scenario, blocks, ("off", "on"))
+def step_table(scenario: str, seconds: float) -> list[str]:
+    """Rows for one kind of training step; both ranks' figures together."""
+    ranks = run(scenario, seconds)
+    first = ranks[0]
+    watcher = sum(rank["watcher_cpu"] for rank in ranks) / sum(rank["seconds"] for rank in ranks)
     rows = []
     for what, label in (("wall", "time"), ("cpu", "processor")):
-        base = median(times["off"], what)
-        middle, low, high = added(times, "on", what)
+        # A step is over on both ranks at once, so their times are no two measurements: averaged.
+        quadruples = [
+            tuple(map(statistics.fmean, zip(*both, strict=True)))
+            for both in zip(*(rank[what] for rank in ranks), strict=True)
+        ]
+        base = statistics.median(value for q in quadruples for value in q[:2])
+        middle, low, high = interval([(q[2] + q[3] - q[0] - q[1]) / 2 for q in quadruples])
+        share = watcher / 1e9
         rows.append(
-            f"| {scenario}, {label} | {base / 1e6:.1f} ms | {middle / 1e3:+.0f} µs | "
-            f"{middle / base:+.2%} | {low / base:+.2%} to {high / base:+.2%} |"
+            f"| {LABELS[scenario]}, {label} | {base / 1e6:.1f} ms | {middle / 1e3:+.0f} µs | "
+            f"{middle / base:+.2%} | {low / base:+.2%} to {high / base:+.2%} | {share:+.2%} | "
+            f"{middle / base + share:+.2%} | {first['records']:.0f} | {2 * len(quadruples)} |"
         )
     return rows
 
@@ -307,32 +276,36 @@ def step_table(scenario: str, blocks: int) -> list[str]:
 def main() -> int:
     """Parse and measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the time")
-    parser.add_argument("--only", choices=sorted(SCENARIOS), action="append")
-    parser.add_argument("--inside", choices=sorted(SCENARIOS), help=argparse.SUPPRESS)
-    parser.add_argument("--blocks", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="a sixth of the time")
+    parser.add_argument("--only", choices=sorted(LABELS), action="append")
+    parser.add_argument("--inside", choices=sorted(LABELS), help=argparse.SUPPRESS)
+    parser.add_argument("--amount", type=float, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--modes", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:
-        modes = tuple(arguments.modes.split(","))
-        times = SCENARIOS[arguments.inside](arguments.blocks, modes)
-        print(json.dumps(times), flush=True)
-        sys.stdout.flush()
+        result: Any
+        if arguments.inside in CALLS:
+            modes = tuple(arguments.modes.split(","))
+            result = CALLS[arguments.inside](int(arguments.amount), modes)
+        else:
+            result = asdict(STEPS[arguments.inside](arguments.amount))
+        print(json.dumps(result), flush=True)
         os._exit(0)
-    wanted = arguments.only or sorted(SCENARIOS)
+    wanted = arguments.only or sorted(LABELS)
+    calls, steps = ([name for name in names if name in wanted] for names in (CALLS, STEPS))
     scale = 1 if arguments.quick else 6
-    calls = [name for name in ("fake", "gloo") if name in wanted]
-    steps = [name for name in ("ddp", "fsdp") if name in wanted]
     if calls:
-        print("| calls | recorder | µs, median | added | quartiles | processor | added | p99 |")
+        print("| calls | recorder | µs, median | added | 95 % | processor | added | p99 |")
         print("|---|---|---|---|---|---|---|---|")
     for name in calls:
         print("\n".join(call_table(name, 5 * scale, 1 if arguments.quick else 3)), flush=True)
     if steps:
-        print("\n| training step | without | added | share | quartiles |")
-        print("|---|---|---|---|---|")
+        print(
+            "\n| step, two ranks | without | added | share | 95 % | watcher | together | records "
+            "| pairs |\n|---|---|---|---|---|---|---|---|---|"
+        )
     for name in steps:
-        print("\n".join(step_table(name, 8 * scale)), flush=True)
+        print("\n".join(step_table(name, SECONDS_PER_STEP_TABLE * scale / 6)), flush=True)
     load = os.getloadavg()[0]
     print(f"\ntorch {_torch_version()}, load {load:.1f} on {os.cpu_count()} processors")
     return 0

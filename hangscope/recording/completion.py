@@ -40,6 +40,8 @@ _P2P = int(SlotFlag.P2P)
 _RETIRED = int(SlotFlag.RETIRED)
 _FAILED = int(SlotFlag.FAILED)
 _UNOBSERVED = int(SlotFlag.UNOBSERVED)
+_WAITED = int(SlotFlag.WAITED)
+_ASYNC_PAIR = int(SlotFlag.ASYNC | SlotFlag.P2P)
 _NEVER = 1 << 62
 _SLOT_CELLS = SLOT.itemsize // 8
 _SLOT_COMPLETED = SLOT_COMPLETED_OFFSET // 8
@@ -57,9 +59,11 @@ class Completions:
         self._q = ring.cells
         self._slots = ring.slot_at(1) // 8
         self._slot_count = ring.slot_count
-        self._unbox = dist.Work.unbox
+        self._unbox_work = dist.Work.unbox
         self._script_object = torch.ScriptObject
         self._watched: dict[int, Pending] = {}
+        self.unwaited: dict[int, Pending] = {}
+        """Each ``isend`` and ``irecv`` that nobody has begun to wait for, by the Work's id."""
         self.boxed: deque[Pending] = deque()
         """Entries whose Work is still in its script object. Taking it out costs half a microsecond;
         it is done where it is polled or waited for, which is where the job has time."""
@@ -78,6 +82,17 @@ class Completions:
             self._watched.clear()  # they stay what they are on record: not observed
         self._watched[id(entry[1])] = entry
 
+    def waiting(self, work: Any) -> None:
+        """Python begins to wait for a Work of ``unwaited``."""
+        entry = self.unwaited.pop(id(work), None)
+        if entry is None:
+            return
+        entry[3] |= _WAITED
+        # Only the flag is added: another thread may have noted its end just now.
+        cell = self._slots + (entry[0] - 1) % self._slot_count * _SLOT_CELLS
+        if self._q[cell] == entry[0]:
+            self._q[cell + _SLOT_STATE] |= _WAITED << 32
+
     def waited(self, work: Any, succeeded: bool) -> None:
         """Python waited for a Work: it is over, whatever polling says.
 
@@ -85,11 +100,11 @@ class Completions:
         waited for (send and recv).
         """
         if self.boxed:
-            self._unbox_all()
+            self.unbox()
         found = self._watched.get(id(work))
         if found is None or not (succeeded or work.is_completed()):
             return  # the wait ran into its own time limit: the operation goes on
-        self._watched.pop(id(work), None)
+        self._forget(work)
         record_id, _, seq, flags, state = found
         if flags & _UNOBSERVED:
             flags &= ~_UNOBSERVED
@@ -106,20 +121,22 @@ class Completions:
         elif not state.failed_seq:
             state.failed_seq = seq
 
-    def _unbox_all(self) -> None:
+    def unbox(self) -> None:
         """Take all Works out of their script objects, each by one thread alone.
 
         Another thread may come to wait for a Work that is in work here: it does not find it, and
         polling will.
         """
-        boxed, watched, unbox = self.boxed, self._watched, self._unbox
+        boxed, watched, unbox_work = self.boxed, self._watched, self._unbox_work
         while boxed:
             try:
                 entry = boxed.popleft()
             except IndexError:  # another thread has had the last one
                 return
-            entry[1] = work = unbox(entry[1])
+            entry[1] = work = unbox_work(entry[1])
             watched[id(work)] = entry
+            if entry[3] & _ASYNC_PAIR == _ASYNC_PAIR:
+                self.unwaited[id(work)] = entry
 
     def drain(self, state: GroupState, *, deep: bool = False) -> None:
         """Note which of a group's operations have finished.
@@ -133,7 +150,7 @@ class Completions:
         state.draining = True
         try:
             if self.boxed:
-                self._unbox_all()
+                self.unbox()
             pending = state.pending
             while pending:
                 entry = pending[0]
@@ -194,8 +211,13 @@ class Completions:
     def _give_up(self, entry: Pending) -> None:
         """Too many are unfinished: the oldest is watched no more."""
         record_id, work, _, flags, _ = entry
-        self._watched.pop(id(work), None)
+        self._forget(work)
         self._ring.set_record(record_id, state=0, flags=flags | _UNOBSERVED, completed_ns=0)
+
+    def _forget(self, work: Any) -> None:
+        self._watched.pop(id(work), None)
+        if self.unwaited:
+            self.unwaited.pop(id(work), None)
 
     def _is_completed(self, entry: Pending) -> bool:
         work = entry[1]
@@ -205,7 +227,7 @@ class Completions:
 
     def _finish_pending(self, state: GroupState, entry: Pending, *, ask: bool) -> None:
         record_id, work, seq, flags, _ = entry
-        self._watched.pop(id(work), None)
+        self._forget(work)
         if flags & _P2P:
             self.finish(record_id, flags, succeeded=True)
         elif not ask or _succeeded(work):

@@ -8,8 +8,13 @@ dispatcher passes them by position and leaves off trailing ones that have their 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import CodeType, FrameType
+from typing import Any
+
+from hangscope.ring.layout import SlotFlag
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +144,30 @@ def _scalars(arguments: Sequence[str]) -> int:
     while start and arguments[start - 1] in _SCALARS:
         start -= 1
     return start
+
+
+def pair_manner() -> Callable[[FrameType], int]:
+    """A function that tells from the caller's frame how a send or recv was asked for.
+
+    The operators are the same for ``send`` and ``isend``; which of them called is all there is to
+    know. The flag is ``BLOCKING``, ``ASYNC``, or 0 where it was neither.
+    """
+    import torch.distributed as dist
+
+    loose, blocking = _codes(dist, "isend", "irecv"), _codes(dist, "send", "recv")
+    asynchronous, waits = int(SlotFlag.ASYNC), int(SlotFlag.BLOCKING)
+
+    def manner(frame: FrameType) -> int:
+        if frame.f_code in blocking:
+            return waits
+        if frame.f_code not in loose:
+            return 0
+        caller = frame.f_back  # in newer torch ``send`` is an ``isend`` and a wait
+        return waits if caller is not None and caller.f_code in blocking else asynchronous
+
+    return manner
+
+
+def _codes(module: Any, *names: str) -> frozenset[CodeType]:
+    functions = (inspect.unwrap(getattr(module, name)) for name in names if hasattr(module, name))
+    return frozenset(f.__code__ for f in functions if hasattr(f, "__code__"))

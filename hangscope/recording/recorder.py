@@ -24,7 +24,7 @@ from typing import Any
 
 from hangscope.recording.completion import DRAIN_AT, Completions
 from hangscope.recording.groups import DeviceBackend, GroupRegistry, GroupState
-from hangscope.recording.operations import OpSpec
+from hangscope.recording.operations import OpSpec, pair_manner
 from hangscope.recording.plans import MAX_PLANS, Plan, PlanKey, Planner
 from hangscope.recording.reductions import MAX_UNREAD, Reductions
 from hangscope.recording.signatures import FACTOR, INCREMENT, MASK, SignatureInterner
@@ -109,7 +109,8 @@ class Recorder:
         )  # fmt: skip
         write, stacks = self._write, self._stacks
         key_of, make_plan = self._planner.key_reader(spec), self._planner.plan
-        group_at, reduce_at = spec.group, spec.reduce_op
+        group_at, reduce_at, p2p = spec.group, spec.reduce_op, spec.p2p
+        manner = pair_manner()
         unread, newest = self.reductions.unread, self.reductions.newest
         function_mode = getattr(torch._C, "_is_torch_function_mode_enabled", bool)
         capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool)
@@ -140,6 +141,11 @@ class Recorder:
                     plans[key] = plan
             if plan[9] and capturing():
                 self._capture_seen()
+            if p2p:
+                try:
+                    plan = (plan[0] | manner(getframe(depth)), *plan[1:])
+                except ValueError:  # a C++ thread
+                    pass
             stack = 0
             if stacks is not None:
                 try:
@@ -247,6 +253,8 @@ class Recorder:
             entry = [record_id, work, seq, flags, state]
             pending.append(entry)
             self._boxed.append(entry)
+            if flags & _P2P and flags & _ASYNC:
+                self.completions.unbox()  # so that the beginning of its wait is seen, too
 
     def raised(self, token: Token) -> None:
         """The operator raised.

@@ -223,11 +223,18 @@ class Session:
         original = getattr(dist.Work, "wait", None)
         if original is None:
             return
-        waited, fail = self.recorder.completions.waited, self.guard
+        completions, fail = self.recorder.completions, self.guard
+        waiting, waited, unwaited = completions.waiting, completions.waited, completions.unwaited
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             result = None
             succeeded = False
+            if unwaited:
+                try:
+                    if not self.failed:
+                        waiting(work)
+                except Exception as error:
+                    fail(error)
             try:
                 result = original(work, *args, **kwargs)
                 succeeded = True

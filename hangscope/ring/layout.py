@@ -189,6 +189,11 @@ class SlotFlag(IntFlag):
     UNOBSERVED = 32
     FAILED = 256
     """The call raised."""
+    BLOCKING = 512
+    """A send or recv whose caller waits for it at once. One with neither this nor `ASYNC` does not
+    tell (older recorders, calls past ``torch.distributed``)."""
+    WAITED = 1024
+    """The job has begun to wait for this ``isend`` or ``irecv``."""
 
 
 class Unobservable(IntFlag):

@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from harness import Report, frames_of, peer, recorded, session
 
+from hangscope.ring.layout import SlotFlag
 from hangscope.trace.model import Flag
 
 report = Report()
@@ -25,6 +26,12 @@ def init_again(backend: str, generation: int) -> None:
 
 def ones(count: int = 8) -> torch.Tensor:
     return torch.ones(count)
+
+
+def manner_of(row) -> str:
+    """How a send or recv was asked for, and whether somebody waits or waited for it."""
+    flags = int(row["flags"]) & int(SlotFlag.ASYNC | SlotFlag.BLOCKING | SlotFlag.WAITED)
+    return " ".join(f.name for f in SlotFlag if f & flags)
 
 
 def same_as_native(seen) -> bool:
@@ -156,6 +163,7 @@ with report.check("send and recv"):
     assert sorted(seen.ops) == ["recv", "send"], seen.ops
     assert [int(row["peer"]) for row in seen.rows] == [peer(), peer()]
     assert [int(row["p2p_seq"]) for row in seen.rows][1] == int(seen.rows[0]["p2p_seq"]) + 1
+    assert [manner_of(row) for row in seen.rows] == ["BLOCKING"] * 2
 
 with report.check("isend, irecv"):
     with recorded() as seen:
@@ -163,6 +171,15 @@ with report.check("isend, irecv"):
         for work in works:
             work.wait()
     assert seen.ops == ["send", "recv"], seen.ops
+    assert [manner_of(row) for row in seen.rows] == ["ASYNC WAITED"] * 2
+
+with report.check("isend, irecv that nobody has waited for yet"):
+    with recorded() as seen:
+        works = [dist.isend(ones(), peer()), dist.irecv(ones(), peer())]
+        works[0].wait()
+        dist.barrier()
+    assert [manner_of(row) for row in seen.rows[:2]] == ["ASYNC WAITED", "ASYNC"]
+    works[1].wait()
 
 with report.check("recv from any source"):
     with recorded() as seen:
@@ -184,6 +201,7 @@ with report.check("batch_isend_irecv"):
         for work in dist.batch_isend_irecv(operations):
             work.wait()
     assert seen.only("send", "recv") == ["send", "recv"], seen.ops
+    assert [manner_of(row) for row in seen.rows] == ["ASYNC WAITED"] * 2
 
 with report.check("coalescing manager"):
     from torch.distributed.distributed_c10d import _coalescing_manager

@@ -1,0 +1,83 @@
+"""An OOM kill by the kernel: SIGKILL from nowhere, and a counter of the control group.
+
+Making a control group takes rights that a test has no business to need, so the counter's file is a
+stand-in in the formats of both versions; the job, its death and the monitor are real.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hangscope.monitor import processes
+from hangscope.monitor.watch import Monitor, MonitorConfig
+from hangscope.trace.load import load_trace
+from tests.recording.launcher import free_port, recording, world
+
+JOB = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for _ in range(3):
+    dist.all_reduce(torch.ones(2))
+if dist.get_rank() == 1:
+    with open(sys.argv[1], "w") as file:
+        file.write(sys.argv[2])
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    dist.all_reduce(torch.ones(2))
+except RuntimeError:
+    time.sleep(2)
+    raise
+"""
+UNIFIED = "low 0\nhigh 0\nmax 12\noom {0}\noom_kill {0}\noom_group_kill 0\n"
+LEGACY = "oom_kill_disable 0\nunder_oom 0\noom_kill {0}\n"
+
+
+@pytest.mark.parametrize(
+    ("events", "kills", "kind"),
+    [(UNIFIED, 3, "oom"), (LEGACY, 3, "oom"), (UNIFIED, 2, "signal")],
+    ids=["v2", "v1", "killed by somebody else"],
+)
+def test_an_oom_kill_is_told_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: str, kills: int, kind: str
+) -> None:
+    counter = tmp_path / "memory.events"
+    counter.write_text(events.format(2))
+    monkeypatch.setattr(processes, "_memory_event_files", lambda: [tmp_path / "none", counter])
+    run = tmp_path / "run"
+    said = io.StringIO()
+    monitor = Monitor(MonitorConfig(run, None, 2, timeout_s=20.0), out=said)
+    port = free_port()
+    env = recording(run)
+    job = [
+        subprocess.Popen(
+            [sys.executable, "-c", JOB, str(counter), events.format(kills)],
+            env=env | world(rank, 2, port),
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    try:
+        diagnosis = monitor.follow()
+    finally:
+        for process in job:
+            process.kill()
+            process.wait()
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.culprits) == ("rank_crashed", (1,)), said.getvalue()
+    end = load_trace([run]).ranks[1].exit
+    assert (end.kind, end.signal) == (kind, 9)
+    assert ("memory" in said.getvalue()) == (kind == "oom"), said.getvalue()
+
+
+def test_the_counter_is_read_where_the_process_is() -> None:
+    """The files of this very process's groups; where none can be read, that is said."""
+    assert all(str(path).startswith("/sys/fs/cgroup/") for path in processes._memory_event_files())
+    assert processes.oom_kills() >= -1
+    assert os.path.exists("/proc/self/cgroup")

@@ -1,0 +1,198 @@
+"""Training steps with recording switched on and off step by step: the inside of one rank.
+
+Half a percent of a step is less than what a step varies by from one minute to the next. So the
+steps come in quadruples, off-on-on-off or on-off-off-on, in an order that both ranks draw from the
+same seed: what drifts slowly cancels in (on + on - off - off) / 2. Nothing else is switched but the
+recorder's kernels in the dispatcher and its ``Work.wait``; the recording itself goes on, so no step
+pays for a new ring or for stacks seen for the first time. The watcher thread cannot be switched
+step by step. It runs through all of them and its processor time is measured by its own clock.
+
+The model is a transformer of six layers (width 256, 512 tokens a batch, AdamW): on one core a step
+takes one to three tenths of a second. That is on the hard side: it has the collectives of a real
+step, while a step of a real model takes some ten times as long.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+LAYERS, WIDTH, HEADS, TOKENS, BATCH = 6, 256, 4, 128, 4
+WARM_UP_STEPS = 6
+SEED = 7
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """What one rank measured; nanoseconds."""
+
+    wall: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """Of each quadruple: off, off, on, on."""
+    cpu: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """Processor time of the whole process, the same way."""
+    watcher_cpu: int = 0
+    """Processor time of the watcher thread over everything."""
+    seconds: float = 0.0
+    """How long everything took."""
+    records: float = 0.0
+    """Records a step."""
+
+
+class Switch:
+    """Takes the recorder's kernels out and puts them back, in a fraction of a step."""
+
+    def __init__(self) -> None:
+        import functools
+
+        import torch.distributed as dist
+
+        import hangscope
+        from hangscope.recording.api import current_session
+
+        self._work: Any = dist.Work
+        self._plain_wait = dist.Work.wait
+        if not hangscope.start():
+            raise RuntimeError("recording did not start")
+        session: Any = current_session()
+        self.session = session
+        self._wait = dist.Work.wait
+        # The kernels are made once: what they have learnt about the job's shapes stays.
+        session.recorder.beginner = functools.cache(session.recorder.beginner)
+        self.off()
+        self.on()
+
+    def off(self) -> None:
+        """As if nothing recorded."""
+        self.session.hook.remove()
+        self._work.wait = self._plain_wait
+
+    def on(self) -> None:
+        """Record."""
+        self.session.hook.install(self.session.recorder)
+        self.session.hook.listening = True
+        self._work.wait = self._wait
+
+    def watcher_cpu(self) -> int:
+        """Processor time of the watcher thread so far, in nanoseconds."""
+        return time.clock_gettime_ns(time.pthread_getcpuclockid(self.session.watcher.ident))
+
+    def records(self) -> int:
+        """Number of the newest record."""
+        from hangscope.ring.writer import LAST_RECORD_CELL
+
+        return int(self.session.ring.cells[LAST_RECORD_CELL])
+
+
+def measure(make_step: Callable[[], Callable[[], None]], seconds: float) -> StepTimes:
+    """Run quadruples of steps for about so long; `make_step` builds the model."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    step = make_step()
+    switch = Switch()
+    for _ in range(WARM_UP_STEPS):
+        step()
+    before = switch.records()
+    began_s = time.perf_counter()
+    step()
+    step_s = time.perf_counter() - began_s
+    times = StepTimes(records=float(switch.records() - before))
+    gc.collect()
+    gc.freeze()
+
+    count = torch.tensor([max(4, round(seconds / (4 * step_s)))])
+    dist.broadcast(count, 0)
+    order = random.Random(SEED)
+    watched = switch.watcher_cpu()
+    began_s = time.perf_counter()
+    for _ in range(int(count)):
+        first = order.random() < 0.5
+        wall: dict[bool, list[int]] = {False: [], True: []}
+        cpu: dict[bool, list[int]] = {False: [], True: []}
+        for on in (first, not first, not first, first):
+            switch.on()  # in any case, as putting the kernels in disturbs caches
+            if not on:
+                switch.off()
+            dist.barrier()
+            cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
+            step()
+            wall[on].append(time.perf_counter_ns() - wall_ns)
+            cpu[on].append(time.process_time_ns() - cpu_ns)
+            if on:
+                switch.off()
+        times.wall.append((*wall[False], *wall[True]))  # type: ignore[arg-type]
+        times.cpu.append((*cpu[False], *cpu[True]))  # type: ignore[arg-type]
+    times.seconds = time.perf_counter() - began_s
+    times.watcher_cpu = switch.watcher_cpu() - watched
+    return times
+
+
+def ddp(seconds: float) -> StepTimes:
+    """Steps under DistributedDataParallel on Gloo, with as many buckets as a large model has."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    _start()
+    result = measure(lambda: _step(DistributedDataParallel(_model(), bucket_cap_mb=4)), seconds)
+    dist.barrier()
+    return result
+
+
+def fsdp(seconds: float) -> StepTimes:
+    """Steps under FSDP2 on Gloo, every layer a unit."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    _start()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def make() -> Callable[[], None]:
+        model = _model()
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return _step(model)
+
+    result = measure(make, seconds)
+    dist.barrier()
+    return result
+
+
+def _start() -> None:
+    import torch.distributed as dist
+
+    cores = sorted(os.sched_getaffinity(0))
+    dist.init_process_group("gloo")
+    if len(cores) >= dist.get_world_size():  # each rank with all its threads on a core of its own
+        os.sched_setaffinity(0, {cores[dist.get_rank()]})
+        for task in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(task), {cores[dist.get_rank()]})
+
+
+def _model() -> Any:
+    from torch import nn
+
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+
+
+def _step(model: Any) -> Callable[[], None]:
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    batch = torch.randn(BATCH, TOKENS, WIDTH)
+
+    def step() -> None:
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
