@@ -243,7 +243,9 @@ def score(truth: Draw, result: Result) -> str:
     if truth.fault in HEALTHY:
         return "exact" if result.verdict == "healthy" else "false-alarm"
     if result.verdict == "healthy":
-        return "silent"
+        # SIGTERM to one and at once, from the launcher, to all others looks like SIGTERM to all.
+        told_alike = truth.fault == "term" and truth.kill_on_failure and result.ended
+        return "tie" if told_alike else "silent"
     right_verdict = result.verdict in FAULTS[truth.fault]
     if result.culprits == (truth.rank,):
         return "exact" if right_verdict else "wrong-verdict"

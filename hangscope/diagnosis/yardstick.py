@@ -18,6 +18,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.mismatch import Mismatch
 
 _MAX_SIBLINGS = 16
+_ENOUGH_STEPS = 8
 _WINDOW = 64
 """How many of the newest operations are searched for something never seen before."""
 
@@ -48,9 +49,12 @@ def deviants(context: Context, ranks: Iterable[int], groups: Iterable[int]) -> t
     found = [r for r in suspects if _unlike_siblings(context, r, groups)]
     if 0 < len(found) < len(suspects):
         return tuple(found)
-    # Something new is weak evidence: it counts only where a single rank did it.
-    found = [r for r in suspects if _unlike_before(context, r)]
-    return tuple(found) if len(found) == 1 < len(suspects) else ()
+    # Something new is weak evidence: it counts only where a single rank did it, and where the
+    # past of the others is long enough to tell that they did not.
+    new = {r: _unlike_before(context, r) for r in suspects}
+    found = [r for r, is_new in new.items() if is_new]
+    known = all(is_new is not None for is_new in new.values())
+    return tuple(found) if known and len(found) == 1 < len(suspects) else ()
 
 
 def _unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
@@ -122,11 +126,14 @@ def _pairs(context: Context, rank: int, group: int) -> dict[int, tuple[tuple[str
     return result
 
 
-def _unlike_before(context: Context, rank: int) -> bool:
-    """Whether one of the newest steps from operation to operation never occurred before."""
+def _unlike_before(context: Context, rank: int) -> bool | None:
+    """Whether one of the newest steps from operation to operation never occurred before.
+
+    None where there are too few to tell.
+    """
     steps = _steps(context, rank)
-    if len(steps) < 8:
-        return False
+    if len(steps) < _ENOUGH_STEPS:
+        return None
     start = max(len(steps) - _WINDOW, len(steps) // 2)
     seen = set(steps[:start])
     for step in steps[start:]:
