@@ -51,17 +51,35 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
     concerned = np.unique(channel[open_ & (peer >= 0)])
     keep = np.isin(channel, concerned)
     halves: list[Half] = []
+    anybody = _from_anybody(rows, rank, peer, records["group"][rows], is_send, open_)
     order = np.flatnonzero(keep)
     order = order[np.argsort(channel[order], kind="stable")]
     if len(order):
         bounds = np.flatnonzero(np.diff(channel[order])) + 1
         for part in np.split(order, bounds):
-            halves += _channel(trace, rows, rank, peer, is_send, open_, part, hidden)
+            halves += _channel(trace, rows, rank, peer, is_send, open_, part, hidden, anybody)
     for i in np.flatnonzero(open_ & (peer < 0)).tolist():
         halves.append(
             Half(int(rank[i]), NONE, int(records["group"][rows[i]]), int(rows[i]), False, None)
         )
     return halves
+
+
+def _from_anybody(
+    rows: Ints,
+    rank: Ints,
+    peer: Ints,
+    group: Ints,
+    is_send: np.typing.NDArray[np.bool_],
+    open_: np.typing.NDArray[np.bool_],
+) -> dict[tuple[int, int], list[int]]:
+    """Per (rank, group) that receives from any source the records of its unfinished ones."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for i in np.flatnonzero((peer < 0) & ~is_send).tolist():
+        waiting = found.setdefault((int(rank[i]), int(group[i])), [])
+        if open_[i]:
+            waiting.append(int(rows[i]))
+    return found
 
 
 def _with_only_partner(trace: Trace, group: Ints, rank: Ints, peer: Ints) -> Ints:
@@ -87,12 +105,16 @@ def _channel(
     open_: np.typing.NDArray[np.bool_],
     part: Ints,
     hidden: frozenset[int],
+    anybody: dict[tuple[int, int], list[int]],
 ) -> list[Half]:
     sending, receiving = part[is_send[part]], part[~is_send[part]]
     sample = int(part[0])
     a, b = int(rank[sample]), int(peer[sample])
     concluded = bool((trace.records["flags"][rows[part]] & int(Flag.SYNTHETIC)).any())
-    partial = a in hidden or b in hidden or concluded
+    group = int(trace.records["group"][rows[sample]])
+    # A receive from any source takes sends that then are missing here: counting is off.
+    takers = [anybody[key] for key in ((a, group), (b, group)) if key in anybody]
+    partial = a in hidden or b in hidden or concluded or bool(takers)
     absent = b not in trace.ranks
     result = []
     seq = trace.records["p2p_seq"][rows]
@@ -116,6 +138,8 @@ def _channel(
             else:
                 matched = done_mine + k < len(others)
                 partner = int(rows[others[done_mine + k]]) if matched else NONE
+            if not matched and is_send[i] and (taker := anybody.get((int(peer[i]), group))):
+                matched, partner = True, taker[0]
             result.append(
                 Half(
                     int(rank[i]),

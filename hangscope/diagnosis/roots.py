@@ -11,6 +11,7 @@ from hangscope.diagnosis.evidence import recorded_ranks
 from hangscope.diagnosis.host import End, own_errors
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.stacks import innermost
+from hangscope.trace.model import NONE
 
 
 class Union:
@@ -78,6 +79,12 @@ def _root_cause(
     if not any(set(ranks) & set(p.absent + p.behind) for p in (waits.places[i] for i in places)):
         cause.confidence = Confidence.LIKELY
         cause.unknowns.append("what the accused issued is not on record; nobody else is left")
+    halves = [waits.places[i].half for i in places]
+    if all(half is not None and half.peer == NONE for half in halves):
+        cause.confidence = Confidence.LIKELY
+        cause.unknowns.append(
+            "a receive from any source does not say whom it waits for; the accused sent less often"
+        )
     if verdict in (Verdict.MISSING_RANK, Verdict.RANK_EXITED):
         odd = _odd_one(context, ranks, places)
         if odd:

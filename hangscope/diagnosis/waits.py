@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hangscope.diagnosis.agreement import ONE_SIDED, family, group_size
+from hangscope.diagnosis.any_source import debtors
 from hangscope.diagnosis.evidence import gaps, hidden_ranks, rank_bounds, recorded_ranks, unlisted
 from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, blocks_caller, index_of
 from hangscope.diagnosis.host import End, Host, in_communication
@@ -444,10 +445,13 @@ class Builder:
         if half.peer == NONE:
             group = self.trace.groups[half.group]
             others = [r for r in group.ranks if r != half.rank]
+            owed = debtors(self.trace, half, self.bounds, self.recorded, self.hidden)
+            place.absent, place.unknown = list(owed.behind), list(owed.lost)
             if len(others) == 1:
                 place.absent = others
-            else:
-                place.blind = True
+            place.blind = not place.targets
+            if place.blind and self.oldest_row.get(half.rank, half.row) < half.row:
+                return  # what holds this rank up is older, and says for whom it waits
         elif half.matched is False:
             place.absent = [half.peer]
         elif half.matched is None:

@@ -99,12 +99,14 @@ def _newest_numbered(fragments: Sequence[Fragment], what: str) -> tuple[list[Fra
     if len(set(known)) < 2:
         return list(fragments), []
     newest = max(known)
-    old = {
-        str(Path(f.source.path).parent)
-        for f, n in zip(fragments, numbers, strict=True)
-        if n is not None and n < newest
-    }
-    notes = [f"{folder}: {what} of an earlier attempt; left out" for folder in sorted(old)]
+    old: dict[str, set[int]] = {}
+    for fragment, number in zip(fragments, numbers, strict=True):
+        if number is not None and number < newest:
+            old.setdefault(_folder_of(fragment), set()).add(fragment.facts.rank)
+    notes = [
+        f"{folder}: holds older {what} of {_ranks(len(ranks))}; left out as another attempt"
+        for folder, ranks in sorted(old.items())
+    ]
     kept = [f for f, n in zip(fragments, numbers, strict=True) if n is None or n == newest]
     return kept, notes
 

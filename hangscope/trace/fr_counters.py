@@ -65,7 +65,8 @@ def _counters(
         if last["flags"] & Flag.P2P:
             return highest, NONE, NONE, max(pairs, enqueued)
         same = enqueued == highest
-        done = completed if same and completed <= highest else NONE
+        # The last to finish may have been a pair: a number that pairs have reached tells nothing.
+        done = completed if same and pairs < completed <= highest else NONE
         return highest, NONE, done, pairs
     if enqueued <= 0 and highest > 0:  # counters that do not move: TORCH_NCCL_BLOCKING_WAIT
         return highest, NONE, NONE, pairs

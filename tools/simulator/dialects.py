@@ -100,7 +100,8 @@ def _native_name(case: Case, item: Issued, backend: str = "nccl") -> str:
     if op.kind == "send":
         return f"{backend}:send {ranks.index(item.rank)}->{ranks.index(op.peer)}"
     if op.kind == "recv":
-        return f"{backend}:recv {ranks.index(item.rank)}<-{ranks.index(op.peer)}"
+        source = ranks.index(op.peer) if op.peer >= 0 else "?"
+        return f"{backend}:recv {ranks.index(item.rank)}<-{source}"
     if op.name == "barrier":
         return f"{backend}:all_reduce_barrier"
     return f"{backend}:{op.name}"
@@ -194,7 +195,7 @@ def native(case: Case, rank: int, dialect: Dialect) -> Document:
         for g in job.groups
         if rank in g.ranks and g.name in used  # a communicator is made at its first use
     }
-    document: Document = {"version": dialect.version, "pg_config": config, "entries": entries}
+    document: dict[str, Any] = {"version": dialect.version, "pg_config": config, "entries": entries}
     if dialect.status:
         status = {}
         for index, g in enumerate(job.groups):
@@ -260,6 +261,8 @@ def job_log(case: Case) -> str:
     """
     job = case.run.job
     lines = []
+    if case.number % 2:  # every other job prints its arguments
+        lines.append(f"[rank0] arguments: Namespace(lr=0.001, world_size={job.world}, seed=1)")
     for rank in range(job.world):
         if rank in case.lost:
             continue

@@ -121,6 +121,8 @@ class Machine:
             lambda: ([], [])
         )
 
+        self.any_source: dict[tuple[int, int], list[Issued]] = defaultdict(list)
+
     def run(self) -> Run:
         progress = True
         while progress:
@@ -261,13 +263,38 @@ class Machine:
 
     def _half(self, item: Issued) -> None:
         op = item.op
+        if op.kind == "recv" and op.peer < 0:
+            self.any_source[op.group, item.rank].append(item)
+            self._from_anybody(op.group, item.rank)
+            return
+        if op.kind == "send" and self.any_source[op.group, op.peer]:
+            self.channels[op.group, item.rank, op.peer][0].append(item)
+            self._from_anybody(op.group, op.peer)
+            return
         source, target = (item.rank, op.peer) if op.kind == "send" else (op.peer, item.rank)
         sends, recvs = self.channels[op.group, source, target]
         (sends if op.kind == "send" else recvs).append(item)
         index = len(sends if op.kind == "send" else recvs) - 1
         if index >= len(sends) or index >= len(recvs):
             return
-        a, b = sends[index], recvs[index]
+        self._matched(sends[index], recvs[index])
+
+    def _from_anybody(self, group: int, rank: int) -> None:
+        """Serve receives from any source with the sends that wait, earliest first."""
+        waiting = self.any_source[group, rank]
+        while waiting:
+            ready = [
+                (sends[len(recvs)].started, source)
+                for (g, source, target), (sends, recvs) in self.channels.items()
+                if (g, target) == (group, rank) and len(sends) > len(recvs)
+            ]
+            if not ready:
+                return
+            sends, recvs = self.channels[group, min(ready)[1], rank]
+            recvs.append(waiting.pop(0))
+            self._matched(sends[len(recvs) - 1], recvs[-1])
+
+    def _matched(self, a: Issued, b: Issued) -> None:
         if a.op.input_sizes != b.op.input_sizes:
             return
         end = max(a.started, b.started) + 2e-4

@@ -260,6 +260,51 @@ def different_dtype(job: Job, rng: random.Random) -> Made:
     return _changed(job, rng, "different dtype", "dtype_mismatch", dtype="Double")
 
 
+def different_root(job: Job, rng: random.Random) -> Made:
+    """One rank means another root; dumps do not hold roots."""
+    rank = rng.randrange(job.world)
+    rooted = [
+        i
+        for i in _op_indices(job, rank)
+        if job.programs[rank][i].name in ("broadcast", "gather", "reduce")
+        and len(job.groups[job.programs[rank][i].group].ranks) > 1
+    ]
+    if not rooted:
+        raise UnsuitableError
+    index = rng.choice(rooted)
+    op = job.programs[rank][index]
+    other = rng.choice([r for r in job.groups[op.group].ranks if r != op.root])
+    outputs = op.output_sizes
+    if op.name == "gather":
+        outputs = op.input_sizes * len(job.groups[op.group].ranks) if rank == other else ()
+    job.programs[rank][index] = replace(op, root=other, output_sizes=outputs)
+    run = Machine(job, rng).run()
+    truth = Truth(
+        "different root", frozenset({"argument_mismatch"}), frozenset({rank}), _tie(job, op.group)
+    )
+    return run, truth, _hosts(job), frozenset()
+
+
+def different_reduce_op(job: Job, rng: random.Random) -> Made:
+    """One rank takes the maximum where the others sum: nothing hangs, every result is wrong."""
+    rank = rng.randrange(job.world)
+    index = _pick(job, rng, rank, name="all_reduce")
+    op = job.programs[rank][index]
+    job.programs[rank][index] = replace(op, reduce_op="MAX")
+    run = Machine(job, rng).run()
+    hosts = [
+        Host(state="gone", alive=False, exit="clean", exit_at=run.host_end[r])
+        for r in range(job.world)
+    ]
+    truth = Truth(
+        "different reduce op",
+        frozenset({"argument_mismatch"}),
+        frozenset({rank}),
+        _tie(job, op.group),
+    )
+    return run, truth, hosts, frozenset()
+
+
 def opposite_order(job: Job, rng: random.Random) -> Made:
     """One rank uses two groups in the other order than its fellow members."""
     rank = rng.randrange(job.world)
@@ -295,9 +340,12 @@ def p2p_unmatched(job: Job, rng: random.Random) -> Made:
     run = Machine(job, rng).run()
     if not run.hung:
         raise UnsuitableError
+    verdicts = {"p2p_unmatched"}
+    if all(item.completed < float("inf") for item in run.issued[rank]):
+        verdicts.add("missing_rank")  # it waits for nothing: it may as well be in user code
     return (
         run,
-        Truth("unmatched send", frozenset({"p2p_unmatched"}), frozenset({rank})),
+        Truth("unmatched send", frozenset(verdicts), frozenset({rank})),
         _hosts(job),
         frozenset(),
     )
@@ -426,13 +474,27 @@ FAULTS: dict[str, Fault] = {
         host_stuck, crashed, torn_down, clean_exit, fewer_batches, lost, innocent_lost, extra,
         skipped, different_op, different_shape, different_dtype, opposite_order, p2p_unmatched,
         recv_circle, device_stuck, network_stuck, quiescent, finished, moving, slow, killed,
+        different_root, different_reduce_op,
     )
 }  # fmt: skip
 NEEDS_HOST = frozenset(
-    {"crashed", "torn_down", "clean_exit", "finished", "moving", "slow", "killed"}
+    {
+        "crashed",
+        "torn_down",
+        "clean_exit",
+        "finished",
+        "moving",
+        "slow",
+        "killed",
+        "different_reduce_op",
+    }
 )
 """Faults that only a recorder beside the rank can tell: dumps alone do not hold the evidence."""
+ENDS_WELL = frozenset({"finished", "quiescent", "different_reduce_op"})
 MID_RUN = frozenset({"moving", "slow", "killed"})
+
+
+LARGE = ("tensor x pipeline x data", "tensor x experts x data")
 
 
 def draw(number: int, seed: int, fault: str, shape: str | None = None) -> Case:
@@ -444,7 +506,7 @@ def draw(number: int, seed: int, fault: str, shape: str | None = None) -> Case:
     rng = random.Random(f"{seed}/{number}/{fault}")
     for _ in range(40):
         chosen = shape or rng.choice(sorted(SHAPES))
-        world = rng.choice([4, 8, 16] if chosen != "tensor x pipeline x data" else [8, 16])
+        world = rng.choice([4, 8, 16] if chosen not in LARGE else [8, 16])
         blocking = rng.random() < 0.35
         steps = rng.randrange(8, 14) if chosen == "ddp" else rng.randrange(5, 9)
         job = write(chosen, world, steps, blocking, rng)
@@ -460,12 +522,12 @@ def draw(number: int, seed: int, fault: str, shape: str | None = None) -> Case:
             for host in hosts:
                 host.exit_at = middle
         else:
-            if not run.hung and fault not in ("finished", "quiescent"):
+            if not run.hung and fault not in ENDS_WELL:
                 continue
-            if fault != "finished" and fault != "quiescent" and not _waiting(run):
+            if fault not in ENDS_WELL and not _waiting(run):
                 continue
             case.at = [run.last + 600 + rng.uniform(0, 2) for _ in range(world)]
-        if rng.random() < 0.3:
+        if rng.random() < 0.3 and fault != "different_reduce_op":  # its trace would be gone
             case.keep = rng.randrange(RUN_AHEAD + 8, RUN_AHEAD + 40)
         return case
     raise UnsuitableError

@@ -348,6 +348,61 @@ def _context(w: Writer, steps: int) -> None:
         w.wait(everybody)
 
 
+def _tp_ep_dp(w: Writer, steps: int) -> None:
+    """Tensor 2 x data, with experts spread over part of the data-parallel ranks."""
+    tensor, experts = 2, 4 if w.world >= 16 else 2
+    data = w.world // tensor
+    everybody = range(w.world)
+    tps = [w.group("TENSOR_MODEL_PARALLEL_GROUP", [i, i + 1]) for i in range(0, w.world, tensor)]
+    dps = [w.group("DATA_PARALLEL_GROUP", list(range(t, w.world, tensor))) for t in range(tensor)]
+    eps = [
+        w.group("EXPERT_MODEL_PARALLEL_GROUP", [t + tensor * (e + i) for i in range(experts)])
+        for t in range(tensor)
+        for e in range(0, data, experts)
+    ]
+    edps = [
+        w.group("EXPERT_DATA_PARALLEL_GROUP", list(range(i, w.world, tensor * experts)))
+        for i in range(tensor * experts)
+        if w.world > tensor * experts
+    ]
+    for step in range(steps):
+        w.step = step
+        w.work(everybody, 0.02, "load_batch", 41)
+        for g in tps:
+            w.coll(g, "all_reduce", 256, "forward", 52)
+        for g in eps:
+            w.coll(g, "all_to_all", 400, "dispatch", 47, uneven=True)
+            w.coll(g, "all_to_all", 400, "combine", 48, uneven=True)
+        for g in tps:
+            w.coll(g, "all_reduce", 256, "backward", 56)
+        for g in edps:
+            w.coll(g, "all_reduce", 77, "backward", 57, is_async=True)
+        for g in dps:
+            w.coll(g, "_reduce_scatter_base", 128, "backward", 58)
+            w.coll(g, "_all_gather_base", 128, "update", 59)
+        w.wait(everybody)
+
+
+def _collector(w: Writer, steps: int) -> None:
+    """Rank 0 of every four collects results from whoever is ready, then data parallel."""
+    size = 4
+    groups = [w.group("workers", list(range(i, i + size))) for i in range(0, w.world, size)]
+    everybody = range(w.world)
+    for step in range(steps):
+        w.step = step
+        w.work(everybody, 0.02, "load_batch", 41)
+        for g in groups:
+            first, *others = w.groups[g].ranks
+            for rank in others:
+                w.work([rank], 0.004, "roll_out", 33)
+                w.send(g, rank, first, 64, 36, is_async=False)
+            for _ in others:
+                w.recv(g, -1, first, 64, 38)
+            w.coll(g, "broadcast", 64, "share", 39, root=first)
+        w.coll(0, "all_reduce", 800, "backward", 58, is_async=True)
+        w.wait(everybody)
+
+
 SHAPES = {
     "ddp": _ddp,
     "fsdp": _fsdp,
@@ -356,6 +411,8 @@ SHAPES = {
     "tensor x pipeline x data": _tp_pp_dp,
     "experts": _moe,
     "context": _context,
+    "tensor x experts x data": _tp_ep_dp,
+    "collector": _collector,
 }
 
 

@@ -107,6 +107,9 @@ def expected(case: Case, dialect: Dialect) -> Truth:
     if truth.fault in ("crash", "clean exit"):
         # Without anybody watching the process, a dead rank is one that left no dump.
         truth = replace(truth, verdicts=frozenset({"rank_lost"}))
+    if truth.fault == "different root":
+        # Nor are roots recorded: everybody is in, and nobody gets out.
+        truth = replace(truth, verdicts=frozenset({"stuck_collective"}), culprits=frozenset())
     if truth.fault == "different dtype" and dialect.version in ("none", "1.5", "log"):
         # Dtypes are not recorded: all that can be seen is that nobody finishes.
         truth = replace(truth, verdicts=frozenset({"stuck_collective"}), culprits=frozenset())

@@ -1,0 +1,90 @@
+"""Receives from any source: who owes the send, and what they do to the pairs beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import Flag
+
+from .builder import Job
+
+
+def collecting(**how: Any) -> Job:
+    """Rank 0 has taken two rounds of results and waits for a third of the third."""
+    job = Job(4)
+    for _ in range(2):
+        for rank in (1, 2, 3):
+            job.op(rank, "send", peer=0)
+        for _ in range(3):
+            job.op(0, "recv", **how)
+        job.all()
+    for rank in (1, 2):
+        job.op(rank, "send", peer=0)
+    job.op(0, "recv", **how)
+    job.op(0, "recv", **how)
+    job.op(0, "recv", done=False, **how)
+    return job
+
+
+def test_who_sent_less_than_the_others_is_waited_for() -> None:
+    job = collecting()
+    for rank in (1, 2):
+        job.op(rank, done=False)
+    (finding,) = diagnose(job.trace()).findings
+    assert finding.culprits == (3,)
+    assert finding.verdict in (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK)
+
+
+def test_counting_sends_alone_makes_nothing_certain() -> None:
+    (finding,) = diagnose(collecting().trace()).findings
+    assert finding.culprits == (3,)
+    assert finding.confidence is Confidence.LIKELY
+    assert any("does not say whom" in text for text in finding.unknowns)
+
+
+def test_where_all_sent_as_often_nobody_is_named() -> None:
+    job = collecting()
+    job.op(3, "send", peer=0)
+    job.rows = [r for r in job.rows if r["rank"] != 3 or r["peer"] != 0 or r["p2p_seq"] < 3]
+    for rank in (1, 2):  # the two others have been served one round less
+        job.rows = [r for r in job.rows if r["rank"] != rank or r["peer"] != 0 or r["p2p_seq"] < 3]
+    found = diagnose(job.trace())
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert not found.culprits
+
+
+def test_a_sender_without_a_dump_is_the_one_that_is_lost() -> None:
+    job = collecting()
+    for rank in (1, 2):
+        job.op(rank, done=False)
+    job.lose(3)
+    found = diagnose(job.trace())
+    assert (found.verdict, found.culprits) == (Verdict.RANK_LOST, (3,))
+
+
+def test_sends_taken_by_anybody_do_not_serve_a_named_receive() -> None:
+    """All wait for their neighbour; rank 0 has taken earlier sends of rank 1 without naming it."""
+    job = Job(4)
+    for rank in (1, 2, 3):
+        job.op(rank, "send", peer=0, size=(64,))
+    for _ in range(3):
+        job.op(0, "recv", size=(64,))
+    for rank in range(4):
+        job.op(rank, "recv", peer=(rank + 1) % 4, size=(9,), done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (0, 1, 2, 3))
+
+
+def test_a_served_half_waits_behind_a_batch_that_is_not() -> None:
+    """A ring exchange in batches: rank 2 has not come, rank 0 has both its partners."""
+    job = Job(4)
+    for rank in (0, 1, 3):
+        for op, peer in (("send", (rank + 1) % 4), ("recv", (rank - 1) % 4)):
+            job.op(rank, op, peer=peer, done=False, flags=Flag.COALESCED_MEMBER)
+        job.op(rank, "coalesced", done=False, flags=Flag.COALESCED_BATCH)
+    found = diagnose(job.trace())
+    assert found.culprits == (2,)
+    assert found.verdict in (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK)
+    assert len(found.findings) == 1
