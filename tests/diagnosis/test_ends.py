@@ -1,0 +1,179 @@
+"""How processes end tells who was first: failures, echoes, signals, and ends nobody saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Phase
+from tests.diagnosis.builder import SECOND, START, Job
+
+TORCH = Frame("all_reduce", "/site-packages/torch/distributed/distributed_c10d.py", 1)
+CLIENT = Frame("request", "/site-packages/http/client.py", 1)
+END = START + SECOND
+"""Less than a second after the last operation: nobody had been waiting for long."""
+
+
+def _blame(found: Diagnosis) -> tuple[str, tuple[int, ...]]:
+    return found.verdict.value, found.culprits
+
+
+def _job(world: int = 4, *, waiting: tuple[int, ...] = (0, 2, 3), steps: int = 30) -> Job:
+    job = Job(world)
+    job.steps(steps)
+    for rank in waiting:
+        job.op(rank, done=False)
+    return job
+
+
+def _raise(kind: str, text: str, *stack: Frame, at_ns: int = END) -> ExceptionFacts:
+    return ExceptionFacts(kind, text, stack, at_ns=at_ns)
+
+
+def test_ends_that_nobody_saw_are_inconclusive() -> None:
+    job = _job()
+    for rank in range(4):
+        job.rank(rank, alive=False, exit=ExitFacts("unknown", at_ns=END + rank), heartbeat_ns=END)
+    found = diagnose(job.trace(after_s=6))
+    assert _blame(found) == ("inconclusive", ())
+    assert "nothing on record says how" in found.summary
+
+
+def test_ranks_ended_from_outside_beside_one_that_left_nothing() -> None:
+    job = _job(waiting=())
+    for rank in range(4):
+        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=END + rank))
+    job.lose(1)
+    found = diagnose(job.trace(after_s=6))
+    assert _blame(found) == ("inconclusive", ())
+    assert "rank 1 left nothing" in found.summary
+
+
+def test_sigterm_to_all_that_left_a_record_may_be_the_answer_to_the_one_that_did_not() -> None:
+    job = _job()
+    for rank in range(4):
+        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=15, at_ns=END + rank))
+    job.lose(1)
+    found = diagnose(job.trace(after_s=6))
+    assert _blame(found) == ("rank_lost", (1,))
+    assert found.confidence is Confidence.LIKELY
+
+
+@pytest.mark.parametrize(("frame", "verdict"), [(CLIENT, "rank_crashed"), (TORCH, "inconclusive")])
+def test_a_broken_connection_is_a_ranks_own_unless_it_was_one_to_its_peers(
+    frame: Frame, verdict: str
+) -> None:
+    """Two ranks failed; only where neither spoke of the other are both at fault."""
+    job = _job(waiting=())
+    for rank in (1, 2):
+        reset = _raise("ConnectionResetError", "Connection reset by peer", frame)
+        job.rank(rank, alive=False, exception=reset, exit=ExitFacts("exception", 1, at_ns=END))
+    for rank in (0, 3):
+        told = ExitFacts("signal", signal=15, at_ns=END + SECOND, by_launcher=True)
+        job.rank(rank, alive=False, exit=told)
+    assert diagnose(job.trace(after_s=6)).verdict.value == verdict
+
+
+def test_one_failure_that_everybody_else_outlived_is_that_ranks() -> None:
+    """Its words are those of an echo, but there is nobody whose echo it could be."""
+    job = _job(waiting=())
+    lost = _raise("RuntimeError", "Gloo connectFullMesh failed: timed out connecting", TORCH)
+    job.rank(1, alive=False, host="a", exception=lost, exit=ExitFacts("exception", 1, at_ns=END))
+    for rank in (0, 2, 3):
+        gone = ExitFacts("unknown", at_ns=END + SECOND)
+        job.rank(rank, alive=False, host="a", exit=gone, heartbeat_ns=END + SECOND // 5)
+    found = diagnose(job.trace(after_s=6))
+    assert _blame(found) == ("rank_crashed", (1,))
+    assert found.confidence is Confidence.LIKELY
+
+
+def test_an_unseen_end_before_the_echoes_is_the_cause() -> None:
+    job = _job()
+    for rank in (0, 2, 3):
+        echo = _raise("RuntimeError", "Connection closed by peer", TORCH)
+        job.rank(rank, alive=False, host="a", exception=echo, exit=ExitFacts("exception", 1))
+    gone = ExitFacts("unknown", at_ns=END + SECOND)
+    job.rank(1, alive=False, host="a", exit=gone, heartbeat_ns=END - SECOND // 5)
+    assert _blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (1,))
+
+
+def test_an_echo_does_not_share_the_blame() -> None:
+    """Ranks 1 and 3 are both missing in the barrier; rank 1 only says that its peer went."""
+    job = _job(waiting=(0, 2))
+    for rank in (0, 1, 2):
+        echo = _raise("RuntimeError", "Connection reset by peer", TORCH)
+        job.rank(rank, alive=False, exception=echo, exit=ExitFacts("exception", 1, at_ns=END))
+    job.rank(3, alive=False, exit=ExitFacts("signal", signal=6, at_ns=END))
+    assert _blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (3,))
+
+
+def test_one_rank_that_was_told_to_stop_has_crashed() -> None:
+    job = _job()
+    job.rank(1, alive=False, exit=ExitFacts("signal", signal=15, at_ns=END))
+    for rank in (0, 2, 3):
+        echo = _raise("RuntimeError", "Connection reset by peer", TORCH, at_ns=END - SECOND // 50)
+        job.rank(rank, alive=False, exception=echo, exit=ExitFacts("exception", 1, at_ns=END))
+    found = diagnose(job.trace(after_s=6))
+    assert _blame(found) == ("rank_crashed", (1,))
+    assert "SIGTERM" in found.summary
+
+
+def test_all_told_to_stop_together_accuses_nobody() -> None:
+    job = _job()
+    for rank in range(4):
+        told = ExitFacts("signal", signal=15, at_ns=END + rank * 1000, by_launcher=rank > 0)
+        job.rank(rank, alive=False, exit=told)
+    found = diagnose(job.trace(after_s=6))
+    assert (found.verdict, found.culprits) == (Verdict.HEALTHY, ())
+    assert any("SIGTERM" in note for note in found.notes)
+
+
+def test_a_checkpoint_exception_accuses_the_ranks_it_names() -> None:
+    job = _job(waiting=())
+    for rank in range(4):
+        raised = _raise("CheckpointException", "CheckpointException ranks:dict_keys([2])", TORCH)
+        job.rank(rank, alive=False, exception=raised, exit=ExitFacts("exception", 1, at_ns=END))
+    assert _blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (2,))
+
+
+def test_a_dead_thread_is_told_but_is_not_the_process() -> None:
+    job = _job()
+    failed = replace(
+        _raise("builtins.ValueError", "shard 4 is cut off", Frame("feed", "/home/me/data.py", 7)),
+        thread_name="feeder",
+        is_main_thread=False,
+    )
+    job.rank(1, exception=failed)
+    for rank in range(4):
+        job.rank(
+            rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=START + 90 * SECOND + rank)
+        )
+    found = diagnose(job.trace(after_s=91))
+    assert _blame(found) == ("missing_rank", (1,))
+    assert any(
+        "its thread feeder ended with ValueError: shard 4 is cut off at data.py:7" in line
+        for line in found.findings[0].evidence
+    )
+
+
+def test_ranks_told_different_world_sizes() -> None:
+    job = Job(4, live=True)
+    for rank in range(4):
+        job.rank(
+            rank,
+            phases=(Phase("init_process_group", START),),
+            initialized=False,
+            world_size=5 if rank == 3 else 4,
+        )
+    found = diagnose(job.trace())
+    assert _blame(found) == ("argument_mismatch", (3,))
+    assert "rank 3 expects 5 ranks" in found.summary
+
+
+def test_a_single_process_is_never_quiescent() -> None:
+    job = Job(1, live=True, timeout_s=5)
+    job.steps(3)
+    assert diagnose(job.trace()).verdict is Verdict.HEALTHY
