@@ -28,19 +28,21 @@ def debtors(
 ) -> Debtors:
     """Who owes the sends that a receive from any source waits for.
 
-    Only senders that serve this receiver alone can be compared by their own counters where the
-    start of their records is gone; of a rank that lists unfinished operations only, nothing tells.
+    Where the start of their records is gone, senders that serve this receiver alone are compared by
+    the counter of pairs that every entry carries.
     """
     members = [r for r in trace.groups[half.group].ranks if r != half.rank]
     lost = tuple(r for r in members if r not in trace.ranks)
     counts: dict[int, int] = {}
     for rank in members:
-        if rank in recorded and not trace.ranks[rank].only_active:
+        if rank in recorded:
             count = _sent(trace, rank, half, bounds.get(rank, (0, 0)), rank in hidden)
             if count is not None:
                 counts[rank] = count
     most = max(counts.values(), default=0)
     behind = tuple(sorted(r for r, count in counts.items() if count < most))
+    if len(behind) > 1 and any(trace.ranks[r].only_active for r in behind):
+        behind = ()  # their programs may differ: a single odd one out is the most that it can tell
     return Debtors(behind, lost)
 
 
@@ -54,4 +56,6 @@ def _sent(trace: Trace, rank: int, half: Half, bounds: tuple[int, int], hidden: 
         return int(sends[mine["signature"]].sum())
     if len(mine) != len(pairs):
         return None
+    if trace.ranks[rank].only_active:
+        mine = part[part["group"] == half.group]  # finished sends are not listed, but counted
     return int(mine["p2p_seq"].max()) if len(mine) else None

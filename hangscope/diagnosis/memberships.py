@@ -12,11 +12,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from hangscope.diagnosis import meshes
 from hangscope.diagnosis.agreement import group_size
+from hangscope.trace import operations
+from hangscope.trace.fr_pairs import global_peer
 from hangscope.trace.model import NONE, Group, Trace
 
+_MOST_LOST = 8
 _DEFAULTS = ("", "default_pg", "undefined", "unknown group")
 
 
@@ -30,27 +34,61 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     """
     kinds = {s.format for s in trace.sources}
     dumps = [s for s in trace.sources if s.format.startswith("flight-recorder")]
-    missing = set(trace.missing_ranks)
+    alike = _alike(trace.groups)
     if kinds and kinds <= {"job-log"}:
+        trace = replace(trace, world_size=meshes.world_of(trace, alike))
         short = _as_seen(trace)
     elif dumps and all(s.version == "none" for s in dumps):
+        trace = replace(trace, world_size=_world_by_tiling(trace, alike))
+        missing = set(trace.missing_ranks)
         short = [bool(g.ranks) and not missing & set(g.ranks) for g in trace.groups]
         if not missing:
-            short = [False] * len(short)
+            return trace, frozenset(range(len(trace.groups)))
     else:
         return trace, frozenset()
     if not any(short):
         return trace, frozenset()
-    trace = replace(trace, world_size=meshes.world_of(trace, _alike(trace.groups)))
-    concluded = _shared_out(trace) | meshes.by_places(trace, _alike(trace.groups), _sizes(trace))
+    concluded = _shared_out(trace) | meshes.by_places(trace, alike, _sizes(trace))
     groups = tuple(
         _settled(g, made_up, concluded.get(i))
         for i, (g, made_up) in enumerate(zip(trace.groups, short, strict=True))
     )
     records = trace.records.copy()
-    unsure = [made_up and i not in concluded for i, made_up in enumerate(short)]
-    records["peer"][np.array(unsure, bool)[records["group"]]] = NONE
-    return replace(trace, groups=groups, records=records), frozenset(concluded)
+    changed = [a.ranks != b.ranks for a, b in zip(trace.groups, groups, strict=True)]
+    records["peer"][np.array(changed, bool)[records["group"]]] = NONE
+    trace = replace(trace, groups=groups, records=records)
+    _set_peers(trace, np.flatnonzero(np.array(changed, bool)[records["group"]]))
+    return trace, frozenset(concluded)
+
+
+def _set_peers(trace: Trace, rows: npt.NDArray[np.intp]) -> None:
+    """The partners that names give as places in a group, where the group is known by now."""
+    records = trace.records
+    for row in rows.tolist():
+        parsed = operations.parse(trace.signatures[records["signature"][row]].raw)
+        group = trace.groups[records["group"][row]]
+        if operations.is_p2p(parsed.op) and group.ranks:
+            records["peer"][row] = global_peer(
+                parsed, group.ranks, int(records["rank"][row]), group.desc == "default_pg"
+            )
+
+
+def _world_by_tiling(trace: Trace, alike: dict[str, list[int]]) -> int | None:
+    """The world's size: groups of one description have one size, so a short one lacks somebody.
+
+    Only where every description with several groups says the same.
+    """
+    world = trace.world_size
+    if world is None:
+        return None
+    seen = _seen(trace)
+    said = set()
+    for indexes in alike.values():
+        sizes = [len(seen[i]) for i in indexes if seen[i]]
+        if len(sizes) > 1 and sum(sizes) == len(trace.ranks):
+            said.add(max(sizes) * len(sizes))
+    wider = said.pop() if len(said) == 1 else world
+    return wider if world < wider <= world + _MOST_LOST else world
 
 
 def _settled(group: Group, made_up: bool, members: tuple[int, ...] | None) -> Group:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
+import numpy as np
+
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import recorded_ranks
@@ -198,5 +200,24 @@ def _idle_beside(context: Context, lost: list[int]) -> tuple[int, ...]:
             if not context.waits.places_of.get(r)
             and not context.hosts[r].gone
             and not context.trace.ranks[r].finalized
+            and _lags(context, r)
         )
     )
+
+
+def _lags(context: Context, rank: int) -> bool:
+    """Whether the rank is less far in one of its groups than others are in groups of that kind.
+
+    One that is as far as anybody has no part of its own left to do.
+    """
+    front, groups = context.front, context.trace.groups
+    for pair in context.pairs_of_rank.get(rank, ()):
+        group = int(front.group[pair])
+        desc = groups[group].desc
+        kind = [group]
+        if desc and desc not in ("default_pg", "undefined"):
+            kind = [i for i, g in enumerate(groups) if g.desc == desc]
+        furthest = int(front.enqueued[np.isin(front.group, kind)].max())
+        if front.enqueued[pair] < furthest:
+            return True
+    return not len(context.pairs_of_rank.get(rank, ()))

@@ -88,3 +88,18 @@ def test_a_served_half_waits_behind_a_batch_that_is_not() -> None:
     assert found.culprits == (2,)
     assert found.verdict in (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK)
     assert len(found.findings) == 1
+
+
+def test_finished_sends_that_are_not_listed_are_still_counted() -> None:
+    job = collecting()
+    for rank in (1, 2):
+        job.op(rank, done=False)
+    job.op(3, done=False)
+    job.rows = [r for r in job.rows if r["state"] != 2]  # unfinished operations only
+    for row in job.rows:  # every entry carries both counters
+        row["p2p_seq"] = {0: 9, 1: 3, 2: 3, 3: 2}[row["rank"]]
+    for rank in range(4):
+        job.rank(rank, only_active=True)
+    found = diagnose(job.trace())
+    assert found.culprits == (3,)
+    assert found.confidence is not Confidence.CERTAIN

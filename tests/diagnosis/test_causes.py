@@ -504,3 +504,17 @@ def test_a_lost_neighbour_is_excused_by_a_rank_that_waits_for_nobody() -> None:
     found = diagnose(job.trace())
     assert found.culprits == (1,)
     assert found.confidence is Confidence.LIKELY
+
+
+def test_a_neighbour_that_has_done_its_part_is_not_accused_for_a_lost_rank() -> None:
+    job = Job(4)
+    pairs = [job.group(0, 1, desc="tensor"), job.group(2, 3, desc="tensor")]
+    across = [job.group(0, 2, desc="data"), job.group(1, 3, desc="data")]
+    for _ in range(3):
+        for group in (*pairs, *across):
+            job.all(group=group)
+    job.all(group=across[0])
+    job.op(1, group=across[1], done=False)
+    job.lose(3)
+    found = diagnose(job.trace())
+    assert (found.verdict, found.culprits) == (Verdict.RANK_LOST, (3,))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.meshes import block
 from hangscope.diagnosis.model import Confidence, Diagnosis
+from hangscope.trace.from_flight_recorder import Origin, read_document
+from hangscope.trace.merge import merge
+from hangscope.trace.model import Trace
 from tests.trace.logs import WORK, trace_of
 
 TENSOR, DATA = "TENSOR_MODEL_PARALLEL_GROUP", "DATA_PARALLEL_GROUP"
@@ -93,3 +96,41 @@ def test_groups_over_two_dimensions_are_not_taken_for_one() -> None:
     text += waiting(4, 7, "9", "MODEL_PARALLEL_GROUP", 2)
     text += "".join(heard(r) for r in (1, 2, 3, 5, 6, 7))
     assert not found(text).culprits
+
+
+def oldest_dumps(world: int, lost: int) -> Trace:
+    """Lists of torch 2.2 name no members: tensor groups of four, the last of them stands still."""
+    fragments = []
+    for rank in range(world):
+        if rank == lost:
+            continue
+        first = rank // 4 * 4
+        entries = []
+        for seq in range(1, 4):
+            done = seq < 3 or first != lost // 4 * 4
+            entries.append(
+                {
+                    "seq_id": seq,
+                    "process_group": (str(1 + first // 4), "tensor"),
+                    "profiling_name": "nccl:all_reduce",
+                    "input_sizes": [[16]],
+                    "output_sizes": [[16]],
+                    "state": "completed" if done else "scheduled",
+                    "time_created_us": 1_750_000_000_000_000 + seq,
+                }
+            )
+        fragments += read_document(entries, Origin(f"rank_{rank}", "flight-recorder-pickle", rank))
+    return merge(fragments)
+
+
+def test_groups_of_one_kind_have_one_size() -> None:
+    answer = diagnose(oldest_dumps(8, 7))
+    assert (answer.verdict.value, answer.culprits) == ("rank_lost", (7,))
+    assert answer.confidence is not Confidence.CERTAIN
+
+
+def test_without_member_lists_a_standstill_is_not_certain() -> None:
+    answer = diagnose(oldest_dumps(4, 3))
+    assert answer.verdict.value == "stuck_collective"
+    assert not answer.culprits
+    assert answer.confidence is not Confidence.CERTAIN
