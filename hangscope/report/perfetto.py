@@ -24,6 +24,10 @@ from hangscope.trace.model import Flag, Trace
 HOST_TID = 1_000_000_000
 """The lane that shows what a culprit did outside any collective."""
 
+_ARROW = "joined"
+"""An arrow's parts are found by id, category and name, so all carry one name."""
+_FIRST_TID = 1
+"""Perfetto takes a thread 0 for a process's main thread and gives it the number of the process."""
 _BATCH = 4096
 _SHORTEST_NS = 1
 
@@ -125,18 +129,18 @@ def _slices(trace: Trace, timing: Spans) -> Iterator[dict[str, Any]]:
             rank_now, lanes = rank, {}
         busy = lanes.setdefault(group, [])
         lane = _lane(busy, start, end)
-        tid = lane * len(tables.labels) + group
+        tid = _FIRST_TID + lane * len(tables.labels) + group
         if busy[lane] < 0:  # a lane's first slice
             label = tables.labels[group] if not lane else f"{tables.labels[group]} ({lane + 1})"
             yield _meta("thread_name", rank, tid, {"name": label})
         busy[lane] = max(end, start + _SHORTEST_NS)
         event = _slice(trace, tables, row, End(int(timing.end[i])))
-        event.update(pid=rank, tid=tid, ts=(start - timing.first_ns) / 1000)
+        event.update(pid=rank, tid=tid, ts=_us(start, timing))
         event["dur"] = max(end - start, _SHORTEST_NS) / 1000
         yield event
         if flow_part[i]:
             part = {"ph": chr(flow_part[i]), "id": int(flow_id[i]), "cat": "flow"}
-            part.update(name=event["name"], pid=rank, tid=tid, ts=event["ts"])
+            part.update(name=_ARROW, pid=rank, tid=tid, ts=event["ts"])
             if part["ph"] == "f":
                 part["bp"] = "e"
             yield part

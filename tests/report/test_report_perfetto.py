@@ -77,13 +77,29 @@ def test_format_is_valid_and_ranks_are_processes() -> None:
     assert {"dp", "tp0", "tp7", "outside collectives"} <= threads
 
 
+def arrows(document: dict[str, Any]) -> dict[int, list[tuple[int, str]]]:
+    """(rank, the slice that it points to) of every part of each arrow.
+
+    Readers know an arrow by id, category and name together.
+    """
+    points = [e for e in document["traceEvents"] if e["ph"] in "stf"]
+    assert len({(e["cat"], e["name"]) for e in points}) == 1
+    slices = {
+        (e["pid"], e["tid"], e["ts"]): e["name"] for e in document["traceEvents"] if e["ph"] == "X"
+    }
+    found = defaultdict(list)
+    for e in points:
+        found[e["id"]].append((e["pid"], slices[e["pid"], e["tid"], e["ts"]]))
+    return found
+
+
 def test_one_arrow_joins_one_collective_across_ranks() -> None:
     job = samples.hang(8, culprit=5)
     document = written(job)
     flows = defaultdict(set)
-    for e in document["traceEvents"]:
-        if e["ph"] in "stf":
-            flows[e["id"], e["name"]].add(e["pid"])
+    for number, parts in arrows(document).items():
+        for rank, name in parts:
+            flows[number, name].add(rank)
     reduces = [pids for (_, name), pids in flows.items() if name == "all_reduce #7"]
     assert reduces == [set(range(8))]
     gathers = [pids for (_, name), pids in flows.items() if name == "_all_gather_base #1"]
@@ -147,11 +163,7 @@ def test_send_and_recv_are_joined_pair_by_pair() -> None:
     )
     document = written(samples.Job(trace, job.diagnosis))
     validate(document)
-    ids = defaultdict(list)
-    for e in document["traceEvents"]:
-        if e["ph"] in "stf":
-            ids[e["id"]].append((e["pid"], e["name"]))
-    assert sorted(map(sorted, ids.values())) == [
+    assert sorted(map(sorted, arrows(document).values())) == [
         [(0, f"send #{i}"), (1, f"recv #{i}")] for i in (1, 2, 3)
     ]
 
