@@ -4,6 +4,9 @@ NCCL's own watchdog keeps ``pg_status`` (last enqueued, started and completed co
 dump without entries hands it out cheaply. With entries it would query CUDA events from this thread,
 which can break a graph capture: entries are never asked for here.
 
+Gloo's native entries carry neither times nor states (torch 2.13: ``scheduled`` for ever, both times
+None), so there is nothing in them to merge; polling knows more.
+
 Sources: ``FlightRecorderDetail.hpp`` and ``ProcessGroupNCCL.cpp`` of torch. ``pg_status`` is keyed
 by the backend's ``uid``, a number local to the process.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from time import time_ns
 from typing import Any
 
 from hangscope.recording.groups import GroupState
@@ -21,6 +25,7 @@ from hangscope.ring.layout import group_offset
 
 _STARTED = group_offset("started") // 8
 _COMPLETED = group_offset("completed") // 8
+_COMPLETED_NS = group_offset("completed_ns") // 8
 MAX_FAILURES = 3
 
 
@@ -69,8 +74,11 @@ class NativeStatus:
         cells = recorder.ring.cells
         cells[state.cells + _STARTED] = int(counters.get("last_started_collective", -1))
         # Before the first is finished the native counter is -1, which here means "not known".
-        completed = int(counters.get("last_completed_collective", -1))
-        cells[state.cells + _COMPLETED] = max(completed, 0)
+        completed = max(int(counters.get("last_completed_collective", -1)), 0)
+        if completed > cells[state.cells + _COMPLETED]:
+            # When this was seen: a heartbeat late at most. The counter itself has no time.
+            cells[state.cells + _COMPLETED_NS] = time_ns()
+        cells[state.cells + _COMPLETED] = completed
 
 
 def native_id(state: GroupState) -> str:

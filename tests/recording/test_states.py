@@ -47,13 +47,27 @@ def counters(session: Session) -> tuple[int, int]:
     return int(member["started"]), int(member["completed"])
 
 
+def completed_ns(session: Session) -> int:
+    return int(read_ring(session.ring.path).members[0]["completed_ns"])
+
+
 def test_native_counters_are_merged_by_uid(recording: Session) -> None:
     device_group(recording)
     assert counters(recording) == (-1, -1)
     other = dict(STATUS, last_completed_collective="1")
     status = {"pg_status": {"6": other, "7": STATUS, "8": other}}
-    NativeStatus(lambda: json.dumps(status)).merge(recording.recorder)
+    native = NativeStatus(lambda: json.dumps(status))
+    before_ns = time.time_ns()
+    native.merge(recording.recorder)
     assert counters(recording) == (3, 2)
+    seen_ns = completed_ns(recording)
+    assert before_ns <= seen_ns <= time.time_ns()
+    native.merge(recording.recorder)
+    assert completed_ns(recording) == seen_ns  # nothing new
+    status["pg_status"]["7"] = dict(STATUS, last_completed_collective="3")
+    native.merge(recording.recorder)
+    assert counters(recording) == (3, 3)
+    assert completed_ns(recording) > seen_ns
 
 
 @pytest.mark.parametrize(
@@ -225,6 +239,22 @@ def test_reduce_ops_of_more_operations_than_can_be_read(
     for number in range(MAX_UNREAD, count - MAX_NEWEST):
         known[number] = None  # type: ignore[call-overload]
     assert ops == known
+
+
+@pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="says what 2.13 does")
+def test_gloo_s_native_entries_have_nothing_to_merge() -> None:
+    """Why only polling says when Gloo has finished."""
+    code = (
+        "import json, pickle, torch, torch.distributed as dist\n"
+        "from torch._C._distributed_c10d import _dump_fr_trace\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "for _ in range(3): dist.all_reduce(torch.ones(2))\n"
+        "entries = pickle.loads(_dump_fr_trace())['entries']\n"
+        "print(json.dumps([[e['state'], e['time_discovered_started_ns'],"
+        " e['time_discovered_completed_ns']] for e in entries]))\n"
+    )
+    job = run([sys.executable, "-c", code], environment(TORCH_FR_BUFFER_SIZE="100"))
+    assert json.loads(job.output.splitlines()[-1]) == [["scheduled", None, None]] * 3
 
 
 def test_a_reduce_op_that_does_not_tell(recording: Session) -> None:
