@@ -21,7 +21,7 @@ from hangscope.monitor.judge import Judge, cause_of
 from hangscope.monitor.nodes import OtherNodes
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
 from hangscope.monitor.voice import say, speak
-from hangscope.trace.live import LiveRun, RunKey, is_gil_blocked
+from hangscope.trace.live import LiveRun, OpenRing, RunKey, is_gil_blocked
 from hangscope.trace.model import Fragment, RankFacts, Trace
 
 TICK_S = 0.25
@@ -93,6 +93,7 @@ class Monitor:
         self.key = config.key
         self._oom_at_start = oom_kills()
         self._local_world_size = config.local_world_size
+        self._rings: list[OpenRing] = []
         self._seen: dict[int, int] = {}
         self._failed_at_ns = 0
         self._hung_since_ns = 0
@@ -164,7 +165,9 @@ class Monitor:
         return min(wanted_s, remaining_s) if remaining_s > 0 else wanted_s
 
     def _discover(self) -> None:
-        for ring in self._run.refresh():
+        """Look for new rings: the one time a tick that the directory is listed."""
+        self._rings = self._run.refresh()
+        for ring in self._rings:
             pid = int(ring.reader.header()["pid"])
             if self._seen.get(ring.rank) == pid:
                 continue
@@ -183,7 +186,7 @@ class Monitor:
     def _progress(self) -> dict[int, bytes]:
         """For each rank what changes when it issues or finishes an operation, or changes phase."""
         state = {}
-        for ring in self._run.refresh():
+        for ring in self._rings:
             header = ring.reader.header()
             state[ring.rank] = b"".join(
                 (
@@ -198,7 +201,7 @@ class Monitor:
     def _waiting_s(self) -> float:
         """How long the longest waiting collective of this node has waited, as the counters tell."""
         now_ns, oldest_ns = time.time_ns(), 0
-        for ring in self._run.refresh():
+        for ring in self._rings:
             groups = ring.reader.groups()
             waiting = groups[
                 (groups["completed"] >= 0) & (groups["enqueued"] > groups["completed"])
@@ -297,7 +300,7 @@ class Monitor:
         world = trace.world_size or 0
         if self._others is None or not self._sees_part(trace):
             return trace
-        rings = [(ring.rank, ring.reader.path) for ring in self._run.refresh()]
+        rings = [(ring.rank, ring.reader.path) for ring in self._rings]
         local = max(self._local_world_size, 1)
         self._others.stalled(stalled_s, -(-world // local))
         self._others.tell(trace, rings)
