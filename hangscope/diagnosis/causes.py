@@ -10,9 +10,9 @@ from hangscope.diagnosis.components import components
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.roots import Union, from_roots
 from hangscope.diagnosis.sentences import rank_s
-from hangscope.diagnosis.waits import Place
 
 
 def graph_causes(context: Context) -> list[Cause]:

@@ -9,7 +9,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import hidden_ranks
 from hangscope.diagnosis.host import in_communication
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.waits import Place
+from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.yardstick import deviants
 from hangscope.trace.model import NONE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hangscope.diagnosis.waits import Waits
+from hangscope.diagnosis.places import Waits
 
 
 def components(waits: Waits) -> list[tuple[set[int], set[int]]]:

@@ -12,7 +12,7 @@ from hangscope.diagnosis.evidence import gaps, overrun_ranks, rank_bounds, unlis
 from hangscope.diagnosis.frontier import Frontiers, Ints
 from hangscope.diagnosis.host import Host
 from hangscope.diagnosis.model import GroupRef, LastOperation
-from hangscope.diagnosis.waits import Place, Waits
+from hangscope.diagnosis.places import Place, Waits
 from hangscope.trace.model import NONE, Signature, Stack, Trace
 
 SECOND_NS = 1_000_000_000

@@ -15,7 +15,7 @@ from hangscope.diagnosis.agreement import family, input_numel, output_numel
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import hidden_ranks
 from hangscope.diagnosis.pairing import pending_halves
-from hangscope.diagnosis.waits import Place
+from hangscope.diagnosis.places import Place
 from hangscope.trace.model import NONE, Signature, State
 
 _MAX_BROKEN = 4096

@@ -9,6 +9,7 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.host import own_errors
 from hangscope.diagnosis.model import Confidence, Finding, Side, Verdict
+from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.sentences import (
     address,
     evidence,
@@ -17,7 +18,6 @@ from hangscope.diagnosis.sentences import (
 )
 from hangscope.diagnosis.sides import guarded, in_backward, sides_of
 from hangscope.diagnosis.stacks import user_frames, where
-from hangscope.diagnosis.waits import Place
 from hangscope.trace.model import NONE, Flag
 
 

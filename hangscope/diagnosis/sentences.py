@@ -8,8 +8,8 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.host import End, activity, own_errors
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.stacks import innermost, where
-from hangscope.diagnosis.waits import Place
 from hangscope.trace.model import NONE, RankFacts, Signature
 
 

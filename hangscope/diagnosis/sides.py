@@ -8,8 +8,8 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.host import activity
 from hangscope.diagnosis.model import Side, Verdict
+from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.stacks import parting, user_frames
-from hangscope.diagnosis.waits import Place
 from hangscope.trace.model import NONE
 
 

@@ -1,110 +1,22 @@
-"""The wait-for graph: ranks wait at places, and a place waits for ranks.
-
-A place is one collective (group and sequence number) or one half of a send/recv pair. Going
-through places keeps the graph linear in ranks: 9,999 ranks that wait for one are 9,999 edges into
-one place and one edge out of it.
-"""
+"""Builds the wait-for graph of `hangscope.diagnosis.places` from frontiers, pairs and processes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 import numpy as np
 
-from hangscope.diagnosis.agreement import ONE_SIDED, family, group_size
+from hangscope.diagnosis.agreement import ONE_SIDED, family
 from hangscope.diagnosis.any_source import debtors
-from hangscope.diagnosis.evidence import gaps, hidden_ranks, rank_bounds, recorded_ranks, unlisted
-from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, blocks_caller, index_of
+from hangscope.diagnosis.evidence import hidden_ranks, rank_bounds, recorded_ranks
+from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, blocks_caller
 from hangscope.diagnosis.host import End, Host, in_communication
 from hangscope.diagnosis.pairing import Half, pending_halves
+from hangscope.diagnosis.phase_places import phase_places
+from hangscope.diagnosis.places import Place, Waits
+from hangscope.diagnosis.unlisted import Unlisted
 from hangscope.trace.model import NONE, Flag, State, Trace
-
-
-@dataclass(slots=True)
-class Place:
-    """Where ranks wait.
-
-    ``absent`` are known not to have come, ``unknown`` left no evidence, ``behind`` have come but
-    are held up by something older, ``done`` have finished it.
-    """
-
-    group: int
-    seq: int
-    waiters: list[int]
-    absent: list[int] = field(default_factory=list)
-    unknown: list[int] = field(default_factory=list)
-    behind: list[int] = field(default_factory=list)
-    done: list[int] = field(default_factory=list)
-    row: int = NONE
-    began_ns: int = 0
-    p2p: bool = False
-    weak: bool = False
-    half: Half | None = None
-    members: tuple[int, ...] = ()
-    blind: bool = False
-    """Whom it waits for is not recorded (a receive from any source, a group without a list)."""
-    phase: str = ""
-    """A phase all ranks must enter together (``init_process_group``); then there is no group."""
-
-    @property
-    def targets(self) -> list[int]:
-        """Whom it waits for: the absent before those who are merely late on the device."""
-        return self.absent or self.behind or self.unknown
-
-
-@dataclass(slots=True)
-class Waits:
-    """The graph. ``places_of`` lists the places where a rank waits, ``device`` the ranks whose
-    oldest unfinished collective has completed on a peer."""
-
-    places: list[Place]
-    places_of: dict[int, list[int]]
-    device: dict[int, int]
-    """rank -> index of the place"""
-    cut: set[int] = field(default_factory=set)
-    """Ranks whose own waiting explains nothing: dead, stopped, or stuck on the device."""
-
-    def out(self, rank: int) -> list[int]:
-        """Places a rank waits at, unless its waiting explains nothing."""
-        return [] if rank in self.cut else self.places_of.get(rank, [])
-
-    def waiting(self, rank: int) -> bool:
-        """Whether the rank waits for anybody."""
-        return bool(self.out(rank))
-
-    def waited_for(self) -> dict[int, list[int]]:
-        """rank -> places that wait for it."""
-        result: dict[int, list[int]] = defaultdict(list)
-        for index, place in enumerate(self.places):
-            for rank in place.targets:
-                result[rank].append(index)
-        return result
-
-    def reachers(self, ranks: Iterable[int], places: Iterable[int] = ()) -> set[int]:
-        """All ranks whose waiting leads to one of ``ranks`` or ``places``."""
-        into = self.waited_for()
-        seen: set[int] = set()
-        queue = list(ranks)
-        visited_places: set[int] = set(places)
-        pending_places = list(visited_places)
-        visited = set(queue)
-        while queue or pending_places:
-            if pending_places:
-                index = pending_places.pop()
-                for waiter in self.places[index].waiters:
-                    if waiter not in self.cut and waiter not in visited:
-                        visited.add(waiter)
-                        seen.add(waiter)
-                        queue.append(waiter)
-                continue
-            rank = queue.pop()
-            for index in into.get(rank, ()):
-                if index not in visited_places:
-                    visited_places.add(index)
-                    pending_places.append(index)
-        return seen
 
 
 class Builder:
@@ -124,9 +36,7 @@ class Builder:
         self.bounds = rank_bounds(trace)
         self.blocking = blocks_caller(trace)
         self.unobserved = bool((trace.records["flags"] & int(Flag.UNOBSERVED)).any())
-        self.gaps = frozenset(gaps(trace))
-        self.unlisted = frozenset(unlisted(trace))
-        self._sizes: dict[int, int] | None = None
+        self.unlisted = Unlisted(trace)
         self._seen_in: dict[int, tuple[int, ...]] = {}
 
     def _one_sided_groups(self) -> frozenset[int]:
@@ -147,7 +57,7 @@ class Builder:
             # A batch waits for those of its halves that have no partner; the others are served.
             if not half.matched or self._batch_of(half) not in incomplete:
                 self._half(half, incomplete)
-        self._phases()
+        self.places += phase_places(self.trace, self.front, self.hosts)
         self._without_the_finished()
         places_of: dict[int, list[int]] = defaultdict(list)
         for index, place in enumerate(self.places):
@@ -179,45 +89,10 @@ class Builder:
         ranks = self.trace.groups[group].ranks if group < len(self.trace.groups) else ()
         return ranks or tuple(self.front.rank[pairs].tolist())
 
-    def _unlisted(self, group: int, seen: tuple[int, ...]) -> list[int]:
-        """Members that no list names: where sizes or gaps in the numbering tell of them."""
-        trace = self.trace
-        missing = self.gaps - set(seen)
-        if trace.groups[group].ranks and not self.unlisted - set(seen):
-            return []
-        if not missing:
-            size = trace.groups[group].size or self._size_from_operations(group) or 0
-            whole = set(seen) == set(trace.ranks)
-            return sorted(set(range(size)) - set(seen)) if whole else []
-        if set(seen) == set(trace.ranks):
-            return sorted(missing)  # a group of the whole world
-        # Groups of one description share the world out evenly: who is in none of them is missing.
-        desc = trace.groups[group].desc
-        if not desc or desc in ("default_pg", "undefined"):
-            return []
-        alike = [i for i, g in enumerate(trace.groups) if g.desc == desc]
-        size = max(len(self._seen_in.get(i, ())) for i in alike)
-        size = max(size, trace.groups[group].size or self._size_from_operations(group) or 0)
-        missing -= {r for i in alike for r in self._seen_in.get(i, ())}
-        return sorted(missing) if size - len(seen) == len(missing) else []
-
-    def _size_from_operations(self, group: int) -> int | None:
-        """How many members a group has, from an operation whose sizes tell."""
-        if self._sizes is None:
-            self._sizes = {}
-            signatures = max(len(self.trace.signatures), 1)
-            records = self.trace.records
-            used = index_of(records["group"].astype(np.int64) * signatures + records["signature"])
-            for key in used[0].tolist():
-                size = group_size(self.trace.signatures[key % signatures])
-                if size is not None:
-                    self._sizes.setdefault(key // signatures, size)
-        return self._sizes.get(group)
-
     def _group(self, group: int, pairs: Ints) -> None:
         front = self.front
         members = self._members(group, pairs)
-        extra = self._unlisted(group, members)
+        extra = self.unlisted.of(group, members, self._seen_in)
         if len(members) + len(extra) < 2:
             self._alone(group, pairs, members)
             return
@@ -315,7 +190,11 @@ class Builder:
 
     def _guessed_members(self, row: int, rank: int) -> list[int]:
         """Native Gloo lists no members: there, a group that one rank used was meant for all."""
-        if row < 0 or self.gaps or not self.trace.records["flags"][row] & int(Flag.UNOBSERVED):
+        if (
+            row < 0
+            or self.unlisted.gaps
+            or not self.trace.records["flags"][row] & int(Flag.UNOBSERVED)
+        ):
             return []
         return sorted(self.recorded - {rank})
 
@@ -470,48 +349,6 @@ class Builder:
         place.members = (half.rank, half.peer) if half.peer != NONE else (half.rank,)
         self.places.append(place)
 
-    def _phases(self) -> None:
-        """Ranks inside ``init_process_group`` or ``new_group`` wait for those who are not."""
-        for phase in ("init_process_group", "new_group"):
-            # Whom the launcher ended in there was waiting there until then.
-            inside = sorted(
-                r
-                for r, h in self.hosts.items()
-                if h.phase == phase and (not h.gone or h.end is End.TORN_DOWN)
-            )
-            if not inside:
-                continue
-            inside_groups = min(self._group_count(r) for r in inside)
-            everybody = set(self.trace.ranks) | set(self.trace.missing_ranks)
-            absent, unknown = [], []
-            for rank in sorted(everybody - set(inside)):
-                facts = self.trace.ranks.get(rank)
-                if facts is None:
-                    unknown.append(rank)
-                elif phase == "init_process_group":
-                    if not facts.initialized:
-                        absent.append(rank)
-                elif self._group_count(rank) <= inside_groups:
-                    absent.append(rank)
-            since = [
-                p.since_ns
-                for r in inside
-                for p in self.trace.ranks[r].phases
-                if p.name == phase and p.since_ns
-            ]
-            self.places.append(
-                Place(
-                    NONE,
-                    0,
-                    inside,
-                    absent=absent,
-                    unknown=unknown,
-                    phase=phase,
-                    began_ns=min(since, default=0),
-                    members=tuple(sorted(everybody)),
-                )
-            )
-
     def _without_the_finished(self) -> None:
         """A rank that ended cleanly waits for nobody, whatever its last records look like."""
         for place in self.places:
@@ -522,6 +359,3 @@ class Builder:
             ]
             if not place.waiters:
                 place.absent, place.behind, place.unknown = [], [], []
-
-    def _group_count(self, rank: int) -> int:
-        return int((self.front.rank == rank).sum())

@@ -1,0 +1,59 @@
+"""Places that are no collective: phases which all ranks must enter together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hangscope.diagnosis.frontier import Frontiers
+from hangscope.diagnosis.host import End, Host
+from hangscope.diagnosis.places import Place
+from hangscope.trace.model import NONE, Trace
+
+
+def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> list[Place]:
+    """Ranks inside ``init_process_group`` or ``new_group`` wait for those who are not."""
+
+    def groups_of(rank: int) -> int:
+        return int((front.rank == rank).sum())
+
+    places = []
+    for phase in ("init_process_group", "new_group"):
+        # Whom the launcher ended in there was waiting there until then.
+        inside = sorted(
+            r
+            for r, h in hosts.items()
+            if h.phase == phase and (not h.gone or h.end is End.TORN_DOWN)
+        )
+        if not inside:
+            continue
+        inside_groups = min(groups_of(r) for r in inside)
+        everybody = set(trace.ranks) | set(trace.missing_ranks)
+        absent, unknown = [], []
+        for rank in sorted(everybody - set(inside)):
+            facts = trace.ranks.get(rank)
+            if facts is None:
+                unknown.append(rank)
+            elif phase == "init_process_group":
+                if not facts.initialized:
+                    absent.append(rank)
+            elif groups_of(rank) <= inside_groups:
+                absent.append(rank)
+        since = [
+            p.since_ns
+            for r in inside
+            for p in trace.ranks[r].phases
+            if p.name == phase and p.since_ns
+        ]
+        places.append(
+            Place(
+                NONE,
+                0,
+                inside,
+                absent=absent,
+                unknown=unknown,
+                phase=phase,
+                began_ns=min(since, default=0),
+                members=tuple(sorted(everybody)),
+            )
+        )
+    return places
