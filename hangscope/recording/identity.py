@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hangscope.ring.place import boot_id, pid_namespace, start_ticks
 from hangscope.ring.writer import RingIdentity
 
 RANK_VARIABLES = (
@@ -132,31 +133,6 @@ def ring_identity(
         timeout_s=timeout_s,
         heartbeat_interval_s=heartbeat_interval_s,
     )
-
-
-def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot: tells a pid from its reuse. 0: gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-        return int(stat[stat.rindex(b")") + 2 :].split()[19])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def boot_id() -> str:
-    """The machine's boot id: pids mean nothing on another."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def pid_namespace() -> int:
-    """Inode of this process's pid namespace: pids mean nothing in another."""
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return 0
 
 
 def _torch_version() -> str:

@@ -7,9 +7,9 @@ everything is unknown rather than wrong.
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass
-from pathlib import Path
+
+from hangscope.ring import place
 
 _STATES = {
     "R": "running",
@@ -42,8 +42,8 @@ def look_at(*, pid: int, start_ticks: int, boot_id: str, pid_namespace: int) -> 
 
 def look_here(pid: int, start_ticks: int) -> ProcessLook:
     """Look at a process of this machine and pid namespace (see `is_here`)."""
-    fields = _stat(pid)
-    if fields is None or (start_ticks and int(fields[19]) != start_ticks):
+    fields = place.stat_fields(pid)
+    if fields is None or (start_ticks and int(fields[place.START_TICKS]) != start_ticks):
         return ProcessLook(alive=False, state="gone")
     state = _STATES.get(fields[0], "running")
     ticks = int(fields[11]) + int(fields[12])
@@ -75,23 +75,6 @@ def is_here(boot_id: str, pid_namespace: int) -> bool:
 
 @functools.lru_cache(1)
 def _own_place() -> tuple[str, int] | None:
-    """This process's boot and pid namespace, which never change."""
-    try:
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return boot_id, os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return None
-
-
-def _stat(pid: int) -> list[str] | None:
-    """The fields of ``/proc/<pid>/stat`` after the command name."""
-    try:
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            raw = os.read(descriptor, 4096)
-        finally:
-            os.close(descriptor)
-        fields = raw[raw.rindex(b")") + 2 :].decode("ascii", "replace").split()
-        return fields if len(fields) > 20 else None
-    except (OSError, ValueError):
-        return None
+    """This process's boot and pid namespace, which never change; None where one is not known."""
+    boot, namespace = place.boot_id(), place.pid_namespace()
+    return (boot, namespace) if boot and namespace else None

@@ -27,6 +27,7 @@ import torch.distributed as dist
 import hangscope
 import hangscope.recording
 from hangscope.recording import api, complaints, watcher
+from hangscope.ring import place as ring_place
 from hangscope.ring import writer
 
 watcher.POLL_INTERVAL_S = 0.004
@@ -91,7 +92,7 @@ def functions() -> list[tuple[object, str]]:
     modules = [
         importlib.import_module(f"hangscope.recording.{info.name}")
         for info in pkgutil.iter_modules(hangscope.recording.__path__)
-    ] + [writer]
+    ] + [writer, ring_place]
     found: list[tuple[object, str]] = []
     for module in modules:
         for name, value in vars(module).items():
