@@ -61,7 +61,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "store": ("missing_rank",),
     "hook": ("missing_rank",),
     "late": ("missing_rank",),
-    "early-eval": DRIFT,
+    "early-eval": (*DRIFT, "p2p_unmatched"),
     "guarded": DRIFT,
     "skip": DRIFT,
     "extra": DRIFT,

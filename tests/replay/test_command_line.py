@@ -1,0 +1,73 @@
+"""What every command promises: one line for an error, data on stdout, colour only when wanted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
+ESCAPE = "\x1b"
+
+
+def _hangscope(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    return subprocess.run(
+        [sys.executable, "-m", "hangscope", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**kept, **environment},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bogus"], "No such command 'bogus'"),
+        (["analyze"], "Missing argument 'PATH...'"),
+        (["analyze", "--rank", "x", "run"], "'x' is not a valid integer"),
+        (["analyze", "/does/not/exist"], "no such file or directory"),
+        (["export", "run", "--to", "pdf", "-o", "x"], "'pdf' is not one of"),
+        (["run", "--timeout", "soon", "--", "true"], "'soon' is not a valid"),
+        (["run", "--", "/does/not/exist"], "cannot run /does/not/exist"),
+        (["replay", "/does/not/exist"], "no such directory"),
+        (["demo", "nonsense"], "no demo is called 'nonsense'"),
+    ],
+)
+def test_an_error_is_one_line_and_exit_status_two(arguments: list[str], said: str) -> None:
+    done = _hangscope(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "coloured"),
+    [
+        ([], {}, False),
+        ([], {"FORCE_COLOR": "1"}, True),
+        ([], {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        (["--no-color"], {"FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_colour_is_asked_for(
+    options: list[str], environment: dict[str, str], coloured: bool
+) -> None:
+    done = _hangscope("analyze", *options, str(FIXTURES / "stopped"), **environment)
+    assert done.returncode == 1
+    assert "missing" in done.stdout or "never joined" in done.stdout
+    assert (ESCAPE in done.stdout) is coloured
+
+
+@pytest.mark.parametrize("columns", ["abc", "", "-3", "1"])
+def test_a_malformed_width_is_no_error(columns: str) -> None:
+    done = _hangscope("analyze", str(FIXTURES / "stopped"), COLUMNS=columns)
+    assert done.returncode == 1
+    assert done.stderr == ""
