@@ -12,6 +12,8 @@ from hangscope.diagnosis.stacks import innermost
 from hangscope.trace.model import Claim, ExceptionFacts, RankFacts, Stack, Trace
 
 _SIGKILL, _SIGTERM, _SIGABRT, _SIGINT, _SIGHUP = 9, 15, 6, 2, 1
+_OWN_SIGNALS = (4, 7, 8, 11)
+"""SIGILL, SIGBUS, SIGFPE, SIGSEGV: nobody sends these from outside."""
 UNSEEN = "a signal nobody saw"
 _TOGETHER_NS = 5_000_000_000
 _TWIN_NS = 2_000_000_000
@@ -299,7 +301,7 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
         interrupted = exception is not None and exception.type_name.endswith("KeyboardInterrupt")
         if exception is not None and not interrupted:
             return None
-        if exit_ is not None and exit_.kind == "oom":
+        if exit_ is not None and (exit_.kind == "oom" or exit_.signal in _OWN_SIGNALS):
             return None
         if interrupted:
             ways.add("SIGINT")
