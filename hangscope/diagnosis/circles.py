@@ -10,7 +10,7 @@ from hangscope.diagnosis.evidence import hidden_ranks
 from hangscope.diagnosis.host import in_communication
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place
-from hangscope.diagnosis.yardstick import deviants
+from hangscope.diagnosis.yardstick import deviants, ran_ahead
 from hangscope.trace.model import NONE
 
 
@@ -71,6 +71,10 @@ def _circle_of_pairs(
 ) -> None:
     """A circle with sends or receives in it: did one rank leave its half out?"""
     waits = context.waits
+    ahead = _left_early(context, cause, lonely)
+    if len(ahead) == 1:
+        cause.culprits, cause.confidence = ahead, Confidence.LIKELY
+        return
     blank = {r for r in ranks if r in context.trace.ranks and context.trace.ranks[r].only_active}
     odd = () if blank else deviants(context, ranks, groups)
     closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
@@ -101,6 +105,22 @@ def _circle_of_pairs(
     if due:
         cause.verdict = Verdict.P2P_UNMATCHED
         cause.places = due + [i for i in cause.places if i not in due]
+
+
+def _left_early(context: Context, cause: Cause, lonely: list[int]) -> tuple[int, ...]:
+    """Ranks at a pair that no counterpart has come to, absent where most others of them wait.
+
+    They left a collective out and went on.
+    """
+    waits = context.waits
+    due = [waits.places[i] for i in cause.places if not waits.places[i].p2p]
+    found = set()
+    for place in (waits.places[i] for i in lonely):
+        for rank in place.waiters:
+            missed = any(rank in p.absent and len(p.waiters) > len(p.absent) for p in due)
+            if missed and ran_ahead(context, rank, place.group, place.seq):
+                found.add(rank)
+    return tuple(sorted(found))
 
 
 def _who_went_on(context: Context, ranks: set[int], lonely: list[int]) -> tuple[int, ...]:

@@ -328,6 +328,8 @@ class Builder:
             place.absent, place.unknown = list(owed.behind), list(owed.lost)
             if len(others) == 1:
                 place.absent = others
+            elif not place.targets and others and all(r in self.oldest_row for r in others):
+                place.behind = others  # whoever it is, each of them waits for something
             place.blind = not place.targets
             if place.blind and self.oldest_row.get(half.rank, half.row) < half.row:
                 return  # what holds this rank up is older, and says for whom it waits

@@ -57,6 +57,22 @@ def deviants(context: Context, ranks: Iterable[int], groups: Iterable[int]) -> t
     return tuple(found) if known and len(found) == 1 < len(suspects) else ()
 
 
+def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:
+    """Whether none of the rank's counterparts in sibling groups has come to this pair by number."""
+    ranks = context.trace.groups[group].ranks
+    if rank not in ranks:
+        return False
+    position = ranks.index(rank)
+    reached = []
+    for other in siblings(context, group):
+        low, high = context.bounds.get(context.trace.groups[other].ranks[position], (0, 0))
+        part = context.trace.records[low:high]
+        numbers = part["p2p_seq"][part["group"] == other]
+        if len(numbers):
+            reached.append(int(numbers.max()))
+    return bool(reached) and max(reached) < number
+
+
 def _unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
     """Whether the rank did something else in its groups than its counterparts elsewhere."""
     votes: Counter[bool] = Counter()

@@ -126,11 +126,16 @@ def settle_mixed_counters(members: Records, implied: Records) -> Records:
         return members
     members = members.copy()
     for group in sorted(set(implied["group"][implied["p2p_enqueued"] > 0].tolist())):
-        highest = int(implied["enqueued"][implied["group"] == group].max())
+        own = implied[implied["group"] == group]
+        highest, pairs = int(own["enqueued"].max()), int(own["p2p_enqueued"].max())
+        backed = set(own["rank"].tolist())
         for place in np.flatnonzero(members["group"] == group).tolist():
             row = members[place]
             if row["enqueued"] > highest:
                 row["p2p_enqueued"] = max(row["p2p_enqueued"], row["enqueued"])
+                row["enqueued"] = row["completed"] = row["started"] = NONE
+            elif row["enqueued"] <= pairs and int(row["rank"]) not in backed:
+                # Pairs of others have reached that number: it may count either.
                 row["enqueued"] = row["completed"] = row["started"] = NONE
     return members
 

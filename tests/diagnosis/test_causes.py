@@ -518,3 +518,38 @@ def test_a_neighbour_that_has_done_its_part_is_not_accused_for_a_lost_rank() -> 
     job.lose(3)
     found = diagnose(job.trace())
     assert (found.verdict, found.culprits) == (Verdict.RANK_LOST, (3,))
+
+
+def test_who_left_a_collective_out_and_went_on_to_a_pair() -> None:
+    """Rank 3 skips the last all_reduce and waits for the next round of its pipeline already."""
+    job = Job(4)
+    pipes = [job.group(0, 2, desc="pipe"), job.group(1, 3, desc="pipe")]
+    for _ in range(3):
+        for first, last, group in ((0, 2, pipes[0]), (1, 3, pipes[1])):
+            job.op(first, "send", group=group, peer=last)
+            job.op(last, "recv", group=group, peer=first)
+        job.all()
+    for first, last, group in ((0, 2, pipes[0]), (1, 3, pipes[1])):
+        job.op(first, "send", group=group, peer=last)
+        job.op(last, "recv", group=group, peer=first)
+    for rank in (0, 1, 2):
+        job.op(rank, done=False)
+    job.op(3, "recv", group=pipes[1], peer=1, done=False)
+    assert blame(diagnose(job.trace())) == ("deadlock_cycle", (3,))
+
+
+def test_who_left_its_half_out_although_all_others_reached_the_collective() -> None:
+    """The same picture, but the waiting half is one that its counterpart has had."""
+    job = Job(4)
+    pipes = [job.group(0, 2, desc="pipe"), job.group(1, 3, desc="pipe")]
+    for _ in range(3):
+        for first, last, group in ((0, 2, pipes[0]), (1, 3, pipes[1])):
+            job.op(first, "send", group=group, peer=last)
+            job.op(last, "recv", group=group, peer=first)
+        job.all()
+    job.op(0, "send", group=pipes[0], peer=2)
+    job.op(2, "recv", group=pipes[0], peer=0)
+    job.op(3, "recv", group=pipes[1], peer=1, done=False)
+    for rank in (0, 1, 2):
+        job.op(rank, done=False)
+    assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))

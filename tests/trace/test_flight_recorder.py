@@ -495,3 +495,15 @@ def test_a_gzip_bomb_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ops(trace, 0) == USUAL
     assert len(trace.warnings) == 1
     assert "inflates to more than any dump holds" in trace.warnings[0]
+
+
+def test_a_counter_that_pairs_may_have_moved_vouches_for_no_collective(tmp_path: Path) -> None:
+    """Rank 1's last operation was its fifth send; of the fifth broadcast nothing is known."""
+    status = {"0": {"last_enqueued_collective": 5, "last_completed_collective": 5}}
+    row = pending(5, "nccl:broadcast", p2p_seq_id=5, record_id=9)
+    write(tmp_path, "trace_0", dump([row], pg_status=status))
+    write(tmp_path, "trace_1", dump([], pg_status=status))
+    trace = load_trace([tmp_path])
+    known = {int(m["rank"]): (int(m["enqueued"]), int(m["completed"])) for m in trace.members}
+    assert known[0] == (5, -1)
+    assert known[1] == (-1, -1)
