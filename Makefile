@@ -21,7 +21,7 @@ soak: $(STAMP)   ## 30 minutes of random collectives, restarts and kills
 
 bench: $(STAMP)  ## what recording, reading and looking cost
 	$(BIN)/python tools/bench_recorder.py
-	$(BIN)/python tools/bench_analyze.py
+	$(BIN)/python -m tools.bench_analyze
 	$(BIN)/python -m tools.bench_tui
 
 docs: $(STAMP)   ## the documentation as HTML, in docs/_build

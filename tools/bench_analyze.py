@@ -1,11 +1,10 @@
 """How fast and how large reading is, measured beside the alternatives in one run.
 
-    python tools/bench_analyze.py                 # everything, table to docs/benchmarks-analyze.md
-    python tools/bench_analyze.py --ranks 32 --entries 500 --no-write
+    python -m tools.bench_analyze                 # everything, table to docs/benchmarks-analyze.md
+    python -m tools.bench_analyze --ranks 32 --entries 500 --no-write
 
 Every measurement runs in a process of its own; peak memory is that of the process plus, for
-HangScope's workers, their sum. The pickles have the shape torch's own pickler gives them: protocol
-2, one object per distinct frame, mentioned by reference.
+HangScope's workers, their sum.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pickle
 import platform
-import random
 import shutil
 import subprocess
 import sys
@@ -25,10 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-FRAMES_DEEP = 20
-BASE_NS = 1_750_000_000_000_000_000
+from tools.bench_data import FRAMES_DEEP, write_pickles, write_rings
 
 LOAD_PICKLES = """
 import pickle, pathlib
@@ -55,228 +49,24 @@ db = build_db(details, args, version)
 """
 
 
-def frames_pool() -> list[list[dict[str, Any]]]:
-    """Call stacks as a training loop has them: the outer half shared, the inner half its own."""
-    rng = random.Random(7)
-    site = "/opt/conda/lib/python3.11/site-packages"
-    outer = [
-        {"name": n, "filename": f, "line": rng.randrange(10, 2000)}
-        for n, f in (
-            ("wrapper", f"{site}/torch/distributed/c10d_logger.py"),
-            ("_call_impl", f"{site}/torch/nn/modules/module.py"),
-            ("_wrapped_call_impl", f"{site}/torch/nn/modules/module.py"),
-            ("forward_backward", "/workspace/train/megatron/core/pipeline_parallel/schedules.py"),
-            ("train_step", "/workspace/train/megatron/training/training.py"),
-            ("train", "/workspace/train/megatron/training/training.py"),
-            ("pretrain", "/workspace/train/megatron/training/training.py"),
-            ("main", "/workspace/train/pretrain_gpt.py"),
-            ("<module>", "/workspace/train/pretrain_gpt.py"),
-            ("__call__", f"{site}/torch/utils/_contextlib.py"),
-        )
-    ]
-    stacks = []
-    for site_number in range(24):
-        inner = [
-            {
-                "name": f"layer_{site_number}_{i}",
-                "filename": f"/workspace/train/megatron/core/part_{(site_number * 3 + i) % 17}.py",
-                "line": rng.randrange(10, 900),
-            }
-            for i in range(FRAMES_DEEP - len(outer))
-        ]
-        stacks.append([*inner, *outer])
-    return stacks
-
-
-OPS = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "all_to_all", "broadcast")
-
-
-def one_dump(rank: int, ranks: int, entries: int, stacks: list[list[dict[str, Any]]]) -> Any:
-    """A dump of one rank in a mesh of a default, a tensor and a data parallel group."""
-    tensor = list(range(rank // 8 * 8, min(rank // 8 * 8 + 8, ranks)))
-    data = list(range(rank % 8, ranks, 8))
-    groups = [("0", "default_pg", list(range(ranks))), (f"{1 + rank // 8}", "tp", tensor)]
-    groups.append((f"{1000 + rank % 8}", "dp", data))
-    seqs = [0, 0, 0]
-    rows = []
-    for i in range(entries):
-        g = 0 if i % 40 == 0 else 1 + i % 2
-        seqs[g] += 1
-        op = OPS[i % 24 % 5] if g else "all_reduce"
-        small, large = 1024 << (i % 5), (1024 << (i % 5)) * len(groups[g][2])
-        ins = large if op == "_reduce_scatter_base" else small
-        outs = large if op == "_all_gather_base" else small
-        last = i == entries - 1
-        created = BASE_NS + i * 10**7 + rank * 1000
-        rows.append(
-            {
-                "frames": list(stacks[i % len(stacks)]),
-                "record_id": i,
-                "pg_id": g,
-                "process_group": groups[g][:2],
-                "thread_name": "python3",
-                "thread_id": "140597754833792",
-                "collective_seq_id": seqs[g],
-                "p2p_seq_id": 0,
-                "op_id": seqs[g],
-                "profiling_name": f"nccl:{op}",
-                "time_created_ns": created,
-                "input_sizes": [[ins, 128]],
-                "input_dtypes": ["BFloat16"],
-                "output_sizes": [[outs, 128]],
-                "output_dtypes": ["BFloat16"],
-                "state": "scheduled" if last else "completed",
-                "time_discovered_started_ns": None if last else created + 10**5,
-                "time_discovered_completed_ns": None if last else created + 10**6,
-                "retired": not last,
-                "timeout_ms": 600000,
-                "is_p2p": False,
-            }
-        )
-    config = {n: {"name": n, "desc": d, "ranks": str(r)} for n, d, r in groups}
-    status = {
-        str(g): {
-            "last_enqueued_collective": seqs[g],
-            "last_started_collective": -1,
-            "last_completed_collective": seqs[g] - (1 if g == rows[-1]["pg_id"] else 0),
-        }
-        for g in range(3)
-    }
-    return {
-        "version": "2.10",
-        "pg_config": config,
-        "pg_status": status,
-        "nccl_version": "2.27.3",
-        "entries": rows,
-    }
-
-
-def write_pickles(folder: Path, ranks: int, entries: int, *, shared: bool = True) -> int:
-    """One pickle per rank; returns bytes. Without ``shared`` no frame is mentioned twice."""
-    folder.mkdir(parents=True)
-    stacks = frames_pool()
-    total = 0
-    for rank in range(ranks):
-        document = one_dump(rank, ranks, entries, stacks)
-        if not shared:
-            for row in document["entries"]:
-                row["frames"] = [dict(frame) for frame in row["frames"]]
-        data = pickle.dumps(document, 2)
-        (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
-        total += len(data)
-    return total
-
-
-def write_rings(folder: Path, ranks: int, entries: int) -> int:
-    """Rings with the content of the pickles, through the real ring writer; returns bytes.
-
-    Eight ranks' records are made one by one; the others repeat theirs in groups of their own.
-    """
-    import numpy as np
-
-    from hangscope.ring import layout
-    from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
-
-    folder.mkdir(parents=True)
-    stacks = frames_pool()
-    recipes: dict[int, tuple[list[tuple[Any, bytes]], bytes]] = {}
-    total = 0
-    for rank in range(ranks):
-        path = folder / f"rank_{rank}.ring"
-        identity = RingIdentity(run_id="bench", rank=rank, world_size=ranks, host="node0", pid=1)
-        ring = RingWriter(path, identity, entries, values_bytes=1 << 18)
-        block = rank // 8 * 8
-        for name, desc, members in (
-            ("0", "default_pg", list(range(ranks))),
-            (f"{1 + rank // 8}", "tp", list(range(block, min(block + 8, ranks)))),
-            (f"{1000 + rank % 8}", "dp", list(range(rank % 8, ranks, 8))),
-        ):
-            ring.add_group(name, desc, members, "nccl", 0, members.index(rank), observable=True)
-        if rank % 8 not in recipes:
-            recipes[rank % 8] = recipe(one_dump(rank, ranks, entries, stacks)["entries"])
-        values, table = recipes[rank % 8]
-        identifiers: list[int] = []
-        for kind, value in values:
-            if kind is layout.ValueKind.STACK:
-                value = np.array(identifiers, "<u4")[np.frombuffer(value, "<u4")].tobytes()
-            identifiers.append(ring.intern(kind, value))
-        ring.memory[ring.slot_at(1) : ring.slot_at(1) + len(table)] = renumbered(table, identifiers)
-        ring.set_cell(LAST_RECORD_CELL, entries)
-        total += path.stat().st_size
-    return total
-
-
-def recipe(rows: list[dict[str, Any]]) -> tuple[list[tuple[Any, bytes]], bytes]:
-    """What must be interned, in order, and the slots with positions in that list as ids.
-
-    Frames come first: stacks hold the positions of theirs, which each ring turns into ids.
-    """
-    import numpy as np
-
-    from hangscope.ring import layout
-
-    kinds = layout.ValueKind
-    frames: dict[bytes, int] = {}
-    for row in rows:
-        for f in row["frames"]:
-            frames.setdefault(f"{f['name']}\0{f['filename']}\0{f['line']}".encode(), len(frames))
-    values: dict[tuple[Any, bytes], int] = {(kinds.FRAME, raw): i for raw, i in frames.items()}
-    table = np.zeros(len(rows), layout.SLOT)
-    for i, row in enumerate(rows):
-        signature = json.dumps(
-            {
-                "op": row["profiling_name"],
-                "in": row["input_sizes"],
-                "out": row["output_sizes"],
-                "in_dtypes": row["input_dtypes"],
-                "out_dtypes": row["output_dtypes"],
-            }
-        ).encode()
-        places = [
-            frames[f"{f['name']}\0{f['filename']}\0{f['line']}".encode()] for f in row["frames"]
-        ]
-        stack = np.array(places, "<u4").tobytes()
-        slot = table[i]
-        slot["record_id"] = slot["commit"] = i + 1
-        slot["created_ns"] = row["time_created_ns"]
-        slot["completed_ns"] = row["time_discovered_completed_ns"] or 0
-        slot["collective_seq"] = slot["op_id"] = row["collective_seq_id"]
-        slot["group"] = row["pg_id"] + 1
-        slot["signature"] = values.setdefault((kinds.SIGNATURE, signature), len(values))
-        slot["stack"] = values.setdefault((kinds.STACK, stack), len(values))
-        slot["peer"] = slot["root"] = -1
-        slot["input_numel"] = slot["output_numel"] = row["input_sizes"][0][0] * 128
-        slot["timeout_ms"] = row["timeout_ms"]
-        slot["state"] = 2 if row["state"] == "completed" else 0
-    return list(values), table.tobytes()
-
-
-def renumbered(table: bytes, identifiers: list[int]) -> bytes:
-    """Slots with the ids that this ring gave to the interned values."""
-    import numpy as np
-
-    from hangscope.ring import layout
-
-    slots = np.frombuffer(table, layout.SLOT).copy()
-    ids = np.array(identifiers, np.uint32)
-    slots["signature"] = ids[slots["signature"]]
-    slots["stack"] = ids[slots["stack"]]
-    return slots.tobytes()
-
-
 def measure(program: str, folder: Path, expected: int) -> tuple[float, float, float]:
     """(seconds, CPU seconds, peak MiB) of a program in a fresh process, imports not counted.
 
     Memory is that of the process and its children together, with their imports; pages they share
     count once. It is sampled, and never below the process's own high-water mark.
     """
-    header = "import os, time, resource, json, sys\n"
+    header = (
+        "import time, resource, json, sys\n"
+        "def cpu():\n"
+        "    used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+        "    return time.process_time() + used.ru_utime + used.ru_stime\n"
+    )
     if "load_trace" in program:
         header += "import hangscope.trace.load, hangscope.trace.from_ring\n"
     body = program.replace("FOLDER", repr(str(folder))).replace("EXPECTED", str(expected))
     script = (
-        f"{header}spent = sum(os.times()[:4])\nbegan = time.perf_counter()\n{body}\n"
-        "took = time.perf_counter() - began\nspent = sum(os.times()[:4]) - spent\n"
+        f"{header}spent = cpu()\nbegan = time.perf_counter()\n{body}\n"
+        "took = time.perf_counter() - began\nspent = cpu() - spent\n"
         "own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "sys.stderr.write(json.dumps([took, spent, own / 1024]))\n"
     )
@@ -354,18 +144,20 @@ def run(args: argparse.Namespace, base: Path) -> str:
     own = made("unshared", lambda f: write_pickles(f, args.ranks, args.entries, shared=False))
     rings = made("rings", lambda f: write_rings(f, args.ranks, args.entries))
     many = made("many", lambda f: write_rings(f, args.ring_ranks, args.entries))
-    parts = {}
-    for part in (4, 2, 1):
-        n = args.entries // part
-        folder = made(f"pickles_{part}", lambda f, n=n: write_pickles(f, args.ranks, n))
-        parts[args.ranks * n] = folder
+    parts: dict[str, tuple[Path, int]] = {}
+    sizes = [args.ranks * (args.entries // part) for part in (4, 2, 1)]
+    for size in sizes:
+        n = size // args.ranks
+        for kind, write in (("pickles", write_pickles), ("rings", write_rings)):
+            folder = made(f"{kind}_{n}", lambda f, n=n, write=write: write(f, args.ranks, n))
+            parts[f"{kind} {size}"] = folder, size
     plan = [
         (BARE, LOAD_PICKLES, pickles, 0, args.repeats),
         (OURS, LOAD_TRACE, pickles, total, args.repeats),
         (BARE_OWN, LOAD_PICKLES, own, 0, args.repeats),
         (OURS_OWN, LOAD_TRACE, own, total, args.repeats),
         (RINGS, LOAD_TRACE, rings, total, args.repeats),
-        *((f"{n:,}", LOAD_TRACE, folder, n, args.repeats) for n, folder in parts.items()),
+        *((name, LOAD_TRACE, folder, n, args.repeats) for name, (folder, n) in parts.items()),
         (MANY, LOAD_TRACE, many, args.ring_ranks * args.entries, 1),
     ]
     if not args.skip_torchfrtrace:
@@ -384,7 +176,7 @@ def run(args: argparse.Namespace, base: Path) -> str:
                 )
                 print(f"{name:56} {found[0]:8.2f} s {found[1]:8.2f} CPU s {found[2]:6.0f} MiB",
                       file=sys.stderr, flush=True)  # fmt: skip
-    return page(args, best, list(parts))
+    return page(args, best, sizes)
 
 
 BARE = "bare `pickle.load`, one process"
@@ -405,14 +197,14 @@ def page(
     lines = [
         "# Reading: time and memory",
         "",
-        f"Made by `python tools/bench_analyze.py` on {platform.machine()}, Python "
+        f"Made by `python -m tools.bench_analyze` on {platform.machine()}, Python "
         f"{platform.python_version()}, {cores()} cores, {time.strftime('%Y-%m-%d')}; the best of "
         f"{args.repeats} rounds. {args.ranks} ranks, {args.entries:,} entries each, {FRAMES_DEEP} "
         f"frames per entry; many rings: {args.ring_ranks:,} of {args.entries:,} records.",
         "",
         "| | seconds | CPU seconds | peak MiB |",
         "|---|---:|---:|---:|",
-        *(f"| {n} | {best[n][0]:.2f} | {best[n][1]:.2f} | {best[n][2]:.0f} |" for n in shown),
+        *(f"| {n} | {best[n][0]:.3g} | {best[n][1]:.3g} | {best[n][2]:.0f} |" for n in shown),
         "",
         "| claim | measured | wanted |",
         "|---|---:|---:|",
@@ -420,8 +212,13 @@ def page(
         "at most 1.3 × |",
         f"| the same, no frame shared | {best[OURS_OWN][0] / best[BARE_OWN][0]:.2f} × | "
         "at most 1.3 × |",
+        f"| rings against bare `pickle.load`, no frame shared | {best[BARE_OWN][0] / ring:.1f} × "
+        "faster | at least 20 × |",
+        "| rings against HangScope on the pickles, no frame shared | "
+        f"{best[OURS_OWN][0] / ring:.1f} × faster | at least 20 × |",
         f"| rings against bare `pickle.load` | {best[BARE][0] / ring:.1f} × faster | |",
-        f"| the same, no frame shared | {best[BARE_OWN][0] / ring:.1f} × faster | at least 20 × |",
+        f"| rings against HangScope on the pickles | {best[OURS][0] / ring:.1f} × faster "
+        f"({best[OURS][1] / best[RINGS][1]:.1f} × in CPU seconds) | |",
     ]
     if STOCK in best:
         lines.append(
@@ -435,14 +232,11 @@ def page(
         f"| many rings | {best[MANY][0]:.1f} s, {best[MANY][2] / 1024:.2f} GiB | "
         "under 60 s and 4 GiB |",
         "",
-        "Growth with the number of records (pickles):",
+        "Growth with the number of records:",
         "",
-        "| records | seconds | µs per record |",
-        "|---:|---:|---:|",
-        *(
-            f"| {n:,} | {best[f'{n:,}'][0]:.2f} | {best[f'{n:,}'][0] / n * 1e6:.2f} |"
-            for n in sizes
-        ),
+        "| records | pickles, s | µs per record | rings, s | µs per record |",
+        "|---:|---:|---:|---:|---:|",
+        *(growth(best, n) for n in sizes),
         "",
         "The pickles have the shape of torch's own: one object per distinct frame, mentioned by "
         "reference. Where no frame is shared, every frame is a dictionary of its own. Peak memory "
@@ -454,6 +248,15 @@ def page(
         "",
     ]
     return "\n".join(lines)
+
+
+def growth(best: dict[str, tuple[float, float, float]], records: int) -> str:
+    """One row of the table of growth."""
+    pickles, rings = best[f"pickles {records}"][0], best[f"rings {records}"][0]
+    return (
+        f"| {records:,} | {pickles:.2f} | {pickles / records * 1e6:.2f} "
+        f"| {rings:.3f} | {rings / records * 1e6:.2f} |"
+    )
 
 
 def cores() -> int:
