@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
 from tools.bench_data import FRAMES_DEEP, write_pickles, write_rings
 
+ROOT = Path(__file__).resolve().parent.parent
 LOAD_PICKLES = """
 import pickle, pathlib
 for path in sorted(pathlib.Path(FOLDER).iterdir()):
