@@ -12,6 +12,8 @@ import signal
 import sys
 from pathlib import Path
 
+from hangscope.monitor.early import EarlyWatch
+
 
 def main() -> int:
     """Parse, detach, follow."""
@@ -31,10 +33,8 @@ def main() -> int:
         # What ends the job must not end its investigator; it ends by itself with the ranks.
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-    try:
-        os.nice(5)
-    except OSError:
-        pass
+    early = EarlyWatch(arguments.directory)
+    from hangscope.monitor.processes import ProcessWatch
     from hangscope.monitor.watch import Monitor, MonitorConfig
     from hangscope.trace.live import RunKey
 
@@ -47,7 +47,11 @@ def main() -> int:
         node_rank=arguments.node_rank,
     )
     try:
-        Monitor(config).follow()
+        os.nice(5)  # not before: imports that take long under load are time nobody watches in
+    except OSError:
+        pass
+    try:
+        Monitor(config, processes=ProcessWatch(*early.take())).follow()
     except Exception as error:
         sys.stderr.write(f"[hangscope] the monitor ended early: {type(error).__name__}: {error}\n")
         return 1

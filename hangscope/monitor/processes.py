@@ -12,6 +12,7 @@ import os
 import select
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,9 +34,19 @@ class ProcessEnd:
 
 
 class ProcessWatch:
-    """Watches the processes of a node's ranks."""
+    """Watches the processes of a node's ranks.
 
-    def __init__(self) -> None:
+    ``descriptors`` are pidfds by process id that were opened before, ``ended_ns`` when the
+    processes of some of them ended (see `hangscope.monitor.early`).
+    """
+
+    def __init__(
+        self,
+        descriptors: Mapping[int, int] | None = None,
+        ended_ns: Mapping[int, int] | None = None,
+    ) -> None:
+        self._early = dict(descriptors or {})
+        self._ended_ns = dict(ended_ns or {})
         self._poll = select.poll()
         self._by_fd: dict[int, tuple[int, int]] = {}
         self._watched: set[int] = set()
@@ -44,10 +55,12 @@ class ProcessWatch:
         """Watch one process; False where it is already gone or cannot be watched."""
         if pid in self._watched:
             return True
-        try:
-            descriptor = os.pidfd_open(pid)
-        except OSError:
-            return False
+        descriptor = self._early.pop(pid, -1)
+        if descriptor < 0:
+            try:
+                descriptor = os.pidfd_open(pid)
+            except OSError:
+                return False
         self._watched.add(pid)
         self._by_fd[descriptor] = (rank, pid)
         self._poll.register(descriptor, select.POLLIN)
@@ -66,8 +79,9 @@ class ProcessWatch:
             if status is None:
                 status = _status_of_zombie(pid)
             os.close(descriptor)
-            ends.append(_end(rank, pid, status))
-        return ends
+            at_ns = self._ended_ns.pop(pid, 0) or time.time_ns()
+            ends.append(_end(rank, pid, status, at_ns))
+        return sorted(ends, key=lambda end: end.at_ns)
 
     @property
     def alive(self) -> int:
@@ -75,8 +89,7 @@ class ProcessWatch:
         return len(self._by_fd)
 
 
-def _end(rank: int, pid: int, status: int | None) -> ProcessEnd:
-    at_ns = time.time_ns()
+def _end(rank: int, pid: int, status: int | None, at_ns: int) -> ProcessEnd:
     if status is None:
         return ProcessEnd(rank, pid, at_ns)
     if os.WIFSIGNALED(status):

@@ -72,6 +72,8 @@ class Monitor:
         command has ended).
     skip:
         Attempts that were followed before.
+    processes:
+        Watches the ranks' processes; a new one by default.
     """
 
     def __init__(
@@ -81,12 +83,13 @@ class Monitor:
         out: TextIO | None = None,
         keep_going: Callable[[], bool] = lambda: True,
         skip: frozenset[RunKey] = frozenset(),
+        processes: ProcessWatch | None = None,
     ) -> None:
         self._config = config
         self._out = out
         self._keep_going = keep_going
         self._run = LiveRun(config.directory, config.key, skip=skip)
-        self._processes = ProcessWatch()
+        self._processes = processes or ProcessWatch()
         self._corruptions = Corruptions(config.directory)
         self._judge = Judge()
         self._journal: Journal | None = None

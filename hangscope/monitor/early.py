@@ -1,0 +1,78 @@
+"""Opens descriptors of the ranks' processes while the monitor is still importing.
+
+A monitor on a loaded machine needs a second or two before it can read rings. A rank that ends in
+that time is a zombie only until its launcher collects it, and then nobody can say how it ended;
+whoever held a descriptor of it before still can. Standard library only, for that reason.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import threading
+import time
+from pathlib import Path
+
+MAGIC = b"HSRING\x00\x01"
+PID = struct.Struct("<i")
+PID_OFFSET = 920
+"""Where the header of a ring holds the process id; a test compares it with the layout."""
+LOOK_S = 0.02
+
+
+class EarlyWatch:
+    """Watches every process that has a ring in ``directory``, until `take` is called."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._descriptors: dict[int, int] = {}
+        self._ended_ns: dict[int, int] = {}
+        self._poll = select.poll()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="early-watch", daemon=True)
+        self._thread.start()
+
+    def take(self) -> tuple[dict[int, int], dict[int, int]]:
+        """End the watch: open pidfds by process id, and when those that ended did (ns)."""
+        self._stop.set()
+        self._thread.join()
+        return self._descriptors, self._ended_ns
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_S):
+            try:
+                self._look()
+            except OSError:
+                continue
+
+    def _look(self) -> None:
+        for entry in os.scandir(self._directory):
+            if entry.name.endswith(".ring"):
+                pid = pid_of(entry.path)
+                if pid > 0 and pid not in self._descriptors:
+                    self._open(pid)
+        pids = {descriptor: pid for pid, descriptor in self._descriptors.items()}
+        for descriptor, _ in self._poll.poll(0):
+            self._poll.unregister(descriptor)
+            self._ended_ns[pids[descriptor]] = time.time_ns()
+
+    def _open(self, pid: int) -> None:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            return  # gone already, or this kernel has none
+        self._descriptors[pid] = descriptor
+        self._poll.register(descriptor, select.POLLIN)
+
+
+def pid_of(path: str) -> int:
+    """The process a ring belongs to; 0 where the file does not say."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            head = file.read(PID_OFFSET + PID.size)
+    except OSError:
+        return 0
+    if len(head) < PID_OFFSET + PID.size or not head.startswith(MAGIC):
+        return 0
+    return int(PID.unpack_from(head, PID_OFFSET)[0])

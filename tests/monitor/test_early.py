@@ -1,0 +1,72 @@
+"""Descriptors opened while the monitor imports: an end that nobody could see any more is seen."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hangscope.monitor import early
+from hangscope.monitor.early import EarlyWatch, pid_of
+from hangscope.monitor.processes import ProcessWatch
+from hangscope.ring import layout
+
+
+def _ring(directory: Path, pid: int, rank: int = 0) -> Path:
+    path = directory / f"rank_{rank}.ring"
+    head = bytearray(layout.HEADER_BYTES)
+    head[: len(layout.MAGIC)] = layout.MAGIC
+    struct.pack_into("<i", head, early.PID_OFFSET, pid)
+    path.write_bytes(head)
+    return path
+
+
+def test_the_header_is_read_where_the_layout_has_it() -> None:
+    dtype, offset = layout.HEADER.fields["pid"][:2]
+    assert (offset, dtype.itemsize) == (early.PID_OFFSET, early.PID.size)
+    assert early.MAGIC == layout.MAGIC
+
+
+def test_nothing_heavy_is_imported_for_it() -> None:
+    code = "import hangscope.monitor.early, sys; assert 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("content", [b"", b"HSRING\x00\x01", b"x" * 4096])
+def test_what_is_no_ring_has_no_process(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "rank_0.ring"
+    path.write_bytes(content)
+    assert pid_of(str(path)) == 0
+    assert pid_of(str(tmp_path / "gone.ring")) == 0
+
+
+def test_a_process_that_ended_and_was_collected_before_anybody_added_it(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    _ring(tmp_path, process.pid)
+    watch = EarlyWatch(tmp_path)
+    deadline_s = time.monotonic() + 20
+    while not watch._descriptors and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    before_ns = time.time_ns()
+    process.kill()
+    process.wait()  # from here on /proc knows nothing of it
+    while not watch._ended_ns and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    noticed_ns = time.time_ns()
+    processes = ProcessWatch(*watch.take())
+    assert processes.add(0, process.pid)
+    (end,) = processes.wait(5.0)
+    assert before_ns <= end.at_ns <= noticed_ns
+    if tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 15):
+        assert end.signal == 9
+
+
+def test_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
+    watch = EarlyWatch(tmp_path / "later")
+    time.sleep(0.1)
+    assert watch.take() == ({}, {})
