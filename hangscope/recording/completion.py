@@ -1,7 +1,7 @@
 """Which of the issued operations are finished: polled, because the operators return before that.
 
 A `Work` pins its tensors, so it is dropped when the job has waited for it, at the watcher's next
-turn (a quarter of a second), or when many have gathered, whichever comes first.
+turn (at most half a second), or when many have gathered, whichever comes first.
 
 There is no lock here. A thread that finds another one at work in a group leaves it to that one;
 every step that two threads could disturb is a run of plain stores without a call, between which

@@ -203,9 +203,10 @@ class GroupRegistry:
         """
         key = id(process_group)
 
-        def forget(_: object) -> None:
+        def forget(_: object, limit: int = MAX_ORPHANS) -> None:
+            # May run when the interpreter has already taken this module's names away.
             self.by_identity.pop(key, None)
-            if not state.destroyed and len(self._orphans) < MAX_ORPHANS:
+            if not state.destroyed and len(self._orphans) < limit:
                 self._orphans[state.name, tuple(state.ranks)] = state
 
         state.process_group = weakref.ref(process_group, forget)

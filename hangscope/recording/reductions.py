@@ -2,7 +2,7 @@
 
 The dispatcher hands the reduce op over as a script object; asking it costs as much as half of the
 record (1.5 µs: a method of a custom class runs through the script interpreter). So the record is
-written without it, "not known", and completed within a quarter of a second by the watcher. Nothing
+written without it, "not known", and completed within half a second by the watcher. Nothing
 hangs because of a reduce op, so nothing is lost where a process dies in between.
 """
 

@@ -15,8 +15,8 @@ from hangscope.recording.samples import sample_threads
 
 POLL_INTERVAL_S = 0.25
 """Completion is noted by the next operation and by `Work.wait` as a rule; this is for the rest.
-Where nothing is unfinished the watcher sleeps longer, up to a heartbeat: waking up is what costs
-most of its turn."""
+Where nothing is unfinished the watcher sleeps longer: waking up is what costs most of its turn."""
+QUIET_INTERVAL_S = 0.5
 HEARTBEAT_INTERVAL_S = 1.0
 
 
@@ -51,8 +51,7 @@ class Watcher(threading.Thread):
         interval_s = quiet_s = POLL_INTERVAL_S
         while not wait(interval_s):
             try:
-                quiet_s = POLL_INTERVAL_S if self._recorder.catch_up() else 2 * quiet_s
-                quiet_s = min(quiet_s, HEARTBEAT_INTERVAL_S)
+                quiet_s = POLL_INTERVAL_S if self._recorder.catch_up() else QUIET_INTERVAL_S
                 now = time.monotonic()
                 if now >= due:
                     due = now + HEARTBEAT_INTERVAL_S

@@ -118,6 +118,30 @@ def test_many_groups(recording: Session) -> None:
     assert len(read_ring(recording.ring.path).groups) >= 200
 
 
+def test_a_group_that_outlives_the_module(
+    recording: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At shutdown a group may go when the recorder's modules have lost their names already."""
+    from hangscope.recording import groups
+
+    class Group:
+        pass
+
+    registry = recording.recorder.groups
+    state = groups.GroupState(recording.ring, 0, "late", [0], 0, recorded=True)
+    raised: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    group = Group()
+    registry._remember(state, group)
+    with monkeypatch.context() as gone:
+        for name, value in list(vars(groups).items()):
+            if not name.startswith("__") and not isinstance(value, type):
+                gone.setattr(groups, name, None)
+        del group
+    assert raised == []
+    assert ("late", (0,)) in registry._orphans
+
+
 def test_unfinished_operations_are_bounded(recording: Session) -> None:
     """Each pins its tensors."""
     from hangscope.recording.groups import GroupState
