@@ -18,7 +18,7 @@ from hangscope.diagnosis import meshes
 from hangscope.diagnosis.agreement import group_size
 from hangscope.trace import operations
 from hangscope.trace.fr_pairs import global_peer
-from hangscope.trace.model import NONE, Group, Trace
+from hangscope.trace.model import NONE, Flag, Group, Trace
 
 _MOST_LOST = 8
 _DEFAULTS = ("", "default_pg", "undefined", "unknown group")
@@ -82,11 +82,14 @@ def _world_by_tiling(trace: Trace, alike: dict[str, list[int]]) -> int | None:
     if world is None:
         return None
     seen = _seen(trace)
+    named = _named_places(trace)
     said = set()
     for indexes in alike.values():
         sizes = [len(seen[i]) for i in indexes if seen[i]]
-        if len(sizes) > 1 and sum(sizes) == len(trace.ranks):
-            said.add(max(sizes) * len(sizes))
+        largest = max(sizes, default=0)
+        size = max([largest, *(named.get(i, 0) for i in indexes)])
+        if (len(sizes) > 1 or size > largest) and sum(sizes) == len(trace.ranks):
+            said.add(size * len(sizes))
     wider = said.pop() if len(said) == 1 else world
     return wider if world < wider <= world + _MOST_LOST else world
 
@@ -118,7 +121,7 @@ def _shared_out(trace: Trace) -> dict[int, tuple[int, ...]]:
     """Members per group where the groups of its description share the world out in one way."""
     world = trace.world_size or 0
     seen = _seen(trace)
-    sizes = _sizes(trace)
+    sizes, named = _sizes(trace), _named_places(trace)
     found: dict[int, tuple[int, ...]] = {}
     for indexes in _alike(trace.groups).values():
         known = {i: seen[i] | set(trace.groups[i].ranks) for i in indexes}
@@ -129,6 +132,7 @@ def _shared_out(trace: Trace) -> dict[int, tuple[int, ...]]:
         size = stated.pop() if len(stated) == 1 else 0
         if not size and not stated:
             size = max(map(len, known.values()))
+            size = max([size, *(named.get(i, 0) for i in known)])
             if size * len(known) != world:
                 continue
         found |= _one_mesh(known, size, world)
@@ -174,6 +178,20 @@ def _stride(ranks: tuple[int, ...]) -> int:
     """The common distance of neighbours; 0 for none."""
     steps = {b - a for a, b in pairwise(ranks)}
     return steps.pop() if len(steps) == 1 else 0
+
+
+def _named_places(trace: Trace) -> dict[int, int]:
+    """Per group the least size that the names of its pairs allow: ``recv 0<-3`` has a place 3."""
+    found: dict[int, int] = {}
+    records = trace.records
+    pairs = records[(records["flags"] & int(Flag.P2P)) != 0]
+    for group, signature in set(
+        zip(pairs["group"].tolist(), pairs["signature"].tolist(), strict=True)
+    ):
+        parsed = operations.parse(trace.signatures[signature].raw)
+        if operations.is_p2p(parsed.op):
+            found[group] = max(found.get(group, 0), parsed.src + 1, parsed.dst + 1)
+    return found
 
 
 def _sizes(trace: Trace) -> dict[int, int]:

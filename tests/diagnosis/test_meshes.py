@@ -134,3 +134,21 @@ def test_without_member_lists_a_standstill_is_not_certain() -> None:
     assert answer.verdict.value == "stuck_collective"
     assert not answer.culprits
     assert answer.confidence is not Confidence.CERTAIN
+
+
+def test_names_of_pairs_tell_of_places_that_nobody_left_a_dump_for() -> None:
+    fragments = []
+    for rank in range(3):  # a ring of four; rank 3 has left nothing
+        entries = []
+        for seq in range(1, 4):
+            state = "completed" if seq < 3 else "scheduled"
+            sizes = {"input_sizes": [[16]], "output_sizes": [[16]], "state": state}
+            common = {"seq_id": seq, "process_group": ("1", "ring"), **sizes}
+            names = [f"nccl:recv {rank}<-{(rank - 1) % 4}"]
+            if seq < 3:
+                names.append(f"nccl:send {rank}->{(rank + 1) % 4}")
+            entries += [{**common, "profiling_name": name} for name in names]
+        fragments += read_document(entries, Origin(f"rank_{rank}", "flight-recorder-pickle", rank))
+    answer = diagnose(merge(fragments))
+    assert 3 in answer.culprits or not answer.culprits
+    assert answer.world_size == 4
