@@ -140,6 +140,9 @@ def _verdict_of_root(context: Context, rank: int, places: list[int]) -> Verdict:
         return Verdict.RANK_CRASHED
     if host.end is End.CLEAN:
         return Verdict.RANK_EXITED
+    inside = any(rank in context.waits.places[i].behind for i in places)
+    if host.state == "stopped" and inside:
+        return Verdict.STUCK_COLLECTIVE  # it has issued its part and cannot carry it out
     only_p2p = all(context.waits.places[i].p2p for i in places)
     seen_elsewhere = bool(host.stack) or host.phase is not None or host.frozen
     if only_p2p and not seen_elsewhere:

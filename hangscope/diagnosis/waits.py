@@ -32,6 +32,8 @@ class Builder:
         self.oldest_row: dict[int, int] = {}
         """Per rank the record of its oldest unfinished operation."""
         self.device: dict[int, int] = {}
+        self.halted: dict[tuple[int, int], list[int]] = {}
+        """Ranks that were stopped inside an operation that some of their peers have finished."""
         self.one_sided = self._one_sided_groups()
         self.bounds = rank_bounds(trace)
         self.blocking = blocks_caller(trace)
@@ -116,6 +118,8 @@ class Builder:
                 and 0 < pending[i] <= finished
                 and self._together(group, int(rows[i]))
             ):
+                if host.state == "stopped":
+                    self.halted.setdefault((group, int(pending[i])), []).append(rank)
                 # Nobody could write down that it finished; a peer did.
                 pending[i] = finished + 1 if enqueued[i] > finished else 0
                 rows[i] = self._row_of(group, rank, int(pending[i])) if pending[i] else NONE
@@ -268,6 +272,9 @@ class Builder:
         if finished_on_peer:
             index = len(self.places)
             stuck = []
+            place.behind = self.halted.get((place.group, place.seq), [])
+            if place.behind:
+                return  # it owes them its part
             for rank in place.waiters:
                 i = int(np.flatnonzero(ranks == rank)[0])
                 if rows[i] < 0 or self.oldest_row.get(rank, NONE) == rows[i]:

@@ -39,7 +39,7 @@ STACKS_S = 0.3
 """Between asking for stacks and reading them."""
 PULSE_S = 3.0
 """How long to wait until a late heartbeat counts as stopped."""
-LEAVING_S = 6.0
+LEAVING_S = 10.0
 """How long a rank may take to get out of the interpreter before it is judged without its status."""
 YIELD_S = 0.7
 """How long the monitors of other nodes let the first node's speak."""
