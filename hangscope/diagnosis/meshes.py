@@ -8,13 +8,17 @@ includes are filled in.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from math import isqrt
 
 from hangscope.trace.model import Trace
 
 _WIDER = 64
+_LARGEST = 1 << 17
+"""Worlds beyond this are a damaged number."""
 _COMBINED = re.compile(r"_AND_|EMBEDDING|^MODEL_PARALLEL|MODEL_PIPELINE|PARTIAL", re.I)
 """Groups over several dimensions at once, or over the ends of one: their strides are not even."""
 Alike = Mapping[str, Sequence[int]]
@@ -47,7 +51,7 @@ def world_of(trace: Trace, alike: Alike) -> int | None:
     and have a place 2, eight can.
     """
     world = trace.world_size
-    if world is None or any(f.world_size for f in trace.ranks.values()):
+    if world is None or world > _LARGEST or any(f.world_size for f in trace.ranks.values()):
         return world
     dimensions = _dimensions(trace, alike)
     for wider in range(world, min(2 * world, world + _WIDER) + 1):
@@ -62,6 +66,8 @@ def by_places(trace: Trace, alike: Alike, sizes: Mapping[int, int]) -> dict[int,
     A group of which nobody is missing is listed only if its shape is beyond doubt.
     """
     world = trace.world_size or 0
+    if not 0 < world <= _LARGEST:
+        return {}
     found: dict[int, tuple[int, ...]] = {}
     for groups in _dimensions(trace, alike):
         stated = {sizes[i] for i in groups if i in sizes}
@@ -92,15 +98,19 @@ def _shapes(groups: Places, world: int, stated: set[int]) -> list[tuple[int, int
     """Every (stride, size) with which each known place is where it should be."""
     least = 1 + max(place for places in groups.values() for place in places)
     fitting = []
-    for size in range(max(least, 2), world + 1):
-        if world % size or (stated and size not in stated) or len(groups) * size > world:
+    for size in _divisors(world):
+        if size < max(least, 2) or (stated and size not in stated) or len(groups) * size > world:
             continue
         fitting += [
-            (stride, size)
-            for stride in range(1, world // size + 1)
-            if world % (stride * size) == 0 and _fits(groups, stride, size)
+            (stride, size) for stride in _divisors(world // size) if _fits(groups, stride, size)
         ]
     return fitting
+
+
+@functools.lru_cache(4096)
+def _divisors(number: int) -> tuple[int, ...]:
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))
 
 
 def _fits(groups: Places, stride: int, size: int) -> bool:

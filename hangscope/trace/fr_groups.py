@@ -19,7 +19,7 @@ from hangscope.trace.model import NONE, Group
 
 MAX_GROUP_RANKS = 1 << 20
 MAX_GROUPS = 1 << 16
-MAX_RANK = (1 << 24) - 1
+MAX_RANK = (1 << 17) - 1
 
 _NUMBER = re.compile(r"\d+")
 _RANGE = re.compile(r"\d\s*(?:-|\.\.)\s*\d")

@@ -40,6 +40,7 @@ _NCCL_MISMATCH = re.compile(
     r"Mismatched collective detected, please check your collective calls at and around rank (\d+)"
 )
 _GARBAGE_SEQ = 100_000_000
+_MOST = 1 << 62
 _MAX_AGREEING = 4096
 
 
@@ -76,20 +77,20 @@ def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     found = _FINISHED.search(text)
     if found:
-        ranks, n = _ranks(found), int(found.group("n"))
+        ranks, n = _ranks(found), _seq(found)
         evidence.claim("desync_report", line, at_ns, accused=ranks, group=DEFAULT_GROUP, seq=n + 1)
         for rank in ranks:
             _counters(evidence, rank, n, n)
         return True
     found = _JOINED.search(text)
     if found:
-        n = int(found.group("n"))
+        n = _seq(found)
         for rank in _ranks(found):
             _counters(evidence, rank, n, n - 1)
         return True
     snapshot = _SNAPSHOT.search(text)
     if snapshot:
-        evidence.desync_seq = int(snapshot.group("n"))
+        evidence.desync_seq = _seq(snapshot)
         return True
     row = _SNAPSHOT_ROW.search(text)
     if row and evidence.desync_seq is not None:
@@ -200,6 +201,11 @@ def _signature(text: str) -> tuple[int | None, Signature] | None:
             input_dtypes=dtypes((found.group("dtype") or "").lower()),
         ),
     )
+
+
+def _seq(found: re.Match[str]) -> int:
+    """A sequence number, however long a damaged line makes it."""
+    return min(int(found.group("n")[:19]), _MOST)
 
 
 def _ranks(found: re.Match[str]) -> tuple[int, ...]:

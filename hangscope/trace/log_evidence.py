@@ -9,6 +9,7 @@ from hangscope.trace.log_lines import LogLine
 from hangscope.trace.model import Claim, Frame, Signature
 
 MAX_CLAIMS = 20_000
+MAX_RANK = (1 << 17) - 1
 UNKNOWN_GROUP = ("", "")
 DEFAULT_GROUP = ("0", "default_pg")
 
@@ -109,7 +110,9 @@ class Evidence:
     _said: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def of(self, rank: int) -> RankNotes:
-        """The notes about a rank, made on first use."""
+        """The notes about a rank, made on first use; those of an impossible one are not kept."""
+        if not 0 <= rank <= MAX_RANK:
+            return RankNotes(-1)
         notes = self.ranks.get(rank)
         if notes is None:
             notes = self.ranks[rank] = RankNotes(rank)
@@ -133,7 +136,7 @@ class Evidence:
         said_by = reporter if reporter is not None else line.rank
         claim = Claim(
             kind=kind,
-            accused=tuple(sorted(set(accused))),
+            accused=tuple(sorted(r for r in set(accused) if 0 <= r <= MAX_RANK)),
             reporter=said_by,
             seq=seq,
             op=op,

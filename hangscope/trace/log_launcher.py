@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace.log_evidence import Evidence
+from hangscope.trace.log_evidence import MAX_RANK, Evidence
 from hangscope.trace.log_lines import LogLine
 
 _CLIENTS = re.compile(r"waiting for clients\. (\d+)/(\d+) clients joined")
@@ -73,9 +73,9 @@ class LauncherTable:
             return True
         found = _T_RANK.match(text)
         if found:
-            self.rank = int(found.group(1))
+            self.rank = int(found.group(1)[:8])
             notes = evidence.of(self.rank)
-            notes.local_rank = int(found.group(2))
+            notes.local_rank = int(found.group(2)[:8])
             notes.host = notes.host or self.host
             return True
         if self.rank is None:
@@ -121,7 +121,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     maybe = any(w in text for w in ("orld", "WORLD", "num_p", "MEMBER", "Starting with"))
     world = _WORLD.search(text) if maybe else None
     stated = int(next(g for g in world.groups() if g)) if world else 0
-    if 0 < stated <= 1 << 20:
+    if 0 < stated <= MAX_RANK + 1:
         evidence.world_size = max(evidence.world_size or 0, stated)
     return False
 

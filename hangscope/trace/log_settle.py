@@ -11,6 +11,7 @@ from dataclasses import replace
 from hangscope.trace import operations
 from hangscope.trace.log_evidence import (
     DEFAULT_GROUP,
+    MAX_RANK,
     UNKNOWN_GROUP,
     Evidence,
     GroupId,
@@ -27,6 +28,8 @@ def settle(evidence: Evidence) -> None:
     """Complete the evidence in place."""
     if evidence.comm_size is not None:
         evidence.world_size = max(evidence.world_size or 0, evidence.comm_size)
+    if (evidence.world_size or 0) > MAX_RANK + 1:
+        evidence.world_size = None  # a damaged number
     _settle_writers(evidence)
     _settle_endings(evidence)
     _settle_groups(evidence)

@@ -52,7 +52,8 @@ _STUCK = re.compile(r"(?:watchdog\s*got\s*stuck|Heartbeat\s*monitor\s*timed\s*ou
 _TERMINATED = re.compile(r"watchdog\s*thread\s*terminated\s*with\s*exception:\s*(?P<msg>.*)", re.S)
 _ABORTED = re.compile(r"communicator was aborted on rank (\d+)")
 _GIL = re.compile(r"Could not acquire GIL within")
-_NOT_RECORDED = (1 << 64) - 1
+_MOST = 1 << 62
+"""Larger numbers are damage, or the recorder's word for "none" (2**64 - 1)."""
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
@@ -101,7 +102,7 @@ def label(text: str) -> tuple[GroupId, int | None]:
     if found:
         name = found.group("guid") or found.group("name") or ""
         desc = found.group("desc") or ("default_pg" if name == "0" else "")
-        return (name, desc), int(found.group("rank"))
+        return (name, desc), int(found.group("rank")[:8])
     old = _OLD_LABEL.search(text)
     return UNKNOWN_GROUP, int(old.group(1)) if old else None
 
@@ -232,12 +233,13 @@ def _number(text: str | None) -> int | None:
     if text is None:
         return None
     digits = re.sub(r"\D", "", text)[:20]
-    return int(digits) if digits else None
+    number = int(digits) if digits else None
+    return None if number is not None and number > _MOST else number
 
 
 def _numel(text: str | None, op: str) -> int | None:
     number = _number(text)
-    if number is None or number >= _NOT_RECORDED:
+    if number is None:
         return None
     return None if number == 0 and operations.is_batch(op) else number
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hangscope.diagnosis import diagnose
 from hangscope.trace.model import Flag
 
 from .logs import claims, counters, overdue, timeout, trace_of
@@ -271,3 +272,30 @@ def test_month_and_day_are_not_padded() -> None:
     first = trace_of(timeout(0, 1)).claims[0].at_ns
     later = trace_of(timeout(0, 1).replace("E816", "E1003")).claims[0].at_ns
     assert later - first == 48 * 86400 * 10**9  # 16 August to 3 October
+
+
+NINES = "9" * 30
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        timeout(1, 18446744073709551615),
+        timeout(99999999999999999999, 5),
+        timeout(1, 5).replace("600000", NINES),
+        timeout(1, 5).replace("Rank 1]", "Rank " + NINES + "]"),
+        f"[rank0]: RuntimeError: [Rank 0]: Rank {NINES} failed to pass monitoredBarrier in 1 ms\n",
+        f"\t     [2] finished collective #{NINES}, but didn't join collective #{NINES}\n",
+        f"[2] joined but didn't finish collective #{NINES} (count from 1)\n",
+    ],
+)  # fmt: skip
+def test_damaged_numbers_break_nothing(line: str) -> None:
+    trace = trace_of(line + timeout(1, 7))
+    assert set(trace.ranks) <= {0, 1, 2}
+    diagnose(trace)
+
+
+def test_a_damaged_world_is_no_world() -> None:
+    trace = trace_of("world_size=999999\n" + timeout(1, 7) + timeout(999999, 7))
+    assert (trace.world_size or 2) == 2
+    assert list(trace.ranks) == [1]
