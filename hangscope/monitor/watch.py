@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.host import is_secondary
 from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.monitor.claims import claim
 from hangscope.monitor.corruption import Corruptions
@@ -250,7 +251,10 @@ class Monitor:
             diagnosis = self._restrained(diagnosis, trace)
         self.last = diagnosis
         if not final and diagnosis.verdict in (*ENDED, Verdict.INCONCLUSIVE):
-            leaving = [f for f in trace.ranks.values() if f.alive and _is_leaving(f)]
+            known = diagnosis.verdict is Verdict.RANK_CRASHED and all(
+                _has_failed(trace, rank) for rank in diagnosis.culprits
+            )
+            leaving = [f for f in trace.ranks.values() if f.alive and _is_leaving(f) and not known]
             self._leaving_since_s = (self._leaving_since_s or time.monotonic()) if leaving else 0.0
             if leaving and time.monotonic() - self._leaving_since_s < LEAVING_S:
                 return  # a rank on its way out decides between crash and exit: wait for its status
@@ -367,6 +371,18 @@ class Monitor:
                 target.unlink()
             except OSError:
                 continue
+
+
+def _has_failed(trace: Trace, rank: int) -> bool:
+    """Whether an exception of the rank's own is on record: its exit status adds nothing."""
+    facts = trace.ranks.get(rank)
+    return (
+        facts is not None
+        and facts.exception is not None
+        and facts.exception.is_main_thread
+        and not facts.exception.type_name.endswith("SystemExit")
+        and not is_secondary(facts.exception.message)
+    )
 
 
 def _is_leaving(facts: RankFacts) -> bool:
