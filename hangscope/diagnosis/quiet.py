@@ -45,7 +45,9 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
     named = _from_claims(trace.claims)
     if named is not None:
         return Quiet((named,))
-    if killed is not None and not moving and (killed == UNSEEN or trace.missing_ranks):
+    finished = all(facts.finalized for facts in trace.ranks.values())
+    unclear = killed == UNSEEN or (killed is not None and bool(trace.missing_ranks))
+    if unclear and not moving and not finished:
         return Quiet((_ended_unseen(context),))
     if killed is not None or moving:
         return Quiet()

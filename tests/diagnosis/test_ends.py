@@ -42,6 +42,13 @@ def test_ends_that_nobody_saw_are_inconclusive() -> None:
     assert "nothing on record says how" in found.summary
 
 
+def test_ends_that_nobody_saw_after_the_job_was_done_are_healthy() -> None:
+    job = _job(waiting=())
+    for rank in range(4):
+        job.rank(rank, alive=False, finalized=True, exit=ExitFacts("unknown", at_ns=END + rank))
+    assert diagnose(job.trace(after_s=6)).verdict is Verdict.HEALTHY
+
+
 def test_ranks_ended_from_outside_beside_one_that_left_nothing() -> None:
     job = _job(waiting=())
     for rank in range(4):
