@@ -68,6 +68,9 @@ def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Ad
     """A live rank that did not come."""
     at = place_of(host, address)
     look = f"look at {at}" if at else "look at what that rank runs instead"
+    inside = blocked_in(host)
+    if inside:
+        look += f": {inside}"
     state = host.state if host is not None else "unknown"
     phase = host.phase if host is not None else None
     if state == "stopped":
@@ -97,6 +100,36 @@ def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Ad
     if LOADER.search(names):
         return Advice(f"{look}; if loaders differ in length, equalise them or use Join", "D9, D22")
     return Advice(f"{look}; every rank must reach the collective that the others are in", "D19")
+
+
+_BLOCKED_IN = (
+    (r"torch/utils/data/", "a worker of its data loader does not deliver"),
+    (r"subprocess\.py$", "the program that it started has not ended"),
+    (r"multiprocessing/pool\.py$|concurrent/futures/", "a worker of its pool has not answered"),
+    (r"(?:multiprocessing/queues|queue)\.py$", "nobody puts anything into that queue"),
+    (r"multiprocessing/", "another process has not answered"),
+    (
+        r"/(?:socket|ssl|selectors)\.py$|http/client\.py$|urllib|requests/|botocore|grpc|fsspec",
+        "a peer outside the job does not answer; give that call a time limit",
+    ),
+    (r"threading\.py$", "it waits for another thread of its own process"),
+)
+"""Library files that a rank can be blocked in, and what it then waits for."""
+
+
+def blocked_in(host: Host | None) -> str:
+    """What the library functions below the user's innermost line wait for, if that is known."""
+    if host is None or host.state == "busy":
+        return ""
+    below = list(host.stack)
+    mine = innermost(host.stack)
+    if mine is not None and mine in below:
+        below = below[: below.index(mine)]
+    files = [frame.filename.replace("\\", "/") for frame in below]
+    for pattern, words in _BLOCKED_IN:
+        if any(re.search(pattern, name) for name in files):
+            return words
+    return ""
 
 
 def frame_names(host: Host | None) -> str:

@@ -1,0 +1,43 @@
+"""What a live rank waits for, as the library functions below its own line tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis.host import End, Host
+from hangscope.diagnosis.playbook import blocked_in, missing
+from hangscope.trace.model import Frame
+
+LIB = "/usr/lib/python3.11"
+MINE = Frame("fetch", "/home/me/subprocess.py", 7)
+"""Named like a library, and yet the user's own."""
+
+
+def _host(*below: Frame, state: str = "sleeping") -> Host:
+    return Host(1, End.ALIVE, state, stack=(*below, MINE))
+
+
+@pytest.mark.parametrize(
+    ("filename", "words"),
+    [
+        (f"{LIB}/subprocess.py", "has not ended"),
+        (f"{LIB}/queue.py", "that queue"),
+        (f"{LIB}/multiprocessing/pool.py", "worker of its pool"),
+        (f"{LIB}/concurrent/futures/_base.py", "worker of its pool"),
+        (f"{LIB}/ssl.py", "time limit"),
+        ("/venv/lib/python3.11/site-packages/urllib3/connection.py", "time limit"),
+        ("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", "data loader"),
+        (f"{LIB}/threading.py", "another thread"),
+    ],
+)
+def test_what_it_waits_for_is_said(filename: str, words: str) -> None:
+    host = _host(Frame("wait", f"{LIB}/threading.py", 1), Frame("get", filename, 2))
+    assert words in blocked_in(host)
+    assert words in missing(host, "", False, False).fix
+
+
+def test_nothing_is_made_up() -> None:
+    assert blocked_in(None) == ""
+    assert blocked_in(_host()) == ""
+    assert blocked_in(_host(Frame("dumps", f"{LIB}/json/encoder.py", 1))) == ""
+    assert blocked_in(_host(Frame("wait", f"{LIB}/subprocess.py", 1), state="busy")) == ""
