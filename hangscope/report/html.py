@@ -24,7 +24,7 @@ from hangscope.report.source_lines import SourceLine, excerpt
 from hangscope.report.stack_tree import Branch, merge
 from hangscope.report.timeline import LEFT, ROW, WIDTH, timeline
 from hangscope.report.wait_graph import wait_graph
-from hangscope.report.waits import group_labels
+from hangscope.report.waits import group_labels, side_groups
 from hangscope.report.words import (
     arguments,
     confidence_note,
@@ -90,7 +90,7 @@ def to_html(diagnosis: Diagnosis, trace: Trace) -> str:
         headline=headline(diagnosis.verdict),
         tone=_tone(diagnosis.verdict),
         scene=scene(diagnosis),
-        findings=[_finding_view(f) for f in diagnosis.findings],
+        findings=[_finding_view(diagnosis, f) for f in diagnosis.findings],
         timeline=timeline(diagnosis, trace),
         graph=wait_graph(diagnosis, labels),
         ranks=_rank_rows(diagnosis, labels),
@@ -136,7 +136,8 @@ def _moment(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _finding_view(finding: Finding) -> dict[str, Any]:
+def _finding_view(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
+    groups = side_groups(diagnosis, finding)
     return {
         "summary": finding.summary,
         "why": finding.why,
@@ -145,16 +146,16 @@ def _finding_view(finding: Finding) -> dict[str, Any]:
         "note": confidence_note(finding.confidence),
         "evidence": finding.evidence,
         "unknowns": finding.unknowns,
-        "sides": [_side_view(s, finding) for s in finding.sides[:_SIDES]],
+        "sides": [_side_view(s, finding, groups.get(s, "")) for s in finding.sides[:_SIDES]],
         "left_out": max(0, len(finding.sides) - _SIDES),
         "victims": named(finding.victims, 80) if finding.victims else "",
     }
 
 
-def _side_view(side: Side, finding: Finding) -> SideView:
+def _side_view(side: Side, finding: Finding, group: str) -> SideView:
     if side.op is not None:
         seq = side.seq if side.seq is not None else finding.seq
-        what = operation(side.op, seq)
+        what = operation(side.op, seq) + (f" of {group}" if group else "")
     else:
         what = side.activity or "nothing recorded there"
     last = ""

@@ -7,7 +7,7 @@ colour, in a terminal without Unicode, and with 8,192 ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -20,7 +20,7 @@ from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verd
 from hangscope.report.escape import plain
 from hangscope.report.ranks import compress, named
 from hangscope.report.text_stacks import side_stacks
-from hangscope.report.waits import bundles, group_labels
+from hangscope.report.waits import bundles, group_labels, side_groups
 from hangscope.report.words import (
     arguments,
     confidence_note,
@@ -98,7 +98,8 @@ class TextReport:
                 yield None
                 yield Text(f"Also ({i + 1} of {len(shown)})", "dim")
                 yield None
-            yield from _finding(finding, self.all_findings, width)
+            groups = side_groups(diagnosis, finding)
+            yield from _finding(finding, groups, self.all_findings, width)
         yield from _waits(diagnosis, self.all_findings)
         if self.rank is not None:
             yield from _one_rank(diagnosis, self.rank)
@@ -126,11 +127,13 @@ def _is_in(finding: Finding, group: str) -> bool:
     return of is not None and group in (of.name, of.desc, of.label)
 
 
-def _finding(finding: Finding, everything: bool, width: int) -> Iterator[RenderableType | None]:
+def _finding(
+    finding: Finding, groups: Mapping[Side, str], everything: bool, width: int
+) -> Iterator[RenderableType | None]:
     yield Text(plain(finding.summary), "bold")
     if finding.sides:
         yield None
-        yield Padding(_sides(finding, everything, width), (0, 0, 0, 2))
+        yield Padding(_sides(finding, groups, everything, width), (0, 0, 0, 2))
     stacks = list(side_stacks(finding.sides, finding.culprits, everything=everything))
     if stacks:
         yield None
@@ -175,12 +178,21 @@ def _bullets(label: str, lines: Sequence[str], everything: bool) -> Iterator[Ren
     yield _labelled(rows)
 
 
-def _sides(finding: Finding, everything: bool, width: int) -> Table:
+def _sides(finding: Finding, groups: Mapping[Side, str], everything: bool, width: int) -> Table:
     """One row a side: its ranks, how they are, what they do there, and where."""
     sides = finding.sides if everything else finding.sides[:_SIDES]
-    cells = [(_aligned(s.ranks), posture(s, finding), _what(s, finding), _where(s)) for s in sides]
+    cells = [
+        (
+            _aligned(s.ranks),
+            posture(s, finding),
+            _what(s, finding, groups.get(s, "")),
+            _where(s),
+        )
+        for s in sides
+    ]
     lead = sum(max((len(c[i]) for c in cells), default=0) for i in (0, 1)) + 10
-    one_line = all(lead + len(c[2]) + 3 + len(c[3]) <= width for c in cells)
+    widest = [max((len(c[i]) for c in cells), default=0) for i in (2, 3)]
+    one_line = lead + sum(widest) + 3 <= width
     table = Table.grid(padding=(0, 3, 0, 0), expand=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -206,11 +218,13 @@ def _aligned(ranks: Sequence[int]) -> str:
     return text.replace("rank ", "rank  ", 1) if text.startswith("rank ") else text
 
 
-def _what(side: Side, finding: Finding) -> Text:
+def _what(side: Side, finding: Finding, group: str) -> Text:
     text = Text()
     if side.op is not None:
         seq = side.seq if side.seq is not None else finding.seq
         text.append(operation(side.op, seq))
+        if group:
+            text.append(f" of {plain(group, 60)}")
         if given := arguments(side):
             text.append(f"  {given}", "cyan")
     else:

@@ -18,7 +18,9 @@ from hangscope.report.words import operation
 _LIMIT = 24
 _LABELLED, _LABEL = 10, 27
 """Arrows up to which they carry words, and how many characters fit between two boxes."""
-_CHAR, _HEIGHT, _GAP_X, _GAP_Y, _PAD = 7.6, 30.0, 190.0, 26.0, 8.0
+_LINE = 13.0
+"""Least distance of two labels that lie above each other, in pixels."""
+_CHAR, _HEIGHT, _GAP_X, _GAP_Y, _PAD = 7.6, 30.0, 190.0, 34.0, 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,13 @@ def wait_graph(diagnosis: Diagnosis, labels: Mapping[str, str]) -> WaitGraph | N
         text = full if len(full) <= _LABEL else operation(bundle.op or None, bundle.seq)[:_LABEL]
         arrow = _arrow(boxes[a], boxes[b], text if few else "", (b, a) in edges)
         arrows.append(replace(arrow, title=f"{boxes[a].label} → {boxes[b].label}: {full}"))
+    arrows = _clear(arrows)
+    lowest = [a.label_y + 6 for a in arrows if a.label]
     return WaitGraph(
         tuple(boxes.values()),
         tuple(arrows),
         max([b.x + b.width for b in boxes.values()] + [_text_end(a) for a in arrows]) + _PAD,
-        max(b.y + b.height for b in boxes.values()) + 20,
+        max([b.y + b.height + 20 for b in boxes.values()] + lowest),
         len(classes) - len(boxes),
     )
 
@@ -183,6 +187,29 @@ def _placed(
             boxes[c] = Box(classes[c], texts[c], mark, x, y, width)
         x += width + _GAP_X
     return boxes
+
+
+def _clear(arrows: Sequence[Arrow]) -> list[Arrow]:
+    """The arrows with labels moved down where they would lie on one another."""
+    out = list(arrows)
+    placed: list[Arrow] = []
+    for i in sorted(range(len(out)), key=lambda i: out[i].label_y):
+        arrow = out[i]
+        while arrow.label and any(_touch(arrow, other) for other in placed):
+            arrow = replace(arrow, label_y=arrow.label_y + 2)
+        if arrow.label:
+            placed.append(arrow)
+        out[i] = arrow
+    return out
+
+
+def _touch(a: Arrow, b: Arrow) -> bool:
+    beside = _text_start(a) > _text_end(b) or _text_start(b) > _text_end(a)
+    return not beside and abs(a.label_y - b.label_y) < _LINE
+
+
+def _text_start(arrow: Arrow) -> float:
+    return arrow.label_x - (0 if arrow.anchor == "start" else len(arrow.label) * 6.4 * 0.5)
 
 
 def _text_end(arrow: Arrow) -> float:

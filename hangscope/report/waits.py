@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hangscope.diagnosis.model import Diagnosis, WaitEdge
+from hangscope.diagnosis.model import Diagnosis, Finding, Side, WaitEdge
 from hangscope.trace.model import Trace
 
 
@@ -41,3 +41,19 @@ def group_labels(diagnosis: Diagnosis, trace: Trace | None = None) -> dict[str, 
     labels.update((e.group, e.label) for e in diagnosis.wait_for if e.label)
     labels.update((f.group.name, f.group.label) for f in diagnosis.findings if f.group is not None)
     return labels
+
+
+def side_groups(diagnosis: Diagnosis, finding: Finding) -> dict[Side, str]:
+    """The group each side waits in, where sides of a finding wait in different ones; else empty.
+
+    Ranks on a circle may wait in operations of the same name and number, of groups that differ.
+    """
+    told: dict[tuple[int, int | None, str | None], set[str]] = {}
+    for edge in diagnosis.wait_for:
+        told.setdefault((edge.waiter, edge.seq, edge.op), set()).add(edge.label or edge.group)
+    found = {}
+    for side in finding.sides:
+        labels = [told.get((rank, side.seq, side.op), set()) for rank in side.ranks[:1]]
+        if side.op is not None and labels and len(labels[0]) == 1:
+            found[side] = next(iter(labels[0]))
+    return found if len(set(found.values())) > 1 else {}

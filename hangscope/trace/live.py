@@ -28,6 +28,10 @@ _DEEP = (
 """Header fields that more depends on than what is known of one process."""
 
 
+_RECORDED_NS = 60 * 10**9
+"""A process last seen alive so long ago is not alive now."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunKey:
     """One attempt of one run; files of different keys are never mixed."""
@@ -118,8 +122,13 @@ class LiveRun:
         trace = None if others else self._caught_up(rings)
         if trace is None:
             trace = self._merge(rings, others)
-        live = any(facts.alive for facts in trace.ranks.values())
-        return replace(trace, live=live, looks=self.looks, observed_ns=time.time_ns())
+        now_ns = time.time_ns()
+        # What a journal says was alive long ago is a recording of a look, not a process.
+        live = any(
+            facts.alive and facts.observed_ns > now_ns - _RECORDED_NS
+            for facts in trace.ranks.values()
+        )
+        return replace(trace, live=live, looks=self.looks, observed_ns=now_ns)
 
     @property
     def cut(self) -> bool:

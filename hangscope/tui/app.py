@@ -156,7 +156,7 @@ class HangScopeApp(App[None]):
         panes = self.query_one("#panes", Container)
         wide = width >= _SIDE_FROM
         rows = len(self.snapshot.ranks) + 1 if self.snapshot is not None else 10
-        spare = height - _FRAME_LINES - rows - 1
+        spare = height - _FRAME_LINES - rows - 1 - self.query_one(VerdictBar).more
         panes.set_class(wide, "-wide")
         fits = wide or (self.pane in ("timeline", "ranks") and spare >= _BELOW_FROM)
         self.side.display = fits and self.pane not in ("details", "stacks")

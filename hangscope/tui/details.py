@@ -18,6 +18,7 @@ from hangscope.report.escape import plain
 from hangscope.report.ranks import named
 from hangscope.report.source_lines import source_line
 from hangscope.report.timeline import group_index
+from hangscope.report.waits import side_groups
 from hangscope.report.words import (
     arguments,
     duration,
@@ -77,8 +78,9 @@ def describe(
     if finding is not None and finding.sides and _concerns(snapshot, finding, rank, record):
         yield Text()
         yield Text(plain(finding.summary), "bold")
+        groups = side_groups(snapshot.diagnosis, finding)
         for side in sorted(finding.sides, key=lambda s: not set(s.ranks) & set(finding.culprits)):
-            yield from _side(side, finding)
+            yield from _side(side, finding, groups.get(side, ""))
         if finding.fix:
             yield Text()
             yield Text.assemble(("Do  ", "bold"), plain(finding.fix))
@@ -167,7 +169,7 @@ def _stack_of_record(snapshot: Snapshot, record: int | None) -> Stack:
     return snapshot.trace.stacks[index] if index >= 0 else ()
 
 
-def _side(side: Side, finding: Finding) -> Iterator[Text]:
+def _side(side: Side, finding: Finding, group: str) -> Iterator[Text]:
     guilty = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
     yield Text()
     head = Text(
@@ -177,6 +179,8 @@ def _side(side: Side, finding: Finding) -> Iterator[Text]:
         seq = side.seq if side.seq is not None else finding.seq
         waited = f" {duration(side.waiting_s)}" if side.waiting_s is not None else ""
         head.append(f"  waiting{waited} in {operation(side.op, seq)}", "not bold")
+        if group:
+            head.append(f" of {plain(group, 60)}", "not bold")
         if given := arguments(side):
             head.append(f"  {given}", "not bold cyan")
     else:

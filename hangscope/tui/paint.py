@@ -135,7 +135,8 @@ def absence(snapshot: Snapshot, rank: int) -> tuple[int, str] | None:
         return None
     since = int(ended.max()) if lo < hi else snapshot.timing.first_ns
     report = snapshot.reports.get(rank)
-    return since, plain(side.activity or (report.state if report else ""), 60)
+    state = report.state if report and report.state != "unknown" else ""
+    return since, plain(side.activity or state, 60)
 
 
 def row(

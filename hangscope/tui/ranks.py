@@ -37,6 +37,7 @@ class RankTable(LineList):
         self.filter = ""
         self.rows: list[int] = []
         self._labels: dict[str, str] = {}
+        self._several_hosts = True
 
     def count(self) -> int:
         return len(self.rows)
@@ -49,6 +50,8 @@ class RankTable(LineList):
     def show(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self._labels = group_labels(snapshot.diagnosis, snapshot.trace)
+        hosts = {report.host for report in snapshot.diagnosis.ranks if report.host}
+        self._several_hosts = len(hosts) > 1
         self.rearrange()
 
     def rearrange(self) -> None:
@@ -108,8 +111,8 @@ class RankTable(LineList):
         """Column widths on a screen of `width` columns; the last takes what is left."""
         out = list(_WIDTHS)
         if width < 100:
-            out[COLUMNS.index("host")] = 8
-            out[COLUMNS.index("last")] = 19
+            out[COLUMNS.index("host")] = 8 if self._several_hosts else 0
+            out[COLUMNS.index("last")] = 19 if self._several_hosts else 26
             out[COLUMNS.index("rate")] = 7
             out[COLUMNS.index("rank")] = 6
         elif width >= 140:

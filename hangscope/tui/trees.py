@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from hangscope.diagnosis.model import Verdict
 from hangscope.report.escape import plain
 from hangscope.report.ranks import named
 from hangscope.report.source_lines import source_line
@@ -35,7 +36,6 @@ class TreeList(LineList):
 
     header_lines = 1
     title = ""
-    nothing = ""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -45,11 +45,15 @@ class TreeList(LineList):
         return len(self.rows)
 
     def show(self, snapshot: Snapshot) -> None:
-        self.rows = self.make(snapshot) or [Row(Text(f"  {self.nothing}", "dim"))]
+        self.rows = self.make(snapshot) or [Row(Text(f"  {self.nothing(snapshot)}", "dim"))]
         super().show(snapshot)
 
     def make(self, snapshot: Snapshot) -> list[Row]:
         """All lines of the tree."""
+        raise NotImplementedError
+
+    def nothing(self, snapshot: Snapshot) -> str:
+        """What to say where there is nothing to show."""
         raise NotImplementedError
 
     def header(self, width: int) -> Text:
@@ -73,7 +77,16 @@ class WaitTree(TreeList):
     """Causes first; below each, who waits on it."""
 
     title = "  who waits on whom: causes at the top, those who wait below them"
-    nothing = "nobody waits on anybody"
+
+    def nothing(self, snapshot: Snapshot) -> str:
+        finding = snapshot.finding
+        if finding is None:
+            return "nobody waits on anybody"
+        if finding.verdict is Verdict.STUCK_COLLECTIVE:
+            return "no rank waits on another: all of them are in the operation that does not end"
+        if finding.verdict.value.endswith("_mismatch"):
+            return "no rank waits on another: all of them are there, with what cannot go together"
+        return "no waiting of one rank on another is on record"
 
     def make(self, snapshot: Snapshot) -> list[Row]:
         joined = bundles(snapshot.diagnosis.wait_for)
@@ -148,7 +161,9 @@ class StackTree(TreeList):
     """The stacks of all ranks merged, outermost frame first."""
 
     title = "  stacks of all ranks, merged: outermost frame first, a fork where ranks part"
-    nothing = "no stacks were recorded"
+
+    def nothing(self, snapshot: Snapshot) -> str:
+        return "no stacks were recorded"
 
     def make(self, snapshot: Snapshot) -> list[Row]:
         stacks = [((r,), snapshot.stack_of(r)) for r in snapshot.ranks]

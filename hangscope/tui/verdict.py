@@ -1,6 +1,8 @@
-"""The verdict, on top of every pane: what happened and what to do, in three lines."""
+"""The verdict, on top of every pane: what happened and what to do, in three or four lines."""
 
 from __future__ import annotations
+
+import textwrap
 
 from rich.console import Group
 from rich.text import Text
@@ -22,19 +24,32 @@ class VerdictBar(Static):
     """Badge and scene, the summary, and the way out; updated with every look."""
 
     DEFAULT_CSS = """
-    VerdictBar { height: 3; padding: 0 1; background: $background; }
+    VerdictBar { height: auto; min-height: 3; padding: 0 1; background: $background; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("looking …", id=id, markup=False)
+        self._shown: tuple[Diagnosis, str] | None = None
+        self.more = 0
+        """Lines beyond three."""
 
     def show(self, snapshot: Snapshot, note: str = "") -> None:
         """Write the verdict of `snapshot`; `note` stands at the end of the first line."""
-        self.update(lines(snapshot.diagnosis, note))
+        self._shown = snapshot.diagnosis, note
+        self._write()
+
+    def on_resize(self) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        if self._shown is not None:
+            width = self.app.size.width - 2
+            self.more = int(len(plain(self._shown[0].summary)) > width)
+            self.update(lines(*self._shown, width=width))
 
 
-def lines(diagnosis: Diagnosis, note: str = "") -> Group:
-    """The three lines, each cut at the edge of the screen."""
+def lines(diagnosis: Diagnosis, note: str = "", width: int = 78) -> Group:
+    """The lines, each cut at the edge of the screen; the summary may take two."""
     first = diagnosis.findings[0] if diagnosis.findings else None
     top = Text(no_wrap=True, overflow="ellipsis")
     top.append(
@@ -47,7 +62,10 @@ def lines(diagnosis: Diagnosis, note: str = "") -> Group:
         top.append(f" · {len(diagnosis.findings)} findings", "dim")
     if note:
         top.append(f" · {plain(note, 200)}", "dim")
-    summary = Text(plain(diagnosis.summary), "bold", no_wrap=True, overflow="ellipsis")
+    words = textwrap.wrap(plain(diagnosis.summary), max(width, 20)) or [""]
+    sentence = [Text(words[0], "bold", no_wrap=True)]
+    if len(words) > 1:
+        sentence.append(Text(" ".join(words[1:]), "bold", no_wrap=True, overflow="ellipsis"))
     way = Text(no_wrap=True, overflow="ellipsis")
     if first is not None and first.fix:
         way.append("Do  ", "bold").append(plain(first.fix))
@@ -55,4 +73,4 @@ def lines(diagnosis: Diagnosis, note: str = "") -> Group:
         way.append("Why ", "bold").append(plain(first.why))
     elif diagnosis.notes:
         way.append(plain(diagnosis.notes[0]), "dim")
-    return Group(top, summary, way)
+    return Group(top, *sentence, way)
