@@ -272,17 +272,25 @@ class Builder:
         if finished_on_peer:
             index = len(self.places)
             stuck = []
-            place.behind = self.halted.get((place.group, place.seq), [])
-            if place.behind:
-                return  # it owes them its part
+            halted = {
+                *self.halted.get((place.group, place.seq), ()),
+                *(r for r in place.waiters if self._is_stopped(r)),
+            }
+            if halted:  # they owe the others their part
+                place.behind = sorted(halted)
+                place.waiters = [r for r in place.waiters if r not in halted]
+                return
             for rank in place.waiters:
                 i = int(np.flatnonzero(ranks == rank)[0])
-                if rows[i] < 0 or self.oldest_row.get(rank, NONE) == rows[i]:
+                if rows[i] < 0 or self.oldest_row.get(rank, int(rows[i])) == rows[i]:
                     stuck.append(rank)
                     self.device[rank] = index
             place.waiters = stuck
             return
         self._late(place, ranks, pending, rows)
+
+    def _is_stopped(self, rank: int) -> bool:
+        return rank in self.hosts and self.hosts[rank].state == "stopped"
 
     def _late(self, place: Place, ranks: Ints, pending: Ints, rows: Ints) -> None:
         """Members that have issued it but are held up by something older of theirs."""
