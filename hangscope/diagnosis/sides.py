@@ -43,13 +43,19 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
                     context.place_op(place),
                 )
             )
-        others = [r for r in place.targets if r not in cause.culprits and r not in place.waiters]
-        absent = tuple(sorted(cause.culprits)) if not cause.odd_one else cause.sides[0]
-        if absent and not set(absent) <= set(place.waiters):
-            sides += [_side_of_absent(context, (r,), place.group) for r in absent[:8]]
-            if len(absent) > 8:
-                sides.append(_side_of_absent(context, tuple(absent[8:]), place.group))
-        del others
+        blamed = tuple(sorted(cause.culprits)) if not cause.odd_one else cause.sides[0]
+        blamed = tuple(r for r in blamed if r not in place.waiters)
+        # A culprit may wait itself, in the same operation of another group.
+        elsewhere = [context.waits.places[i] for i in cause.places]
+        for rank in blamed[:8]:
+            own = next((p for p in elsewhere if p is not place and rank in p.waiters), None)
+            sides.append(
+                _side_of_row(context, (rank,), own.row, own.seq, context.place_op(own))
+                if own is not None and cause.verdict is Verdict.STUCK_COLLECTIVE
+                else _side_of_absent(context, (rank,), place.group)
+            )
+        if len(blamed) > 8:
+            sides.append(_side_of_absent(context, blamed[8:], place.group))
     elif cause.culprits:
         sides = [_side_of_absent(context, (r,), NONE) for r in cause.culprits[:8]]
     return _with_parting(sides)
