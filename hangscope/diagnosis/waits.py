@@ -282,7 +282,7 @@ class Builder:
                 return
             for rank in place.waiters:
                 i = int(np.flatnonzero(ranks == rank)[0])
-                if rows[i] < 0 or self.oldest_row.get(rank, int(rows[i])) == rows[i]:
+                if rows[i] < 0 or self.oldest_row.get(rank, NONE) == rows[i]:
                     stuck.append(rank)
                     self.device[rank] = index
             place.waiters = stuck
