@@ -48,9 +48,11 @@ def side_groups(diagnosis: Diagnosis, finding: Finding) -> dict[Side, str]:
 
     Ranks on a circle may wait in operations of the same name and number, of groups that differ.
     """
+    labels_of = group_labels(diagnosis)
     told: dict[tuple[int, int | None, str | None], set[str]] = {}
     for edge in diagnosis.wait_for:
-        told.setdefault((edge.waiter, edge.seq, edge.op), set()).add(edge.label or edge.group)
+        label = labels_of.get(edge.group, edge.group)
+        told.setdefault((edge.waiter, edge.seq, edge.op), set()).add(label)
     found = {}
     for side in finding.sides:
         labels = [told.get((rank, side.seq, side.op), set()) for rank in side.ranks[:1]]

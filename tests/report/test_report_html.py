@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import view_samples as samples
 
+from hangscope.diagnosis.model import WaitEdge
 from hangscope.report.html import to_html
 from hangscope.report.wait_graph import wait_graph
 from hangscope.trace.model import Frame
@@ -176,3 +177,24 @@ def test_a_browser_renders_it(name: str, tmp_path: Path) -> None:
     dom = Page(run.stdout.decode("utf-8", "replace"))
     assert "script" not in dom.tags
     assert "Timeline" in dom.text
+
+
+def test_labels_of_the_wait_for_graph_keep_apart() -> None:
+    """Ranks that wait for each other have arrows both ways, and words on each."""
+    diagnosis = samples.deadlock().diagnosis
+    edges = [
+        WaitEdge(a, b, group, 5, "all_reduce", label)
+        for a, b, group, label in (
+            (2, 0, "0", "default"), (2, 3, "0", "default"), (0, 2, "1", "dp0"),
+            (1, 3, "2", "dp1"), (3, 2, "3", "tp1"), (2, 1, "0", "default"),
+        )
+    ]  # fmt: skip
+    drawn = wait_graph(replace(diagnosis, wait_for=tuple(edges), culprits=(2,)), {})
+    assert drawn is not None
+    labels = [arrow for arrow in drawn.arrows if arrow.label]
+    assert len(labels) == 6
+    for i, a in enumerate(labels):
+        for b in labels[:i]:
+            across = abs(a.label_x - b.label_x) < 6 * max(len(a.label), len(b.label)) / 2
+            assert not (across and abs(a.label_y - b.label_y) < 12)
+    assert all(arrow.label_y < drawn.height for arrow in labels)

@@ -153,6 +153,21 @@ def test_deadlock_prints_the_wait_for_graph_and_its_doubt() -> None:
     assert "Warn  rank_3: 2 records were half written" in text
 
 
+def test_sides_in_different_groups_name_theirs() -> None:
+    """On a circle, operations of the same name and number may be those of different groups."""
+    assert "of dp" not in show(samples.hang().diagnosis)
+    text = show(samples.deadlock().diagnosis, 100)
+    assert "all_reduce #9 of dp" in text
+    assert "broadcast #4 of 1" in text
+
+
+def test_the_place_stands_on_the_line_only_where_all_of_them_fit() -> None:
+    for width in range(60, 140):
+        lines = show(samples.deadlock().diagnosis, width).splitlines()
+        rows = [line for line in lines if line.startswith("   rank  ")]
+        assert len({"train.py" in row or "data.py" in row for row in rows}) == 1
+
+
 def test_one_group_only() -> None:
     diagnosis = samples.deadlock().diagnosis
     assert "Ranks 0 and 1 wait" in show(diagnosis, group="dp")

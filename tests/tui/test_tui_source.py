@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import view_samples as samples
@@ -115,3 +116,16 @@ def test_a_finding_among_the_newest_records_is_checked_against_all(judged: list[
 def test_time_that_is_not_known_stays_unknown() -> None:
     diagnosis = replace(samples.hang(4, culprit=1, steps=3).diagnosis, stalled_s=None)
     assert later(diagnosis, 5.0).stalled_s is None
+
+
+def test_a_recorded_look_is_not_followed() -> None:
+    """A fixture's journal says that its processes lived: then, not now."""
+    from hangscope.tui.source import Still, open_source
+
+    fixture = Path(__file__).resolve().parents[2] / "fixtures" / "loader-asleep" / "dumps"
+    opened = open_source([str(fixture)])
+    assert isinstance(opened, Still)
+    _, diagnosis = opened.look()
+    assert diagnosis.culprits == (2,)
+    assert diagnosis.stalled_s is not None
+    assert diagnosis.stalled_s < 60
