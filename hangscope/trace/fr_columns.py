@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.trace import clean, operations
-from hangscope.trace.model import NONE, Signature
+from hangscope.trace.model import Signature
 
 MAX_TENSORS = 4096
 MAX_DIMS = 32
@@ -156,55 +156,6 @@ def bool_column(entries: Entries, *names: str) -> npt.NDArray[np.bool_] | None:
 
 
 _TRUTH = {True: True, False: False, None: False}
-_STATES = {
-    "scheduled": 0, "enqueued": 0, "queued": 0, "pending": 0, "waiting": 0, "timed_out": 0,
-    "timeout": 0, "not_started": 0, "issued": 0,
-    "started": 1, "running": 1, "in_progress": 1, "active": 1, "launched": 1, "executing": 1,
-    "completed": 2, "complete": 2, "finished": 2, "done": 2, "success": 2, "succeeded": 2,
-}  # fmt: skip
-_STATE_FIELDS = ("state", "status")
-_END_FIELDS = (
-    "retired", "time_discovered_completed_ns", "time_discovered_completed_us",
-)  # fmt: skip
-
-
-def unknown_states(entries: Entries) -> npt.NDArray[np.bool_]:
-    """Which entries do not tell, in any known word, whether they have finished."""
-    name = pick(entries, *_STATE_FIELDS)
-    if name is None:
-        return np.full(len(entries), pick(entries, *_END_FIELDS) is None)
-    values = values_of(entries, name)
-    try:
-        if all(map(_STATES.__contains__, values)):
-            return np.zeros(len(entries), bool)
-    except TypeError:
-        pass
-    return np.fromiter((_is_unknown(v) for v in values), bool, len(values))
-
-
-def _is_unknown(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.strip().lower().replace(" ", "_") not in (*_STATES, "0", "1", "2")
-    return clean.as_int(value, NONE) not in (0, 1, 2)
-
-
-def state_column(entries: Entries) -> npt.NDArray[np.uint8]:
-    """`hangscope.trace.model.State` per entry, from names in any case or numbers."""
-    name = pick(entries, *_STATE_FIELDS) or "state"
-    values = values_of(entries, name)
-    try:
-        return np.fromiter(map(_STATES.__getitem__, values), np.uint8, len(values))
-    except (KeyError, TypeError):
-        return np.fromiter((_state(v) for v in values), np.uint8, len(values))
-
-
-def _state(value: Any) -> int:
-    if isinstance(value, str):
-        known = _STATES.get(value.strip().lower().replace(" ", "_"))
-        if known is not None:
-            return known
-    number = clean.as_int(value, 0)
-    return number if number in (0, 1, 2) else 0
 
 
 class Signatures:

@@ -25,14 +25,13 @@ from hangscope.trace.fr_columns import (
     intern_rows,
     pick,
     rows_of,
-    state_column,
-    unknown_states,
     values_of,
 )
 from hangscope.trace.fr_counters import read_status
 from hangscope.trace.fr_groups import GroupTable, read_config
 from hangscope.trace.fr_pairs import mark_batches, set_peers
 from hangscope.trace.fr_stacks import Stacks
+from hangscope.trace.fr_states import state_columns
 from hangscope.trace.fr_wrappers import find_dumps, names_of, parts_of
 from hangscope.trace.model import (
     NONE,
@@ -285,14 +284,15 @@ def _records(
     records["completed_ns"] = _times(entries, "time_discovered_completed")
     records["thread"] = int_column(entries, 0, "thread_id")
     records["timeout_ms"] = int_column(entries, 0, "timeout_ms")
-    records["state"] = state_column(entries)
+    records["state"], unknown = state_columns(entries)
     done = (records["completed_ns"] > 0) & (records["state"] < State.COMPLETED)
     records["state"][done] = State.COMPLETED
     records["root"] = int_column(entries, NONE, "root", "root_rank")
     records["peer"] = NONE
     flags = np.zeros(len(entries), np.uint16)
     # A dialect that does not tell states cannot tell that something has not finished either.
-    flags[unknown_states(entries) & (records["completed_ns"] == 0)] |= np.uint16(Flag.UNOBSERVED)
+    if unknown is not None:
+        flags[unknown & (records["completed_ns"] == 0)] |= np.uint16(Flag.UNOBSERVED)
     retired = bool_column(entries, "retired")
     if retired is not None:
         flags[retired] |= np.uint16(Flag.RETIRED)
