@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 
 from hangscope.trace.from_flight_recorder import Origin, read_document
-from hangscope.trace.from_job_log import read_job_log
 from hangscope.trace.model import Fragment
 from hangscope.trace.sniff import Unreadable, log_text
 
@@ -35,6 +34,8 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
         if document is None:
             raise Unreadable(f"damaged or truncated JSON ({error.msg})") from None
     if isinstance(document, list) and document and _is_log(document):
+        from hangscope.trace.from_job_log import read_job_log  # dumps need none of it
+
         text = "\n".join(_texts(document)).encode("utf-8", "replace")
         return read_job_log(io.BytesIO(text), path=origin.path, file=file)
     return read_document(document, origin)
