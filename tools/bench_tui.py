@@ -25,7 +25,8 @@ import view_samples as samples  # noqa: E402
 from live_rings import RingRank  # noqa: E402
 
 from hangscope.ring import layout  # noqa: E402
-from hangscope.tui.app import PANES, HangScopeApp  # noqa: E402
+from hangscope.tui.app import HangScopeApp  # noqa: E402
+from hangscope.tui.commands import PANES  # noqa: E402
 from hangscope.tui.snapshot import take  # noqa: E402
 from hangscope.tui.source import LIVE_ROWS, Live, Still  # noqa: E402
 
@@ -144,7 +145,9 @@ def beat(job: Sequence[RingRank]) -> None:
 
 def wait_long(job: Sequence[RingRank]) -> None:
     """Move what has not finished ten minutes into the past."""
-    at = layout.SLOT.fields["created_ns"][1]
+    fields = layout.SLOT.fields
+    assert fields is not None
+    at = int(fields["created_ns"][1])
     for own in job:
         for number in range(max(1, own.last - own.ring.slot_count + 1), own.last + 1):
             cell = (own.ring.slot_at(number) + at) // 8

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
@@ -15,20 +14,19 @@ from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.filter import LineFilter
-from textual.markup import escape
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Footer, Input, Static
 
 from hangscope.report.escape import plain
-from hangscope.report.waits import group_labels
+from hangscope.tui.commands import PANES, commands
 from hangscope.tui.details import Details, frames_of_interest
 from hangscope.tui.few_colours import FewColours
 from hangscope.tui.lines import LineList
 from hangscope.tui.ranks import RankTable
 from hangscope.tui.screens import Over, help_page, source_page
 from hangscope.tui.search import find, record_of
-from hangscope.tui.sequence import SequenceView
+from hangscope.tui.sequence import SequenceView, sequence_legend
 from hangscope.tui.snapshot import Snapshot, take
 from hangscope.tui.source import Source
 from hangscope.tui.theme import DARK, LIGHT
@@ -36,14 +34,6 @@ from hangscope.tui.timeline import Timeline
 from hangscope.tui.trees import StackTree, TreeList, WaitTree
 from hangscope.tui.verdict import VerdictBar
 
-PANES = {
-    "timeline": "Timeline",
-    "ranks": "Ranks",
-    "sequence": "Sequence",
-    "details": "Details",
-    "waits": "Waits",
-    "stacks": "Stacks",
-}
 _SIDE_FROM = 150
 """Columns from which the details stand beside the pane."""
 _BELOW_FROM = 9
@@ -257,20 +247,7 @@ class HangScopeApp(App[None]):
             order = self.ranks.sort or "culprits first"
             status.update(Text(f"{self.ranks.summary()} · sorted by {order}, o for another"))
         elif self.pane == "sequence":
-            status.update(
-                Text.assemble(
-                    ("■", "#3d9be0"),
-                    " done  ",
-                    ("░", "#e69f00"),
-                    " waiting  ",
-                    ("✗", "bold #ff8a4c"),
-                    " never issued  ",
-                    ("▪", "dim"),
-                    " done, no record  ",
-                    ("·", "dim"),
-                    " no record",
-                )
-            )
+            status.update(sequence_legend())
         else:
             status.update("")
 
@@ -438,25 +415,14 @@ class HangScopeApp(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Everything that has a key, and the groups by name."""
-        for i, (name, title) in enumerate(PANES.items()):
-            yield SystemCommand(title, f"Show this pane ({i + 1})", partial(self.action_pane, name))
-        yield SystemCommand("Divergence", "Where the job parted (d)", self.action_divergence)
-        yield SystemCommand("Source", "The code where they part (s)", self.action_source)
-        yield SystemCommand("Keys", "All keys (?)", self.action_help)
-        yield SystemCommand("Light or dark", "Change the ground", self._toggle_theme)
-        yield SystemCommand("Quit", "Leave (q)", self.exit)
-        if self.snapshot is not None:
-            labels = group_labels(self.snapshot.diagnosis, self.snapshot.trace)
-            for index, group in enumerate(self.snapshot.trace.groups[:256]):
-                label = plain(labels.get(group.name, group.label), 60)
-                yield SystemCommand(
-                    f"Group {escape(label)}", "By sequence number", partial(self._show_group, index)
-                )
+        yield from commands(self)
 
-    def _toggle_theme(self) -> None:
+    def toggle_theme(self) -> None:
+        """Light ground or dark."""
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
 
-    def _show_group(self, index: int) -> None:
+    def show_group(self, index: int) -> None:
+        """A group by sequence number."""
         self.action_pane("sequence")
         self.sequence.group = index
         self.sequence.rearrange()

@@ -245,3 +245,19 @@ class SequenceView(LineList):
     def on_resize(self) -> None:
         self.rearrange()
         self.reveal()
+
+
+def sequence_legend() -> Text:
+    """What the marks mean."""
+    return Text.assemble(
+        ("■", "#3d9be0"),
+        " done  ",
+        ("░", "#e69f00"),
+        " waiting  ",
+        ("✗", "bold #ff8a4c"),
+        " never issued  ",
+        ("▪", "dim"),
+        " done, no record  ",
+        ("·", "dim"),
+        " no record",
+    )
