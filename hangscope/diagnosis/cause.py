@@ -25,6 +25,8 @@ class Cause:
     """The culprit issued what nobody else did, instead of failing to issue what all others did."""
     conflict: str = ""
     """How the sizes of an exchange contradict each other."""
+    crossed: str = ""
+    """How two halves of pairs miss each other."""
     unknowns: list[str] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
 

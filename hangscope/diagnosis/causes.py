@@ -32,6 +32,8 @@ def graph_causes(context: Context) -> list[Cause]:
     idle = {r for ranks, places in sinks if places and ranks for r in only_sent(context, ranks)}
     if idle:
         waits.cut |= idle
+        # Without them there may still be a circle that their sends lead into: it holds them up.
+        waits.cut -= {r for r in idle if _sent_into_a_circle(context, r)}
         sinks = components(waits)
     for ranks, places in sinks:
         if len(ranks) == 1 and not places:
@@ -50,6 +52,27 @@ def graph_causes(context: Context) -> list[Cause]:
     for cause in causes:
         cause.victims |= waits.reachers(cause.culprits, cause.places) - set(cause.culprits)
     return causes
+
+
+def _sent_into_a_circle(context: Context, rank: int) -> bool:
+    """Whether one the rank has sent to waits, in the end, for itself."""
+    waits = context.waits
+    partners = {t for i in waits.places_of.get(rank, ()) for t in waits.places[i].targets}
+    for partner in partners:
+        reached = {partner}
+        queue = [partner]
+        seen: set[int] = set()
+        while queue:
+            for index in waits.out(queue.pop()):
+                if index in seen:
+                    continue
+                seen.add(index)
+                targets = set(waits.places[index].targets)
+                if partner in targets:
+                    return True
+                queue += targets - reached
+                reached |= targets
+    return False
 
 
 def _device(context: Context) -> list[Cause]:

@@ -8,6 +8,7 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.causes import graph_causes
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.counters import with_own_counters
+from hangscope.diagnosis.crossed import doubt_crossed_pairs
 from hangscope.diagnosis.findings import to_finding
 from hangscope.diagnosis.frontier import frontiers
 from hangscope.diagnosis.host import judge, killed_together
@@ -60,6 +61,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     if not found:
         found += conflict_causes(context)
     found += graph_causes(context)
+    doubt_crossed_pairs(context, found)
     found += crash_causes(context, found)
     found = settle(context, found)
     lasting.doubt_staircases(context, found)

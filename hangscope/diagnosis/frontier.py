@@ -18,7 +18,8 @@ UNKNOWN = -1
 """No counter, no record and no way to conclude one."""
 
 _FAR = np.iinfo(np.int64).max
-_BLOCKING = frozenset({"gloo", "mpi"})
+BLOCKING = frozenset({"gloo", "mpi"})
+"""Backends whose operations run on the caller's time: waiting for one holds the caller up."""
 _DENSE_PAIRS = 32_000_000
 
 Ints = npt.NDArray[np.int64]
@@ -215,12 +216,13 @@ def blocks_caller(trace: Trace) -> Bools:
     Only rings say which operations were asynchronous, and only CPU backends block in the others.
     """
     records = trace.records
-    blocking = np.array([s.backend in _BLOCKING for s in trace.signatures] or [False], bool)
-    # isend and send leave the same record, so pairs tell nothing.
-    loose = int(
-        Flag.ASYNC | Flag.P2P | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.TIMED_OUT
-    )
-    found: Bools = blocking[records["signature"]] & ((records["flags"] & loose) == 0)
+    blocking = np.array([s.backend in BLOCKING for s in trace.signatures] or [False], bool)
+    flags = records["flags"]
+    loose = int(Flag.ASYNC | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.TIMED_OUT)
+    # Of pairs only those that say so: isend and send may have left the same record.
+    pair = flags & int(Flag.P2P | Flag.BLOCKING)
+    found: Bools = blocking[records["signature"]] & ((flags & loose) == 0)
+    found &= pair != int(Flag.P2P)
     return found & _from_rings(trace)
 
 

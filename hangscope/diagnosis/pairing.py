@@ -34,7 +34,7 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
     rows = np.flatnonzero(front.p2p & ~batch)  # a batch's own row names no partner
     if not len(rows):
         return []
-    sends = np.array([_is_send(s.op) for s in trace.signatures] or [False], bool)
+    sends = np.array([is_send_name(s.op) for s in trace.signatures] or [False], bool)
     is_send = sends[records["signature"][rows]]
     rank = records["rank"][rows].astype(np.int64)
     peer = _with_only_partner(trace, records["group"][rows], rank, records["peer"][rows])
@@ -92,7 +92,8 @@ def _with_only_partner(trace: Trace, group: Ints, rank: Ints, peer: Ints) -> Int
     return peer
 
 
-def _is_send(op: str) -> bool:
+def is_send_name(op: str) -> bool:
+    """Whether an operation of that name is a sending half."""
     return op.startswith("send") or op == "isend"
 
 
@@ -162,8 +163,3 @@ def _same_number(seq: Ints, half: int, others: Ints) -> int:
     """
     hits = np.flatnonzero(seq[others] == seq[half])
     return int(hits[0]) if len(hits) else NONE
-
-
-def is_async(trace: Trace, half: Half) -> bool:
-    """Whether the rank may have gone on without waiting for it."""
-    return bool(trace.records["flags"][half.row] & int(Flag.ASYNC))

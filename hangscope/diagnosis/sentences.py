@@ -174,6 +174,8 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
         )
     if verdict is Verdict.DEADLOCK_CYCLE:
         return _circle_sentences(context, cause)
+    if cause.crossed:
+        return cause.crossed, "two halves were issued that cannot meet, and neither completes"
     if verdict is Verdict.P2P_UNMATCHED:
         half = place.half
         missing = "send" if half is not None and not half.is_send else "recv"

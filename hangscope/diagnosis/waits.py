@@ -10,7 +10,7 @@ import numpy as np
 from hangscope.diagnosis.agreement import ONE_SIDED, family
 from hangscope.diagnosis.any_source import debtors
 from hangscope.diagnosis.evidence import hidden_ranks, rank_bounds, recorded_ranks
-from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, blocks_caller
+from hangscope.diagnosis.frontier import BLOCKING, UNKNOWN, Frontiers, Ints, blocks_caller
 from hangscope.diagnosis.host import End, Host, in_communication
 from hangscope.diagnosis.pairing import Half, pending_halves
 from hangscope.diagnosis.phase_places import phase_places
@@ -317,6 +317,20 @@ class Builder:
     def _batch_of(self, half: Half) -> int:
         return int(self.front.batch_row[half.row])
 
+    def _may_be_left_alone(self, half: Half) -> bool:
+        """Whether the rank need not be waiting for this half although it is unfinished.
+
+        A send is fired and forgotten as a rule, on a device even by a caller that waits for it.
+        """
+        if self._batch_of(half) != NONE:
+            return False
+        record = self.trace.records[half.row]
+        flags = int(record["flags"])
+        if flags & int(Flag.BLOCKING | Flag.WAITED):
+            backend = self.trace.signatures[int(record["signature"])].backend
+            return half.is_send and backend not in BLOCKING
+        return half.is_send or bool(flags & int(Flag.ASYNC))
+
     def _half(self, half: Half, incomplete: set[int]) -> None:
         records = self.trace.records
         seq = int(records["p2p_seq"][half.row])
@@ -334,7 +348,7 @@ class Builder:
             p2p=True,
             half=half,
             began_ns=int(records["created_ns"][half.row]),
-            weak=half.is_send and self._batch_of(half) == NONE,
+            weak=self._may_be_left_alone(half),
         )
         if half.peer == NONE:
             group = self.trace.groups[half.group]

@@ -59,6 +59,11 @@ class Flag(IntFlag):
     """Not recorded itself but concluded from a counter or a log line."""
     TIMED_OUT = 128
     """The runtime itself said that this operation ran into its timeout."""
+    BLOCKING = 512
+    """A send or recv whose caller waits for it at once. A pair with neither this nor `ASYNC` comes
+    from a source that does not tell."""
+    WAITED = 1024
+    """An asynchronous send or recv that the job has begun to wait for."""
 
 
 _SLOT_OFFSETS = {name: int(place[1]) for name, place in (layout.SLOT.fields or {}).items()}

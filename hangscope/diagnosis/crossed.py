@@ -1,0 +1,121 @@
+"""Two halves that miss each other: a receive from the wrong rank, a send to the wrong one.
+
+Rank 1 waits for a send of rank 0, and a send of rank 2 to rank 1 lies there without a receive.
+Either rank 0 left its send out, or rank 1 asks the wrong rank: one mistake explains both halves,
+whichever it is. What passed between the three before tells them apart.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.evidence import hidden_ranks
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pairing import Half, is_send_name
+from hangscope.trace.model import NONE, Flag
+
+_ACCUSING = (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK, Verdict.RANK_EXITED)
+
+
+def doubt_crossed_pairs(context: Context, causes: list[Cause]) -> None:
+    """Where a rank is accused for one half that never came: was it asked for by mistake?"""
+    for cause in causes:
+        half = _only_half(context, cause)
+        if half is None:
+            continue
+        pairs = _Pairs(context, half)
+        rival = pairs.rival()
+        if rival == NONE or pairs.asked_before():
+            continue
+        usual = pairs.paired_before(rival)
+        if not usual and cause.verdict is not Verdict.P2P_UNMATCHED:
+            continue  # the accused is known to be elsewhere: that is why its half is missing
+        accused = set(cause.culprits)
+        cause.culprits = (half.rank,) if usual else tuple(sorted({half.rank, *accused}))
+        cause.confidence = Confidence.LIKELY if usual else Confidence.AMBIGUOUS
+        cause.verdict = Verdict.P2P_UNMATCHED
+        cause.victims = (cause.victims | accused | {rival}) - set(cause.culprits)
+        cause.sides = []
+        cause.crossed = _words(half, rival, usual=usual)
+
+
+def _only_half(context: Context, cause: Cause) -> Half | None:
+    """The one half for whose partner a single rank is accused."""
+    if cause.verdict not in _ACCUSING or len(cause.culprits) != 1:
+        return None
+    (accused,) = cause.culprits
+    asking = [p for p in (context.waits.places[i] for i in cause.places) if accused in p.targets]
+    halves = [p.half for p in asking if p.half is not None and p.half.peer == accused]
+    if len(halves) != 1 or halves[0].matched is not False:
+        return None
+    # A collective that the accused does not join either is a reason of its own, unless it was
+    # issued after the half and its members wait for the asking rank as well.
+    half = halves[0]
+    if any(not p.p2p and half.rank not in p.targets for p in asking):
+        return None
+    return half
+
+
+class _Pairs:
+    """Sends and receives around one half that waits."""
+
+    def __init__(self, context: Context, half: Half) -> None:
+        trace = context.trace
+        records = trace.records
+        flags = records["flags"]
+        rows = np.flatnonzero(
+            ((flags & int(Flag.P2P)) != 0)
+            & ((flags & int(Flag.COALESCED_BATCH)) == 0)
+            & (records["group"] == half.group)
+            & ((records["rank"] == half.rank) | (records["peer"] == half.rank))
+        )
+        sends = np.array([is_send_name(s.op) for s in trace.signatures] or [False], bool)
+        self._half = half
+        self._rank = records["rank"][rows].astype(np.int64)
+        self._peer = records["peer"][rows].astype(np.int64)
+        self._is_send = sends[records["signature"][rows]]
+        self._hidden = hidden_ranks(trace)
+
+    def _count(self, rank: int, peer: int, *, sends: bool) -> int:
+        """How many sends (receives) of ``rank`` name ``peer``."""
+        hits = (self._rank == rank) & (self._peer == peer) & (self._is_send == sends)
+        return int(np.count_nonzero(hits))
+
+    def rival(self) -> int:
+        """The one rank whose half towards the waiting rank has no partner, or -1."""
+        half = self._half
+        if half.rank in self._hidden or half.peer in self._hidden:
+            return NONE
+        mine = (self._rank == half.rank) & (self._is_send == half.is_send)
+        if (self._peer[mine] < 0).any():
+            return NONE  # a receive from any source may have taken it
+        others = self._peer == half.rank
+        others &= (self._is_send != half.is_send) & (self._rank != half.peer)
+        found = []
+        for rank in np.unique(self._rank[others]).tolist():
+            offered = self._count(rank, half.rank, sends=not half.is_send)
+            taken = self._count(half.rank, rank, sends=half.is_send)
+            if rank not in self._hidden and offered > taken:
+                found.append(rank)
+        return found[0] if len(found) == 1 else NONE
+
+    def asked_before(self) -> bool:
+        """Whether the waiting rank has asked the accused before, or the accused has served it."""
+        half = self._half
+        asked = self._count(half.rank, half.peer, sends=half.is_send)
+        return asked > 1 or self._count(half.peer, half.rank, sends=not half.is_send) > 0
+
+    def paired_before(self, rival: int) -> bool:
+        """Whether such pairs of the waiting rank and its rival have met before."""
+        return self._count(self._half.rank, rival, sends=self._half.is_send) > 0
+
+
+def _words(half: Half, rival: int, *, usual: bool) -> str:
+    if half.is_send:
+        asks, offers = f"sends to rank {half.peer}", f"rank {rival} waits for a send of rank"
+    else:
+        asks, offers = f"waits for rank {half.peer}", f"rank {rival} has sent to rank"
+    past = f", as before; it never had to do with rank {half.peer}" if usual else ""
+    return f"Rank {half.rank} {asks} while {offers} {half.rank}{past}"

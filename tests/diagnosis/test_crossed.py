@@ -1,0 +1,101 @@
+"""Receives from the wrong rank, sends to the wrong one, and sends nobody waits for."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.trace.model import Flag, Frame, ThreadStack
+from tests.diagnosis.builder import Job
+
+
+def _told(job: Job) -> tuple[str, tuple[int, ...], str]:
+    found = diagnose(job.trace())
+    return found.verdict.value, found.culprits, found.confidence.value
+
+
+def _job(past: int) -> Job:
+    """Rank 2 sends to rank 1 in every step; then all reduce."""
+    job = Job(3)
+    job.steps(2)
+    for _ in range(past):
+        job.op(2, "send", peer=1)
+        job.op(1, "recv", peer=2)
+        job.all()
+    return job
+
+
+@pytest.mark.parametrize("sent", [True, False])
+@pytest.mark.parametrize("rank_0_goes_on", [True, False])
+def test_a_receive_from_a_rank_it_never_had_to_do_with(sent: bool, rank_0_goes_on: bool) -> None:
+    job = _job(past=3)
+    job.op(2, "send", peer=1, done=sent)
+    job.op(1, "recv", peer=0, done=False)
+    if rank_0_goes_on:
+        job.op(0, done=False)
+        if sent:
+            job.op(2, done=False)
+    assert _told(job) == ("p2p_unmatched", (1,), "likely")
+    assert (
+        "Rank 1 waits for rank 0 while rank 2 has sent to rank 1" in diagnose(job.trace()).summary
+    )
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_without_a_past_either_of_the_two_may_be_wrong(sent: bool) -> None:
+    job = _job(past=0)
+    job.op(2, "send", peer=1, done=sent)
+    job.op(1, "recv", peer=0, done=False)
+    job.op(0, done=False)
+    if sent:
+        job.op(2, done=False)
+    assert _told(job) == ("p2p_unmatched", (0, 1), "ambiguous")
+
+
+def test_a_rank_that_served_before_and_does_not_now_is_the_one() -> None:
+    job = _job(past=0)
+    for _ in range(3):
+        for rank in (0, 2):
+            job.op(rank, "send", peer=1)
+            job.op(1, "recv", peer=rank)
+        job.all()
+    job.op(2, "send", peer=1, done=True)
+    job.op(1, "recv", peer=0, done=False)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    assert _told(job)[:2] == ("p2p_unmatched", (0,))
+
+
+def test_a_send_to_the_wrong_rank_whose_caller_waits() -> None:
+    job = _job(past=3)
+    job.op(2, "send", peer=0, done=False, flags=Flag.BLOCKING)
+    job.op(1, "recv", peer=2, done=False, flags=Flag.BLOCKING)
+    job.op(0, done=False)
+    assert _told(job) == ("p2p_unmatched", (2,), "likely")
+
+
+def test_an_asleep_sender_is_missing_although_another_has_sent_early() -> None:
+    """Rank 1 collects from 0, then from 2; the first time round rank 0 never gets there."""
+    job = Job(3, live=True)
+    job.steps(2)
+    job.op(2, "send", peer=1, done=True)
+    job.op(2, done=False)
+    job.op(1, "recv", peer=0, done=False)
+    asleep = (Frame("load", "/home/me/train.py", 7), Frame("<module>", "/home/me/train.py", 1))
+    job.rank(0, process_state="sleeping", threads=(ThreadStack("MainThread", True, asleep, 1),))
+    assert _told(job)[:2] == ("missing_rank", (0,))
+
+
+@pytest.mark.parametrize(
+    ("flags", "culprits"), [(Flag.ASYNC, (1,)), (Flag.ASYNC | Flag.WAITED, (0,))]
+)
+def test_a_receive_posted_early_holds_nobody_up_until_it_is_waited_for(
+    flags: Flag, culprits: tuple[int, ...]
+) -> None:
+    """Rank 0 is in the barrier without having sent; rank 1 has posted its receive."""
+    job = Job(3)
+    job.steps(2)
+    job.op(1, "recv", peer=0, done=False, flags=flags)
+    job.op(0, done=False)
+    job.op(2, done=False)
+    assert _told(job)[1] == culprits
