@@ -37,7 +37,7 @@ def doubt_crossed_pairs(context: Context, causes: list[Cause]) -> None:
         cause.confidence = Confidence.LIKELY if usual else Confidence.AMBIGUOUS
         cause.verdict = Verdict.P2P_UNMATCHED
         cause.victims = (cause.victims | accused | {rival}) - set(cause.culprits)
-        cause.sides = []
+        _show(context, cause, half, rival)
         cause.crossed = _words(half, rival, usual=usual)
 
 
@@ -56,6 +56,20 @@ def _only_half(context: Context, cause: Cause) -> Half | None:
     if any(not p.p2p and half.rank not in p.targets for p in asking):
         return None
     return half
+
+
+def _show(context: Context, cause: Cause, half: Half, rival: int) -> None:
+    """The two halves are the sides, and the accused where it may be wrong as well."""
+    places = context.waits.places
+    own = [i for i, p in enumerate(places) if p.half is half]
+    met = [
+        i
+        for i, p in enumerate(places)
+        if p.half is not None and p.half.rank == rival and p.half.peer == half.rank
+    ]
+    cause.places = own + met + [i for i in cause.places if i not in own + met]
+    others = {rival, *(set(cause.culprits) - {half.rank})}
+    cause.sides = [(half.rank,), *((rank,) for rank in sorted(others))]
 
 
 class _Pairs:

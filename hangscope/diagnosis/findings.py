@@ -130,6 +130,10 @@ def _advice(
         )
     if cause.odd_one:
         return playbook.mismatch("op", True)
+    if cause.crossed:
+        line = where(sides[0].stack[0]) if sides and sides[0].stack else "its call"
+        advice = playbook.by_verdict(cause.verdict, "")
+        return replace(advice, fix=f"check the source or destination rank that {line} names")
     rank = cause.culprits[0] if cause.culprits else NONE
     host = context.hosts.get(rank)
     facts = context.trace.ranks.get(rank)

@@ -32,6 +32,8 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
                         context, ranks, mine[0].row, mine[0].seq, context.place_op(mine[0])
                     )
                 )
+            elif cause.crossed:
+                sides.append(_side_of_absent(context, ranks, _group_of(context, cause)))
     elif place is not None:
         if place.waiters:
             sides.append(
@@ -59,6 +61,11 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
     elif cause.culprits:
         sides = [_side_of_absent(context, (r,), NONE) for r in cause.culprits[:8]]
     return _with_parting(sides)
+
+
+def _group_of(context: Context, cause: Cause) -> int:
+    """The group in which the first place of a cause lies, or -1."""
+    return context.waits.places[cause.places[0]].group if cause.places else NONE
 
 
 def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, op: str) -> Side:
