@@ -14,16 +14,17 @@ import numpy as np
 from hangscope.diagnosis.agreement import family, input_numel, output_numel
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import hidden_ranks
-from hangscope.diagnosis.pairing import pending_halves
+from hangscope.diagnosis.pairing import Half, is_send_name, pending_halves, tags_count
 from hangscope.diagnosis.places import Place
-from hangscope.trace.model import NONE, Signature, State
+from hangscope.trace.model import NONE, Flag, Signature, State
 
 _MAX_BROKEN = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class SizeConflict:
-    """``ranks`` are at fault as far as that can be told (else empty); ``aspect``: numel, dtype."""
+    """``ranks`` are at fault as far as that can be told (else empty); ``aspect``: numel, dtype or
+    tag."""
 
     ranks: tuple[int, ...]
     aspect: str
@@ -114,7 +115,7 @@ def _pair(context: Context, place: Place) -> SizeConflict | None:
     if aspect is None and a is not None and b is not None and a != b:
         aspect = "numel"
     if aspect is None:
-        return None
+        return tag_conflict(context, half)
     changed = [
         rank
         for rank, row in ((half.rank, half.row), (half.peer, half.partner_row))
@@ -126,6 +127,42 @@ def _pair(context: Context, place: Place) -> SizeConflict | None:
     if len(changed) == 1:
         return SizeConflict((changed[0],), aspect, True, text)
     return SizeConflict(tuple(sorted((half.rank, half.peer))), aspect, False, text)
+
+
+def tag_conflict(context: Context, half: Half) -> SizeConflict | None:
+    """Both ranks wait for each other's half, and the halves bear different tags."""
+    records = context.trace.records
+    mine, theirs = (int(records["root"][row]) for row in (half.row, half.partner_row))
+    if mine == theirs or not tags_count(context.trace, half.row, half.partner_row):
+        return None
+    odd = [
+        rank
+        for rank, row in ((half.rank, half.row), (half.peer, half.partner_row))
+        if _odd_tag(context, rank, row)
+    ]
+    sender, receiver, sent, wanted = half.rank, half.peer, mine, theirs
+    if not half.is_send:
+        sender, receiver, sent, wanted = receiver, sender, wanted, sent
+    text = (
+        f"Rank {sender} sends to rank {receiver} with tag {sent}, and rank {receiver} receives "
+        f"with tag {wanted}"
+    )
+    if len(odd) == 1:
+        return SizeConflict((odd[0],), "tag", True, text)
+    return SizeConflict(tuple(sorted((half.rank, half.peer))), "tag", False, text)
+
+
+def _odd_tag(context: Context, rank: int, row: int) -> bool:
+    """Whether the rank had used one and the same other tag every time before."""
+    records = context.trace.records
+    low, _ = context.bounds.get(rank, (0, 0))
+    part, record = records[low:row], records[row]
+    sends = is_send_name(context.trace.signatures[int(record["signature"])].op)
+    names = [is_send_name(s.op) == sends for s in context.trace.signatures]
+    same = (part["group"] == record["group"]) & (part["peer"] == record["peer"])
+    same &= np.array(names, bool)[part["signature"]] & ((part["flags"] & int(Flag.P2P)) != 0)
+    before = np.unique(part["root"][same])
+    return len(before) == 1 and int(before[0]) != int(record["root"])
 
 
 def _payload(signature: Signature) -> int | None:

@@ -122,6 +122,11 @@ def _advice(
         if len(set(lines)) == 2:
             advice = replace(advice, fix=f"{advice.fix}: compare {lines[1]} with {lines[0]}")
         return advice
+    if cause.crossed:
+        line = where(sides[0].stack[0]) if sides and sides[0].stack else "its call"
+        advice = playbook.by_verdict(cause.verdict, "")
+        what = "tag" if cause.conflict else "source or destination rank"
+        return replace(advice, fix=f"check the {what} that {line} names")
     if cause.conflict and place is not None and place.phase:
         return playbook.missing(None, "", True, False)
     if cause.conflict:
@@ -130,10 +135,6 @@ def _advice(
         )
     if cause.odd_one:
         return playbook.mismatch("op", True)
-    if cause.crossed:
-        line = where(sides[0].stack[0]) if sides and sides[0].stack else "its call"
-        advice = playbook.by_verdict(cause.verdict, "")
-        return replace(advice, fix=f"check the source or destination rank that {line} names")
     rank = cause.culprits[0] if cause.culprits else NONE
     host = context.hosts.get(rank)
     facts = context.trace.ranks.get(rank)

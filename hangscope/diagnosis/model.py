@@ -75,6 +75,8 @@ class Side:
     reduce_op: str | None = None
     root: int | None = None
     peer: int | None = None
+    tag: int | None = None
+    """Of a send or recv, where it is on record."""
     stack: Stack = ()
     full_stack: Stack = ()
     differs_at: int | None = None

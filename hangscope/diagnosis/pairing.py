@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hangscope.diagnosis.frontier import Frontiers, Ints
+from hangscope.diagnosis.frontier import BLOCKING, Frontiers, Ints
 from hangscope.trace.model import NONE, Flag, Trace
 
 
@@ -56,8 +56,13 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
     order = order[np.argsort(channel[order], kind="stable")]
     if len(order):
         bounds = np.flatnonzero(np.diff(channel[order])) + 1
+        tag = _tags(trace, rows)
         for part in np.split(order, bounds):
-            halves += _channel(trace, rows, rank, peer, is_send, open_, part, hidden, anybody)
+            found: list[Half] = []
+            alike = _by_tag(tag, part)
+            for same in alike:
+                found += _channel(trace, rows, rank, peer, is_send, open_, same, hidden, anybody)
+            halves += found if len(alike) == 1 else _across_tags(trace, found)
     for i in np.flatnonzero(open_ & (peer < 0)).tolist():
         halves.append(
             Half(int(rank[i]), NONE, int(records["group"][rows[i]]), int(rows[i]), False, None)
@@ -90,6 +95,46 @@ def _with_only_partner(trace: Trace, group: Ints, rank: Ints, peer: Ints) -> Int
         if len(members) == 2 and int(rank[i]) in members:
             peer[i] = members[0] if members[1] == rank[i] else members[1]
     return peer
+
+
+def tags_count(trace: Trace, *rows: int) -> bool:
+    """Whether halves meet only under one tag, and theirs are on record. Devices ignore tags."""
+    records = trace.records
+    return all(
+        int(records["root"][row]) >= 0
+        and trace.signatures[int(records["signature"][row])].backend in BLOCKING
+        for row in rows
+    )
+
+
+def _tags(trace: Trace, rows: Ints) -> Ints:
+    """Per half its tag, -1 where tags do not count."""
+    counting = np.array([s.backend in BLOCKING for s in trace.signatures] or [False], bool)
+    tags = trace.records["root"][rows].astype(np.int64)
+    found: Ints = np.where(counting[trace.records["signature"][rows]], tags, NONE)
+    return found
+
+
+def _by_tag(tag: Ints, part: Ints) -> list[Ints]:
+    """The halves of one channel, those of each tag apart."""
+    tags = tag[part]
+    if (tags < 0).any():
+        return [part]
+    return [part[tags == value] for value in np.unique(tags)]
+
+
+def _across_tags(trace: Trace, halves: list[Half]) -> list[Half]:
+    """Halves of one channel; those that both sides wait for under different tags are partners.
+
+    They were meant for each other: neither side can issue anything else before they have met.
+    """
+    waited = int(Flag.BLOCKING | Flag.WAITED | Flag.COALESCED_MEMBER)
+    lone = [h for h in halves if h.matched is False and int(trace.records["flags"][h.row]) & waited]
+    sends = [h for h in lone if h.is_send]
+    met: dict[int, int] = {}
+    for send, recv in zip(sends, [h for h in lone if not h.is_send], strict=False):
+        met[send.row], met[recv.row] = recv.row, send.row
+    return [replace(h, matched=True, partner_row=met[h.row]) if h.row in met else h for h in halves]
 
 
 def is_send_name(op: str) -> bool:

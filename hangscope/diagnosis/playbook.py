@@ -103,6 +103,7 @@ def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Ad
 
 
 _BLOCKED_IN = (
+    (r"hangscope/recording/store_waits\.py$", "nobody sets the key that it waits for in the store"),
     (r"torch/utils/data/", "a worker of its data loader does not deliver"),
     (r"subprocess\.py$", "the program that it started has not ended"),
     (r"multiprocessing/pool\.py$|concurrent/futures/", "a worker of its pool has not answered"),

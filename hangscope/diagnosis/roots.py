@@ -13,6 +13,7 @@ from hangscope.diagnosis.evidence import recorded_ranks
 from hangscope.diagnosis.host import End, own_errors
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.stacks import innermost
+from hangscope.diagnosis.stores import PREFIX, without_store_waits
 from hangscope.trace.model import NONE
 
 
@@ -46,6 +47,9 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
     roots = [r for r in roots if waited_for.get(r)]
     lost = [r for r in roots if r not in context.trace.ranks]
     known = [r for r in roots if r in context.trace.ranks]
+    held = set(known)
+    known = without_store_waits(known, context.hosts)
+    held -= set(known)
     causes: list[Cause] = []
     by_kind: dict[Verdict, list[int]] = defaultdict(list)
     for rank in known:
@@ -59,11 +63,30 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
             part = _first_to_fail(context, verdict, part)
             places = sorted({i for r in part for i in waited_for[r]})
             causes += _root_cause(context, verdict, tuple(sorted(part)), places)
+    if held:
+        _hold_up(context, causes, held)
     explained: set[int] = set()
     for cause in causes:
         explained |= waits.reachers(cause.culprits, cause.places)
     causes += _lost(context, lost, waited_for, explained)
     return causes
+
+
+def _hold_up(context: Context, causes: list[Cause], held: set[int]) -> None:
+    """Ranks that did not come because they wait for a key are victims of those who did not either.
+
+    Who sets a key is not recorded, so nothing of the kind is certain.
+    """
+    behind = held | context.waits.reachers(held)
+    for cause in causes:
+        cause.victims |= behind - set(cause.culprits)
+        if cause.verdict is not Verdict.RANK_CRASHED and cause.confidence is Confidence.CERTAIN:
+            cause.confidence = Confidence.LIKELY
+        for rank in sorted(held)[:4]:
+            phase = context.trace.ranks[rank].phases[-1]
+            key = f" {phase.detail!r}" if phase.detail else ""
+            cause.evidence.append(f"rank {rank} waits in {phase.name}{key} for another rank")
+        cause.unknowns.append("who is to set the key that is waited for in the store")
 
 
 def _first_to_fail(context: Context, verdict: Verdict, ranks: list[int]) -> list[int]:
@@ -81,6 +104,9 @@ def _root_cause(
     if not any(set(ranks) & set(p.absent + p.behind) for p in (waits.places[i] for i in places)):
         cause.confidence = Confidence.LIKELY
         cause.unknowns.append("what the accused issued is not on record; nobody else is left")
+    if all(waits.places[i].phase.startswith(PREFIX) for i in places):
+        cause.confidence = Confidence.LIKELY if len(ranks) == 1 else Confidence.AMBIGUOUS
+        cause.unknowns.append("who is to set the key that is waited for in the store")
     halves = [waits.places[i].half for i in places]
     if all(half is not None and half.peer == NONE for half in halves):
         cause.confidence = Confidence.LIKELY

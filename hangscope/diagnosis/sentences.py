@@ -10,6 +10,7 @@ from hangscope.diagnosis.host import End, activity, own_errors
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.stacks import innermost, where
+from hangscope.diagnosis.stores import PREFIX as STORE
 from hangscope.trace.model import NONE, RankFacts, Signature
 
 
@@ -127,6 +128,8 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
         return "", ""
     title = title_of(context, place)
     waiters = rank_s(place.waiters) if place.waiters else "the others"
+    if cause.crossed:
+        return cause.crossed, "two halves were issued that cannot meet, and neither completes"
     if cause.conflict:
         return (
             f"The sizes of {title}{members_of(place)} contradict each other: {cause.conflict}",
@@ -139,6 +142,13 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
             f"{rank_s(cause.culprits)} waits there for ever",
         )
     if verdict is Verdict.MISSING_RANK:
+        if place.phase.startswith(STORE):
+            has = "has" if len(cause.culprits) == 1 else "have"
+            return (
+                f"{who} {has} not set what {waiters} {_wait(place.waiters)} for in {place.phase}",
+                f"{waiters} {_wait(place.waiters)} in the store for a key, and only "
+                f"{rank_s(cause.culprits)} {_is(cause.culprits)} elsewhere",
+            )
         if place.phase:
             return (
                 f"{who} never reached {place.phase}",
@@ -174,8 +184,6 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
         )
     if verdict is Verdict.DEADLOCK_CYCLE:
         return _circle_sentences(context, cause)
-    if cause.crossed:
-        return cause.crossed, "two halves were issued that cannot meet, and neither completes"
     if verdict is Verdict.P2P_UNMATCHED:
         half = place.half
         missing = "send" if half is not None and not half.is_send else "recv"

@@ -8,10 +8,16 @@ from hangscope.diagnosis.exchange import broken_exchanges, size_conflict
 from hangscope.diagnosis.host import End, primary_crashes
 from hangscope.diagnosis.mismatch import Mismatch, minority
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.yardstick import decide_mismatch
 from hangscope.trace.model import Flag
 
 _MAX_EXCHANGES = 64
+_CONFLICTS = {
+    "dtype": Verdict.DTYPE_MISMATCH,
+    "numel": Verdict.SHAPE_MISMATCH,
+    "tag": Verdict.P2P_UNMATCHED,
+}
 
 
 def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
@@ -69,20 +75,29 @@ def conflict_causes(context: Context) -> list[Cause]:
         conflict = size_conflict(context, place)
         if conflict is None:
             continue
-        dtype = conflict.aspect == "dtype"
         cause = Cause(
-            Verdict.DTYPE_MISMATCH if dtype else Verdict.SHAPE_MISMATCH,
+            _CONFLICTS[conflict.aspect],
             conflict.ranks,
             [index],
             Confidence.LIKELY if conflict.decided else Confidence.AMBIGUOUS,
             place.began_ns,
             conflict=conflict.text,
         )
+        if conflict.aspect == "tag":
+            cause.crossed = conflict.text
+            cause.sides = [(rank,) for rank in place.members]
+            cause.places += [i for i, p in enumerate(context.waits.places) if _meets(place, p)]
         cause.victims = set(place.members) | context.waits.reachers(place.members, [index])
         cause.victims -= set(conflict.ranks)
         if not any(cause.victims & (c.victims | set(c.culprits)) for c in found):
             found.append(cause)
     return found
+
+
+def _meets(place: Place, other: Place) -> bool:
+    """Whether ``other`` is the second half of the pair that ``place`` is the first half of."""
+    one, two = place.half, other.half
+    return one is not None and two is not None and one.partner_row == two.row
 
 
 def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:

@@ -10,7 +10,7 @@ from hangscope.diagnosis.host import activity
 from hangscope.diagnosis.model import Side, Verdict
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.stacks import parting, user_frames
-from hangscope.trace.model import NONE
+from hangscope.trace.model import NONE, Flag
 
 
 def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side, ...]:
@@ -78,6 +78,7 @@ def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, o
         else [None]
     )
     root = int(record["root"]) if record is not None and record["root"] >= 0 else None
+    pair = record is not None and bool(int(record["flags"]) & int(Flag.P2P))
     peer = int(record["peer"]) if record is not None and record["peer"] >= 0 else None
     return Side(
         ranks=ranks,
@@ -87,7 +88,8 @@ def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, o
         output_sizes=signature.output_sizes if signature else None,
         dtypes=(signature.input_dtypes or signature.output_dtypes) if signature else None,
         reduce_op=signature.reduce_op if signature else None,
-        root=root,
+        root=None if pair else root,
+        tag=root if pair else None,
         peer=peer,
         stack=user_frames(stack),
         full_stack=stack,

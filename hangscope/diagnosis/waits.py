@@ -15,6 +15,7 @@ from hangscope.diagnosis.host import End, Host, in_communication
 from hangscope.diagnosis.pairing import Half, pending_halves
 from hangscope.diagnosis.phase_places import phase_places
 from hangscope.diagnosis.places import Place, Waits
+from hangscope.diagnosis.stores import store_places
 from hangscope.diagnosis.unlisted import Unlisted
 from hangscope.trace.model import NONE, Flag, State, Trace
 
@@ -60,6 +61,8 @@ class Builder:
             if not half.matched or self._batch_of(half) not in incomplete:
                 self._half(half, incomplete)
         self.places += phase_places(self.trace, self.front, self.hosts)
+        waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)
+        self.places += store_places(self.trace, self.hosts, waiting)
         self._without_the_finished()
         places_of: dict[int, list[int]] = defaultdict(list)
         for index, place in enumerate(self.places):
@@ -208,8 +211,11 @@ class Builder:
         if row < 0 or host is None or not host.stack or host.gone or not self.blocking[row]:
             return False
         facts = self.trace.ranks[rank]
+        record = self.trace.records[row]
+        if int(record["flags"]) & int(Flag.RETIRED) and record["state"] != int(State.COMPLETED):
+            return False  # it has left it by an error: what it needed has not come for all that
         sampled = max((t.sampled_ns for t in facts.threads if t.is_main), default=0)
-        if sampled <= int(self.trace.records["created_ns"][row]):
+        if sampled <= int(record["created_ns"]):
             return False
         return not any(in_communication(t.stack) for t in facts.threads) and not any(
             f.name == "backward" for f in host.stack

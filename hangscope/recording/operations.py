@@ -31,6 +31,7 @@ class OpSpec:
     reduce_op: int = -1
     root: int = -1
     peer: int = -1
+    tag: int = -1
     is_async: int = -1
     timeout: int = -1
     input_splits: int = -1
@@ -113,6 +114,7 @@ def spec_for(operator: str, arguments: Sequence[str]) -> OpSpec:
         group=position("process_group"),
         reduce_op=position("reduce_op"),
         root=position("root_rank"),
+        tag=position("tag"),
         is_async=position("async_op", "asyncOp"),
         timeout=position("timeout"),
         input_splits=position("input_split_sizes"),

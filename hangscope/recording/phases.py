@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from hangscope.ring.writer import RingWriter
@@ -39,6 +39,11 @@ class PhaseStack:
         self._open[key] = entry
         self._publish()
         return key
+
+    def is_in(self, names: Collection[str]) -> bool:
+        """Whether a phase of one of these names is open."""
+        ids = {self._ring.text(name) for name in names}
+        return any(name in ids for name, _, _ in list(self._open.values()))
 
     def leave(self, key: object) -> None:
         """Close a phase, whatever was opened since on other threads."""

@@ -19,12 +19,13 @@ MAX_PLANS = 1024
 """Plans remembered per operator, about half a kilobyte each; then all are forgotten."""
 
 Plan = tuple[int, int, int, int, int, int, int, int, int, bool, SignatureKey]
-"""(flags, step of the collective sequence number, root, peer, timeout in ms, then the signature:
+"""(flags, step of the collective sequence number, root or tag, peer, timeout in ms; the signature:
 its id, what members must agree on as a 64-bit hash, numbers of elements in and out; whether the
 operation runs on CUDA, whose stream may be capturing; what the signature was made of). A plain
 tuple: it is unpacked once a call."""
 PlanKey = tuple[Any, ...]
 
+_MAX_TAG = 0x7FFF_FFFF
 _P2P = int(SlotFlag.P2P)
 _ASYNC = int(SlotFlag.ASYNC)
 _UNOBSERVED = int(SlotFlag.UNOBSERVED)
@@ -94,7 +95,7 @@ class Planner:
             return None
         backend = state.backends.get(device) or state.backend_for(process_group, device)
         count = len(args)
-        root = peer = -1
+        root = peer = tag = -1
         peers = ""
         splits = None
         flags = backend.flags
@@ -105,6 +106,7 @@ class Planner:
             other = args[spec.peer] if spec.peer >= 0 else -1
             peer = state.global_rank(other)
             peers = state.pair(spec.name == "send", other)
+            tag = int(args[spec.tag]) & _MAX_TAG if 0 <= spec.tag < count else 0
         elif spec.is_async < 0 or count <= spec.is_async or args[spec.is_async]:
             flags |= _ASYNC  # the schema's default is True
         if spec.input_splits >= 0:
@@ -119,7 +121,8 @@ class Planner:
             if spec.gloo_counts != "one":
                 step = len(state.ranks) if spec.gloo_counts == "members" else len(args[spec.inputs])
             flags |= _UNOBSERVED  # done only in the job's own ``wait``: polling says nothing
-        return (flags, step, root, peer, timeout_ms, *signature, device == "cuda", key)
+        place = tag if spec.p2p else root  # the slot has one field for both
+        return (flags, step, place, peer, timeout_ms, *signature, device == "cuda", key)
 
     def shapes(self, tensors: list[Any]) -> Any:
         """Shapes and dtypes of a list of tensors."""

@@ -22,6 +22,7 @@ from hangscope.recording.native import NativeStatus
 from hangscope.recording.phases import WRAPPED, Patches, PhaseStack, wrap_phase
 from hangscope.recording.recorder import Recorder
 from hangscope.recording.settings import Settings
+from hangscope.recording.store_waits import watch_stores
 from hangscope.recording.watcher import Watcher
 from hangscope.ring.layout import Unobservable
 from hangscope.ring.writer import RingWriter
@@ -74,6 +75,7 @@ class Session:
             self._wrap_functions()
             self._watch_coalescing()
             self._watch_waits()
+            watch_stores(self._patches, self._phase_stack, self.guard)
             self._register_fault_handler()
             self._note_unobservable()
             self.hook.listening = True

@@ -116,6 +116,7 @@ def _side(side: Side) -> dict[str, Any]:
         "dtypes": None if side.dtypes is None else list(side.dtypes),
         "reduce_op": side.reduce_op,
         "root": side.root,
+        "tag": side.tag,
         "peer": side.peer,
         "stack": frames(side.stack),
         "full_stack": frames(side.full_stack),

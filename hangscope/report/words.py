@@ -118,6 +118,8 @@ def arguments(side: Side) -> str:
         parts.append(f"root {side.root}")
     if side.peer is not None and side.peer >= 0:
         parts.append(f"peer {side.peer}")
+    if side.tag:
+        parts.append(f"tag {side.tag}")
     return "  ".join(p for p in parts if p)
 
 

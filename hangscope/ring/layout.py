@@ -125,7 +125,7 @@ SLOT = np.dtype(
         ("signature", "<u4"),  # id of an interned value
         ("stack", "<u4"),
         ("peer", "<i4"),
-        ("root", "<i4"),
+        ("root", "<i4"),  # of a send or recv: its tag
         ("thread", "<u4"),
         ("timeout_ms", "<i8"),
         ("input_numel", "<i8"),

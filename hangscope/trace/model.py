@@ -78,7 +78,8 @@ _RECORD_FIELDS = {
     "signature": (np.int32, "signature"),
     "stack": (np.int32, "stack"),
     "peer": (np.int32, "peer"),  # global rank of the other side of a send or recv; -1: none or any
-    "root": (np.int32, "root"),  # global rank of a collective's root; -1: none or unknown
+    # global rank of a collective's root, or the tag of a send or recv; -1: none or unknown
+    "root": (np.int32, "root"),
     "created_ns": (np.int64, "created_ns"),
     "started_ns": (np.int64, "started_ns"),
     "completed_ns": (np.int64, "completed_ns"),

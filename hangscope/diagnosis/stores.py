@@ -1,0 +1,72 @@
+"""Waiting in the job's key-value store, for whoever is to set a key: nobody says who that is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from hangscope.diagnosis.host import End, Host
+from hangscope.diagnosis.places import Place
+from hangscope.trace.model import NONE, Trace
+
+PREFIX = "store."
+"""How the recorder's phases of such waits begin."""
+
+
+def waits_in_store(host: Host | None) -> bool:
+    """Whether a rank sits in a call that returns once another rank has set a key."""
+    if host is None or (host.gone and host.end is not End.TORN_DOWN):
+        return False
+    return (host.phase or "").startswith(PREFIX)
+
+
+def without_store_waits(roots: Iterable[int], hosts: Mapping[int, Host]) -> list[int]:
+    """Of ranks that did not come, those that are not themselves waiting for a key.
+
+    Where every one of them waits in the store nothing tells them apart: all of them stay.
+    """
+    chosen = list(roots)
+    return [r for r in chosen if not waits_in_store(hosts.get(r))] or chosen
+
+
+def store_places(trace: Trace, hosts: Mapping[int, Host], waiting: frozenset[int]) -> list[Place]:
+    """The key that most ranks wait for, where no rank waits in an operation.
+
+    Those who do not wait for it are the ones that can set it. Only where at least as many wait as
+    do not: otherwise this is a helper's matter, not a meeting of the ranks.
+
+    Parameters
+    ----------
+    waiting
+        Ranks that wait in operations of process groups.
+    """
+    by_key: dict[tuple[str, str], list[int]] = defaultdict(list)
+    since: dict[tuple[str, str], int] = {}
+    for rank, host in sorted(hosts.items()):
+        phases = trace.ranks[rank].phases
+        if rank in waiting or not phases or not waits_in_store(host):
+            continue
+        key = (phases[-1].name, phases[-1].detail)
+        by_key[key].append(rank)
+        if phases[-1].since_ns:
+            since[key] = min(since.get(key, phases[-1].since_ns), phases[-1].since_ns)
+    if not by_key or waiting:
+        return []
+    key = max(by_key, key=lambda k: (len(by_key[k]), -since.get(k, 0)))
+    inside = by_key[key]
+    everybody = set(trace.ranks) | set(trace.missing_ranks)
+    outside = sorted(everybody - set(inside))
+    if not outside or len(outside) > len(inside):
+        return []
+    return [
+        Place(
+            NONE,
+            0,
+            inside,
+            absent=[r for r in outside if r in trace.ranks],
+            unknown=[r for r in outside if r not in trace.ranks],
+            phase=f"{key[0]} {key[1]!r}" if key[1] else key[0],
+            began_ns=since.get(key, 0),
+            members=tuple(sorted(everybody)),
+        )
+    ]

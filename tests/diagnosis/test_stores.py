@@ -1,0 +1,89 @@
+"""Ranks that wait in the job's key-value store for a key that another rank has to set."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.model import Frame, Phase, ThreadStack
+from tests.diagnosis.builder import SECOND, START, Job
+
+
+def _in_store(job: Job, rank: int, key: str = "ckpt/7", at_s: float = 1.0) -> None:
+    since_ns = START + int(at_s * SECOND)
+    job.rank(rank, phases=(Phase("store.get", since_ns, key),), alive=True)
+
+
+def _asleep(job: Job, rank: int) -> None:
+    stack = (Frame("read_shard", "/home/me/train.py", 41),)
+    job.rank(rank, alive=True, threads=(ThreadStack("MainThread", True, stack, START + SECOND),))
+
+
+def _looked_at(job: Job) -> Diagnosis:
+    for rank in job.facts:
+        job.rank(rank, observed_ns=START + 60 * SECOND)
+    return diagnose(job.trace())
+
+
+def test_who_waits_for_a_key_is_a_victim_of_who_was_to_set_it() -> None:
+    job = Job(4, live=True)
+    job.steps(3)
+    _in_store(job, 0)
+    _asleep(job, 3)
+    for rank in (1, 2):
+        job.op(rank, done=False)
+    found = _looked_at(job)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
+    assert found.confidence.value == "likely"
+    assert 0 in found.findings[0].victims
+    assert any("'ckpt/7'" in line for line in found.findings[0].evidence)
+
+
+def test_the_only_absent_rank_stays_accused() -> None:
+    job = Job(4, live=True)
+    job.steps(3)
+    _in_store(job, 2)
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+    found = _looked_at(job)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert found.confidence.value == "certain"
+
+
+def test_ranks_that_all_wait_in_the_store_wait_for_the_one_that_does_not() -> None:
+    job = Job(4, live=True)
+    job.steps(3)
+    for rank in (0, 1, 3):
+        _in_store(job, rank, "ckpt/7/last_member")
+    _asleep(job, 2)
+    found = _looked_at(job)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert found.confidence.value == "likely"
+    assert "store.get 'ckpt/7/last_member'" in found.summary
+
+
+def test_who_waits_for_a_key_of_its_own_is_the_one() -> None:
+    job = Job(4, live=True)
+    job.steps(3)
+    for rank in (0, 1, 3):
+        _in_store(job, rank, "r2/4")
+    _in_store(job, 2, "a key that nobody sets")
+    found = _looked_at(job)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+
+
+def test_a_few_ranks_in_the_store_are_no_meeting() -> None:
+    job = Job(4, live=True)
+    job.steps(3)
+    _in_store(job, 0)
+    for rank in (1, 2, 3):
+        job.rank(rank, cpu_busy=0.9, alive=True)
+    assert _looked_at(job).verdict.value == "healthy"
+
+
+def test_a_short_wait_in_the_store_is_no_hang() -> None:
+    job = Job(4, live=True, timeout_s=10.0)
+    job.steps(3)
+    for rank in (0, 1, 3):
+        _in_store(job, rank, at_s=55.0)
+    job.rank(2, cpu_busy=0.9, alive=True)
+    assert _looked_at(job).verdict.value == "healthy"

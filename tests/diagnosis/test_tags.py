@@ -1,0 +1,76 @@
+"""Sends and receives that name each other under different tags, on a backend where tags count."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.trace.model import Flag
+from tests.diagnosis.builder import Job
+
+
+def _ring(tag: int, tag_before: int = 0, past: int = 3, wanted: Flag = Flag.BLOCKING) -> Job:
+    """Rank 1 sends to rank 2 in every step; in the last one with another tag than rank 2 has."""
+    job = Job(3)
+    for _ in range(past):
+        job.op(1, "send", peer=2, root=tag_before, flags=Flag.BLOCKING)
+        job.op(2, "recv", peer=1, root=tag_before, flags=Flag.BLOCKING)
+        job.all("barrier")
+    job.op(1, "send", peer=2, root=tag, done=False, flags=wanted)
+    job.op(2, "recv", peer=1, root=tag_before, done=False, flags=Flag.BLOCKING)
+    job.op(0, "barrier", done=False)
+    return job
+
+
+def test_the_rank_that_left_its_usual_tag_is_named() -> None:
+    found = diagnose(_ring(tag=7).trace())
+    assert (found.verdict.value, found.culprits) == ("p2p_unmatched", (1,))
+    assert found.confidence.value == "likely"
+    assert "Rank 1 sends to rank 2 with tag 7, and rank 2 receives with tag 0" in found.summary
+    assert "tag" in found.findings[0].fix
+    assert {side.tag for side in found.findings[0].sides} == {7, 0}
+
+
+def test_without_a_past_either_of_the_two_may_be_wrong() -> None:
+    found = diagnose(_ring(tag=7, past=0).trace())
+    assert (found.verdict.value, found.culprits) == ("p2p_unmatched", (1, 2))
+    assert found.confidence.value == "ambiguous"
+
+
+def test_a_send_that_nobody_waits_for_is_no_partner_under_another_tag() -> None:
+    job = _ring(tag=7, wanted=Flag.ASYNC)
+    found = diagnose(job.trace())
+    assert found.culprits == (1,)
+    assert "tag" not in found.summary
+
+
+def test_the_order_of_different_tags_is_free() -> None:
+    job = Job(2)
+    for _ in range(3):
+        for tag in (1, 2):
+            job.op(0, "send", peer=1, root=tag, flags=Flag.ASYNC)
+        for tag in (2, 1):
+            job.op(1, "recv", peer=0, root=tag, flags=Flag.BLOCKING)
+    job.op(0, "send", peer=1, root=1, flags=Flag.ASYNC, done=False)
+    job.op(1, "recv", peer=0, root=2, flags=Flag.BLOCKING, done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("p2p_unmatched", (0,))
+
+
+def test_a_device_ignores_tags() -> None:
+    job = _ring(tag=7)
+    job.signatures = [_on_nccl(s) for s in job.signatures]
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+
+
+def test_halves_without_a_tag_on_record_meet_whatever_the_other_side_has() -> None:
+    job = _ring(tag=7)
+    for row in job.rows:
+        if row["rank"] == 2:
+            row["root"] = -1
+    assert diagnose(job.trace()).verdict.value == "stuck_collective"
+
+
+def _on_nccl(signature):  # type: ignore[no-untyped-def]
+    from dataclasses import replace
+
+    return replace(signature, backend="nccl")

@@ -1,0 +1,116 @@
+"""Waits in a store are phases while they last; tags of sends and receives are on record."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hangscope.recording import store_waits
+from hangscope.recording.session import Session
+from hangscope.ring.layout import SlotFlag
+from hangscope.trace.from_ring import read_ring
+from hangscope.trace.model import Phase
+
+
+def _phases_during(session: Session, wait: Callable[[dist.Store], object]) -> tuple[Phase, ...]:
+    """The phases on record while this thread is in ``wait`` for the key ``weights/7``."""
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=30))
+    seen: list[tuple[Phase, ...]] = []
+
+    def set_later() -> None:
+        until_s = time.monotonic() + 5
+        while time.monotonic() < until_s and not (seen and seen[-1]):
+            time.sleep(0.02)
+            seen.append(read_ring(session.ring.path).facts.phases)
+        store.set("weights/7", "there")
+
+    helper = threading.Thread(target=set_later)
+    helper.start()
+    wait(store)
+    helper.join()
+    assert read_ring(session.ring.path).facts.phases == ()
+    return seen[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "wait"),
+    [
+        ("store.get", lambda store: store.get("weights/7")),
+        ("store.wait", lambda store: store.wait(["weights/7"])),
+        ("store.wait", lambda store: store.wait(["weights/7"], timedelta(seconds=20))),
+        ("store.get", lambda store: dist.PrefixStore("weights", store).get("7")),
+    ],
+)
+def test_a_wait_in_the_store_is_a_phase(
+    recording: Session, name: str, wait: Callable[[dist.Store], object]
+) -> None:
+    (phase,) = _phases_during(recording, wait)
+    assert phase.name == name
+    assert phase.detail in ("weights/7", "7")
+    assert phase.since_ns > 0
+
+
+def test_a_thread_that_listens_at_a_key_is_no_phase_of_the_rank(recording: Session) -> None:
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=30))
+    listener = threading.Thread(target=lambda: store.get("news"))
+    listener.start()
+    time.sleep(0.1)
+    assert read_ring(recording.ring.path).facts.phases == ()
+    store.set("news", "none")
+    listener.join()
+
+
+def test_new_group_stays_one_phase(recording: Session) -> None:
+    store = dist.HashStore()
+    store.set("there", "yes")
+    key = recording.phases.enter("new_group")
+    seen = []
+    original = recording.ring.set_phases
+    recording.ring.set_phases = lambda phases: (  # type: ignore[method-assign]
+        seen.append(phases),
+        original(phases),
+    )
+    assert store.get("there") == b"yes"
+    recording.phases.leave(key)
+    assert len(seen) == 1  # only the end of ``new_group``
+
+
+def test_a_job_with_endless_keys_does_not_fill_the_ring(recording: Session) -> None:
+    store = dist.HashStore()
+    for number in range(store_waits.MAX_KEYS + 50):
+        store.set(f"key {number}", "x")
+        assert store.get(f"key {number}") == b"x"
+    used = recording.ring._values_used
+    for number in range(200):
+        store.set(f"another {number}", "x")
+        store.get(f"another {number}")
+    assert recording.ring._values_used == used
+
+
+def test_a_failed_wait_ends_its_phase_and_raises_as_before(recording: Session) -> None:
+    store = dist.HashStore()
+    with pytest.raises(dist.DistStoreError):
+        store.wait(["never"], timedelta(milliseconds=20))
+    assert read_ring(recording.ring.path).facts.phases == ()
+
+
+def test_stores_are_as_they_were_once_recording_has_ended(recording: Session) -> None:
+    assert hasattr(dist.Store.get, "__wrapped__")
+    recording.stop()
+    assert not hasattr(dist.Store.get, "__wrapped__")
+
+
+def test_tags_are_on_record(recording: Session) -> None:
+    dist.isend(torch.ones(2), dst=1, tag=7)
+    dist.irecv(torch.ones(2), src=1)
+    rows = read_ring(recording.ring.path).records
+    pairs = rows[(rows["flags"] & int(SlotFlag.P2P)) != 0]
+    assert pairs["root"].tolist() == [7, 0]
