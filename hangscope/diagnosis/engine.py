@@ -67,6 +67,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     lasting.doubt_staircases(context, found)
     lasting.doubt_unobserved(context, found)
     _doubt_concluded(context, found, concluded)
+    _doubt_local_ranks(context, found)
     for cause in found[:_SHOWN_PARTINGS]:
         note_first_parting(context, cause)
     findings = tuple(to_finding(context, cause) for cause in found)
@@ -89,6 +90,18 @@ def _doubt_concluded(context: Context, causes: list[Cause], groups: frozenset[in
             if cause.confidence is Confidence.CERTAIN:
                 cause.confidence = Confidence.LIKELY
             cause.unknowns.append("who belongs to the group is concluded, no source lists it")
+
+
+def _doubt_local_ranks(context: Context, causes: list[Cause]) -> None:
+    """A launcher that told a local rank only may have been that of another node."""
+    guessed = {c.reporter for c in context.trace.claims if c.details.get("by_local_rank")}
+    for cause in causes:
+        if guessed.intersection(cause.culprits) and cause.verdict is Verdict.RANK_CRASHED:
+            if cause.confidence is Confidence.CERTAIN:
+                cause.confidence = Confidence.LIKELY
+            cause.unknowns.append(
+                "the log gives the local rank; on a node other than the first it is another rank"
+            )
 
 
 def _assemble(

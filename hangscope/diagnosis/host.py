@@ -27,6 +27,8 @@ _SECONDARY = re.compile(
     r"timed? ?out.{0,40}(?:recv|send|collective|barrier)|"
     r"timed out in (?:blocking wait|call to wait)|"
     r"watchdog|communicator was aborted|remote process exited|ncclremoteerror|ncclsystemerror|"
+    r"hccl.{0,60}(?:timeout|error code is)|getting socket times out|the notify register|"
+    r"unhandled system error|client socket has (?:timed out|failed)|"
     r"application timeout caused pair closure|"
     r"gloo.{0,80}(?:peer|pair|transport|timed? ?out|timeout)|"
     r"monitored ?barrier|wait timeout after|"
@@ -39,7 +41,7 @@ _SECONDARY = re.compile(
 _SECONDARY_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "BarrierTimeout")
 _TORCH_FILE = re.compile(r"[\\/]torch[\\/](?:distributed|autograd|_tensor\.py)")
 _ABOUT_TORCH = re.compile(
-    r"gloo|nccl|c10d|processgroup|torch\.distributed|collective|barrier|rendezvous|(?:TCP)?Store",
+    r"gloo|[nhrxmc]ccl|c10d|processgroup|torch\.distributed|collective|barrier|rendezvous|(?:TCP)?Store",
     re.IGNORECASE,
 )
 _FAILED_ON = re.compile(r"CheckpointException ranks:\s*dict_keys\(\[([\d, ]+)\]\)")

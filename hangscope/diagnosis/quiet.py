@@ -14,6 +14,7 @@ from hangscope.trace.model import Claim, Flag
 
 _CLAIM_VERDICTS = {
     "monitored_barrier": Verdict.MISSING_RANK,
+    "unreachable": Verdict.RANK_LOST,
     "missing_ranks": Verdict.MISSING_RANK,
     "desync_report": Verdict.MISSING_RANK,
     "barrier_timeout": Verdict.MISSING_RANK,
@@ -28,6 +29,19 @@ _CLAIM_VERDICTS = {
     "rendezvous": Verdict.MISSING_RANK,
 }
 _CLAIM_ORDER = list(_CLAIM_VERDICTS)
+_SIGNS = (
+    ("oom", "A process ran out of memory"),
+    ("device_error", "A device failed"),
+    ("size_mismatch", "Ranks exchanged messages of different sizes"),
+    ("launcher_failure", "A process ended"),
+    ("network_error", "A connection between ranks failed"),
+    ("rendezvous", "Ranks did not all meet"),
+    ("timeout", "A collective timed out"),
+    ("ddp_unused_parameters", "Parameters got no gradient"),
+    ("dump_signal", "A rank announced a collective timeout"),
+)
+"""Kinds of statements that may name nobody, the most telling first."""
+_SAME_MOMENT_NS = SECOND_NS
 _DISTRESS = frozenset({"timeout", "dump_signal", "network_error", "rendezvous", "launcher_failure"})
 
 
@@ -123,13 +137,28 @@ def _inconclusive(context: Context) -> Finding:
         (),
         (),
         Confidence.LIKELY,
-        "There are signs of a hang, but what was given names nobody",
+        _signs(context.trace.claims),
         "the records do not show who is waited for",
         advice.fix,
         advice.playbook,
         unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
         evidence=tuple(f"log: {c.text[:200]}" for c in context.trace.claims[:8] if c.text),
     )
+
+
+def _signs(claims: tuple[Claim, ...]) -> str:
+    """What a log that names nobody does tell, in one sentence."""
+    for kind, words in _SIGNS:
+        told = [c for c in claims if c.kind == kind and not c.accused]
+        if told:
+            by = tuple(sorted({c.reporter for c in told if c.reporter is not None}))
+            whose = f" (reported by {rank_s(by)})" if by else ""
+            return f"{words}{whose}, and what was given names no rank as the cause"
+    if any(c.details.get("watchdog_stuck") for c in claims):
+        return "A watchdog got stuck itself, and what was given names no rank as the cause"
+    if not claims:
+        return "Nothing in what was given tells whether or why the job hangs"
+    return "There are signs of a hang, but what was given names nobody"
 
 
 def _ended_unseen(context: Context) -> Finding:
@@ -193,6 +222,13 @@ def _secondary_only(context: Context) -> Finding:
     )
 
 
+def _first_of(claims: list[Claim]) -> list[Claim]:
+    """The earliest, with all that came at the same moment or at a moment nobody noted."""
+    dated = [c.at_ns for c in claims if c.at_ns]
+    first = min(dated, default=0)
+    return [c for c in claims if not c.at_ns or c.at_ns - first <= _SAME_MOMENT_NS]
+
+
 def _from_claims(claims: tuple[Claim, ...]) -> Finding | None:
     """What a log states outright, the most telling kind first."""
     for kind in _CLAIM_ORDER:
@@ -201,11 +237,11 @@ def _from_claims(claims: tuple[Claim, ...]) -> Finding | None:
             continue
         verdict = _CLAIM_VERDICTS[kind]
         if verdict is Verdict.RANK_CRASHED:
-            naming.sort(key=lambda c: c.at_ns or 1 << 62)
-            accused = naming[0].accused
-        else:
-            accused = tuple(sorted({r for c in naming for r in c.accused}))
-        certain = all(c.certain for c in naming)
+            naming = _first_of(naming)
+        accused = tuple(sorted({r for c in naming for r in c.accused}))
+        # One fault in all of them, or one of them and its echoes: a log cannot tell.
+        among_several = verdict is Verdict.RANK_CRASHED and len(accused) > 1
+        certain = all(c.certain for c in naming) and not among_several
         advice = playbook.mismatch("op", False)
         if verdict is Verdict.RANK_CRASHED:
             advice = playbook.crash(naming[0].text, "")

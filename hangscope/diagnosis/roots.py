@@ -209,13 +209,19 @@ def _lost(
     first_ns = began(context, places)
     total = len(set(context.trace.ranks) | set(context.gaps))
     # Half a world without dumps is a collection that failed, or one node's log.
-    if len(accused) * 2 >= total and len(accused) > 1:
+    if len(accused) * 2 >= total and (len(accused) > 1 or _one_rank_s_log(context)):
         cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, first_ns)
         cause.unknowns.append(f"{len(accused)} of {total} ranks left no dump")
         cause.victims = {w for i in places for w in waits.places[i].waiters}
         return [cause]
     confidence = Confidence.LIKELY if len(accused) == 1 else Confidence.AMBIGUOUS
     return [Cause(Verdict.RANK_LOST, tuple(sorted(accused)), places, confidence, first_ns)]
+
+
+def _one_rank_s_log(context: Context) -> bool:
+    """Whether all that was given is what one rank printed: it says nothing of the others."""
+    trace = context.trace
+    return len(trace.ranks) < 2 and all(s.format == "job-log" for s in trace.sources)
 
 
 def _idle_beside(context: Context, lost: list[int]) -> tuple[int, ...]:

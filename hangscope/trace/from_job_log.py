@@ -1,9 +1,9 @@
 """Plain job logs as fragments: often all that is left of a hang.
 
 Line readers gather evidence (`log_watchdog`, `log_agreement`, `log_gloo`, `log_launcher`,
-`log_deaths`); what they found is settled here: whose it was, in which group, and what it makes of
-each rank. Operations and counters become rows that say they were concluded, statements become
-claims.
+`log_starters`, `log_stalls`, `log_ras`, `log_deaths`); what they found is settled here: whose it
+was, in which group, and what it makes of each rank. Operations and counters
+become rows that say they were concluded, statements become claims.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from hangscope.trace import (
     log_deaths,
     log_gloo,
     log_launcher,
+    log_ras,
+    log_stalls,
     log_starters,
     log_watchdog,
 )
@@ -73,8 +75,10 @@ def gather(
     """Run every line past the readers that may know it."""
     evidence = Evidence()
     tracebacks = log_deaths.Tracebacks()
-    table = log_launcher.LauncherTable()
+    table = log_launcher.LauncherTable(year)
     starters = log_starters.Starters()
+    stalls = log_stalls.Stalls()
+    ras = log_ras.RasReport()
     skip_own = 0
     for line in lines:
         text = line.text
@@ -106,10 +110,14 @@ def gather(
             or log_gloo.read(line, at_ns, evidence)
             or table.read(line, at_ns, evidence)
             or starters.read(line, at_ns, evidence)
+            or stalls.read(line, at_ns, evidence)
+            or ras.read(line, at_ns, evidence)
             or log_launcher.read(line, at_ns, evidence)
         ):
             continue
         log_deaths.read(line, at_ns, evidence)
+    stalls.finish(evidence)
+    ras.finish(evidence)
     return evidence
 
 

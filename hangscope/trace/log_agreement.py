@@ -30,10 +30,11 @@ _FINGERPRINT = re.compile(
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+),?\s*)?OpType=(?P<op>[A-Z_]+)"
     r"(?:,\s*TensorShape=\[(?P<shape>[^\]]*)\](?:,\s*TensorDtypes=(?P<dtype>\w+))?)?"
 )
+# Terminals wrap these long lines, with or without a blank at the break.
 _MISMATCH = re.compile(
-    r"Detected mismatch between collectives on ranks\.\s*Rank (?P<a>\d+) is running "
-    r"(?:inconsistent )?collective:\s*(?P<fa>CollectiveFingerPrint\((?:(?!but Rank).)*)"
-    r"(?:but Rank (?P<b>\d+) is running collective:\s*(?P<fb>CollectiveFingerPrint\(.*))?",
+    r"Detected\s*mismatch\s*between\s*collectives\s*on\s*ranks\.\s*Rank\s*(?P<a>\d+)\s*is\s*running"
+    r"\s*(?:inconsistent\s*)?collective:\s*(?P<fa>CollectiveFingerPrint\((?:(?!but\s*Rank).)*)"
+    r"(?:but\s*Rank\s*(?P<b>\d+)\s*is\s*running\s*collective:\s*(?P<fb>CollectiveFingerPrint\(.*))?",
     re.S,
 )
 _NCCL_MISMATCH = re.compile(
@@ -155,8 +156,8 @@ def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if first is None:
         return False
     seq, mine = first
-    if seq is None or seq > _GARBAGE_SEQ:
-        seq = 1
+    if not seq or seq > _GARBAGE_SEQ:
+        seq = 1  # the wrapper counts from 0 in some versions; a trace's numbers begin at 1
     own = line.rank if line.rank is not None else a
     _operation(evidence, own, seq, mine, State.SCHEDULED, at_ns, line)
     other = None

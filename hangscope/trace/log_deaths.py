@@ -36,7 +36,8 @@ _NCCL = re.compile(
     r"NCCL error.{0,80}?(?:remote process exited|unhandled (?:system|cuda) error|internal error)|"
     r"ncclRemoteError|ncclSystemError|NET/IB : Got completion .* with error|"
     r"socketProgress(?:Opt)?: Connection closed by remote peer|"
-    r"failed : (?:Broken pipe|Connection reset)"
+    r"failed : (?:Broken pipe|Connection reset|No route|Connection refused|Software caused)|"
+    r"collective mismatch error, local size|Getting socket times out"
 )
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d{1,3}), (?:pid='?(\d+)'?)?")
 _OOM_KILL = re.compile(
@@ -160,6 +161,9 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if "NCCL" in text or "nccl" in text:
         _communicator(line, evidence)
     if _NCCL.search(text):
+        if "collective mismatch" in text:  # a peer announced more bytes than there is room for
+            evidence.claim("size_mismatch", line, at_ns, certain=False)
+            return True
         evidence.claim("network_error", line, at_ns, certain=False)
         return True
     found = _OOM_KILL.search(text)

@@ -75,6 +75,10 @@ class RankNotes:
     exit_text: str = ""
     exit_ns: int = 0
     by_launcher: bool = False
+    by_local_rank: bool = False
+    """Its end was told of a local rank, and that was taken for the rank."""
+    echo: bool = False
+    """Its end is explained by a connection or a meeting that failed."""
     oom_killed: bool = False
     dump_signal: bool = False
     """It saw a peer's dump signal without an overdue work of its own."""
@@ -105,6 +109,10 @@ class Evidence:
     comm_size: int | None = None
     troubles: list[tuple[int | None, int | None, int | None, Trouble]] = field(default_factory=list)
     """(local rank, pid, node, exception) of writers whose rank is not known yet."""
+    nobodys: list[Trouble] = field(default_factory=list)
+    """Exceptions that were printed without any hint of their writer."""
+    unattributed_ends: int = 0
+    """Processes that ended and of which the log does not say which rank they were."""
     attempt: int = 0
     lines: int = 0
     _said: dict[tuple[object, ...], int] = field(default_factory=dict)

@@ -192,6 +192,8 @@ def _fragment(
             if g != UNKNOWN_GROUP
         ),
     ]
+    if notes.by_local_rank:
+        said.append(Claim("other", reporter=notes.rank, details={"by_local_rank": True}))
     exit_facts, exception = _ending(notes)
     failure = _launcher_claim(notes, exit_facts, exception)
     if failure is not None:
@@ -343,7 +345,7 @@ def _launcher_claim(
         return None
     if exit_facts.signal in _OWN_SIGNALS or exit_facts.kind == "oom":
         what = "killed for memory" if exit_facts.kind == "oom" else f"signal {exit_facts.signal}"
-    elif exit_facts.signal is None and exit_facts.code and not notes.operations:
+    elif exit_facts.signal is None and exit_facts.code and not (notes.operations or notes.echo):
         what = f"exit status {exit_facts.code}"
     else:
         return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 
 from hangscope.trace.log_evidence import MAX_RANK, Evidence
 from hangscope.trace.log_lines import LogLine
 
-_CLIENTS = re.compile(r"waiting for clients\. (\d+)/(\d+) clients joined")
+_CLIENTS = re.compile(r"waiting for (?:clients|workers)\. (\d+)/(\d+) (?:clients|workers) joined")
 _STORE_BARRIER = re.compile(
     r"rank:? ?(?P<rank>\d+), for key: \S*store_based_barrier_key\S*\s*\(world_size=(?P<world>\d+), "
     r"(?:worker_count|num_workers_joined)=(?P<joined>\d+)"
@@ -32,11 +33,12 @@ _FAILED = re.compile(
     r"(?P<local>\d+) \((?:pid|process ID): (?P<pid>\d+)\)"
 )
 _CLOSING = re.compile(
-    r"Sending process (\d+) closing signal SIG(\w+)|Closing process (\d+) via signal SIG(\w+)"
+    r"Sending process (\d+) closing signal SIG\w+|Closing process (\d+) via signal SIG\w+|"
+    r"Unable to shutdown process (\d+) via"
 )
 _T_HOST = re.compile(r"^\s*host\s+: (\S+)")
 _T_RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)")
-_T_TIME = re.compile(r"^\s*time\s+: (\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
+_T_TIME = re.compile(r"^\s*time\s+: \d{4}-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
 _T_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)")
 _T_TRACE = re.compile(r"^\s*traceback\s*: (.*)")
 _SRUN = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<how>.*)")
@@ -60,13 +62,20 @@ _WORDS = {
 class LauncherTable:
     """The failure table of torch elastic, which spreads one process over several lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, year: int) -> None:
         self.rank: int | None = None
         self.host: str | None = None
+        self._year = year
+        """Of all lines of the log: those above and below the table state none."""
+        self._at_ns = 0
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of the table. Returns whether it was one."""
         text = line.text
+        found = _T_TIME.match(text)
+        if found:
+            self._at_ns = _moment_ns(found, self._year)
+            return True
         found = _T_HOST.match(text)
         if found:
             self.host = found.group(1)
@@ -85,7 +94,10 @@ class LauncherTable:
             notes = evidence.of(self.rank)
             notes.pid = int(found.group(2)[:9])
             evidence.pid_rank[notes.pid] = self.rank
+            # The table says when it happened; the lines around it, when it was printed.
+            notes.exit_ns = self._at_ns or notes.exit_ns
             ended(evidence, self.rank, int(found.group(1)[:6]), at_ns)
+            self._at_ns = 0
             return True
         found = _T_TRACE.match(text)
         if found:
@@ -95,6 +107,15 @@ class LauncherTable:
             self.rank = None
             return True
         return False
+
+
+def _moment_ns(found: re.Match[str], year: int) -> int:
+    """A date as if it were UTC, like all times of a log."""
+    month, day, hour, minute, second = (int(x) for x in found.groups())
+    try:
+        return calendar.timegm((year, month, day, hour, minute, second)) * 10**9
+    except (ValueError, OverflowError):
+        return 0
 
 
 def ended(evidence: Evidence, rank: int, code: int, at_ns: int) -> None:
@@ -135,7 +156,7 @@ def _failures(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     found = _CLOSING.search(text)
     if found:
-        evidence.terminated_pids.add(int((found.group(1) or found.group(3))[:9]))
+        evidence.terminated_pids.add(int(next(pid for pid in found.groups() if pid)[:9]))
         return True
     found = _SRUN.search(text)
     if found:

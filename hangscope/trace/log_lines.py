@@ -38,7 +38,9 @@ _TELLING = (
     b"DDP expects", b"params[", b"attempts left", b"connected to",
     b"world_size", b"WORLD_SIZE", b"enforce fail", b"did not receive", b"ready only once",
     b"checkForNaN", b"loss is nan", b"loss scale", b"OpTy", b"ranks [", b" ranks:", b"[PG ",
-    b"ProcessGroup",
+    b"ProcessGroup", b"subset of ranks", b"ranks: ", b"task names", b"Process 0: [",
+    b"operation counts", b"considered dead", b"RankID:", b"communicator data",
+    b"Job summary", b"MISMATCH", b"INCOMPLETE", b"Getting socket",
 )  # fmt: skip
 
 
@@ -72,6 +74,10 @@ _C10 = re.compile(
 _PYLOG = re.compile(
     r"(?:\[rank ?(\d{1,7})\]:)?([IWEFVC])(\d{4}) (\d\d):(\d\d):(\d\d)\.\d{6} (\d+) "
     r"([\w.+/\-]{1,300}\.(?:py|cpp|h)):\d+\] ?"
+)
+_ASCEND = re.compile(
+    r"\(PID:(?P<pid>\d{1,9}), Device:-?\d+, RankID:(?:-1|(?P<rank>\d{1,7}))\)|"
+    r"\bE[A-Z]\d{4}: \[PID: (?P<pid2>\d{1,9})\]"
 )
 _RANK_HOOK = re.compile(r"\[rank ?(\d{1,7})\]:(?: |$)")
 _DATE = re.compile(r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?Z?\]?\s?")
@@ -233,6 +239,10 @@ _OPEN_STATUS = re.compile(
     r"(?!.*last\s*completed\s*(?:NCCL\s*)?work:\s*-?\d)",
     re.S,
 )
+_OPEN_MISMATCH = "Detected mismatch between collectives"
+_BOTH_SIDES = re.compile(
+    r"inconsistent\s*collective:|but\s*Rank\s*\d+\s*is\s*running\s*collective:"
+)
 _OPEN_LABEL = re.compile(r"\[(?:Rank ?\d*|PG ?[^\]\[]{0,80}|rank\d*)$")
 _MAX_JOIN = 8
 _LONGEST_PREFIX = 120
@@ -263,8 +273,18 @@ def _is_open(text: str) -> bool:
     return bool(
         ("ork" in text and (_OPEN.search(text) or _OPEN_STATUS.search(text)))
         or ("Watchdog" in text and _OPEN.search(text))
+        or (_OPEN_MISMATCH in text and _is_half_a_mismatch(text))
         or _OPEN_LABEL.search(text.rstrip())
     )
+
+
+def _is_half_a_mismatch(text: str) -> bool:
+    """Whether a comparison of two fingerprints goes on behind the end of this line."""
+    found = _BOTH_SIDES.search(text)
+    if not found:
+        return True
+    last = text[found.end() :]
+    return "CollectiveFingerPrint(" not in last or last.count("(") > last.count(")")
 
 
 def _split_glue(text: str) -> list[str]:
@@ -305,6 +325,10 @@ def _strip(text: str, style: Style, number: int) -> LogLine | None:
                 at=_moment(int(mmdd), int(hour), int(minute), int(second)),
             )
             rest = rest[python.end() :]
+    ascend = _ASCEND.search(rest) if "PID:" in rest else None
+    if ascend:
+        rank, pid = ascend.group("rank"), int(ascend.group("pid") or ascend.group("pid2"))
+        line = replace(line, rank=int(rank) if rank else line.rank, pid=line.pid or pid)
     hook = _RANK_HOOK.match(rest)
     if hook:
         line = replace(line, rank=int(hook.group(1)), excepthook=True)

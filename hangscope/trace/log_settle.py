@@ -20,6 +20,12 @@ from hangscope.trace.log_evidence import (
 )
 from hangscope.trace.log_launcher import ended
 
+_ON_ONE_NODE = 8
+"""Ranks from this one on may belong to another node, however few processes a log speaks of."""
+_GRACE_NS = 20 * 10**9
+_SIGTERM, _SIGKILL = 15, 9
+_OWN_REASONS = ("oom", "device_error")
+_REASONS = (*_OWN_REASONS, "network_error", "rendezvous", "timeout", "size_mismatch")
 _SAME_HISTORY = 1000
 """Sequence numbers without a group that lie further apart count in different groups."""
 
@@ -38,39 +44,53 @@ def settle(evidence: Evidence) -> None:
 
 def _settle_writers(evidence: Evidence) -> None:
     """Give exceptions of writers known only by local rank or pid to a rank."""
+    several = _several_nodes(evidence)
     for local, pid, node, trouble in evidence.troubles:
         rank = evidence.pid_rank.get(pid) if pid is not None else None
         if rank is None and local is not None:
             rank = evidence.local_to_rank.get(local)
-            if rank is None and not node and not _several_nodes(evidence):
+            if rank is None and not node and not several:
                 rank = local
         if rank is None and local is None and pid is None and node is not None:
             rank = node  # srun --label with one task per rank
         if rank is not None:
             evidence.of(rank).troubles.append(trouble)
+        elif local is None and pid is None and node is None:
+            evidence.nobodys.append(trouble)
     evidence.troubles.clear()
 
 
 def _several_nodes(evidence: Evidence) -> bool:
+    """Whether a local rank in this log need not be the rank."""
     locals_seen = {n.local_rank for n in evidence.ranks.values() if n.local_rank is not None}
     hosts = {n.host for n in evidence.ranks.values() if n.host}
     largest = max(evidence.ranks, default=0)
-    return len(hosts) > 1 or (bool(locals_seen) and largest > max(locals_seen))
+    if len(hosts) > 1 or (bool(locals_seen) and largest > max(locals_seen)):
+        return True
+    # One launcher's report: with more ranks about than a node has processes, it is one of several.
+    told = {f[1] for f in evidence.launcher_failures} | evidence.terminated_pids
+    return largest >= max(_ON_ONE_NODE, len(told))
 
 
 def _settle_endings(evidence: Evidence) -> None:
     """Exit codes and signals that the launcher reported by local rank, pid or task."""
+    several = _several_nodes(evidence)
     for local, pid, code, at_ns, _, _ in evidence.launcher_failures:
         rank = evidence.pid_rank.get(pid)
         if rank is None:
             rank = evidence.local_to_rank.get(local)
-        if rank is None and not _several_nodes(evidence):
+        if rank is None:
+            rank = _only_one_to_raise(evidence, code)
+        guessed = rank is None
+        if rank is None and not several:
             rank = local
         if rank is None:
+            evidence.unattributed_ends += 1
             continue
         notes = evidence.of(rank)
-        if notes.exit_code is None and notes.exit_signal is None:
+        if not _has_end(notes):
             ended(evidence, rank, code, at_ns)
+            notes.by_local_rank = guessed
     ranks_by_task = _tasks_are_ranks(evidence)
     for task, host, exit_code, signal, oom, at_ns in evidence.task_ends:
         if not ranks_by_task:
@@ -86,6 +106,44 @@ def _settle_endings(evidence: Evidence) -> None:
         if rank is not None:
             evidence.of(rank).oom_killed = True
     _terminated(evidence)
+    _killed_after_failures(evidence)
+    _explained_by_nobodys_words(evidence)
+
+
+def _only_one_to_raise(evidence: Evidence, code: int) -> int | None:
+    """The rank that ended with Python's own status, where one process did and one rank raised."""
+    if code != 1 or len(evidence.launcher_failures) != 1:
+        return None
+    raised = [r for r, n in evidence.ranks.items() if any(t.uncaught for t in n.troubles)]
+    return raised[0] if len(raised) == 1 else None
+
+
+def _killed_after_failures(evidence: Evidence) -> None:
+    """A SIGKILL long after others had failed is what launchers do to those that will not stop."""
+    ends = [n for n in evidence.ranks.values() if _has_end(n) and n.exit_ns]
+    own = [n.exit_ns for n in ends if n.exit_signal not in (_SIGTERM, _SIGKILL)]
+    if not own:
+        return
+    for notes in ends:
+        late = notes.exit_ns - min(own) >= _GRACE_NS
+        if notes.exit_signal == _SIGKILL and late and not notes.oom_killed:
+            notes.by_launcher = True
+
+
+def _explained_by_nobodys_words(evidence: Evidence) -> None:
+    """One process ended, and one reason was printed without a rank: it is that process's."""
+    ended_ = [n for n in evidence.ranks.values() if n.exit_code and n.exit_signal is None]
+    if len(ended_) != 1 or evidence.unattributed_ends or ended_[0].troubles:
+        return
+    (notes,) = ended_
+    reasons = {(t.type_name, t.message) for t in evidence.nobodys}
+    if len(reasons) == 1:
+        notes.troubles.append(evidence.nobodys[-1])
+    elif not reasons and not notes.exit_text:
+        said = [c for c, _ in evidence.claims if c.kind in _REASONS and c.reporter is None]
+        own = [c for c in said if c.kind in _OWN_REASONS]
+        for claim in (own or said)[:1]:
+            notes.exit_text, notes.echo = claim.text[:300], claim not in own
 
 
 def _tasks_are_ranks(evidence: Evidence) -> bool:

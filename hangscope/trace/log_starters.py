@@ -65,7 +65,7 @@ class Starters:
             return True
         found = _DEEPSPEED.search(text)
         if found:
-            _local_end(int(found.group(1)), int(found.group(2)), line, at_ns, evidence)
+            _deepspeed(int(found.group(1)), int(found.group(2)), line, at_ns, evidence)
             return True
         return self._mpi(line, at_ns, evidence) or _stopped(line, at_ns, evidence)
 
@@ -94,6 +94,14 @@ class Starters:
             return False
         self._rank = None
         return True
+
+
+def _deepspeed(local: int, code: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:
+    """DeepSpeed prints the command of the process it started last, whichever of them failed."""
+    if local == 0:  # it was the only one
+        _local_end(local, code, line, at_ns, evidence)
+    else:
+        evidence.claim("launcher_failure", line, at_ns, certain=False, code=code)
 
 
 def _local_end(local: int, code: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:

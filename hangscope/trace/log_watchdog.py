@@ -50,6 +50,11 @@ _PEER_SIGNAL = re.compile(r"Observed\s*flight\s*recorder\s*dump\s*signal\s*from\
 _SIGNAL_FROM = re.compile(r"from\s+rank\s+(\d+)")
 _STUCK = re.compile(r"(?:watchdog\s*got\s*stuck|Heartbeat\s*monitor\s*timed\s*out)")
 _TERMINATED = re.compile(r"watchdog\s*thread\s*terminated\s*with\s*exception:\s*(?P<msg>.*)", re.S)
+_NOTIFY = re.compile(
+    r"Notify register has not received the Notify record from remote rank: ?\[(?P<remote>\w+)\]"
+    r"(?:.{0,400}?tag\[(?P<tag>[A-Z]\w{0,60}))?",
+    re.S,
+)
 _ABORTED = re.compile(r"communicator was aborted on rank (\d+)")
 _GIL = re.compile(r"Could not acquire GIL within")
 _MOST = 1 << 62
@@ -59,7 +64,7 @@ _MOST = 1 << 62
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Note what a watchdog line says. Returns whether it was one."""
     text = line.text
-    if "ork" not in text and "atchdog" not in text and "signal" not in text and "abort" not in text:
+    if not any(word in text for word in ("ork", "atchdog", "signal", "abort", "Notify")):
         return bool(_GIL.search(text)) and _gil(line, at_ns, evidence)
     rank = line.rank
     group, place = label(text)
@@ -82,6 +87,11 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         if rank is not None:
             evidence.of(rank).dump_signal = True
         evidence.claim("dump_signal", line, at_ns, reporter=rank, from_peer=True)
+        return True
+    notify = _NOTIFY.search(text)
+    if notify:  # HCCL's own timeout; the remote rank's number is that inside its communicator
+        op = operations.canonical((notify.group("tag") or "").split("_")[0])
+        evidence.claim("timeout", line, at_ns, reporter=rank, op=op or None, certain=False)
         return True
     if _STUCK.search(text):
         evidence.claim("other", line, at_ns, reporter=rank, watchdog_stuck=True)

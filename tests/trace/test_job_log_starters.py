@@ -62,7 +62,6 @@ RICH = """[rank2]: ╭──────────────── Traceback
         OPEN_MPI.replace("[[12345,1],2]", "[prterun-node0-4711@1,2]"),
         HYDRA,
         HYDRA.replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 139"),
-        DEEPSPEED,
         RICH,
         "[default2]:Fatal Python error: Segmentation fault\n",
     ],
@@ -71,6 +70,16 @@ RICH = """[rank2]: ╭──────────────── Traceback
 def test_the_end_of_one_process(end: str, others: str) -> None:
     found = diagnose(trace_of(end + others))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+
+
+def test_deepspeed_prints_the_last_command_whoever_failed() -> None:
+    alone = trace_of(DEEPSPEED)
+    assert not diagnose(alone).culprits
+    assert [c.accused for c in alone.claims if c.kind == "launcher_failure"] == [()]
+    beside = diagnose(trace_of(DEEPSPEED + OTHERS))
+    assert (beside.verdict.value, beside.culprits) == ("rank_lost", (2,))
+    only = diagnose(trace_of(DEEPSPEED.replace("local_rank=2", "local_rank=0")))
+    assert (only.verdict.value, only.culprits) == ("rank_crashed", (0,))
 
 
 def test_frames_in_a_box_are_frames() -> None:

@@ -1,0 +1,123 @@
+# ruff: noqa: E501
+"""Whose end is it? Launchers tell local ranks, late kills and the words of nobody in particular."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence
+
+from .logs import timeout, trace_of
+
+API = "site-packages/torch/distributed/elastic/multiprocessing/api.py:869]"
+
+
+def entry(rank: int, code: int, at: str, local: int | None = None) -> str:
+    return (
+        f"[{rank}]:\n  time      : 2025-08-16_{at}\n  host      : node0\n"
+        f"  rank      : {rank} (local_rank: {rank if local is None else local})\n"
+        f"  exitcode  : {code} (pid: {500 + rank})\n  error_file: <N/A>\n"
+        "  traceback : To enable traceback see: https://pytorch.org\n"
+    )
+
+
+def failed(local: int, code: int, pid: int = 5000) -> str:
+    return (
+        f"E0816 12:10:05.123456 4711 {API} failed (exitcode: {code}) local_rank: {local} "
+        f"(pid: {pid}) of binary: /usr/bin/python\n"
+    )
+
+
+def closing(*pids: int) -> str:
+    return "".join(
+        f"W0816 12:10:05.1{pid:05d} 4711 {API} Sending process {pid} closing signal SIGTERM\n"
+        for pid in pids
+    )
+
+
+def blame(text: str) -> tuple[str, tuple[int, ...]]:
+    found = diagnose(trace_of(text))
+    return found.verdict.value, found.culprits
+
+
+def test_who_is_killed_long_after_a_failure_is_its_victim() -> None:
+    text = "Failures:\n" + entry(0, -9, "12:10:31") + entry(2, -15, "12:10:31")
+    text += "Root Cause (first observed failure):\n" + entry(1, 1, "12:10:00")
+    assert blame(text) == ("rank_crashed", (1,))
+
+
+def test_the_table_says_which_failed_first() -> None:
+    text = "Failures:\n" + entry(0, 1, "12:10:52") + "Root Cause:\n" + entry(4, 1, "12:10:01", 0)
+    assert blame(text) == ("rank_crashed", (4,))
+
+
+def test_processes_that_had_to_be_killed_were_told_to_stop() -> None:
+    text = (
+        "WORLD_SIZE=2\n"
+        + f"W0816 12:10:35.1 4711 {API} Unable to shutdown process 501 via 15, forcefully exiting via 9\n"
+        + "[rank1]: x\n"
+        + entry(1, -9, "12:10:35")
+        + entry(0, 1, "12:10:05")
+    )
+    trace = trace_of(text)
+    assert trace.ranks[1].exit is not None
+    assert trace.ranks[1].exit.by_launcher
+
+
+@pytest.mark.parametrize("heard", [11, 144])
+def test_a_local_rank_is_not_the_rank_on_a_later_node(heard: int) -> None:
+    oom = (
+        f'[rank{heard}]: Traceback (most recent call last):\n[rank{heard}]:   File "/a.py", line 3, in f\n'
+        f"[rank{heard}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    )
+    assert blame(oom + closing(5001, 5002) + failed(3, 1)) == ("rank_crashed", (heard,))
+    stuck = f"[rank{heard}]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank {heard}] Heartbeat monitor timed out!\n"
+    assert not diagnose(trace_of(stuck + closing(5001) + failed(0, -6))).culprits
+
+
+def test_a_rank_known_from_its_local_rank_alone_is_likely() -> None:
+    found = diagnose(trace_of(closing(5001, 5002) + failed(3, -9)))
+    assert found.culprits == (3,)
+    assert found.confidence is Confidence.LIKELY
+    assert any("local rank" in text for text in found.findings[0].unknowns)
+
+
+def test_one_end_and_one_reason_without_a_rank_belong_together() -> None:
+    reason = (
+        'Traceback (most recent call last):\n  File "/a/train.py", line 7, in load\n    x\n'
+        "KeyError: 'image'\n"
+    )
+    trace = trace_of(reason + failed(2, 1))
+    assert trace.ranks[2].exception is not None
+    assert trace.ranks[2].exception.type_name == "KeyError"
+    two = reason + reason.replace("image", "label")
+    assert trace_of(two + failed(2, 1)).ranks[2].exception is None
+
+
+def test_an_end_explained_by_a_lost_connection_accuses_nobody() -> None:
+    text = (
+        "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1333, unhandled "
+        "system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.6\n"
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed\n"
+        "Last error:\nsocketStartConnect: Connect to 10.0.0.2<52822> failed : No route to host\n"
+    )
+    assert not diagnose(trace_of(text + failed(0, 1))).culprits
+
+
+def test_errors_of_several_ranks_at_one_moment_are_told_of_all() -> None:
+    line = (
+        "[rank{r}]:[E816 12:10:0{s}.588302933 ProcessGroupNCCL.cpp:1595] [PG ID 0 PG GUID 0(default_pg) "
+        "Rank {r}] Process group watchdog thread terminated with exception: CUDA error: an illegal "
+        "memory access was encountered\n"
+    )
+    together = diagnose(trace_of("".join(line.format(r=r, s=1) for r in (2, 0, 1))))
+    assert (together.culprits, together.confidence) == ((0, 1, 2), Confidence.AMBIGUOUS)
+    one = diagnose(trace_of(line.format(r=2, s=1) + line.format(r=0, s=6)))
+    assert (one.culprits, one.confidence) == ((2,), Confidence.LIKELY)
+
+
+def test_the_log_of_one_rank_accuses_no_silent_one() -> None:
+    text = timeout(1, 7).replace("PG ID 0 PG GUID 0(default_pg)", "PG ID 1 PG GUID 1")
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())

@@ -1,0 +1,156 @@
+# ruff: noqa: E501
+"""Reports of other libraries inside a log: Horovod, JAX, accelerate, HCCL, NCCL's RAS."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis
+
+from .logs import claims, trace_of
+
+STALL = (
+    "[2025-08-16 12:10:15.181832: W /x/horovod/common/stall_inspector.cc:105] One or more tensors "
+    "were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for "
+    "remainder of ranks for more than 60 seconds.\n"
+)
+
+
+def found(text: str) -> Diagnosis:
+    return diagnose(trace_of(text))
+
+
+@pytest.mark.parametrize(
+    ("report", "verdict", "culprits"),
+    [
+        ("Missing ranks:\n1: [allreduce.a.weight, allreduce.a.bias]\n", "missing_rank", (1,)),
+        ("Missing ranks:\n2: [allreduce.a]\n3: [allreduce.a, allreduce.b]\n", "missing_rank", (3,)),
+        ("Stalled ops:\nallreduce.a [missing ranks: 0]\nallreduce.b [missing ranks: 0]\n", "missing_rank", (0,)),
+        ("Stalled ops: allreduce.a [ready ranks: 1, 5, 4, 0], allreduce.b [ready ranks: 5, 0, 1, 4]\n", "missing_rank", (2, 3)),
+        ("Missing ranks:\n0: [allreduce.b]\n1: [allreduce.a]\n", "collective_mismatch", (0, 1)),
+        ("Missing ranks:\n0: [allreduce.b]\n1: [allreduce.b]\n2: [allreduce.b]\n3: [allreduce.a]\n", "collective_mismatch", (3,)),
+    ],
+)  # fmt: skip
+def test_horovods_stall_inspector(report: str, verdict: str, culprits: tuple[int, ...]) -> None:
+    answer = found(STALL + report)
+    assert (answer.verdict.value, answer.culprits) == (verdict, culprits)
+    if verdict == "collective_mismatch":
+        assert answer.confidence is Confidence.AMBIGUOUS
+
+
+def test_only_the_newest_stall_counts() -> None:
+    first, last = "Missing ranks:\n1: [a]\n", "Missing ranks:\n2: [b]\n"
+    assert found(STALL + first + STALL + last).culprits == (2,)
+
+
+def test_tasks_that_missed_jaxs_barrier() -> None:
+    answer = found(
+        "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: "
+        "PjRT_Client_Connect. Timed out task names:\n/job:jax_worker/replica:0/task:3\n"
+        "/job:jax_worker/replica:0/task:1\n\nAdditional GRPC error information\n"
+    )
+    assert (answer.verdict.value, answer.culprits) == ("missing_rank", (1, 3))
+
+
+def test_accelerates_check_of_shapes() -> None:
+    report = "".join(
+        f"[rank{r}]: accelerate.utils.operations.DistributedOperationException: Cannot apply desired "
+        "operation due to shape mismatches. All shapes across devices must be valid.\n"
+        f"[rank{r}]: Operation: `accelerate.utils.operations.gather`\n[rank{r}]: Input shapes:\n"
+        + "".join(f"[rank{r}]:   - Process {p}: [2, {n}]\n" for p, n in ((0, 7), (1, 7), (2, 9)))
+        for r in range(3)
+    )
+    answer = found(report)
+    assert (answer.verdict.value, answer.culprits) == ("shape_mismatch", (2,))
+    assert answer.findings[0].op == "all_gather"
+
+
+def test_ascends_errors_carry_their_rank() -> None:
+    text = (
+        "[ERROR] 2025-10-11-15:09:34 (PID:2969, Device:0, RankID:101) ERR00100 PTA call acl api failed.\n"
+        "EI0002: [PID: 2969] 2025-10-11-15:09:34.713 The wait execution of the Notify register times "
+        "out. Reason: The Notify register has not received the Notify record from remote rank: [24]. "
+        "base information: [streamID:[109], tag[AllReduce_group_name_7]]\n"
+    )
+    (claim,) = claims(trace_of(text), "timeout")
+    assert (claim.reporter, claim.op, claim.accused) == (101, "all_reduce", ())
+    assert not found(text).culprits
+
+
+def test_a_rank_whose_hccl_socket_timed_out_is_a_victim() -> None:
+    text = (
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/a/train.py", line 9, in step\n'
+        "[rank1]: RuntimeError: InnerRunOpApi:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS "
+        "function error: HcclAllreduce, error code is 6\n"
+        "[rank1]: EI0006: [PID: 12] 2025-04-08-18:07:20.444 Getting socket times out. Reason: Remote "
+        "Rank did not send the data in time.\n"
+    )
+    assert not found(text).culprits
+
+
+RAS = """NCCL version 2.26.2 compiled with CUDA 12.6
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      2          4            1          8        8
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         2         4         8         8   RUNNING  {errors}
+    1         2         1         4         4         8   RUNNING       OK
+
+Errors
+======
+
+"""
+BEHIND = """#0-0 (fa93daea854b060b) MISMATCH
+  Communicator ranks have different AllGather operation counts
+  7 ranks have launched up to operation 641
+  Rank 5 has launched up to operation 640 -- GPU 1 managed by process 3233 on node 10.1.1.2
+"""
+AHEAD = """#0-0 (fa93daea854b060b) MISMATCH
+  Communicator ranks have different AllGather operation counts
+  6 ranks have launched up to operation 640
+  2 ranks have launched up to operation 641
+  Rank 4 -- GPU 4 managed by process 3232 on node 10.1.1.2
+  Rank 5 -- GPU 5 managed by process 3233 on node 10.1.1.2
+"""
+GONE = """INCOMPLETE
+  Missing communicator data from 1 job process
+  Process 3233 on node 10.1.1.2 managing GPU 1
+
+#0-0 (fa93daea854b060b) INCOMPLETE
+  Missing communicator data from 1 rank
+  Rank 5 -- GPU 1 managed by process 3233 on node 10.1.1.2
+"""
+
+
+def test_ras_names_who_launched_less() -> None:
+    answer = found(RAS.format(errors="MISMATCH") + BEHIND)
+    assert (answer.verdict.value, answer.culprits) == ("missing_rank", (5,))
+
+
+def test_ras_names_nobody_where_most_are_behind() -> None:
+    trace = trace_of(RAS.format(errors="MISMATCH") + AHEAD)
+    assert [c.details["counts"] for c in claims(trace, "missing_ranks")] == ["6 at 640; 2 at 641"]
+    assert not diagnose(trace).culprits
+
+
+def test_ras_names_who_does_not_answer() -> None:
+    answer = found(RAS.format(errors="INCOMPLETE") + GONE)
+    assert (answer.verdict.value, answer.culprits) == ("rank_lost", (5,))
+
+
+def test_a_rank_of_a_smaller_communicator_is_not_the_jobs() -> None:
+    smaller = BEHIND.replace("#0-0", "#1-1").replace("Rank 5", "Rank 1")
+    assert not found(RAS.format(errors="MISMATCH") + smaller).culprits
+
+
+def test_ras_without_errors_is_no_evidence() -> None:
+    assert not claims(trace_of(RAS.format(errors="OK")), "missing_ranks")
