@@ -1,27 +1,17 @@
-"""Entries of a Flight Recorder dump, turned into columns without keeping the dictionaries.
-
-A training loop repeats its call sites and shapes, so signatures and stacks are interned: by
-identity where the pickle shares objects (one frame is one object however often it is mentioned),
-by value otherwise. Everything takes whatever a hand-made dump may hold and costs time linear in
-the file's size.
-"""
+"""Entries of a Flight Recorder dump, turned into columns without keeping the dictionaries."""
 
 from __future__ import annotations
 
-import marshal
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.trace import clean, operations
-from hangscope.trace.model import Signature
-
-MAX_TENSORS = 4096
-MAX_DIMS = 32
+from hangscope.trace import clean
+from hangscope.trace.fr_intern import MAX_DIMS, MAX_TENSORS
 
 OP_FIELDS = (
     "profiling_name", "op_name", "operation", "op", "name", "op_type", "collective",
@@ -158,154 +148,12 @@ def bool_column(entries: Entries, *names: str) -> npt.NDArray[np.bool_] | None:
 _TRUTH = {True: True, False: False, None: False}
 
 
-class Signatures:
-    """Interns the signatures of one dump; ``coalesced`` terminators carry no sizes.
-
-    The bytes that `marshal` makes of the raw fields are the key: one fast call, no hashing of what
-    a file holds, and shared objects are written once, so that nesting cannot blow up.
-    """
-
-    def __init__(self) -> None:
-        self.table: list[Signature] = []
-        self._by_signature: dict[Signature, int] = {}
-
-    def column(self, entries: Entries) -> npt.NDArray[np.int32]:
-        """Index into `table` per entry."""
-        fields = [
-            pick(entries, *OP_FIELDS),
-            pick(entries, "input_sizes", "input_shapes", "in_sizes", "input_shape"),
-            pick(entries, "output_sizes", "output_shapes", "out_sizes", "output_shape"),
-            pick(entries, "input_dtypes", "input_dtype", "dtype", "data_type", "datatype"),
-            pick(entries, "output_dtypes", "output_dtype"),
-            pick(entries, "reduce_op", "red_op"),
-            pick(entries, "input_split_sizes", "input_splits", "in_split_sizes"),
-            pick(entries, "output_split_sizes", "output_splits", "out_split_sizes"),
-        ]
-        while fields[-1] is None and len(fields) > 2:
-            fields.pop()
-        rows = rows_of(entries, fields)
-        found = self._few(rows)
-        if found is not None:
-            return np.fromiter(found, np.int32, len(found))
-        return intern_rows(rows, self._make)
-
-    def _make(self, row: tuple[Any, ...]) -> int:
-        return self._add(_signature(*row))
-
-    def _few(self, rows: Sequence[tuple[Any, ...]]) -> list[int] | None:
-        """Where every operation comes in few forms, comparing is faster than making keys.
-
-        Comparing with plain values is cheap whatever the other side holds.
-        """
-        forms: dict[str, list[tuple[tuple[Any, ...], int]]] = {}
-        found: list[int] = []
-        for row in rows:
-            name = row[0]
-            known = forms.get(name) if type(name) is str else None
-            if known is None:
-                known = []
-                if type(name) is str:
-                    forms[name] = known
-            for form, index in known:
-                if form == row:
-                    found.append(index)
-                    break
-            else:
-                if len(known) >= _FEW or not _is_plain(row):
-                    return None
-                index = self._make(row)
-                known.append((row, index))
-                found.append(index)
-        return found
-
-    def _add(self, signature: Signature) -> int:
-        known = self._by_signature.get(signature)
-        if known is None:
-            known = self._by_signature[signature] = len(self.table)
-            self.table.append(signature)
-        return known
-
-
-def intern_rows(
-    rows: Sequence[tuple[Any, ...]], make: Callable[[tuple[Any, ...]], int]
-) -> npt.NDArray[np.int32]:
-    """``make`` once per distinct row; one index per row."""
-    keys: list[Any]
-    try:
-        keys = list(map(marshal.dumps, rows))
-    except ValueError:  # nested beyond measure, or values that only a dialect can hold
-        keys = [_key(row) for row in rows]
-    # In order of first use; of equal rows it does not matter which one is made.
-    distinct = dict(zip(keys, rows, strict=True))
-    known = {key: make(row) for key, row in distinct.items()}
-    return np.fromiter(map(known.__getitem__, keys), np.int32, len(keys))
-
-
-def _key(row: tuple[Any, ...]) -> bytes | tuple[int, ...]:
-    try:
-        return marshal.dumps(row)
-    except ValueError:
-        return tuple(map(id, row))
-
-
-_FEW = 8
-
-
-def _is_plain(row: tuple[Any, ...]) -> bool:
-    """A name, sizes and dtypes as torch writes them: nothing nested deeper than lists of lists."""
-    return type(row[0]) is str and all(
-        value is None
-        or type(value) is str
-        or (
-            type(value) is list
-            and len(value) <= MAX_TENSORS
-            and all(
-                type(item) in (str, int)
-                or (
-                    type(item) is list
-                    and len(item) <= MAX_DIMS
-                    and all(type(n) is int for n in item)
-                )
-                for item in value
-            )
-        )
-        for value in row[1:]
-    )
-
-
-def _signature(
-    raw: Any,
-    ins: Any = None,
-    outs: Any = None,
-    in_types: Any = None,
-    out_types: Any = None,
-    reduce_op: Any = None,
-    in_splits: Any = None,
-    out_splits: Any = None,
-) -> Signature:
-    text = clean.as_name(raw, "unknown") or "unknown"
-    parsed = operations.parse(text)
-    batch = parsed.op == "coalesced"
-    return Signature(
-        op=parsed.op,
-        raw=text,
-        backend=parsed.backend,
-        input_sizes=None if batch and not ins else sizes(ins),
-        output_sizes=None if batch and not outs else sizes(outs),
-        input_dtypes=None if batch and not in_types else dtypes(in_types),
-        output_dtypes=None if batch and not out_types else dtypes(out_types),
-        reduce_op=clean.as_name(reduce_op).upper() or None,
-        input_splits=_numbers(in_splits),
-        output_splits=_numbers(out_splits),
-    )
-
-
 def sizes(value: Any) -> tuple[tuple[int, ...], ...] | None:
     """Shapes from lists of lists, one flat list, tuples, or strings of numbers."""
     if not isinstance(value, (list, tuple)):
         return None
     if value and not any(isinstance(row, (list, tuple)) for row in value[:MAX_TENSORS]):
-        flat = _numbers(value)
+        flat = numbers(value)
         return None if flat is None else (flat,)
     rows: list[tuple[int, ...]] = []
     for row in value[:MAX_TENSORS]:
@@ -315,7 +163,8 @@ def sizes(value: Any) -> tuple[tuple[int, ...], ...] | None:
     return tuple(rows)
 
 
-def _numbers(value: Any) -> tuple[int, ...] | None:
+def numbers(value: Any) -> tuple[int, ...] | None:
+    """Split sizes; None where there is no list of them."""
     if not isinstance(value, (list, tuple)):
         return None
     return tuple(clean.as_int(n, -1) for n in value[:MAX_TENSORS])

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from hangscope.trace import operations
-from hangscope.trace.fr_columns import Signatures
 from hangscope.trace.fr_groups import GroupTable
+from hangscope.trace.fr_signatures import Signatures
 from hangscope.trace.model import NONE, Flag, Records
 
 

@@ -11,20 +11,25 @@ import numpy.typing as npt
 
 from hangscope.trace import clean
 from hangscope.trace.fr_columns import Entries, pick, values_of
+from hangscope.trace.fr_intern import follow
 from hangscope.trace.model import Frame, Stack
 
 MAX_FRAMES = 256
 
 _FRAME_FIELDS: Callable[[Any], tuple[Any, ...]] = itemgetter("name", "filename", "line")
 _PROBE = 64
+_FLAT = frozenset({str, int})
+
+_MADE_BEFORE: dict[tuple[str, str, int], Frame] = {}
+"""The ranks of a job run the same code, and a process reads the dumps of many ranks."""
+_MAX_MADE, _MAX_CHARACTERS = 32_768, 600
 
 
 class Stacks:
     """Interns the stacks of one dump; `table` holds each stack once, innermost frame first.
 
-    A loop repeats its call sites in order, so the stack behind a stack is as a rule the one that
-    followed it last time: one comparison of mostly identical objects. Else frames are looked up by
-    identity, and where the dump does not share them, by value.
+    Frames are looked up by identity where the pickle shares objects (one frame is one object,
+    however often it is mentioned), by value otherwise.
     """
 
     def __init__(self) -> None:
@@ -32,7 +37,6 @@ class Stacks:
         self._by_frames: dict[tuple[int, ...], int] = {}
         self._by_fields: dict[tuple[Any, ...], int] = {}
         self._by_stack: dict[Stack, int] = {}
-        self._frames: dict[tuple[Any, Any, Any], Frame] = {}
         self._plain: dict[int, list[Any]] = {}
         """Per stack a list as it was read, if it holds nothing but flat dictionaries."""
         self._long: dict[int, int] = {}
@@ -44,18 +48,7 @@ class Stacks:
         name = pick(entries, "frames", "stack", "stack_trace", "traceback")
         if name is None:
             return np.full(len(entries), -1, np.int32)
-        index, plain = self.index, self._plain
-        follower: dict[int, int] = {}
-        previous = -1
-        found = []
-        for frames in values_of(entries, name):
-            guess = follower.get(previous)
-            # Comparing with a flat list is cheap whatever the other side holds.
-            if guess is None or frames != plain.get(guess):
-                guess = follower[previous] = index(frames)
-            found.append(guess)
-            previous = guess
-        return np.fromiter(found, np.int32, len(found))
+        return follow(values_of(entries, name), self.index, self._plain)
 
     def index(self, frames: Any) -> int:
         """Index of one entry's frames."""
@@ -108,24 +101,24 @@ class Stacks:
             name, file, line = frame
         else:
             return Frame(clean.as_name(frame, "?"), "", 0)
-        try:
-            known = self._frames.get((name, file, line))
-        except TypeError:
-            return Frame(clean.as_name(name, "?"), clean.as_name(file), clean.as_int(line, 0))
+        if type(name) is not str or type(file) is not str or type(line) is not int:
+            return _made(name, file, line)
+        known = _MADE_BEFORE.get((name, file, line))
         if known is None:
-            known = Frame(
-                clean.as_name(name, "?"), clean.as_name(file), clean.as_int(line, 0, low=0)
-            )
-            self._frames[(name, file, line)] = known
+            known = _made(name, file, line)
+            if len(name) + len(file) <= _MAX_CHARACTERS:
+                if len(_MADE_BEFORE) >= _MAX_MADE:
+                    _MADE_BEFORE.clear()
+                _MADE_BEFORE[name, file, line] = known
         return known
 
     def _from_text(self, text: str) -> int:
         return self._add((Frame(clean.name(text[:300]), "", 0),))
 
 
+def _made(name: Any, file: Any, line: Any) -> Frame:
+    return Frame(clean.as_name(name, "?"), clean.as_name(file), clean.as_int(line, 0, low=0))
+
+
 def _is_flat(frame: Any) -> bool:
-    return (
-        type(frame) is dict
-        and len(frame) < 16
-        and all(type(value) in (str, int) for value in frame.values())
-    )
+    return type(frame) is dict and len(frame) < 16 and _FLAT.issuperset(map(type, frame.values()))

@@ -8,7 +8,7 @@ strings for numbers, no frames, unfinished entries only, several ranks in one fi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +19,17 @@ from hangscope.trace.fr_columns import (
     OP_FIELDS,
     SEQ_FIELDS,
     Entries,
-    Signatures,
     bool_column,
     int_column,
-    intern_rows,
     pick,
     rows_of,
     values_of,
 )
 from hangscope.trace.fr_counters import read_status
 from hangscope.trace.fr_groups import GroupTable, read_config
+from hangscope.trace.fr_intern import Key, Row, Rows
 from hangscope.trace.fr_pairs import mark_batches, set_peers
+from hangscope.trace.fr_signatures import Signatures
 from hangscope.trace.fr_stacks import Stacks
 from hangscope.trace.fr_states import state_columns
 from hangscope.trace.fr_wrappers import find_dumps, names_of, parts_of
@@ -190,7 +190,7 @@ def _group_column(entries: Entries, table: GroupTable) -> tuple[Any, str]:
     )  # fmt: skip
     id_key = pick(entries, "pg_id", "group_id", "comm_id", "comm_hash")
 
-    def resolve(row: tuple[Any, ...]) -> int:
+    def resolve(row: Row, _: Key) -> int:
         pg, pg_id, desc = row if len(row) == 3 else (*row, None)
         number = clean.as_name(pg_id)
         if isinstance(pg, Mapping):
@@ -207,32 +207,12 @@ def _group_column(entries: Entries, table: GroupTable) -> tuple[Any, str]:
 
     desc_key = pick(entries, "pg_desc", "desc", "group_desc")
     fields = (name_key, id_key) if desc_key is None else (name_key, id_key, desc_key)
-    rows = rows_of(entries, fields)
-    column = _few_rows(rows, resolve) if desc_key is None else intern_rows(rows, resolve)
+    column = Rows(resolve).column(rows_of(entries, fields))
     reborn = [g.name for g in table.groups if g.epoch]
     note = ""
     if reborn:
         note = f"group {', '.join(sorted(set(reborn))[:3])} was made more than once; kept apart"
     return column, note
-
-
-def _few_rows(rows: list[tuple[Any, Any]], resolve: Callable[[tuple[Any, ...]], int]) -> Any:
-    """Like `intern_rows` for (names, pg_id) pairs, of which one per ``pg_id`` is the rule.
-
-    Comparing with a pair of plain texts is cheap whatever the other side holds.
-    """
-    usual: dict[int, tuple[tuple[str, ...], int]] = {}
-    found = []
-    for pg, pg_id in rows:
-        known = usual.get(pg_id) if type(pg_id) is int else None
-        if known is None or known[0] != pg:
-            if type(pg_id) is not int or type(pg) is not tuple or known is not None:
-                return intern_rows(rows, resolve)
-            if not all(type(text) is str for text in pg):
-                return intern_rows(rows, resolve)
-            known = usual[pg_id] = (pg, resolve((pg, pg_id)))
-        found.append(known[1])
-    return np.fromiter(found, np.int32, len(found))
 
 
 def _group_index(table: GroupTable, name: str, desc: str, pg_id: str) -> int:
