@@ -1,6 +1,6 @@
 """What recording costs: added time per call and per training step, measured in one run.
 
-    python -m tools.bench_recorder                 # everything, as Markdown tables, seven minutes
+    python -m tools.bench_recorder                 # everything, as Markdown tables, twenty minutes
     python -m tools.bench_recorder --quick
 
 Recording is switched on and off in turn inside the same process, so that whatever else the machine
@@ -17,6 +17,7 @@ least.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -39,7 +40,8 @@ FRAMES = 20
 BLOCK_CALLS = 400
 WARM_UP_CALLS = 40
 BURST = 20
-SECONDS_PER_STEP_TABLE = 140.0
+COLD_CALLS, COLD_WARM_UP_CALLS = 20, 2
+SECONDS_PER_STEP_TABLE = {"ddp": 140.0, "fsdp": 140.0, "ddp-long": 360.0, "fsdp-long": 360.0}
 RESAMPLES = 2000
 
 
@@ -80,6 +82,34 @@ def calls_fake(blocks: int, modes: tuple[str, ...]) -> Times:
     return _timed_calls(lambda: dist.all_reduce(tensor, async_op=True), None, blocks, modes)
 
 
+def calls_cold(blocks: int, modes: tuple[str, ...]) -> Times:
+    """As `calls_fake`, each call after some ten milliseconds of computing.
+
+    That is how a training step calls: whatever is neither arithmetic nor its data has left the
+    processor's caches in between.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    tensor = torch.ones(8)
+    weights = [torch.randn(256, 256) / 16 for _ in range(50)]
+    parameters, gradients = torch.randn(2, 12_000_000)
+    batch = torch.randn(512, 256)
+
+    def compute() -> None:
+        parameters.add_(gradients, alpha=1e-9)
+        value = batch
+        for weight in weights:
+            value = torch.relu(value @ weight)
+
+    return _timed_calls(
+        lambda: dist.all_reduce(tensor, async_op=True), None, blocks, modes, compute
+    )
+
+
 def calls_gloo(blocks: int, modes: tuple[str, ...]) -> Times:
     """Nanoseconds per call of issuing small async all-reduces on Gloo, twenty before a wait."""
     import torch
@@ -97,16 +127,25 @@ def _timed_calls(
     after: Callable[[Any], Any] | None,
     blocks: int,
     modes: tuple[str, ...],
+    compute: Callable[[], None] | None = None,
 ) -> Times:
     clock = time.perf_counter_ns
     works: list[Any] = []
+    calls, warm_up = BLOCK_CALLS, WARM_UP_CALLS
+    if compute is not None:
+        calls, warm_up = COLD_CALLS, COLD_WARM_UP_CALLS
 
     def block() -> Block:
         times = []
         cpu = 0
-        for number in range(BLOCK_CALLS + WARM_UP_CALLS):
-            if number == WARM_UP_CALLS:
+        for number in range(calls + warm_up):
+            if number == warm_up:
                 cpu = time.thread_time_ns()
+            if compute is not None:
+                computing = time.thread_time_ns()
+                compute()
+                if number >= warm_up:
+                    cpu += time.thread_time_ns() - computing  # counts as not used
             began = clock()
             work = call()
             times.append(clock() - began)
@@ -117,7 +156,7 @@ def _timed_calls(
                         after(issued)
                     works.clear()
         cpu = time.thread_time_ns() - cpu
-        return {"wall": times[WARM_UP_CALLS:], "cpu": cpu / BLOCK_CALLS}
+        return {"wall": times[warm_up:], "cpu": cpu / calls}
 
     times: Times = {mode: [] for mode in modes}
     for number in range(blocks + 1):
@@ -130,9 +169,19 @@ def _timed_calls(
     return times
 
 
-CALLS: dict[str, Callable[[int, tuple[str, ...]], Times]] = {"fake": calls_fake, "gloo": calls_gloo}
-STEPS: dict[str, Callable[[float], StepTimes]] = {"ddp": bench_steps.ddp, "fsdp": bench_steps.fsdp}
-LABELS = {"fake": "fake", "gloo": "Gloo", "ddp": "DDP", "fsdp": "FSDP2"}
+CALLS: dict[str, Callable[[int, tuple[str, ...]], Times]] = {
+    "fake": calls_fake, "cold": calls_cold, "gloo": calls_gloo,
+}  # fmt: skip
+STEPS: dict[str, Callable[[float], StepTimes]] = {
+    "ddp": bench_steps.ddp,
+    "fsdp": bench_steps.fsdp,
+    "ddp-long": functools.partial(bench_steps.ddp, batch=bench_steps.LONG_BATCH),
+    "fsdp-long": functools.partial(bench_steps.fsdp, batch=bench_steps.LONG_BATCH),
+}
+LABELS = {
+    "fake": "fake", "cold": "fake, cold", "gloo": "Gloo", "ddp": "DDP", "fsdp": "FSDP2",
+    "ddp-long": "DDP, longer", "fsdp-long": "FSDP2, longer",
+}  # fmt: skip
 
 
 # -- outside -------------------------------------------------------------------------------------
@@ -143,7 +192,7 @@ def run(scenario: str, amount: float, modes: tuple[str, ...] = (), *, native: bo
 
     ``amount`` is blocks for calls, seconds for steps.
     """
-    size = 1 if scenario == "fake" else 2
+    size = 1 if scenario in ("fake", "cold") else 2
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -305,7 +354,7 @@ def main() -> int:
             "| pairs |\n|---|---|---|---|---|---|---|---|---|"
         )
     for name in steps:
-        print("\n".join(step_table(name, SECONDS_PER_STEP_TABLE * scale / 6)), flush=True)
+        print("\n".join(step_table(name, SECONDS_PER_STEP_TABLE[name] * scale / 6)), flush=True)
     load = os.getloadavg()[0]
     print(f"\ntorch {_torch_version()}, load {load:.1f} on {os.cpu_count()} processors")
     return 0
