@@ -18,6 +18,7 @@ from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, W
 from hangscope.diagnosis.quiet import without_cause
 from hangscope.diagnosis.ranks import rank_reports
 from hangscope.diagnosis.settle import conflict_causes, crash_causes, mismatch_causes, settle
+from hangscope.diagnosis.swept import not_before_last_record, swept_up
 from hangscope.diagnosis.waits import Builder
 from hangscope.trace.model import Trace
 
@@ -40,7 +41,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     trace, concluded = with_believable_members(trace)
     trace = with_own_counters(trace)
     front = frontiers(trace)
-    hosts = judge(trace)
+    hosts = swept_up(trace, front, not_before_last_record(trace, judge(trace)))
     together = killed_together(trace, hosts)
     if together is not None:
         hosts = lasting.as_victims(hosts)

@@ -58,6 +58,14 @@ def unlisted(trace: Trace) -> tuple[int, ...]:
     return tuple(r for r in gaps(trace) if r not in listed)
 
 
+def told_of_only(trace: Trace) -> tuple[int, ...]:
+    """Ranks whose rings are gone: the monitor's journal tells how they ended, not what they did."""
+    if any(s.format == "job-log" for s in trace.sources):
+        return ()
+    recorded = recorded_ranks(trace)
+    return tuple(sorted(set(trace.ranks) - recorded)) if recorded else ()
+
+
 def recorded_ranks(trace: Trace) -> frozenset[int]:
     """Ranks that left a record of their operations, even an empty one (a log is none)."""
     recorded = {

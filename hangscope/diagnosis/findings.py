@@ -7,6 +7,7 @@ from dataclasses import replace
 from hangscope.diagnosis import playbook
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.host import own_errors
 from hangscope.diagnosis.model import Confidence, Finding, Side, Verdict
 from hangscope.diagnosis.places import Place
@@ -41,7 +42,7 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         op = context.place_op(place)
     unknowns = list(cause.unknowns)
     confidence = cause.confidence
-    missing = context.trace.missing_ranks
+    missing = (*context.trace.missing_ranks, *told_of_only(context.trace))
     if missing and cause.verdict is not Verdict.RANK_LOST:
         unknowns.append(f"{rank_s(missing)} left no dump")
         if confidence is Confidence.CERTAIN:

@@ -15,7 +15,7 @@ _SIGKILL, _SIGTERM, _SIGABRT, _SIGINT, _SIGHUP = 9, 15, 6, 2, 1
 _OWN_SIGNALS = (4, 7, 8, 11)
 """SIGILL, SIGBUS, SIGFPE, SIGSEGV: nobody sends these from outside."""
 UNSEEN = "a signal nobody saw"
-_TOGETHER_NS = 5_000_000_000
+TOGETHER_NS = 5_000_000_000
 _TWIN_NS = 2_000_000_000
 _NOTICED_NS = 100_000_000
 """A peer's connection may break before the end that breaks it is noticed; a launcher that answers
@@ -268,19 +268,19 @@ def _outlived_a_failure(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]
     failed: dict[str, int] = {}
     for rank, host in hosts.items():
         name = trace.ranks[rank].host
-        if host.end is End.CRASHED and not _is_unseen(trace.ranks[rank]) and name and host.end_ns:
+        if host.end is End.CRASHED and not is_unseen(trace.ranks[rank]) and name and host.end_ns:
             failed[name] = min(failed.get(name, host.end_ns), host.end_ns)
     result = dict(hosts)
     for rank, host in hosts.items():
         facts = trace.ranks[rank]
         first_ns = failed.get(facts.host or "")
-        unseen = host.end is End.CRASHED and _is_unseen(facts)
+        unseen = host.end is End.CRASHED and is_unseen(facts)
         if unseen and first_ns is not None and facts.heartbeat_ns > first_ns:
             result[rank] = replace(host, end=End.TORN_DOWN, secondary=True)
     return result
 
 
-def _is_unseen(facts: RankFacts) -> bool:
+def is_unseen(facts: RankFacts) -> bool:
     """Whether nothing tells how a rank ended."""
     own = facts.exception is not None and facts.exception.is_main_thread
     return not own and (facts.exit is None or facts.exit.kind == "unknown")
@@ -318,7 +318,7 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
     if len(ways) > 1 and not any(f.exit is not None and f.exit.by_launcher for f in facts):
         # One that nobody saw may be the same as the others, unless those were a launcher's answer.
         ways.discard(UNSEEN)
-    if len(ways) != 1 or (known and max(known) - min(known) > _TOGETHER_NS):
+    if len(ways) != 1 or (known and max(known) - min(known) > TOGETHER_NS):
         return None
     return ways.pop()
 

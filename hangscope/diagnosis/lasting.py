@@ -10,6 +10,7 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.swept import standstill_s
 from hangscope.trace.model import Flag
 
 
@@ -57,7 +58,7 @@ def as_victims(hosts: dict[int, Host]) -> dict[int, Host]:
 
 def lasting_only(context: Context) -> None:
     """Of a job that was killed from outside, keep only waiting that was a hang already."""
-    limit = min(context.trace.timeout_s, max(2.0, 20 * _usual_gap_s(context)))
+    limit = standstill_s(context.trace)
     waits = context.waits
     for index, place in enumerate(waits.places):
         ages = [context.age_s(r, place.began_ns) for r in place.waiters]
@@ -66,15 +67,6 @@ def lasting_only(context: Context) -> None:
                 waits.places_of[rank] = [i for i in waits.places_of.get(rank, ()) if i != index]
             place.waiters, place.absent, place.behind, place.unknown = [], [], [], []
     waits.device = {r: i for r, i in waits.device.items() if waits.places[i].waiters}
-
-
-def _usual_gap_s(context: Context) -> float:
-    """Median time between operations of one rank, in seconds."""
-    created = context.trace.records["created_ns"]
-    same = np.diff(context.trace.records["rank"]) == 0
-    gaps = np.diff(created)[same]
-    gaps = gaps[gaps > 0]
-    return float(np.median(gaps)) / SECOND_NS if len(gaps) else 0.0
 
 
 def was_moving(context: Context) -> str | None:

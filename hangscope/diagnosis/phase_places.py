@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.frontier import Frontiers
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.places import Place
@@ -16,6 +17,7 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
     def groups_of(rank: int) -> int:
         return int((front.rank == rank).sum())
 
+    unrecorded = frozenset(told_of_only(trace))
     places = []
     for phase in ("init_process_group", "new_group"):
         # Whom the launcher ended in there was waiting there until then.
@@ -31,7 +33,7 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
         absent, unknown = [], []
         for rank in sorted(everybody - set(inside)):
             facts = trace.ranks.get(rank)
-            if facts is None:
+            if facts is None or rank in unrecorded:
                 unknown.append(rank)
             elif phase == "init_process_group":
                 if not facts.initialized:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.evidence import recorded_ranks
+from hangscope.diagnosis.evidence import recorded_ranks, told_of_only
 from hangscope.diagnosis.host import End, own_errors
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.stacks import innermost
@@ -45,8 +45,9 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
     waits = context.waits
     waited_for = waits.waited_for()
     roots = [r for r in roots if waited_for.get(r)]
-    lost = [r for r in roots if r not in context.trace.ranks]
-    known = [r for r in roots if r in context.trace.ranks]
+    gone = {r for r in told_of_only(context.trace) if context.hosts[r].end is End.TORN_DOWN}
+    lost = [r for r in roots if r not in context.trace.ranks or r in gone]
+    known = [r for r in roots if r not in lost]
     held = set(known)
     known = without_store_waits(known, context.hosts)
     held -= set(known)
@@ -135,7 +136,8 @@ def _odd_one(context: Context, absent: tuple[int, ...], places: list[int]) -> tu
     if any(waits.places[i].phase or waits.places[i].p2p for i in places):
         return ()
     waiters = sorted({r for i in places for r in waits.places[i].waiters})
-    if len(waiters) >= len(absent) or len(absent) < 2:
+    unknown = {r for i in places for r in waits.places[i].unknown}
+    if len(waiters) + len(unknown) >= len(absent) or len(absent) < 2:
         return ()
     if len({waits.places[i].group for i in places}) != 1:
         return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.exchange import broken_exchanges, size_conflict
-from hangscope.diagnosis.host import End, primary_crashes
+from hangscope.diagnosis.host import End, is_unseen, primary_crashes
 from hangscope.diagnosis.mismatch import Mismatch, minority
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place
@@ -13,6 +13,7 @@ from hangscope.diagnosis.yardstick import decide_mismatch
 from hangscope.trace.model import Flag
 
 _MAX_EXCHANGES = 64
+_UNSEEN_NS = 2 * SECOND_NS
 _CONFLICTS = {
     "dtype": Verdict.DTYPE_MISMATCH,
     "numel": Verdict.SHAPE_MISMATCH,
@@ -203,5 +204,11 @@ def _only_logged(context: Context, cause: Cause) -> bool:
 def _own_crash_before(context: Context, cause: Cause, mismatch: Cause) -> bool:
     if cause.verdict is not Verdict.RANK_CRASHED:
         return False
-    ends = [context.hosts[r].end_ns for r in cause.culprits if r in context.hosts]
+    ends = []
+    for rank in cause.culprits:
+        host = context.hosts.get(rank)
+        if host is not None:
+            # Of an end that nobody saw only the last sign of life before it is known.
+            unseen = is_unseen(context.trace.ranks[rank])
+            ends.append(host.end_ns + (_UNSEEN_NS if unseen and host.end_ns else 0))
     return bool(ends) and all(e and mismatch.began_ns and e < mismatch.began_ns for e in ends)

@@ -88,7 +88,10 @@ def _unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool
             theirs = _pairs(context, counterpart, other)
             common = mine.keys() & theirs.keys()
             differs = any(mine[k] != theirs[k] for k in common)
-            fell_behind = _parted(progress, _progress(context, counterpart, other))
+            its = _progress(context, counterpart, other)
+            fell_behind = _parted(progress, its)
+            if fell_behind is False:
+                fell_behind = _beyond(context, rank, group, progress, its)
             if common or fell_behind is not None:
                 votes[differs or bool(fell_behind)] += 1
     return votes[True] > votes[False]
@@ -106,6 +109,17 @@ def _parted(mine: Progress, theirs: Progress) -> bool | None:
     if len(common) < 2 or mine[common[0]] != theirs[common[0]]:
         return None
     return mine[common[-1]] != theirs[common[-1]]
+
+
+def _beyond(context: Context, rank: int, group: int, mine: Progress, theirs: Progress) -> bool:
+    """Whether the rank has issued more in ``group`` than its counterpart had when that one went on
+    to the next collective of another group, where this rank is still expected."""
+    last = {other: max(seq for g, seq in mine if g == other) for other, _ in mine}
+    due = [theirs[g, seq + 1] for g, seq in last.items() if (g, seq + 1) in theirs]
+    if not due:
+        return False
+    issued, _ = context.last_in_group(rank, group)
+    return issued > max(collectives for collectives, _ in due)
 
 
 def _progress(context: Context, rank: int, group: int) -> Progress:

@@ -44,7 +44,8 @@ def watch_stores(
 def _below(owner: type) -> list[type]:
     """All classes derived from one, of torch's own."""
     found: list[type] = []
-    for child in type.__subclasses__(owner):
+    children: list[type] = type.__subclasses__(owner)
+    for child in children:
         if child.__module__.startswith("torch."):
             found += [child, *_below(child)]
     return found

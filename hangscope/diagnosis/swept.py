@@ -1,0 +1,119 @@
+"""Ends that came after the job had stopped moving: whoever ends a job that hangs ends its ranks.
+
+They are killed one after another, and those not reached yet fail as their connections close. None
+of these ends explains the hang that came before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from hangscope.diagnosis.evidence import told_of_only
+from hangscope.diagnosis.frontier import Frontiers
+from hangscope.diagnosis.host import TOGETHER_NS, End, Host, is_unseen
+from hangscope.trace.model import RankFacts, Trace
+
+_OUTSIDE = (9, 15, 2, 1)
+"""SIGKILL, SIGTERM, SIGINT, SIGHUP: sent by somebody else."""
+_SECOND_NS = 1_000_000_000
+_SHORTEST_S = 2.0
+_GAPS = 20
+_WAITED_IN_VAIN = re.compile(r"timed? ?out|monitored ?barrier|wait timeout", re.IGNORECASE)
+
+
+def standstill_s(trace: Trace) -> float:
+    """Seconds without any operation that no job which was moving would let pass."""
+    return min(trace.timeout_s, max(_SHORTEST_S, _GAPS * usual_gap_s(trace)))
+
+
+def usual_gap_s(trace: Trace) -> float:
+    """Median time between operations of one rank, in seconds."""
+    created = trace.records["created_ns"]
+    same = np.diff(trace.records["rank"]) == 0
+    gaps = np.diff(created)[same]
+    gaps = gaps[gaps > 0]
+    return float(np.median(gaps)) / _SECOND_NS if len(gaps) else 0.0
+
+
+def not_before_last_record(trace: Trace, hosts: dict[int, Host]) -> dict[int, Host]:
+    """Nobody has ended before the last thing it did, however old its last heartbeat is."""
+    latest = _latest_ns(trace)
+    return {
+        rank: replace(host, end_ns=latest[rank])
+        if host.gone and host.end_ns and latest.get(rank, 0) > host.end_ns
+        else host
+        for rank, host in hosts.items()
+    }
+
+
+def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int, Host]:
+    """Ends from outside on a job that stood still are nobody's failure.
+
+    A single rank that was ended so, and waited for nobody until then, stays a suspect: it may have
+    been killed (for memory, say) in the long computation that the others waited for.
+    """
+    latest = _latest_ns(trace)
+    if not latest:
+        return hosts
+    stood_ns = max(latest.values()) + int(standstill_s(trace) * _SECOND_NS)
+    unrecorded = frozenset(told_of_only(trace))
+    in_vain = [h.end_ns for h in hosts.values() if h.secondary and _in_vain(h) and h.end_ns]
+    gave_up_ns = min(in_vain, default=0)
+    lost = bool(trace.missing_ranks)
+    ended = {}
+    for rank, host in hosts.items():
+        if host.end is not End.CRASHED or not _from_outside(trace.ranks[rank], rank in unrecorded):
+            continue
+        late = host.end_ns >= stood_ns
+        # Beside a rank that left nothing, the end of one that waited is nobody's failure.
+        late |= lost and is_unseen(trace.ranks[rank]) and _was_waiting(front, rank)
+        if late or (rank in unrecorded and 0 < gave_up_ns <= host.end_ns + _SECOND_NS):
+            ended[rank] = host
+    first = min(ended.values(), key=lambda h: h.end_ns, default=None)
+    if first is None:
+        return hosts
+    alone = all(
+        h is first or h.end_ns - first.end_ns > TOGETHER_NS for h in ended.values()
+    ) and not _was_waiting(front, first.rank)
+    if alone and first.rank not in unrecorded:
+        del ended[first.rank]
+    return {
+        rank: replace(host, end=End.TORN_DOWN, secondary=True) if rank in ended else host
+        for rank, host in hosts.items()
+    }
+
+
+def _from_outside(facts: RankFacts, unrecorded: bool) -> bool:
+    """Whether nothing tells that the rank ended by itself."""
+    exit_, exception = facts.exit, facts.exception
+    if exception is not None and exception.is_main_thread:
+        return False
+    if exit_ is None or exit_.kind == "unknown":
+        return True
+    if exit_.kind == "oom":
+        return False
+    return exit_.signal in _OUTSIDE or (unrecorded and exit_.kind == "code")
+
+
+def _in_vain(host: Host) -> bool:
+    """Whether a rank gave up waiting for others that were still there."""
+    return bool(_WAITED_IN_VAIN.search(host.end_text))
+
+
+def _was_waiting(front: Frontiers, rank: int) -> bool:
+    return bool((front.pending[front.rank == rank] > 0).any())
+
+
+def _latest_ns(trace: Trace) -> Mapping[int, int]:
+    """Per rank when it last issued or finished an operation."""
+    records = trace.records
+    if not len(records):
+        return {}
+    ranks = records["rank"].astype(np.int64)
+    newest = np.zeros(int(ranks.max()) + 1, np.int64)
+    np.maximum.at(newest, ranks, np.maximum(records["created_ns"], records["completed_ns"]))
+    return {int(rank): int(newest[rank]) for rank in np.unique(ranks).tolist()}
