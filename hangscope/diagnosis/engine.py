@@ -20,6 +20,7 @@ from hangscope.diagnosis.ranks import rank_reports
 from hangscope.diagnosis.settle import conflict_causes, crash_causes, mismatch_causes, settle
 from hangscope.diagnosis.swept import not_before_last_record, swept_up
 from hangscope.diagnosis.waits import Builder
+from hangscope.trace.clocks import align_clocks
 from hangscope.trace.model import Trace
 
 _BELIEVABLE_S = 7 * 86_400.0
@@ -38,6 +39,8 @@ def diagnose(trace: Trace) -> Diagnosis:
         The diagnosis; its findings come first cause first. Never raises on odd input: what
         cannot be used is left out and lowers the confidence.
     """
+    given, trace = trace, align_clocks(trace)
+    skewed = trace is not given
     trace, concluded = with_believable_members(trace)
     trace = with_own_counters(trace)
     front = frontiers(trace)
@@ -69,6 +72,8 @@ def diagnose(trace: Trace) -> Diagnosis:
     lasting.doubt_unobserved(context, found)
     _doubt_concluded(context, found, concluded)
     _doubt_local_ranks(context, found)
+    if skewed:
+        _doubt_times(found)
     for cause in found[:_SHOWN_PARTINGS]:
         note_first_parting(context, cause)
     findings = tuple(to_finding(context, cause) for cause in found)
@@ -91,6 +96,15 @@ def _doubt_concluded(context: Context, causes: list[Cause], groups: frozenset[in
             if cause.confidence is Confidence.CERTAIN:
                 cause.confidence = Confidence.LIKELY
             cause.unknowns.append("who belongs to the group is concluded, no source lists it")
+
+
+def _doubt_times(causes: list[Cause]) -> None:
+    """Where clocks had to be corrected, only what needs no times is certain."""
+    for cause in causes:
+        if cause.mismatch is None and not cause.conflict:
+            if cause.confidence is Confidence.CERTAIN:
+                cause.confidence = Confidence.LIKELY
+            cause.unknowns.append("the clocks of the hosts disagree")
 
 
 def _doubt_local_ranks(context: Context, causes: list[Cause]) -> None:
