@@ -197,11 +197,14 @@ def _alive_state(facts: RankFacts) -> tuple[str, bool]:
 def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     """Mark aborts that a timeout line explains: a watchdog that gave up is a victim's end."""
     timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
+    logs_only = {source.format for source in trace.sources} == {"job-log"}
     result = dict(hosts)
     for rank, host in hosts.items():
         exit_ = trace.ranks[rank].exit
         aborted = exit_ is not None and (exit_.signal == _SIGABRT or exit_.code in (-6, 134))
-        if host.end is End.CRASHED and aborted and rank in timed_out:
+        # Of a log alone nobody knows why a process aborted itself: mostly its watchdog gave up.
+        silent = logs_only and trace.ranks[rank].exception is None
+        if host.end is End.CRASHED and aborted and (rank in timed_out or silent):
             result[rank] = replace(host, secondary=True)
     return result
 
@@ -307,6 +310,8 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
             return None
         if interrupted:
             ways.add("SIGINT")
+        elif exit_ is not None and exit_.signal == _SIGABRT:
+            return None  # a process aborts itself
         elif exit_ is not None and exit_.signal is not None:
             ways.add(_signal_name(exit_.signal))
         elif exit_ is None or exit_.kind == "unknown":

@@ -118,6 +118,8 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
         tuple(sorted(h.rank for h in rest)),
         began_ns=min((h.end_ns for h in rest if h.end_ns), default=0),
     )
+    if len(rest) > 1 and all(h.end_text.startswith("exit status") for h in rest):
+        cause.confidence = Confidence.AMBIGUOUS  # a status tells a first failure from no echo
     cause.victims = {
         r
         for r, h in context.hosts.items()

@@ -69,8 +69,10 @@ def rank_of_log(path: Path) -> int | None:
 
 
 def local_rank_of_log(path: Path) -> int | None:
-    """torchrun's layout: the folder directly above ``stdout.log`` or ``stderr.log``."""
-    if path.name in ("stderr.log", "stdout.log") and re.fullmatch(r"\d{1,4}", path.parent.name):
+    """torchrun's layout: the folder directly above ``stderr.log`` or ``error.json``."""
+    if path.name in ("stderr.log", "stdout.log", "error.json") and re.fullmatch(
+        r"\d{1,4}", path.parent.name
+    ):
         return int(path.parent.name)
     return None
 

@@ -141,7 +141,19 @@ def _stated(document: Any) -> int | None:
     return None
 
 
+_OTHERS = (
+    ("coll_perf", "timings of finished collectives by NCCL's inspector, which tell of no hang"),
+    ("traceEvents", "a timeline of a profiler, which tells of no hang"),
+    ("device_traces", "a memory snapshot"),
+)
+
+
 def _what_else(document: Any) -> str:
+    first = document[0] if isinstance(document, list) and document else document
+    if isinstance(first, Mapping):
+        for key, what in _OTHERS:
+            if key in first:
+                return f"{what} (it holds {key}); not used"
     if isinstance(document, Mapping):
         for key, value in document.items():
             if "error" in clean.as_name(key).lower():

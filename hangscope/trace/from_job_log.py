@@ -1,9 +1,9 @@
 """Plain job logs as fragments: often all that is left of a hang.
 
 Line readers gather evidence (`log_watchdog`, `log_agreement`, `log_gloo`, `log_launcher`,
-`log_starters`, `log_stalls`, `log_ras`, `log_deaths`); what they found is settled here: whose it
-was, in which group, and what it makes of each rank. Operations and counters
-become rows that say they were concluded, statements become claims.
+`log_starters`, `log_stacks`, `log_stalls`, `log_ras`, `log_deaths`); what they found is settled
+here: whose it was, in which group, and what it makes of each rank. Operations and counters become
+rows that say they were concluded, statements become claims.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from hangscope.trace import (
     log_gloo,
     log_launcher,
     log_ras,
+    log_stacks,
     log_stalls,
     log_starters,
     log_watchdog,
@@ -35,6 +36,7 @@ from hangscope.trace.model import Fragment
 FORMAT = "job-log"
 _OWN = "[hangscope]"
 _OWN_LINES = 400
+_TORCHRUN = re.compile(r"torch[./]distributed[./](?:elastic[./]|run(?:\.py|:|$))")
 _OTHERS = re.compile(
     r"(?:\[rank ?\d|\[[EWIF]\d|[EWIF]\d{4} \d\d:|Traceback|Failures:|Root Cause|=====|srun:|"
     r"terminate called|\S+ FAILED|[\w.]+(?:Error|Exception):)"
@@ -77,8 +79,10 @@ def gather(
     tracebacks = log_deaths.Tracebacks()
     table = log_launcher.LauncherTable(year)
     starters = log_starters.Starters()
+    logged = log_starters.Logged()
     stalls = log_stalls.Stalls()
     ras = log_ras.RasReport()
+    stacks = log_stacks.Stacks()
     skip_own = 0
     for line in lines:
         text = line.text
@@ -96,7 +100,8 @@ def gather(
                 rank=own_rank,
                 local_rank=line.local_rank if own_local is None else own_local,
             )
-        line = starters.attributed(line)
+        line = starters.attributed(logged.attributed(line))
+        evidence.elastic |= bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
         at_ns = _at_ns(line, year)
         evidence.lines += 1
         if line.rank is not None:
@@ -105,6 +110,7 @@ def gather(
             line = replace(line, rank=evidence.pid_rank[line.pid])
         if (
             tracebacks.read(line, at_ns, evidence)
+            or stacks.read(line, at_ns, evidence)
             or log_watchdog.read(line, at_ns, evidence)
             or log_agreement.read(line, at_ns, evidence)
             or log_gloo.read(line, at_ns, evidence)

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from hangscope.trace.from_flight_recorder import Origin, read_document
+from hangscope.trace.from_ras import is_ras, read_ras
 from hangscope.trace.model import Fragment
 from hangscope.trace.sniff import Unreadable, log_text
 
@@ -38,6 +39,13 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
 
         text = "\n".join(_texts(document)).encode("utf-8", "replace")
         return read_job_log(io.BytesIO(text), path=origin.path, file=file)
+    if isinstance(document, dict) and "message" in document:
+        from hangscope.trace.from_error_file import is_error_file, read_error_file
+
+        if is_error_file(document):
+            return read_error_file(document, origin.path, file)
+    if is_ras(document):
+        return read_ras(document, origin.path)
     return read_document(document, origin)
 
 

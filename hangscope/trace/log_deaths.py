@@ -11,6 +11,7 @@ from hangscope.trace.model import Frame
 
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
 _HEAD = re.compile(r"^\s*(?P<box>╭─+ )?Traceback \(most recent call last\)")
+_LOGGED = re.compile(r": Traceback \(most recent call last\):\s*$")
 _BOX_FRAME = re.compile(r"^[│|\s]*(\S.{0,400}?):(\d{1,8}) in (\S{1,200})\s*[│|]?\s*$")
 _THREAD = re.compile(r"Exception in thread (\S+)")
 _RAISED = re.compile(
@@ -78,9 +79,13 @@ class Tracebacks:
         thread = _THREAD.search(text)
         if thread:
             self._thread[key] = clean.name(thread.group(1))
-        head = _HEAD.match(text)
+        head = _HEAD.match(text) or (_LOGGED.search(text) if line.rank is not None else None)
         if head:
-            (self._boxed.add if head.group("box") else self._boxed.discard)(key)
+            (
+                self._boxed.add
+                if "box" in head.groupdict() and head.group("box")
+                else self._boxed.discard
+            )(key)
             self._open[key] = Trouble(
                 at_ns=at_ns,
                 line=line.number,

@@ -58,6 +58,20 @@ class Trouble:
 
 
 @dataclass(slots=True)
+class Seen:
+    """The stacks of one process at one moment, and what tells whose they are."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    at_ns: int = 0
+    spy: bool = False
+    """Taken by py-spy, not written by the process itself."""
+    threads: list[tuple[str, str, list[Frame]]] = field(default_factory=list)
+    """(name, identity, frames from the innermost on)."""
+
+
+@dataclass(slots=True)
 class RankNotes:
     """All that is gathered about one rank."""
 
@@ -80,6 +94,8 @@ class RankNotes:
     echo: bool = False
     """Its end is explained by a connection or a meeting that failed."""
     oom_killed: bool = False
+    seen: Seen | None = None
+    """Its newest stacks."""
     dump_signal: bool = False
     """It saw a peer's dump signal without an overdue work of its own."""
     last_line: int = 0
@@ -111,6 +127,11 @@ class Evidence:
     """(local rank, pid, node, exception) of writers whose rank is not known yet."""
     nobodys: list[Trouble] = field(default_factory=list)
     """Exceptions that were printed without any hint of their writer."""
+    stacks: list[Seen] = field(default_factory=list)
+    native_stacks: bool = False
+    """A debugger's frames are in it, which name C functions only."""
+    elastic: bool = False
+    """torchrun speaks in it: it starts several processes, and a scheduler's task is one of it."""
     unattributed_ends: int = 0
     """Processes that ended and of which the log does not say which rank they were."""
     attempt: int = 0

@@ -14,9 +14,11 @@ from hangscope.trace.log_evidence import (
     GroupId,
     Operation,
     RankNotes,
+    Seen,
     Trouble,
 )
 from hangscope.trace.log_settle import settle
+from hangscope.trace.log_stacks import threads_of
 from hangscope.trace.merge_groups import numel
 from hangscope.trace.model import (
     MEMBER_DTYPE,
@@ -63,8 +65,14 @@ def fragments_of(
             f"holds {evidence.attempt} earlier attempt{'s' if evidence.attempt > 1 else ''}; "
             "this report is about the newest"
         )
-    if not fragments and not claims:
-        notes.append("no line in it that HangScope knows")
+    if evidence.stacks:
+        notes.append(_whose_stacks(evidence.stacks))
+    elif not fragments and not claims:
+        notes.append(
+            "a debugger's backtrace: its C frames are not used; py-spy shows the Python ones"
+            if evidence.native_stacks
+            else "no line in it that HangScope knows"
+        )
     rest = claims.get(NONE, [])
     if rest or notes or not fragments:
         fragments.append(
@@ -77,6 +85,16 @@ def fragments_of(
             )
         )
     return fragments
+
+
+def _whose_stacks(stacks: list[Seen]) -> str:
+    """A warning about stacks that could not be given to a rank."""
+    pids = sorted({seen.pid for seen in stacks if seen.pid is not None})
+    whose = f" of process {', '.join(map(str, pids[:8]))}" if pids else ""
+    return (
+        f"holds stacks{whose} of an unknown rank, not used; a file named stack_rank_3.txt says "
+        "whose they are"
+    )
 
 
 class _GroupTable:
@@ -207,6 +225,7 @@ def _fragment(
         world_size=evidence.world_size,
         exit=exit_facts,
         exception=exception,
+        threads=threads_of(notes.seen) if notes.seen is not None else (),
         observed_ns=max(times, default=0),
     )
     return Fragment(

@@ -40,8 +40,16 @@ _TELLING = (
     b"checkForNaN", b"loss is nan", b"loss scale", b"OpTy", b"ranks [", b" ranks:", b"[PG ",
     b"ProcessGroup", b"subset of ranks", b"ranks: ", b"task names", b"Process 0: [",
     b"operation counts", b"considered dead", b"RankID:", b"communicator data",
-    b"Job summary", b"MISMATCH", b"INCOMPLETE", b"Getting socket",
+    b"torch/distributed/run.py", b"torch.distributed.run", b"torch/distributed/elastic",
+    b"torch.distributed.elastic", b"ailures:", b"Root Cause", b"(local_rank: ",
+    b"host      :", b"time      :", b"Job summary", b"MISMATCH", b"INCOMPLETE", b"Getting socket",
+    b"most recent call first", b'"MainThread"', b" (active", b" (idle", b"Python v",
 )  # fmt: skip
+
+
+_STACKS = (b"most recent call first", b'"MainThread"', b" (active", b" (idle")
+_STACK_CONTEXT = 200
+"""Lines behind the head of a stack that are looked at: frames tell nothing by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +98,10 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("template", re.compile(r"\[(?P<rank>\d{1,6})\]:\s?(?!\[rank)")),
     ("torchx", re.compile(r"\[?[A-Za-z_]\w*?(?P<node>\d+)\|(?P<local>\d+)\]?:\s?")),
     ("torchx2", re.compile(r"[A-Za-z_]\w*/(?P<rank>\d{1,6}) (?=\S)")),
-    ("mpi", re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:err|out)>:\s?")),
+    ("mpi", re.compile(r"\[(?:\d+,)?(?P<rank>\d+)\]<std(?:err|out)>:\s?")),
     ("ray", re.compile(r"\((?P<ray>[A-Za-z_][\w.]*(?:\[[^\]]*\])?[^()]{0,40}?pid=\d+[^()]*)\) ?")),
     ("pod", re.compile(r"\[pod/(?P<host>[\w.\-]+)/[\w.\-]+\] ")),
-    ("labelled", re.compile(r"\[RANK (?P<rank>\d{1,7})\] ")),
+    ("labelled", re.compile(r"\[(?:RANK |rank ?)(?P<rank>\d{1,7})\] (?!\[)")),
     ("sglang", re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:DP\d+ )?TP(?P<rank>\d+)\] ")),
     ("milabench", re.compile(r"[\w\-]+\.(?P<host>[\w\-]+)\.\S+ \[std(?:err|out)\] ")),
     ("kaggle", re.compile(r"\d+\.\d+s\t\d+\t")),
@@ -186,10 +194,15 @@ def _telling(first: bytes, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 def _numbered(block: bytes, number: int, left: list[int]) -> Iterator[tuple[int, bytes]]:
     context = left[0]
+    before = b""
     for i, line in enumerate(block.split(b"\n"), start=number + 1):
         if any(word in line for word in _TELLING):
-            context = CONTEXT
+            if context == 0 and before and (b"Traceback" in line or b"Python v" in line):
+                yield i - 1, before[:MAX_LINE]  # whose it is: a logger's prefix, py-spy's head
+            stack = any(word in line for word in _STACKS)
+            context = _STACK_CONTEXT if stack else max(CONTEXT, context - 1)
         elif context == 0:
+            before = line
             continue
         else:
             context -= 1

@@ -19,11 +19,13 @@ from hangscope.trace.log_evidence import (
     RankNotes,
 )
 from hangscope.trace.log_launcher import ended
+from hangscope.trace.model import Claim
 
 _ON_ONE_NODE = 8
 """Ranks from this one on may belong to another node, however few processes a log speaks of."""
 _GRACE_NS = 20 * 10**9
 _SIGTERM, _SIGKILL = 15, 9
+_FATAL = (4, 7, 8, 11)
 _OWN_REASONS = ("oom", "device_error")
 _REASONS = (*_OWN_REASONS, "network_error", "rendezvous", "timeout", "size_mismatch")
 _SAME_HISTORY = 1000
@@ -37,6 +39,7 @@ def settle(evidence: Evidence) -> None:
     if (evidence.world_size or 0) > MAX_RANK + 1:
         evidence.world_size = None  # a damaged number
     _settle_writers(evidence)
+    _settle_stacks(evidence)
     _settle_endings(evidence)
     _settle_groups(evidence)
     _settle_barriers(evidence)
@@ -60,6 +63,27 @@ def _settle_writers(evidence: Evidence) -> None:
     evidence.troubles.clear()
 
 
+def _settle_stacks(evidence: Evidence) -> None:
+    """Give stacks to the ranks whose they are; what is left belongs to nobody."""
+    rest = []
+    several = _several_nodes(evidence)
+    for seen in evidence.stacks:
+        rank = seen.rank
+        if rank is None and seen.pid is not None:
+            rank = evidence.pid_rank.get(seen.pid)
+        if rank is None and seen.local_rank is not None:
+            rank = evidence.local_to_rank.get(seen.local_rank)
+            if rank is None and not several:
+                rank = seen.local_rank
+        if not any(frames for _, _, frames in seen.threads):
+            continue
+        if rank is None:
+            rest.append(seen)
+        else:
+            evidence.of(rank).seen = seen
+    evidence.stacks[:] = rest
+
+
 def _several_nodes(evidence: Evidence) -> bool:
     """Whether a local rank in this log need not be the rank."""
     locals_seen = {n.local_rank for n in evidence.ranks.values() if n.local_rank is not None}
@@ -67,9 +91,13 @@ def _several_nodes(evidence: Evidence) -> bool:
     largest = max(evidence.ranks, default=0)
     if len(hosts) > 1 or (bool(locals_seen) and largest > max(locals_seen)):
         return True
-    # One launcher's report: with more ranks about than a node has processes, it is one of several.
+    # A hang makes nearly every rank of a launcher's node speak up: where most numbers up to the
+    # largest are silent, or more ranks are about than a node has, it is another node's launcher.
     told = {f[1] for f in evidence.launcher_failures} | evidence.terminated_pids
-    return largest >= max(_ON_ONE_NODE, len(told))
+    if largest >= max(_ON_ONE_NODE, len(told)):
+        return True
+    heard = set(evidence.ranks) | {f[0] for f in evidence.launcher_failures}
+    return bool(evidence.ranks) and len(heard) * 2 <= largest + 1
 
 
 def _settle_endings(evidence: Evidence) -> None:
@@ -94,6 +122,9 @@ def _settle_endings(evidence: Evidence) -> None:
     ranks_by_task = _tasks_are_ranks(evidence)
     for task, host, exit_code, signal, oom, at_ns in evidence.task_ends:
         if not ranks_by_task:
+            text = f"srun: task {task} on {host} ended (of several processes, here)"
+            claim = Claim("launcher_failure", text=text, at_ns=at_ns, certain=False)
+            evidence.claims.append((claim, None))
             continue
         notes = evidence.of(task)
         notes.host = notes.host or host
@@ -107,6 +138,9 @@ def _settle_endings(evidence: Evidence) -> None:
             evidence.of(rank).oom_killed = True
     _terminated(evidence)
     _killed_after_failures(evidence)
+    crashed = [n for n in evidence.ranks.values() if n.exit_signal in _FATAL]
+    if len(crashed) == 1 and len(evidence.stacks) == 1 and crashed[0].seen is None:
+        crashed[0].seen = evidence.stacks.pop()  # what it printed when it died
     _explained_by_nobodys_words(evidence)
 
 
@@ -148,7 +182,7 @@ def _explained_by_nobodys_words(evidence: Evidence) -> None:
 
 def _tasks_are_ranks(evidence: Evidence) -> bool:
     """Not where torchrun runs under srun: then a task is a node."""
-    if evidence.launcher_failures or evidence.terminated_pids:
+    if evidence.launcher_failures or evidence.terminated_pids or evidence.elastic:
         return False
     highest = max(evidence.ranks, default=-1)
     tasks = max((t[0] for t in evidence.task_ends), default=-1)
@@ -195,6 +229,7 @@ def _settle_groups(evidence: Evidence) -> None:
             else:
                 open_.append((rank, operation))
         _counters_without_label(notes)
+    open_ = [item for item in open_ if not _adopted(item[1], evidence)]
     collectives = sorted(
         (item for item in open_ if not operations.is_p2p(item[1].signature.op)),
         key=lambda item: item[1].seq,
@@ -213,6 +248,21 @@ def _settle_groups(evidence: Evidence) -> None:
         for _, operation in collectives:
             if operation.group == DEFAULT_GROUP:
                 operation.group = ("?0", "unknown group")
+
+
+def _adopted(operation: Operation, evidence: Evidence) -> bool:
+    """Put a timeout that names no group into the one where all others are in the same operation."""
+    like = {
+        other.group
+        for notes in evidence.ranks.values()
+        for other in notes.operations
+        if other.group != UNKNOWN_GROUP
+        and (other.seq, other.signature) == (operation.seq, operation.signature)
+    }
+    if len(like) == 1 and operation.seq and not operations.is_p2p(operation.signature.op):
+        (operation.group,) = like
+        return True
+    return False
 
 
 def _by_counters(notes: RankNotes, operation: Operation) -> GroupId | None:

@@ -28,8 +28,46 @@ _STOPPED = re.compile(
     r"(?:STEP|JOB) [\w.]+ ON \S+ CANCELLED AT"
 )
 _SIGNALS = {"KILL": 9, "SEGV": 11, "ABRT": 6, "TERM": 15, "BUS": 7, "FPE": 8, "ILL": 4, "INT": 2}
+_HEAD = "Traceback (most recent call last):"
+_ERROR = re.compile(r"error|critical|exception|fail|fatal", re.I)
 _NO_PID = -1
 _MAX_TRACEBACK = 120
+
+
+class Logged:
+    """Gives a traceback to the writer of the line above it.
+
+    Python's ``logging`` puts its prefix in front of the message only: the traceback that follows
+    has none, down to the line that names the exception.
+    """
+
+    def __init__(self) -> None:
+        self._before: LogLine | None = None
+        self._writer: LogLine | None = None
+
+    def attributed(self, line: LogLine) -> LogLine:
+        """The line as its writer's."""
+        before, self._before = self._before, line
+        if line.rank is not None:
+            self._writer = line if line.text.rstrip().endswith(_HEAD) else None
+            return line
+        if line.level or line.pid is not None:
+            self._writer = None
+            return line
+        if (
+            line.text.startswith(_HEAD)
+            and before is not None
+            and before.rank is not None
+            and before.number == line.number - 1
+            and _ERROR.search(before.text)
+        ):
+            self._writer = before
+        if self._writer is None or line.number > self._writer.number + _MAX_TRACEBACK:
+            return line
+        writer = self._writer
+        if line.text[:1] not in " \t" and not line.text.startswith(_HEAD):
+            self._writer = None  # the line with the exception is the last
+        return replace(line, rank=writer.rank)
 
 
 class Starters:

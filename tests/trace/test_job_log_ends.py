@@ -121,3 +121,56 @@ def test_the_log_of_one_rank_accuses_no_silent_one() -> None:
     text = timeout(1, 7).replace("PG ID 0 PG GUID 0(default_pg)", "PG ID 1 PG GUID 1")
     found = diagnose(trace_of(text))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+
+
+def test_a_silent_abort_is_a_watchdogs() -> None:
+    table = "Failures:\n" + entry(1, -6, "12:10:09") + "Root Cause:\n" + entry(0, -6, "12:10:08")
+    found = diagnose(trace_of(table))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert "aborted" in found.summary
+    alone = "Failures:\n" + entry(1, -15, "12:10:09") + "Root Cause:\n" + entry(0, -6, "12:10:08")
+    assert not diagnose(trace_of(alone)).culprits
+
+
+def test_the_same_bare_status_of_several_ranks_names_no_single_one() -> None:
+    table = "Failures:\n" + entry(1, 1, "12:10:09") + "Root Cause:\n" + entry(0, 1, "12:10:09")
+    found = diagnose(trace_of(table))
+    assert (found.culprits, found.confidence) == ((0, 1), Confidence.AMBIGUOUS)
+
+
+def test_a_local_rank_beside_ranks_of_a_later_node() -> None:
+    text = "".join(timeout(r, 78) for r in (4, 5, 7)) + failed(2, -9)
+    assert 2 not in diagnose(trace_of(text)).culprits
+    first = "".join(timeout(r, 78) for r in (0, 1, 3)) + failed(2, -9)
+    assert diagnose(trace_of(first)).culprits == (2,)
+
+
+def test_a_task_is_a_node_where_torchrun_speaks() -> None:
+    srun = "srun: error: node3: task 1: Killed\n"
+    torchrun = "W0816 12:00:05.123456 47 torch/distributed/run.py:793] Setting OMP_NUM_THREADS\n"
+    heard = timeout(0, 5) + timeout(1, 5)
+    assert diagnose(trace_of(heard + srun)).culprits == (1,)
+    both = diagnose(trace_of(torchrun + srun))
+    assert not both.culprits
+    assert "task 1 on node3" in both.findings[0].evidence[0]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "2025-08-16 12:10:01,123 [rank2] ERROR train: step failed\nTraceback (most recent call last):\n",
+        "[2025-08-16 12:10:01 TP2] Worker hit an exception: Traceback (most recent call last):\n",
+    ],
+)
+def test_a_logged_traceback_belongs_to_the_line_above_it(head: str) -> None:
+    body = '  File "/a/train.py", line 4, in step\n    f()\nValueError: bad sample\nepoch 3 done\n'
+    exception = trace_of(head + body).ranks[2].exception
+    assert exception is not None
+    assert (exception.type_name, exception.message) == ("ValueError", "bad sample")
+
+
+def test_a_timeout_without_a_group_joins_the_only_like_it() -> None:
+    label = "[PG ID 0 PG GUID 0(default_pg)", "[PG ID 2 PG GUID 9(ulysses)"
+    text = "".join(timeout(r, 4486).replace(*label) for r in (1, 2, 3)) + timeout(0, 4486)[:280]
+    trace = trace_of(text.rsplit("\n", 1)[0] + "\n")
+    assert {trace.groups[row["group"]].name for row in trace.records} == {"9"}

@@ -1,0 +1,224 @@
+# ruff: noqa: E501
+"""Stacks from py-spy and faulthandler, error files of torch elastic, NCCL's RAS as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence
+from hangscope.trace.load import NothingReadable, load_trace
+
+from .logs import timeout, trace_of
+
+SPY = """Process {pid}: /usr/bin/python train.py
+Python v3.10.12 (/usr/bin/python3.10)
+
+Thread {pid} (idle): "MainThread"
+    {where}
+    step (train.py:44)
+    <module> (train.py:90)
+Thread 928 (idle): "Thread-1"
+    wait (threading.py:324)
+    run (tqdm/_monitor.py:60)
+Thread 4079 (active)
+    watch (torch/distributed/watch.py:9)
+"""
+WAITS = "all_reduce (torch/distributed/distributed_c10d.py:2501)"
+LOADS = "read_sample (data.py:12)"
+
+
+def spy_files(folder: Path, elsewhere: tuple[int, ...], world: int = 4) -> None:
+    for rank in range(world):
+        text = SPY.format(pid=500 + rank, where=LOADS if rank in elsewhere else WAITS)
+        (folder / f"stack_rank_{rank}.txt").write_text(text)
+
+
+def test_py_spys_stacks_become_those_of_the_files_rank(tmp_path: Path) -> None:
+    spy_files(tmp_path, (2,))
+    facts = load_trace([tmp_path]).ranks[2]
+    assert [t.name for t in facts.threads] == ["MainThread", "Thread-1", "4079"]
+    assert {t.source for t in facts.threads} == {"py-spy"}
+    assert tuple(facts.main_stack[0]) == ("read_sample", "data.py", 12)
+
+
+def test_the_one_rank_that_stands_elsewhere(tmp_path: Path) -> None:
+    spy_files(tmp_path, (2,))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert found.confidence is Confidence.LIKELY
+    assert "data.py:12 in read_sample" in found.summary
+
+
+@pytest.mark.parametrize("elsewhere", [(), (1, 2), (0, 1, 2, 3)])
+def test_stacks_that_single_nobody_out(tmp_path: Path, elsewhere: tuple[int, ...]) -> None:
+    spy_files(tmp_path, elsewhere)
+    assert not diagnose(load_trace([tmp_path])).culprits
+
+
+def test_stacks_say_what_the_missing_rank_does(tmp_path: Path) -> None:
+    spy_files(tmp_path, (2,))
+    (tmp_path / "job.log").write_text("".join(timeout(r, 78) for r in (0, 1, 3)))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert any(f.filename == "data.py" for side in found.findings[0].sides for f in side.stack)
+
+
+def test_stacks_of_an_unknown_process_are_told_and_not_used(tmp_path: Path) -> None:
+    (tmp_path / "spy.txt").write_text(SPY.format(pid=4711, where=WAITS))
+    with pytest.raises(NothingReadable) as error:
+        load_trace([tmp_path / "spy.txt"])
+    (warning,) = error.value.warnings
+    assert "process 4711 of an unknown rank" in warning
+    named = SPY.format(pid=4711, where=WAITS).replace(
+        "train.py\nPython", "train.py --rank=3\nPython"
+    )
+    assert trace_of(named).ranks[3].main_stack
+
+
+DUMP = """[rank2]: Timeout (0:10:00)!
+[rank2]: Thread 0x00007f11 (most recent call first):
+[rank2]:   File "/x/threading.py", line 324 in wait
+[rank2]: Thread 0x00007f22 (most recent call first):
+[rank2]:   File "/a/data.py", line 12 in read_sample
+[rank2]:   File "/a/train.py", line 90 in <module>
+"""
+
+
+def test_faulthandler_lists_the_main_thread_last() -> None:
+    stack = trace_of(DUMP).ranks[2].main_stack
+    assert [(f.name, f.line) for f in stack] == [("read_sample", 12), ("<module>", 90)]
+
+
+def test_the_newest_dump_of_a_rank_counts() -> None:
+    later = DUMP.replace("data.py", "save.py")
+    assert trace_of(DUMP + later).ranks[2].main_stack[0].filename == "/a/save.py"
+
+
+def test_a_debuggers_backtrace_is_named_as_such() -> None:
+    text = "".join(
+        f"#{i}  0x00007f1{i} in pthread_cond_wait () from /lib/libpthread.so.0\n" for i in range(9)
+    )
+    (warning,) = trace_of('Thread 1 (Thread 0x7f11 (LWP 12) "python"): Error:\n' + text).warnings
+    assert "debugger" in warning
+
+
+def error_file(folder: Path, local: int, error: str, at: int) -> None:
+    (folder / str(local)).mkdir(parents=True)
+    stack = f'Traceback (most recent call last):\n  File "/a/train.py", line 9, in main\n    f()\n{error}\n'
+    document = {
+        "message": {"message": error, "extraInfo": {"py_callstack": stack, "timestamp": str(at)}}
+    }
+    (folder / str(local) / "error.json").write_text(json.dumps(document))
+
+
+def test_error_files_of_torch_elastic(tmp_path: Path) -> None:
+    lost = "RuntimeError: [/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:1"
+    error_file(tmp_path / "attempt_0", 0, lost, 1_755_346_201)
+    error_file(tmp_path / "attempt_0", 3, "KeyError: 'image'", 1_755_346_200)
+    trace = load_trace([tmp_path])
+    exception = trace.ranks[3].exception
+    assert exception is not None
+    assert (exception.type_name, exception.message) == ("KeyError", "'image'")
+    assert exception.stack[0].line == 9
+    found = diagnose(trace)
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (3,))
+
+
+def ras(
+    counts: dict[int, dict[str, int]], missing: dict[int, bool] | None = None, **more: Any
+) -> dict[str, Any]:
+    status = {"init_state": 0, "async_error": 0, "abort_flag": False}
+    entry = {"host": "10.0.0.1", "nvml_dev": 0}
+    return {
+        "hash": "0xfa93",
+        "size": len(counts) + len(missing or {}),
+        "ranks": [
+            entry | {"rank": r, "pid": 500 + r, "cuda_dev": r, "status": status, "collective_counts": c}
+            for r, c in counts.items()
+        ],
+        "missing_ranks": [
+            entry | {"rank": r, "pid": 500 + r, "cuda_dev": r, "status": {"unresponsive": True, "considered_dead": d}}
+            for r, d in (missing or {}).items()
+        ],
+    } | more  # fmt: skip
+
+
+def report(folder: Path, *communicators: dict[str, Any]) -> Path:
+    path = folder / "ras.json"
+    path.write_text(
+        json.dumps(
+            {"nccl_version": "2.28.7", "timestamp": "x", "communicators": list(communicators)}
+        )
+    )
+    return path
+
+
+def test_who_launched_less_is_waited_for(tmp_path: Path) -> None:
+    counts = {
+        r: {"AllReduce": 40 if r == 2 else 41, "Broadcast": 3, "Send": 9 * r} for r in range(4)
+    }
+    found = diagnose(load_trace([report(tmp_path, ras(counts))]))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert (found.findings[0].op, found.findings[0].seq) == ("all_reduce", 44)
+
+
+def test_a_rank_behind_because_it_waits_elsewhere_is_a_victim(tmp_path: Path) -> None:
+    world = ras({r: {"AllReduce": 10 if r in (2, 3) else 11} for r in range(4)})
+    pair = ras({0: {"AllGather": 5}, 1: {"AllGather": 6}}, hash="0xbeef")
+    for entry, rank in zip(pair["ranks"], (2, 3), strict=True):
+        entry.update(pid=500 + rank, cuda_dev=rank)
+    found = diagnose(load_trace([report(tmp_path, world, pair)]))
+    assert found.culprits == (2,)
+
+
+def test_who_is_dead_for_ras_is_lost(tmp_path: Path) -> None:
+    counts = {r: {"AllReduce": 41} for r in (0, 1, 3)}
+    found = diagnose(load_trace([report(tmp_path, ras(counts, {2: True}))]))
+    assert (found.verdict.value, found.culprits) == ("rank_lost", (2,))
+
+
+def test_equal_counts_show_no_hang(tmp_path: Path) -> None:
+    found = diagnose(load_trace([report(tmp_path, ras({r: {"AllReduce": 41} for r in range(4)}))]))
+    assert not found.culprits
+    assert found.verdict.value in ("inconclusive", "healthy")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"communicators": [{"ranks": "x", "missing_ranks": [3, {"rank": -5}], "size": "many"}]},
+        {
+            "communicators": [
+                {"ranks": [{"rank": 1 << 40, "pid": [], "collective_counts": {"a": {}}}]}
+            ]
+        },
+        {"communicators": []},
+    ],
+)
+def test_a_damaged_report_is_one_warning_or_none(tmp_path: Path, damage: dict[str, Any]) -> None:
+    path = tmp_path / "ras.json"
+    path.write_text(json.dumps({"nccl_version": "2.28.7"} | damage))
+    with pytest.raises(NothingReadable) as error:
+        diagnose(load_trace([path]))
+    assert len(error.value.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("document", "word"),
+    [
+        ([{"header": {"rank": 0}, "coll_perf": {"coll": "AllReduce"}}], "inspector"),
+        ({"traceEvents": []}, "profiler"),
+    ],
+)
+def test_what_is_not_used_is_named(tmp_path: Path, document: Any, word: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(NothingReadable) as error:
+        load_trace([path])
+    (warning,) = error.value.warnings
+    assert word in warning
