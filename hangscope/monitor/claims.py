@@ -14,9 +14,13 @@ from hangscope.monitor.judge import Cause
 from hangscope.trace.live import RunKey
 
 
-def claim(directory: Path, key: RunKey | None, cause: Cause) -> bool:
-    """Whether the caller is the one to say it."""
-    text = repr((key, cause)).encode()
+def claim(directory: Path, key: RunKey | None, cause: Cause, started_ns: int = 0) -> bool:
+    """Whether the caller is the one to say it.
+
+    ``started_ns`` is when the job's lowest rank began: one that was there before under the same
+    name may have ended by the same cause.
+    """
+    text = repr((key, started_ns, cause)).encode()
     path = directory / f".said-{hashlib.blake2b(text, digest_size=8).hexdigest()}"
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))

@@ -327,7 +327,8 @@ class Monitor:
             time.sleep(YIELD_S)  # where monitors share a directory, the first node speaks
         self._judge.said(diagnosis)
         cause = cause_of(diagnosis.findings[0])
-        if not claim(self._config.directory, self.key, cause):
+        started_ns = trace.ranks[min(trace.ranks)].started_ns if trace.ranks else 0
+        if not claim(self._config.directory, self.key, cause, started_ns):
             return
         where = f"more: hangscope analyze {self._config.directory}"
         speak(diagnosis, where=where, out=self._out)

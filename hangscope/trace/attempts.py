@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from hangscope.trace.file_names import attempt_of
+from hangscope.trace.lives import Start, of_newest_life
 from hangscope.trace.model import NONE, Fragment
 
+_RING = "hangscope-ring"
 _SAME_MOMENT_NS = 60 * 10**9
 """Two dumps of one rank whose last operations are closer than this are twins of one life."""
 
@@ -23,13 +25,14 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     dumps = [f for f in fragments if _is_dump(f) and _life(f) is None]
     others = [f for f in fragments if not _is_dump(f) and _life(f) is None]
     kept_named, left_named = _newest_run(named)
+    kept_named, left_lives = _newest_life(kept_named)
     gone = _folders(named) - _folders(kept_named)
     dumps = [f for f in dumps if _folder_of(f) not in gone]
     others = [f for f in others if _folder_of(f) not in gone]
     dumps, old_dumps = _newest_numbered(dumps, "dumps")
     kept_dumps, left_dumps = _newest_folder(dumps)
     kept_logs, left_logs = _newest_numbered(others, "logs")
-    notes = [*left_named, *old_dumps, *left_dumps, *left_logs]
+    notes = [*left_named, *left_lives, *old_dumps, *left_dumps, *left_logs]
     return [*kept_named, *kept_dumps, *kept_logs], notes
 
 
@@ -90,6 +93,38 @@ def _newest_run(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
                 f"this report is about {f'run {run} ' if name != run else ''}attempt {attempt}"
             )
     return lives[(run, attempt)], notes
+
+
+def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Of several jobs of one name the newest; the others go with what was seen of them."""
+    rings = [f for f in fragments if f.source.format == _RING and f.facts.started_ns]
+    starts = [
+        Start(
+            f.facts.rank,
+            f.facts.started_ns,
+            (f.facts.host or "", f.facts.pid or 0),
+            last_sign(f) if not f.facts.alive else f.facts.observed_ns,
+        )
+        for f in rings
+    ]
+    old = [f for f, kept in zip(rings, of_newest_life(starts), strict=True) if not kept]
+    if not old:
+        return fragments, []
+    processes = {(f.facts.rank, f.facts.pid) for f in old}
+    ids = set(map(id, old))
+    kept = [
+        f
+        for f in fragments
+        if id(f) not in ids
+        and (f.source.format == _RING or (f.facts.rank, f.facts.pid) not in processes)
+    ]
+    count: dict[str, set[int]] = {}
+    for fragment in old:
+        count.setdefault(_folder_of(fragment), set()).add(fragment.facts.rank)
+    return kept, [
+        f"{folder}: also holds an earlier job of the same name, {_ranks(len(ranks))}; left out"
+        for folder, ranks in sorted(count.items())
+    ]
 
 
 def _newest_numbered(fragments: Sequence[Fragment], what: str) -> tuple[list[Fragment], list[str]]:

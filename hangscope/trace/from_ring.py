@@ -265,6 +265,7 @@ def facts_of(reader: RingReader, header: Any, dropped: int, oldest: int) -> Rank
         exception=_exception(reader, header),
         threads=_threads(reader),
         observed_ns=now_ns if look.alive else max(heartbeat_ns, int(header["exit_ns"])),
+        started_ns=int(header["created_ns"]),
         dropped=dropped,
         oldest_record_id=oldest,
         clock_offset_ns=int(header["clock_offset_ns"]),

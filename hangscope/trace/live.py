@@ -16,6 +16,7 @@ from hangscope.trace.from_journal import looks_like_journal, read_journal
 from hangscope.trace.from_ring import FORMAT, fragment_of
 from hangscope.trace.live_facts import ProcessView, changed_headers, main_call
 from hangscope.trace.live_table import LiveTable, StaleError
+from hangscope.trace.lives import Start, of_newest_life
 from hangscope.trace.merge import in_order, merge
 from hangscope.trace.merge_facts import merge_facts
 from hangscope.trace.merge_groups import GroupMatcher
@@ -104,6 +105,7 @@ class LiveRun:
         self._rings: dict[str, OpenRing] = {}
         self._rows = rows
         self._newest_records: int | None = None
+        self._replaced: set[tuple[int, int | None]] = set()
         self._refused: dict[Path, tuple[int, str]] = {}
         self._journal_files: tuple[tuple[str, int, int], ...] = ()
         self._merged: _Merged | None = None
@@ -160,6 +162,11 @@ class LiveRun:
         newest: dict[int, OpenRing] = {}
         for ring in sorted(rings, key=lambda ring: ring.created_ns):
             newest[ring.rank] = ring  # an earlier ring of the same rank is an older job's
+        if len(newest) < len(rings):
+            alive = of_newest_life([_start(ring) for ring in rings])
+            kept = {id(ring) for ring, is_new in zip(rings, alive, strict=True) if is_new}
+            self._replaced = {(r.rank, r.process.pid) for r in rings if id(r) not in kept}
+            newest = {rank: ring for rank, ring in newest.items() if id(ring) in kept}
         return [newest[rank] for rank in sorted(newest)]
 
     def ask_for_stacks(self, wanted: Callable[[RankFacts], bool]) -> int:
@@ -370,6 +377,8 @@ class LiveRun:
                 continue
             for fragment in fragments:
                 facts = fragment.facts
+                if (facts.rank, facts.pid) in self._replaced:
+                    continue  # an earlier job of the same name
                 if (facts.run_id, facts.attempt) == (key.run_id, key.attempt):
                     yield fragment
 
@@ -390,6 +399,13 @@ def run_directory_of(path: str | os.PathLike[str]) -> Path | None:
     if latest.is_dir() and _files(latest)[0]:
         return latest
     return None
+
+
+def _start(ring: OpenRing) -> Start:
+    header = ring.reader.header()
+    signs = (int(header["heartbeat_ns"]), int(header["exit_ns"]))
+    process = (decode_text(header["host"]), ring.process.pid)
+    return Start(ring.rank, ring.created_ns, process, max(signs))
 
 
 def _headers(rings: Sequence[OpenRing]) -> Records:

@@ -59,6 +59,8 @@ class Flag(IntFlag):
     """Not recorded itself but concluded from a counter or a log line."""
     TIMED_OUT = 128
     """The runtime itself said that this operation ran into its timeout."""
+    FAILED = 256
+    """The call, or the wait for it, raised."""
     BLOCKING = 512
     """A send or recv whose caller waits for it at once. A pair with neither this nor `ASYNC` comes
     from a source that does not tell."""
@@ -230,6 +232,8 @@ class ThreadStack:
     source: str = "sample"
     """``"sample"`` (taken by the rank's own watcher), ``"signal"`` (faulthandler, no GIL needed),
     ``"py-spy"`` or ``"log"``."""
+    native_id: int = 0
+    """The kernel's number of the thread, as in the records; 0 where the source does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +271,8 @@ class RankFacts:
     threads: tuple[ThreadStack, ...] = ()
     observed_ns: int = 0
     """When this rank was looked at or its dump written."""
+    started_ns: int = 0
+    """When it began to record; 0 where the source does not say."""
     dropped: int = 0
     """Records lost: half written, or refused because a table was full. Wrap-around is not loss."""
     oldest_record_id: int = 0
