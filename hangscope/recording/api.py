@@ -14,6 +14,7 @@ from hangscope.recording.complaints import complain
 from hangscope.recording.enable import OWNER
 from hangscope.recording.identity import (
     JobPlace,
+    place_from_arguments,
     place_from_environment,
     ring_identity,
     run_directory,
@@ -216,8 +217,7 @@ def _place(rank: int, world_size: int) -> JobPlace:
     if place is not None and (rank < 0 or rank == place.rank):
         return place
     rank = max(rank, 0)
-    world_size = max(world_size, rank + 1)
-    return JobPlace(rank, world_size, rank, world_size, 0, 0)
+    return place_from_arguments(rank, max(world_size, rank + 1), os.environ)
 
 
 def _start_monitor(directory: Path, run_id: str, place: JobPlace, settings: Settings) -> None:

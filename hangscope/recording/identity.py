@@ -67,6 +67,22 @@ def place_from_environment(environ: Mapping[str, str]) -> JobPlace | None:
     return None
 
 
+def place_from_arguments(rank: int, world_size: int, environ: Mapping[str, str]) -> JobPlace:
+    """The place of a rank that ``init_process_group`` was told, as Lightning's ranks are.
+
+    Such launchers may still say which process of its node this is, so that every node gets a
+    monitor. How many there are on the node is as a rule not said.
+    """
+    local_rank = _integer(environ.get("LOCAL_RANK"))
+    node_rank = _integer(environ.get("GROUP_RANK") or environ.get("NODE_RANK")) or 0
+    local_world = _integer(environ.get("LOCAL_WORLD_SIZE"))
+    if local_rank is None or not 0 <= local_rank <= rank:
+        return JobPlace(rank, world_size, rank, local_world or world_size, 0, 0)
+    if not local_world and node_rank > 0:
+        local_world = (rank - local_rank) // node_rank
+    return JobPlace(rank, world_size, local_rank, local_world or 1, node_rank, 0)
+
+
 def run_id_from_environment(environ: Mapping[str, str]) -> str:
     """A name for the run on which all its ranks agree.
 

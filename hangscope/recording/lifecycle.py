@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import atexit
 import json
+import multiprocessing.process
+import multiprocessing.util
 import os
 import sys
 import threading
@@ -19,6 +21,8 @@ from hangscope.recording.phases import Patches, PhaseStack
 from hangscope.ring.layout import ExitKind
 from hangscope.ring.writer import RingWriter
 
+_FIRST = 1000
+"""Before whatever else ``multiprocessing`` ends: queues, managers, temporary folders."""
 MAX_FRAMES = 64
 MAX_MESSAGE = 8000
 
@@ -41,6 +45,8 @@ class Lifecycle:
         self._patches = Patches()
         self._exit_code: int | None = None
         self._failed = False
+        self._handled: bytes | None = None
+        self._finalizer: multiprocessing.util.Finalize | None = None
 
     def install(self) -> None:
         """Put the hooks in place."""
@@ -50,11 +56,17 @@ class Lifecycle:
         patches.replace(sys, "exit", self._exit(sys.exit))
         patches.replace(os, "_exit", self._hard_exit(os._exit))
         atexit.register(self._at_exit)
+        if multiprocessing.process.parent_process() is not None:
+            self._finalizer = multiprocessing.util.Finalize(
+                None, self._process_ends, exitpriority=_FIRST
+            )
 
     def remove(self) -> None:
         """Take the hooks out again where nobody has put others over them."""
         self._patches.undo()
         atexit.unregister(self._at_exit)
+        if self._finalizer is not None:
+            self._finalizer.cancel()
 
     # -- hooks -----------------------------------------------------------------------------
 
@@ -91,6 +103,7 @@ class Lifecycle:
                 self._exit_code = (
                     status & 0xFF if isinstance(status, int) else 0 if status is None else 1
                 )
+                self._keep_handled(sys.exc_info()[1] if self._exit_code else None)
             previous(*args)
 
         return exit
@@ -101,6 +114,9 @@ class Lifecycle:
                 try:
                     status = int(args[0] if args else kwargs["status"])
                     self._sample()
+                    if status:
+                        self._keep_handled(sys.exc_info()[1], self._handled)
+                        self._tell_handled()
                     self._ring.record_exit(ExitKind.HARD_EXIT, status & 0xFF)
                 except Exception:
                     pass
@@ -120,6 +136,8 @@ class Lifecycle:
                 self._note_exception(
                     type(value), value, value.__traceback__, threading.main_thread()
                 )
+            if self._exit_code:
+                self._tell_handled()
             if self._failed:
                 self._ring.record_exit(ExitKind.EXCEPTION, 1)
             elif self._exit_code:
@@ -128,6 +146,43 @@ class Lifecycle:
                 self._ring.record_exit(ExitKind.CLEAN, 0)
         except Exception as error:
             self._guard(error)
+
+    def _process_ends(self) -> None:
+        """``multiprocessing`` runs this on the way out of a process of its own.
+
+        It prints what such a process died of itself, so that no hook of the interpreter is called.
+        """
+        try:
+            error = sys.exc_info()[1]
+            if isinstance(error, Exception):
+                self._note_exception(
+                    type(error), error, error.__traceback__, threading.main_thread()
+                )
+            elif isinstance(error, SystemExit) and self._exit_code:
+                self._tell_handled()
+        except Exception as error:
+            self._guard(error)
+
+    def _keep_handled(self, error: BaseException | None, otherwise: bytes | None = None) -> None:
+        """Keep the exception in whose handler the process is told to exit.
+
+        Launchers of all kinds catch, log and call ``sys.exit(1)``. That it was the end is only
+        known at the end.
+        """
+        self._handled = otherwise
+        if error is None or isinstance(error, SystemExit) or self._failed:
+            return
+        try:
+            self._handled = describe_exception(
+                type(error), error, error.__traceback__, threading.main_thread()
+            )
+        except Exception as mine:
+            self._guard(mine)
+
+    def _tell_handled(self) -> None:
+        if self._handled is not None and not self._failed:
+            self._ring.record_exception(self._handled, replace=True)
+            self._failed = True
 
     def _note_exception(
         self,

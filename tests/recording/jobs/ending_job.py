@@ -1,0 +1,60 @@
+"""Processes that end by an exception nobody's hook is told of: HOW says which kind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+
+import torch.multiprocessing
+
+
+def fail() -> None:
+    import hangscope
+
+    hangscope.start()
+    raise ValueError("the scale went below its minimum")
+
+
+def caught() -> None:
+    try:
+        fail()
+    except ValueError:
+        sys.exit(3)
+
+
+def caught_and_left_hard() -> None:
+    try:
+        fail()
+    except ValueError:
+        os._exit(4)
+
+
+def forgiven() -> None:
+    try:
+        caught()
+    except SystemExit:
+        pass
+
+
+def later() -> None:
+    forgiven()
+    sys.exit(5)
+
+
+def spawned(index: int) -> None:
+    fail()
+
+
+if __name__ == "__main__":
+    how = os.environ["HOW"]
+    if how == "spawn":
+        torch.multiprocessing.spawn(spawned, nprocs=1)
+    elif how in ("process-spawn", "process-fork"):
+        context = multiprocessing.get_context(how.partition("-")[2])
+        process = context.Process(target=fail)
+        process.start()
+        process.join()
+        sys.exit(process.exitcode)
+    else:
+        globals()[how]()
