@@ -9,6 +9,7 @@ from hangscope.diagnosis.causes import graph_causes
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.counters import with_own_counters
 from hangscope.diagnosis.crossed import doubt_crossed_pairs
+from hangscope.diagnosis.embedded import with_original_exceptions
 from hangscope.diagnosis.findings import to_finding
 from hangscope.diagnosis.frontier import frontiers
 from hangscope.diagnosis.host import judge, killed_together
@@ -41,7 +42,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     """
     given, trace = trace, align_clocks(trace)
     skewed = trace is not given
-    trace, concluded = with_believable_members(trace)
+    trace, concluded = with_believable_members(with_original_exceptions(trace))
     trace = with_own_counters(trace)
     front = frontiers(trace)
     hosts = swept_up(trace, front, not_before_last_record(trace, judge(trace)))

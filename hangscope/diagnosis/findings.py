@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis import playbook
+from hangscope.diagnosis.agreement import numel
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import told_of_only
-from hangscope.diagnosis.host import own_errors
+from hangscope.diagnosis.host import is_secondary, own_errors
 from hangscope.diagnosis.model import Confidence, Finding, Side, Verdict
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.sentences import (
@@ -18,7 +19,7 @@ from hangscope.diagnosis.sentences import (
     sentences,
 )
 from hangscope.diagnosis.sides import guarded, in_backward, sides_of
-from hangscope.diagnosis.stacks import user_frames, where
+from hangscope.diagnosis.stacks import innermost, user_frames, where
 from hangscope.trace.model import NONE, Flag
 
 
@@ -105,6 +106,17 @@ def _shown_place(context: Context, cause: Cause) -> Place | None:
     return min(places, key=rank_of)
 
 
+def _another_call(sides: tuple[Side, ...]) -> bool:
+    """Whether two lines issued tensors that have neither size nor type in common."""
+    known = [s for s in sides if s.stack and s.dtypes and s.input_sizes is not None]
+    return (
+        len(known) > 1
+        and len({where(s.stack[0]) for s in known}) > 1
+        and len({s.dtypes for s in known}) > 1
+        and len({numel(s.input_sizes) for s in known}) > 1
+    )
+
+
 def place_is_pair(place: Place | None) -> bool:
     """Whether the place is half of a pair, which names its partner itself."""
     return place is not None and place.p2p
@@ -115,8 +127,8 @@ def _advice(
 ) -> playbook.Advice:
     if cause.mismatch is not None:
         advice = playbook.mismatch(cause.mismatch.aspect, guarded(sides))
-        if cause.mismatch.aspect == "numel" and guarded(sides):
-            advice = playbook.mismatch("op", True)
+        if (cause.mismatch.aspect == "numel" and guarded(sides)) or _another_call(sides):
+            advice = playbook.mismatch("op", guarded(sides))
         elif cause.mismatch.aspect == "numel" and sides and all(in_backward(s) for s in sides):
             advice = playbook.buckets()
         lines = [where(s.stack[0]) for s in sides[:2] if s.stack]
@@ -159,4 +171,9 @@ def _advice(
         return playbook.crash(text, detail)
     if cause.verdict is Verdict.RANK_LOST:
         detail = at
+    thread = facts.exception if facts is not None else None
+    if cause.verdict is Verdict.RANK_EXITED and thread is not None and not thread.is_main_thread:
+        line = where(innermost(thread.stack))
+        if not is_secondary(thread.message):
+            return playbook.dead_thread(thread.thread_name, " ".join(x for x in (line, at) if x))
     return playbook.by_verdict(cause.verdict, detail)

@@ -145,6 +145,14 @@ def frontiers(trace: Trace) -> Frontiers:
     rows = np.flatnonzero(collective & done & whole)
     np.maximum.at(implied, of_record[rows], seq[rows])
     done |= collective & (seq < implied[of_record])
+    # What every member has issued, as a peer's end tells, cannot wait on a rank that has finished
+    # something later in the group: its end was not noticed before the rank was stopped or killed.
+    everybody = np.zeros(groups, np.int64)
+    np.maximum.at(everybody, keys % groups, implied)
+    later = np.zeros(count, np.int64)
+    rows = np.flatnonzero(collective & done)
+    np.maximum.at(later, of_record[rows], seq[rows])
+    done |= collective & (seq <= everybody[records["group"]]) & (seq < later[of_record])
     finished_row = collective & done
     np.maximum.at(completed, of_record[finished_row], seq[finished_row])
     unfinished = ~done & ~unobserved

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from hangscope.diagnosis.stacks import innermost
+from hangscope.diagnosis.working import newest_threads, working_stack
 from hangscope.trace.model import Claim, ExceptionFacts, RankFacts, Stack, Trace
 
 _SIGKILL, _SIGTERM, _SIGABRT, _SIGINT, _SIGHUP = 9, 15, 6, 2, 1
@@ -47,7 +48,10 @@ _ABOUT_TORCH = re.compile(
 _FAILED_ON = re.compile(r"CheckpointException ranks:\s*dict_keys\(\[([\d, ]+)\]\)")
 """An exception that all ranks raise because some of them failed, and that says which."""
 
-LOADER = re.compile(r"load|fetch|batch|dataset|sampler|__next__|read|tokeni[sz]e|collate", re.I)
+LOADER = re.compile(
+    r"(?:^|[^a-z])(?:load|read|fetch)|data_?load|batch|dataset|sampler|__next__|tokeni[sz]e|collate",
+    re.I,
+)
 CHECKPOINT = re.compile(r"checkpoint|save|state_dict|serialize", re.I)
 _IN_COMMUNICATION = re.compile(
     r"all_reduce|allreduce|all_gather|broadcast|reduce_scatter|all_to_all|barrier|\bwait\b|"
@@ -95,7 +99,8 @@ def is_secondary(text: str) -> bool:
 
 def judge(trace: Trace) -> dict[int, Host]:
     """A `Host` for every rank that any source speaks about."""
-    hosts = {rank: _one(rank, facts, trace) for rank, facts in trace.ranks.items()}
+    threads = newest_threads(trace)
+    hosts = {rank: _one(facts, threads.get(rank)) for rank, facts in trace.ranks.items()}
     hosts = _stopped_alone(_told_by_all(hosts, trace), trace)
     return _outlived_a_failure(_victims_of_launcher(hosts, trace), trace)
 
@@ -107,12 +112,13 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _one(rank: int, facts: RankFacts, trace: Trace) -> Host:
-    exit_ = facts.exit
+def _one(facts: RankFacts, thread: int | None) -> Host:
+    """``thread`` issued the rank's newest operation."""
+    rank, exit_ = facts.rank, facts.exit
     exception = facts.exception
     own_failure = exception is not None and exception.is_main_thread
     phase = facts.phases[-1].name if facts.phases else None
-    stack = facts.main_stack
+    stack = working_stack(facts, thread)
     text = ""
     by_thread = exit_ is not None and exit_.kind in ("exception", "code")
     if exception is not None and (own_failure or by_thread):
@@ -195,16 +201,19 @@ def _alive_state(facts: RankFacts) -> tuple[str, bool]:
 
 
 def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
-    """Mark aborts that a timeout line explains: a watchdog that gave up is a victim's end."""
+    """Mark aborts that a log explains: a watchdog that gave up is a victim's end, and Gloo aborts
+    the rank that gets a message of another size than it asked for, whoever is wrong.
+    """
     timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
-    logs_only = {source.format for source in trace.sources} == {"job-log"}
+    got_other_size = {c.reporter for c in trace.claims if c.kind == "size_mismatch"}
     result = dict(hosts)
     for rank, host in hosts.items():
         exit_ = trace.ranks[rank].exit
         aborted = exit_ is not None and (exit_.signal == _SIGABRT or exit_.code in (-6, 134))
-        # Of a log alone nobody knows why a process aborted itself: mostly its watchdog gave up.
-        silent = logs_only and trace.ranks[rank].exception is None
-        if host.end is End.CRASHED and aborted and (rank in timed_out or silent):
+        if host.end is not End.CRASHED or not aborted:
+            continue
+        unsaid = None in got_other_size and trace.ranks[rank].exception is None
+        if rank in timed_out or rank in got_other_size or unsaid:
             result[rank] = replace(host, secondary=True)
     return result
 
@@ -310,8 +319,6 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
             return None
         if interrupted:
             ways.add("SIGINT")
-        elif exit_ is not None and exit_.signal == _SIGABRT:
-            return None  # a process aborts itself
         elif exit_ is not None and exit_.signal is not None:
             ways.add(_signal_name(exit_.signal))
         elif exit_ is None or exit_.kind == "unknown":

@@ -152,13 +152,18 @@ _CRASHES = (
         "D8, D20",
     ),
     (
+        re.compile(r"sizes of the same param in process|expects same model across all ranks", re.I),
+        "build the same model on every rank, with the same number and sizes of parameters",
+        "D19, D20",
+    ),
+    (
         re.compile(r"out of memory|\boom\b|killed for memory", re.I),
         "that rank ran out of memory: cap its longest batch or shard further; the hang of the "
         "others is its symptom",
         "D20, D7",
     ),
     (
-        re.compile(r"dataloader worker", re.I),
+        re.compile(r"dataloader worker \(pid", re.I),
         "a data loader worker of that rank died: look at its memory and shared memory (/dev/shm)",
         "D20, D22",
     ),
@@ -181,6 +186,15 @@ def crash(text: str, detail: str) -> Advice:
         if pattern.search(text):
             return Advice(f"{fix} ({detail})" if detail else fix, classes)
     return by_verdict(Verdict.RANK_CRASHED, detail)
+
+
+def dead_thread(name: str, detail: str) -> Advice:
+    """A rank that ended with status 0 although a thread of it had failed."""
+    return Advice(
+        f"fix what ended the thread {name} of that rank{': ' + detail if detail else ''}; and let "
+        "the process fail with its threads, so that the launcher stops the others",
+        "D20",
+    )
 
 
 def by_verdict(verdict: Verdict, detail: str = "") -> Advice:

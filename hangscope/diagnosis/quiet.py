@@ -10,7 +10,6 @@ from hangscope.diagnosis.host import UNSEEN, End
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.stacks import user_frames, where
-from hangscope.diagnosis.standing import by_stacks
 from hangscope.trace.model import Claim, Flag
 
 _CLAIM_VERDICTS = {
@@ -43,7 +42,16 @@ _SIGNS = (
 )
 """Kinds of statements that may name nobody, the most telling first."""
 _SAME_MOMENT_NS = SECOND_NS
-_DISTRESS = frozenset({"timeout", "dump_signal", "network_error", "rendezvous", "launcher_failure"})
+_DISTRESS = frozenset(
+    {
+        "timeout",
+        "dump_signal",
+        "network_error",
+        "rendezvous",
+        "launcher_failure",
+        "size_mismatch",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,6 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
     """Judge a trace in which nobody is found to wait for anybody."""
     trace, hosts = context.trace, context.hosts
     named = _from_claims(trace.claims)
-    named = named or by_stacks(context)
     if named is not None:
         return Quiet((named,))
     finished = all(facts.finalized for facts in trace.ranks.values())
@@ -194,8 +201,7 @@ def _secondary_only(context: Context) -> Finding:
     failed = tuple(sorted(r for r, h in context.hosts.items() if h.end is End.CRASHED))
     first = context.hosts[failed[0]]
     rest = [h.end for r, h in context.hosts.items() if r not in failed]
-    aborted = all(context.hosts[r].end_text == "killed by SIGABRT" for r in failed)
-    if len(failed) == 1 and not aborted and len(rest) > 0 and all(e is End.TORN_DOWN for e in rest):
+    if len(failed) == 1 and len(rest) > 0 and all(e is End.TORN_DOWN for e in rest):
         # All others lived until they were stopped: whatever its words, it failed alone.
         frames = user_frames(first.stack)
         at = where(frames[0]) if frames else ""
@@ -217,10 +223,7 @@ def _secondary_only(context: Context) -> Finding:
         (),
         failed,
         Confidence.LIKELY,
-        f"{rank_s(failed).capitalize()} aborted, as a watchdog does that waited too long, and "
-        "nothing on record says for whom"
-        if aborted
-        else "Ranks failed in communication, and nothing on record says who broke it",
+        "Ranks failed in communication, and nothing on record says who broke it",
         first.end_text,
         advice.fix,
         advice.playbook,

@@ -9,8 +9,8 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.host import activity
 from hangscope.diagnosis.model import Side, Verdict
 from hangscope.diagnosis.places import Place
-from hangscope.diagnosis.stacks import parting, user_frames
-from hangscope.trace.model import NONE, Flag
+from hangscope.diagnosis.stacks import in_framework, is_library, parting, user_frames
+from hangscope.trace.model import NONE, Flag, Stack
 
 
 def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side, ...]:
@@ -60,7 +60,34 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
             sides.append(_side_of_absent(context, blamed[8:], place.group))
     elif cause.culprits:
         sides = [_side_of_absent(context, (r,), NONE) for r in cause.culprits[:8]]
-    return _with_parting(sides)
+    return _with_parting(_told_apart(sides))
+
+
+def _told_apart(sides: list[Side]) -> list[Side]:
+    """Where all sides came from one line of the user's (a trainer's), with the frames of the
+    framework at which they part.
+    """
+    shown = [side for side in sides if side.stack]
+    if len({side.stack for side in shown}) != 1 or len({s.full_stack for s in shown}) < 2:
+        return sides
+    reversed_stacks = [side.full_stack[::-1] for side in shown]
+    fork = 0
+    while all(len(s) > fork and s[fork] == reversed_stacks[0][fork] for s in reversed_stacks):
+        fork += 1
+    if not any(len(s) > fork and in_framework(s[fork]) for s in reversed_stacks):
+        return sides
+    return [
+        replace(side, stack=_down_to_fork(side.full_stack, fork)) if side.stack else side
+        for side in sides
+    ]
+
+
+def _down_to_fork(stack: Stack, fork: int) -> Stack:
+    """The user's frames and those of frameworks around the ``fork``-th frame from outside."""
+    outside_in = stack[::-1]
+    kept = [frame for frame in outside_in[: fork - 1] if not is_library(frame)]
+    kept += outside_in[max(fork - 1, 0) : fork + 2]
+    return tuple(reversed([f for f in kept if not is_library(f) or in_framework(f)]))
 
 
 def _group_of(context: Context, cause: Cause) -> int:

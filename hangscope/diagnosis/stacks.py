@@ -11,16 +11,36 @@ from hangscope.trace.model import Frame, Stack
 _LIBRARY = re.compile(
     r"(?:^|/)(?:site-packages|dist-packages)/"
     r"|(?:^|/)lib(?:64)?/python\d"
-    r"|(?:^|/)torch/(?:nn|distributed|utils|optim|autograd|_dynamo|_inductor|_ops|_tensor|fx)"
-    r"|^<frozen |^<string>$|^<__array_function__|^\?\?$|\.(?:so|cpp|cc|cu|h)$"
+    r"|(?:^|/)torch/(?:nn|distributed|utils|optim|autograd|_dynamo|_inductor|_ops|_tensor|fx"
+    r"|multiprocessing|_functorch|_higher_order_ops|_library|_jit_internal|jit/|cuda/|amp/|export/"
+    r"|_compile\.py|serialization\.py|storage\.py|functional\.py|_C/|backends/|profiler/|random\.py)"
+    r"|(?:^|/)(?:torchinductor_[^/]+|\.triton)/"
+    r"|^<frozen |^<string>$|^<__array_function__|^<eval_with_key>|^<decorator-gen"
+    r"|^<attrs generated|^\?\?$|\.(?:so|cpp|cc|cu|h|pyx|pxi)$"
+    r"|\.whl/"
     r"|(?:^|/)hangscope/(?:recording|autoload)"
 )
+_FRAMEWORK = re.compile(r"(?:site-packages|dist-packages|\.whl)/(?!torch/|hangscope/)[^/]")
+_STARTER = re.compile(r"(?:^|/)bin/[^/.]+$")
+"""The script that an installed package's command consists of: it calls the package, no more."""
 _ENTRY = frozenset({"_bootstrap", "_bootstrap_inner", "run_module_as_main", "_run_code"})
 
 
 def is_library(frame: Frame) -> bool:
     """Whether the frame belongs to Python, torch, another installed package or HangScope."""
-    return _in_library(frame.filename) or frame.name in _ENTRY
+    if frame.name in _ENTRY or _in_library(frame.filename):
+        return True
+    return frame.name == "<module>" and bool(_STARTER.search(frame.filename))
+
+
+def in_framework(frame: Frame) -> bool:
+    """Whether the frame belongs to an installed package other than torch and HangScope."""
+    return _in_installed(frame.filename)
+
+
+@functools.lru_cache(16_384)
+def _in_installed(filename: str) -> bool:
+    return bool(_FRAMEWORK.search(filename))
 
 
 @functools.lru_cache(16_384)

@@ -386,13 +386,31 @@ class Builder:
         place.members = (half.rank, half.peer) if half.peer != NONE else (half.rank,)
         self.places.append(place)
 
+    def _failed_last(self) -> set[int]:
+        """Ranks whose newest record is of an operation that failed."""
+        records = self.trace.records
+        if not len(records):
+            return set()
+        ranks = records["rank"]
+        last = np.append(np.flatnonzero(ranks[1:] != ranks[:-1]), len(records) - 1)
+        rows = records[last]
+        wrong = (rows["flags"] & int(Flag.FAILED) != 0) & (rows["completed_ns"] == 0)
+        return set(rows["rank"][wrong].tolist())
+
     def _without_the_finished(self) -> None:
-        """A rank that ended cleanly waits for nobody, whatever its last records look like."""
+        """A rank that ended cleanly waits for nobody, whatever its last records look like.
+
+        Unless the last thing it did was to fail in an operation that somebody never issued: then
+        what failed was swallowed, by a thread that died or a handler that went on to the end.
+        """
+        failed = self._failed_last()
         for place in self.places:
             place.waiters = [
                 r
                 for r in place.waiters
-                if r not in self.hosts or self.hosts[r].end is not End.CLEAN
+                if r not in self.hosts
+                or self.hosts[r].end is not End.CLEAN
+                or (r in failed and place.absent)
             ]
             if not place.waiters:
                 place.absent, place.behind, place.unknown = [], [], []

@@ -8,7 +8,8 @@ training loop repeats itself: who left the pattern is the likelier culprit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from hangscope.diagnosis.agreement import family
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.mismatch import Mismatch
+from hangscope.trace.model import Signature
 
 _MAX_SIBLINGS = 16
 _ENOUGH_STEPS = 8
@@ -197,12 +199,13 @@ def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
     votes: Counter[int] = Counter()
     records, front = context.trace.records, context.front
     ops = [family(s.op) for s in context.trace.signatures]
+    alike = _alike(context.trace.signatures, mismatch.aspect == "reduce_op")
     mine = [
-        (ops[int(records["signature"][p.row])], int(records["signature"][p.row]))
+        (ops[int(records["signature"][p.row])], alike[int(records["signature"][p.row])])
         for p in mismatch.parts
     ]
     for other in siblings(context, mismatch.group):
-        if not _same_past(context, mismatch, other):
+        if not _same_past(context, mismatch, other, alike):
             continue
         here = np.flatnonzero(
             (records["group"] == other)
@@ -214,7 +217,7 @@ def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
             if mismatch.aspect == "op":
                 votes[index] += op in {ops[k] for k in kinds}
             else:
-                votes[index] += signature in kinds
+                votes[index] += signature in {alike[k] for k in kinds}
     if votes:
         best = max(votes.values())
         winners = [i for i in range(len(mine)) if votes[i] == best]
@@ -225,12 +228,23 @@ def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
     return ()
 
 
-def _same_past(context: Context, mismatch: Mismatch, other: int) -> bool:
+def _alike(signatures: Sequence[Signature], with_reduce_op: bool) -> list[int]:
+    """For each signature the first that is the same but for the reduce op.
+
+    That becomes known later than the rest: the newest records of a rank that was killed lack it.
+    """
+    if with_reduce_op:
+        return list(range(len(signatures)))
+    first: dict[Signature, int] = {}
+    return [first.setdefault(replace(s, reduce_op=None), i) for i, s in enumerate(signatures)]
+
+
+def _same_past(context: Context, mismatch: Mismatch, other: int, alike: Sequence[int]) -> bool:
     """Whether a sibling group issued the same just before: another stage runs another program."""
     mine = _before(context, mismatch.group, mismatch.seq)
     theirs = _before(context, other, mismatch.seq)
     common = mine.keys() & theirs.keys()
-    return len(common) >= 4 and all(mine[k] == theirs[k] for k in common)
+    return len(common) >= 4 and all(alike[mine[k]] == alike[theirs[k]] for k in common)
 
 
 def _before(context: Context, group: int, seq: int) -> dict[int, int]:

@@ -13,11 +13,12 @@ MAX_FRAMES = 64
 def sample_threads(skip: int | None = None) -> bytes:
     """Stacks of all threads, main thread first.
 
-    One line a thread, ``T main|other ident name``, then one a frame, innermost first,
-    ``F line NUL function NUL file``. ``skip`` is the ident of a thread to leave out.
+    One line a thread, ``T main|other number name`` (the kernel's number; 0 where it is not known),
+    then one a frame, innermost first, ``F line NUL function NUL file``. ``skip`` is the ident of a
+    thread to leave out.
     """
     main = threading.main_thread().ident
-    names = {thread.ident: thread.name for thread in list(threading._active.values())}  # type: ignore[attr-defined]
+    threads = {thread.ident: thread for thread in list(threading._active.values())}  # type: ignore[attr-defined]
     frames = sys._current_frames()
     order = sorted(frames, key=lambda ident: ident != main)
     lines: list[str] = []
@@ -25,8 +26,10 @@ def sample_threads(skip: int | None = None) -> bytes:
         if ident == skip:
             continue
         kind = "main" if ident == main else "other"
-        name = str(names.get(ident, "")).replace("\n", " ")
-        lines.append(f"T {kind} {ident} {name}")
+        thread = threads.get(ident)
+        name = str(thread.name).replace("\n", " ") if thread is not None else ""
+        number = thread.native_id or 0 if thread is not None else 0
+        lines.append(f"T {kind} {number} {name}")
         frame: FrameType | None = frames[ident]
         depth = 0
         while frame is not None and depth < MAX_FRAMES:

@@ -15,21 +15,24 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<ident>0x[0-9a-f]+)[^\n]*:$
 def parse_sample(text: str, at_ns: int) -> tuple[ThreadStack, ...]:
     """Stacks out of a ring's sample area (see ``hangscope.recording.samples``)."""
     return tuple(
-        ThreadStack(name, is_main, stack, at_ns, "sample")
-        for name, is_main, stack in _sampled(text)
+        ThreadStack(name, is_main, stack, at_ns, "sample", native_id)
+        for name, is_main, stack, native_id in _sampled(text)
     )
 
 
 @functools.lru_cache(4096)
-def _sampled(text: str) -> tuple[tuple[str, bool, Stack], ...]:
-    """(thread name, whether main, stack); a rank that stands still has the same text every time."""
-    threads: list[tuple[str, bool, Stack]] = []
+def _sampled(text: str) -> tuple[tuple[str, bool, Stack, int], ...]:
+    """(thread name, whether main, stack, native id); a rank that stands still has one text."""
+    threads: list[tuple[str, bool, Stack, int]] = []
     for part in ("\n" + text).split("\nT ")[1:]:
         head, _, body = part.partition("\n")
-        kind, _, name = ([*head.split(" ", 2), "", ""])[:3]
+        kind, number, name = ([*head.split(" ", 2), "", ""])[:3]
         stack = _frames(body)
         if stack:
-            threads.append((clean.name(name), kind == "main", stack))
+            native_id = _line(number)
+            # Rings of older versions hold the interpreter's number there, an address.
+            known = native_id if native_id < 1 << 32 else 0
+            threads.append((clean.name(name), kind == "main", stack, known))
     return tuple(threads)
 
 

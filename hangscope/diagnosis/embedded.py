@@ -1,0 +1,57 @@
+"""Exceptions of helper processes, which a rank raises again with their traceback as the message.
+
+A data loader's worker, a pool's or an actor's: what went wrong, and at which line of the user's, is
+only told in that text; the rank's own stack ends where it waited for the helper.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from hangscope.trace.model import ExceptionFacts, Frame, Trace
+
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)', re.M)
+_LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+_OF_RANKS = re.compile(r"\branks?\b", re.I)
+_CAUGHT = re.compile(r"Caught \w+ in ([^\n]{1,80}?)\.?\s*(?:\n|$)")
+
+
+def with_original_exceptions(trace: Trace) -> Trace:
+    """The trace, exceptions that a helper process raised in place of those that pass them on."""
+    found = {}
+    for rank, facts in trace.ranks.items():
+        if facts.exception is not None and _TRACEBACK in facts.exception.message:
+            first = original(facts.exception)
+            if first is not facts.exception:
+                found[rank] = replace(facts, exception=first)
+    return replace(trace, ranks={**trace.ranks, **found}) if found else trace
+
+
+def original(exception: ExceptionFacts) -> ExceptionFacts:
+    """What the traceback in the message ended with; the exception itself where that is unclear.
+
+    The frames of the helper come first (they are the innermost), then those of the rank.
+    """
+    if _OF_RANKS.search(exception.message[: exception.message.find(_TRACEBACK)]):
+        return exception  # another rank's, which all of them are told of
+    told = exception.message[exception.message.rfind(_TRACEBACK) + len(_TRACEBACK) :]
+    frames = [
+        Frame(match["name"], match["file"], int(match["line"])) for match in _FRAME.finditer(told)
+    ]
+    ends = [
+        match
+        for line in told.splitlines()
+        if line.strip() and not line[0].isspace() and (match := _LAST_LINE.match(line))
+    ]
+    if not frames or not ends:
+        return exception
+    caught = _CAUGHT.search(exception.message)
+    where = f" (in {caught[1]})" if caught else ""
+    return replace(
+        exception,
+        type_name=ends[0]["type"],
+        message=(ends[0]["text"] or "") + where,
+        stack=(*reversed(frames), *exception.stack),
+    )

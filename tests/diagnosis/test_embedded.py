@@ -1,0 +1,93 @@
+"""What a helper process of a rank died of, told in the message of the rank's own exception."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.embedded import original
+from hangscope.trace.model import Claim, ExceptionFacts, ExitFacts, Frame
+from tests.diagnosis.builder import SECOND, START, Job
+
+WORKER = """Caught OSError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/worker.py", line 349, in loop
+    data = fetcher.fetch(index)
+           ^^^^^^^^^^^^^^^^^^^^
+  File "/home/me/rows.py", line 23, in __getitem__
+    raise OSError("shard 4 is cut short")
+OSError: shard 4 is cut short
+"""
+MINE = (
+    Frame("_next_data", "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 9),
+    Frame("main", "/home/me/train.py", 45),
+)
+
+
+def raised(message: str) -> ExceptionFacts:
+    return ExceptionFacts("OSError", message, MINE, START + SECOND, "MainThread", True)
+
+
+def test_a_worker_s_error_and_its_line_are_told() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    job.rank(1, exception=raised(WORKER), exit=ExitFacts("exception", code=1), alive=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
+    assert "OSError: shard 4 is cut short (in DataLoader worker process 0)" in found.summary
+    assert "rows.py:23 in __getitem__" in found.findings[0].fix
+    assert "shared memory" not in found.findings[0].fix  # no worker was killed
+
+
+def test_a_worker_that_was_killed_is_looked_for_in_memory() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    error = raised("DataLoader worker (pid 71) is killed by signal: Killed. ")
+    job.rank(1, exception=error, exit=ExitFacts("exception", code=1), alive=False)
+    assert "shared memory" in diagnose(job.trace()).findings[0].fix
+
+
+def test_the_last_of_several_tracebacks_counts() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 3\n\n'
+        "During handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "b.py", line 2, in g\nmy.Error: no such row\n'
+    )
+    first = original(raised(text))
+    assert (first.type_name, first.message) == ("my.Error", "no such row")
+    assert first.stack == (Frame("g", "b.py", 2), *MINE)
+
+
+def test_what_all_ranks_are_told_of_one_stays_as_it_is() -> None:
+    text = f"CheckpointException ranks:dict_keys([2])\n{WORKER}"
+    assert original(raised(text)) == raised(text)
+
+
+def test_a_message_that_breaks_off_stays_what_it_is() -> None:
+    for text in ("Traceback (most recent call last):", WORKER[:200], "no traceback at all"):
+        assert original(raised(text)) == raised(text)
+
+
+def test_gloo_aborts_the_rank_that_got_another_size_whoever_is_wrong() -> None:
+    job = Job(3)
+    said = "op.preamble.length <= op.nbytes. 4 vs 2. Received data size doesn't match expected size"
+    for rank in (0, 2):
+        job.rank(rank, exit=ExitFacts("signal", signal=15), alive=False)
+    job.rank(1, exit=ExitFacts("signal", signal=6), alive=False)
+    without = diagnose(job.trace())
+    assert (without.verdict.value, without.culprits) == ("rank_crashed", (1,))
+    found = diagnose(job.trace(claims=(Claim("size_mismatch", text=said, certain=False),)))
+    assert found.culprits == ()
+
+
+def test_another_model_on_one_rank_is_told_as_such() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    text = "[1]: params[4] in this process with sizes [5] appears not to match sizes of the same "
+    error = raised(f"{text}param in process 0.")
+    job.rank(1, exception=error, exit=ExitFacts("exception", code=1), alive=False)
+    assert "same model on every rank" in diagnose(job.trace()).findings[0].fix

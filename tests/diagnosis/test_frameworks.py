@@ -1,0 +1,261 @@
+"""Jobs whose loop is a framework's: whose line is shown, and which thread's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.host import LOADER
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.diagnosis.stacks import innermost, is_library, user_frames
+from hangscope.trace.model import (
+    ExceptionFacts,
+    ExitFacts,
+    Flag,
+    Frame,
+    Stack,
+    ThreadStack,
+    Trace,
+)
+from hangscope.trace.stack_dump import parse_sample
+from tests.diagnosis.builder import SECOND, START, Job
+
+TRAINER = "/opt/venv/lib/python3.11/site-packages/trainer/loop.py"
+TENSOR = "/opt/venv/lib/python3.11/site-packages/torch/_tensor.py"
+MINE = (Frame("main", "/home/me/fit.py", 60), Frame("<module>", "/home/me/fit.py", 70))
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/opt/pytorch/torch/multiprocessing/spawn.py",
+        "/src/pytorch/torch/_functorch/aot_autograd.py",
+        "/tmp/torchinductor_me/ab/cab3.py",
+        "/home/me/.triton/cache/x/launcher.py",
+        "<eval_with_key>.14",
+        "pyarrow/error.pxi",
+        "python/ray/_raylet.pyx",
+        "/job/env.pex/.deps/trainer-1.0-py3-none-any.whl/trainer/loop.py",
+    ],
+)
+def test_generated_and_packed_code_is_the_library_s(file: str) -> None:
+    assert is_library(Frame("run", file, 3))
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/home/me/torch/train.py",
+        "/home/me/triton/train.py",
+        "/home/me/torch/multi.py",
+        "/home/me/bin/train.py",
+        "/tmp/ipykernel_7/3.py",
+        "/data/hub/modules/remote_modules/model.py",
+    ],
+)
+def test_code_of_the_user_s_is_not(file: str) -> None:
+    assert not is_library(Frame("run", file, 3))
+    assert not is_library(Frame("<module>", file, 3))
+
+
+def test_the_script_of_an_installed_command_is_no_line_of_the_user_s() -> None:
+    starter = Frame("<module>", "/opt/venv/bin/tune", 8)
+    assert is_library(starter)
+    assert user_frames((Frame("step", "/home/me/recipe.py", 4), starter)) == (
+        Frame("step", "/home/me/recipe.py", 4),
+    )
+    assert not is_library(Frame("main", "/home/me/bin/train", 30))  # a program of the user's
+
+
+def loop(*inner: Frame, line: int) -> Stack:
+    return (*inner, Frame("fit", TRAINER, line), *MINE)
+
+
+def with_stacks(trace: Trace, stacks: dict[int, Stack]) -> Trace:
+    """The trace, the last operation of each rank issued from another place."""
+    records = trace.records.copy()
+    for place, rank in enumerate(sorted(stacks)):
+        last = np.flatnonzero(records["rank"] == rank)[-1]
+        records["stack"][last] = len(trace.stacks) + place
+    table = (*trace.stacks, *(stacks[rank] for rank in sorted(stacks)))
+    return replace(trace, records=records, stacks=table)
+
+
+def test_a_framework_s_frames_tell_apart_what_one_line_of_the_user_s_does() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    job.op(0, "all_gather", done=False)
+    job.op(1, done=False)
+    job.op(2, done=False)
+    training = loop(Frame("backward", TENSOR, 500), Frame("training_step", TRAINER, 320), line=200)
+    saving = loop(Frame("gather", TRAINER, 600), Frame("save", TRAINER, 410), line=240)
+    found = diagnose(with_stacks(job.trace(), {0: saving, 1: training, 2: training}))
+    assert found.culprits == (0,)
+    sides = {side.ranks: side for side in found.findings[0].sides}
+    assert [f.line for f in sides[(0,)].stack] == [410, 240, 60, 70]
+    assert [f.line for f in sides[(1, 2)].stack] == [320, 200, 60, 70]
+    assert sides[(0,)].differs_at == 1
+    assert "loop.py:410" in found.findings[0].fix
+    assert "loop.py:320" in found.findings[0].fix
+
+
+def test_torch_s_own_frames_are_not_shown_for_it() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    job.op(0, "all_gather", done=False)
+    job.op(1, done=False)
+    job.op(2, done=False)
+    stacks = {r: (Frame("backward", TENSOR, 500 if r else 900), *MINE) for r in range(3)}
+    found = diagnose(with_stacks(job.trace(), stacks))
+    assert all(side.stack == MINE for side in found.findings[0].sides)
+
+
+# -- the thread that trains ------------------------------------------------------------------
+
+WAITING = (Frame("wait", "/usr/lib/python3.11/threading.py", 320), *MINE)
+SERVING = (Frame("main_loop", "/opt/venv/lib/python3.11/site-packages/ray/worker.py", 7),)
+READING = (Frame("read", "/home/me/data.py", 41), Frame("train", "/home/me/fit.py", 30))
+
+
+def missing(main: Stack, other: Stack, *, number: int = 77) -> str:
+    """Where rank 1 is said to be, whose operations thread 77 issues."""
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    threads = (
+        ThreadStack("MainThread", True, main, START, native_id=70),
+        ThreadStack("train", False, other, START, native_id=number),
+    )
+    job.rank(1, threads=threads, pid=70)
+    trace = job.trace()
+    records = trace.records.copy()
+    records["thread"] = np.where(records["rank"] == 1, 77, 0)
+    found = diagnose(replace(trace, records=records))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
+    where = innermost(found.findings[0].sides[1].stack)
+    assert where is not None
+    return where.name
+
+
+def test_a_main_thread_that_only_waits_or_serves_is_not_what_holds_the_rank_up() -> None:
+    assert missing(WAITING, READING) == "read"
+    assert missing(SERVING, READING) == "read"
+
+
+def test_a_main_thread_that_does_something_itself_is() -> None:
+    mine = (Frame("load", "/home/me/data.py", 9), *MINE)
+    assert missing(mine, READING) == "load"
+
+
+def test_two_threads_that_wait_leave_the_main_one() -> None:
+    assert missing(WAITING, (WAITING[0], *READING)) == "main"
+
+
+def test_a_thread_that_issues_nothing_is_not_asked() -> None:
+    assert missing(WAITING, READING, number=78) == "main"
+
+
+def test_samples_say_the_kernel_s_numbers() -> None:
+    text = (
+        "T main 70 MainThread\nF 3\x00main\x00a.py\nT other 139999999999999 old\nF 4\x00f\x00b.py"
+    )
+    assert [(t.name, t.native_id) for t in parse_sample(text, 5)] == [
+        ("MainThread", 70),
+        ("old", 0),
+    ]
+
+
+# -- what is swallowed -----------------------------------------------------------------------
+
+
+def swallowed(*, newest: bool = True, issued: bool = False) -> Diagnosis:
+    """Three ranks end with status 0; ranks 0 and 2 failed in what rank 1 never issued."""
+    job = Job(3)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False, flags=Flag.FAILED | Flag.RETIRED)
+    if issued:
+        job.op(1, done=False, flags=Flag.FAILED | Flag.RETIRED)
+    if not newest:
+        side = job.group(0, 1, 2)
+        job.all(group=side)
+    for rank in range(3):
+        ended = ExitFacts("clean", code=0, at_ns=START + SECOND)
+        job.rank(rank, exit=ended, alive=False, finalized=True)
+    died = ExceptionFacts("ValueError", "no scale", READING, START, "train", False)
+    job.rank(1, exception=died)
+    return diagnose(job.trace())
+
+
+def test_a_failure_that_a_thread_swallowed_is_no_healthy_end() -> None:
+    found = swallowed()
+    assert (found.verdict.value, found.culprits) == ("rank_exited", (1,))
+    assert "the thread train" in found.findings[0].fix
+    assert "data.py:41" in found.findings[0].fix
+
+
+def test_a_failure_that_the_job_went_on_after_is_its_own_affair() -> None:
+    assert swallowed(newest=False).verdict.value == "healthy"
+
+
+def test_what_everybody_issued_accuses_nobody_who_ended_well() -> None:
+    assert swallowed(issued=True).verdict.value == "healthy"
+
+
+def test_an_upload_is_no_loader() -> None:
+    for name, is_one in (("upload", False), ("thread_main", False), ("load_rows", True)):
+        assert bool(LOADER.search(name)) is is_one
+
+
+def test_reduce_ops_that_were_never_learned_hide_no_sibling_s_past() -> None:
+    job = Job(4)
+    pairs = [job.group(0, 1, desc="shard"), job.group(2, 3, desc="shard")]
+    for _ in range(6):
+        job.all(group=pairs[0])
+        job.all(group=pairs[1], reduce_op=None)  # killed before it was read
+    job.op(0, "all_gather", group=pairs[0], done=False)
+    job.op(1, group=pairs[0], done=False)
+    job.all(group=pairs[1], reduce_op=None)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
+
+
+def test_two_calls_of_one_name_with_nothing_in_common_are_told_as_two_calls() -> None:
+    job = Job(3)
+    job.steps(4)
+    job.op(0, "broadcast", dtype="Long", size=(1,), line=95, root=0, done=False)
+    for rank in (1, 2):
+        job.op(rank, "broadcast", line=92, root=0, done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("dtype_mismatch", (0,))
+    assert "same operations in the same order" in found.findings[0].fix
+    assert "train.py:95" in found.findings[0].fix
+
+
+def test_an_end_that_was_not_noticed_before_the_rank_stopped_is_no_stuck_device() -> None:
+    job = Job(3)
+    job.steps(4)
+    for rank in range(3):
+        job.op(rank, done=rank != 1, flags=Flag.ASYNC)
+    for _ in range(3):
+        job.all("broadcast", root=0)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
+
+
+def test_a_rank_that_finished_nothing_later_may_be_stuck_on_its_device() -> None:
+    job = Job(3)
+    job.steps(4)
+    for rank in range(3):
+        job.op(rank, done=rank != 1, flags=Flag.ASYNC)
+    job.op(1, done=False)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", (1,))
