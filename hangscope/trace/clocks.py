@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.trace.model import Flag, RankFacts, State, Trace
+from hangscope.trace.model import NONE, Flag, RankFacts, Records, State, Trace
 
 SKEW_S = 2.0
 """Less is not worth a word: noticing an end may take a second."""
@@ -38,59 +38,78 @@ def align_clocks(trace: Trace) -> Trace:
         return trace
     here = [name for name, ranks in hosts.items() if trace.ranks[ranks[0]].alive is not None]
     reference = here[0] if len(here) == 1 else next(iter(hosts))
-    ends = _Ends(trace)
+    offsets = _offsets(trace, hosts)
     shifts: dict[str, int] = {reference: 0}
-    waiting = [name for name in hosts if name != reference]
-    found = True
-    while found and waiting:  # a host may share groups only with one that was compared before
-        found = False
-        for name in list(waiting):
-            for known, shift in list(shifts.items()):
-                ahead_ns = ends.ahead(hosts[name], hosts[known])
-                if ahead_ns is not None:
-                    shifts[name] = shift - ahead_ns
-                    waiting.remove(name)
-                    found = True
-                    break
+    reached = [reference]
+    for known in reached:  # a host may share groups only with one that was compared before
+        for name, ahead_ns in offsets.get(known, {}).items():
+            if name not in shifts:
+                shifts[name] = shifts[known] - ahead_ns
+                reached.append(name)
     wrong = {n: s for n, s in shifts.items() if abs(s) > SKEW_S * 1e9}
     return _shifted(trace, hosts, wrong, reference) if wrong else trace
 
 
-class _Ends:
-    """When each rank finished the collectives that end everywhere at once."""
+def _offsets(trace: Trace, hosts: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
+    """Per pair of hosts that can be compared how far (ns) the second's clock is ahead.
 
-    def __init__(self, trace: Trace) -> None:
-        records = trace.records
-        together = np.array([s.op not in _ONE_SIDED for s in trace.signatures] or [False], bool)
-        loose = int(Flag.P2P | Flag.COALESCED_MEMBER | Flag.UNOBSERVED | Flag.SYNTHETIC)
-        good = (records["state"] == int(State.COMPLETED)) & (records["completed_ns"] > 0)
-        good &= ((records["flags"] & loose) == 0) & together[records["signature"]]
-        self._rows = records[good]
-        self._of_rank: dict[int, dict[tuple[int, int], int]] = {}
+    Of each collective all hosts are compared with the first that has it: time linear in records.
+    """
+    names = list(hosts)
+    host_of = np.full(max(trace.ranks) + 1, -1)
+    for number, ranks in enumerate(hosts.values()):
+        host_of[ranks] = number
+    rows = _ends(trace)
+    rows = rows[rows["rank"] < len(host_of)]
+    host = host_of[rows["rank"]]
+    rows, host = rows[host >= 0], host[host >= 0]
+    order = np.lexsort((host, rows["collective_seq"], rows["group"]))
+    rows, host = rows[order], host[order]
+    fresh = np.ones(len(rows), bool)
+    fresh[1:] = (rows["group"][1:] != rows["group"][:-1]) | (
+        rows["collective_seq"][1:] != rows["collective_seq"][:-1]
+    )
+    first = np.maximum.accumulate(np.where(fresh, np.arange(len(rows)), 0))
+    ahead = rows["completed_ns"] - rows["completed_ns"][first]
+    if not (np.abs(ahead) > SKEW_S * 1e9).any():
+        return {}  # one clock, as a rule
+    other = np.flatnonzero(host != host[first])
+    pair = host[first][other] * len(names) + host[other]
+    order = np.argsort(pair, kind="stable")
+    pair, ahead = pair[order], ahead[other][order]
+    cuts = np.flatnonzero(np.diff(pair)) + 1
+    found: dict[str, dict[str, int]] = {}
+    for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(pair)], strict=True):
+        middle = _constant(ahead[begin:end])
+        if middle is not None:
+            one, two = (names[i] for i in divmod(int(pair[begin]), len(names)))
+            found.setdefault(one, {})[two] = middle
+            found.setdefault(two, {})[one] = -middle
+    return found
 
-    def _of(self, rank: int) -> dict[tuple[int, int], int]:
-        known = self._of_rank.get(rank)
-        if known is None:
-            low, high = np.searchsorted(self._rows["rank"], [rank, rank + 1])
-            rows = self._rows[max(int(low), int(high) - _NEWEST) : int(high)]
-            places = zip(rows["group"].tolist(), rows["collective_seq"].tolist(), strict=True)
-            known = dict(zip(places, rows["completed_ns"].tolist(), strict=True))
-            self._of_rank[rank] = known
-        return known
 
-    def ahead(self, ranks: list[int], others: list[int]) -> int | None:
-        """How far (ns) the clock of ``ranks`` is ahead of that of ``others``; None: not known."""
-        for one in ranks[:8]:
-            mine = self._of(one)
-            for two in others[:8]:
-                theirs = self._of(two)
-                common = [mine[place] - theirs[place] for place in mine.keys() & theirs.keys()]
-                if len(common) >= _ENOUGH:
-                    middle = int(np.median(common))
-                    spread = np.abs(np.array(common) - middle)
-                    # An offset is the same every time; anything else is no clock.
-                    return middle if float(np.median(spread)) < SKEW_S * 1e9 / 2 else None
+def _ends(trace: Trace) -> Records:
+    """The newest collectives of each rank that ended everywhere at once."""
+    records = trace.records
+    starts = np.flatnonzero(np.diff(records["rank"], prepend=NONE - 1))
+    place = np.arange(len(records))
+    counts = np.diff(starts, append=len(records))
+    records = records[np.repeat(starts + counts, counts) - place <= _NEWEST]
+    together = np.array([s.op not in _ONE_SIDED for s in trace.signatures] or [False], bool)
+    loose = int(Flag.P2P | Flag.COALESCED_MEMBER | Flag.UNOBSERVED | Flag.SYNTHETIC)
+    good = (records["state"] == int(State.COMPLETED)) & (records["completed_ns"] > 0)
+    good &= ((records["flags"] & loose) == 0) & together[records["signature"]]
+    found: Records = records[good]
+    return found
+
+
+def _constant(ahead_ns: npt.NDArray[np.int64]) -> int | None:
+    """An offset is the same every time; anything else is no clock."""
+    if len(ahead_ns) < _ENOUGH:
         return None
+    middle = int(np.median(ahead_ns))
+    spread = float(np.median(np.abs(ahead_ns - middle)))
+    return middle if spread < SKEW_S * 1e9 / 2 else None
 
 
 def _shifted(
