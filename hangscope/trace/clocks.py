@@ -17,7 +17,7 @@ from hangscope.trace.model import NONE, Flag, RankFacts, Records, State, Trace
 
 SKEW_S = 2.0
 """Less is not worth a word: noticing an end may take a second."""
-_NEWEST = 256
+_NEWEST = 64
 """Collectives per rank that are compared, the newest ones."""
 _ENOUGH = 3
 _ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter", "send", "recv"})
