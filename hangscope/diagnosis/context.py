@@ -13,6 +13,7 @@ from hangscope.diagnosis.frontier import Frontiers, Ints
 from hangscope.diagnosis.host import Host
 from hangscope.diagnosis.model import GroupRef, LastOperation
 from hangscope.diagnosis.places import Place, Waits
+from hangscope.diagnosis.working import group_stack
 from hangscope.trace.model import NONE, Signature, Stack, Trace
 
 SECOND_NS = 1_000_000_000
@@ -125,6 +126,19 @@ class Context:
             if self.front.group[pair] == group:
                 return max(int(self.front.enqueued[pair]), 0), NONE
         return 0, NONE
+
+    def stack_in(self, rank: int, group: int) -> Stack:
+        """What the rank does instead of going on in a group; its own stack as a rule."""
+        host, facts = self.hosts.get(rank), self.trace.ranks.get(rank)
+        stack = host.stack if host is not None else ()
+        if host is None or facts is None or host.gone or group < 0:
+            return stack
+        _, row = self.last_in_group(rank, group)
+        newest = self.last_row(rank)
+        if row < 0 or newest < 0:
+            return stack
+        threads = self.trace.records["thread"]
+        return group_stack(facts, int(threads[row]), int(threads[newest])) or stack
 
     def group_ref(self, group: int, members: Iterable[int] = ()) -> GroupRef | None:
         """The group as a report shows it."""

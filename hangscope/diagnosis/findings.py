@@ -150,6 +150,8 @@ def _advice(
         return playbook.mismatch("op", True)
     rank = cause.culprits[0] if cause.culprits else NONE
     host = context.hosts.get(rank)
+    if host is not None and place is not None:
+        host = replace(host, stack=context.stack_in(rank, place.group))
     facts = context.trace.ranks.get(rank)
     at = address(context, rank)
     stopped = facts is not None and facts.process_state == "stopped"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
@@ -155,9 +156,10 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
                 f"{waiters} {_is(place.waiters)} inside {place.phase} and {_is(place.waiters)} "
                 f"waiting for {rank_s(cause.culprits)}",
             )
-        doing = activity(
-            context.hosts.get(cause.culprits[0]), context.trace.ranks.get(cause.culprits[0])
-        )
+        absent = context.hosts.get(cause.culprits[0])
+        if absent is not None:
+            absent = replace(absent, stack=context.stack_in(cause.culprits[0], place.group))
+        doing = activity(absent, context.trace.ranks.get(cause.culprits[0]))
         last, _ = context.last_in_group(cause.culprits[0], place.group)
         mechanism = (
             f"{rank_s(cause.culprits)} {_is(cause.culprits)} still {doing}"

@@ -130,7 +130,7 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
     facts = context.trace.ranks.get(rank)
     last_seq, row = context.last_in_group(rank, group) if group >= 0 else (0, NONE)
     signature = context.signature(row)
-    stack = host.stack if host is not None else ()
+    stack = context.stack_in(rank, group)
     exception = facts.exception if facts is not None else None
     if exception is not None and exception.stack and (host is None or host.gone):
         stack = exception.stack
@@ -141,7 +141,7 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
         seq=None,
         stack=user_frames(stack),
         full_stack=stack,
-        activity=activity(host, facts),
+        activity=activity(replace(host, stack=stack) if host is not None else None, facts),
         last_op=signature.op if signature is not None else None,
         last_seq=last_seq or None,
         last_age_s=context.age_s(rank, since) if since else None,

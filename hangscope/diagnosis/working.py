@@ -46,6 +46,20 @@ def working_stack(facts: RankFacts, thread: int | None) -> Stack:
     return stack
 
 
+def group_stack(facts: RankFacts, thread: int, newest: int) -> Stack:
+    """The stack of the thread that issued a group's operations, where another one goes on.
+
+    A heartbeat, a metric or a checkpoint in a thread of its own may hang while the main thread
+    trains on: what the group waits for is to be seen in its own thread. Empty where that is the
+    thread of the rank's newest operation, or has no stack.
+    """
+    if not thread or thread in (NONE, newest):
+        return ()
+    own = [t for t in facts.threads if thread in (t.native_id, facts.pid if t.is_main else 0)]
+    stack = max(own, key=lambda t: t.sampled_ns).stack if own else ()
+    return stack if stack and _has_users(stack) else ()
+
+
 @functools.lru_cache(4096)
 def _has_users(stack: Stack) -> bool:
     return not all(is_library(frame) for frame in stack)
@@ -53,4 +67,10 @@ def _has_users(stack: Stack) -> bool:
 
 @functools.lru_cache(4096)
 def _waits(stack: Stack) -> bool:
-    return any(_WAITS_FOR_THREAD.search(frame.filename) for frame in stack[:_INNER])
+    """Whether it waits below the user's innermost line; around it, a pool's frames run it."""
+    for frame in stack[:_INNER]:
+        if not is_library(frame):
+            return False
+        if _WAITS_FOR_THREAD.search(frame.filename):
+            return True
+    return False
