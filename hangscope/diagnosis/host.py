@@ -206,6 +206,7 @@ def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host
     """
     timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
     got_other_size = {c.reporter for c in trace.claims if c.kind == "size_mismatch"}
+    logs_only = {source.format for source in trace.sources} == {"job-log"}
     result = dict(hosts)
     for rank, host in hosts.items():
         exit_ = trace.ranks[rank].exit
@@ -213,7 +214,9 @@ def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host
         if host.end is not End.CRASHED or not aborted:
             continue
         unsaid = None in got_other_size and trace.ranks[rank].exception is None
-        if rank in timed_out or rank in got_other_size or unsaid:
+        # Of a log alone nobody knows why a process aborted itself: mostly its watchdog gave up.
+        silent = logs_only and trace.ranks[rank].exception is None
+        if rank in timed_out or rank in got_other_size or unsaid or silent:
             result[rank] = replace(host, secondary=True)
     return result
 
@@ -319,6 +322,8 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
             return None
         if interrupted:
             ways.add("SIGINT")
+        elif exit_ is not None and exit_.signal == _SIGABRT:
+            return None  # a process aborts itself
         elif exit_ is not None and exit_.signal is not None:
             ways.add(_signal_name(exit_.signal))
         elif exit_ is None or exit_.kind == "unknown":

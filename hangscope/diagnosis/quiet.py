@@ -10,6 +10,7 @@ from hangscope.diagnosis.host import UNSEEN, End
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.stacks import user_frames, where
+from hangscope.diagnosis.standing import by_stacks
 from hangscope.trace.model import Claim, Flag
 
 _CLAIM_VERDICTS = {
@@ -66,6 +67,7 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
     """Judge a trace in which nobody is found to wait for anybody."""
     trace, hosts = context.trace, context.hosts
     named = _from_claims(trace.claims)
+    named = named or by_stacks(context)
     if named is not None:
         return Quiet((named,))
     finished = all(facts.finalized for facts in trace.ranks.values())
@@ -201,7 +203,8 @@ def _secondary_only(context: Context) -> Finding:
     failed = tuple(sorted(r for r, h in context.hosts.items() if h.end is End.CRASHED))
     first = context.hosts[failed[0]]
     rest = [h.end for r, h in context.hosts.items() if r not in failed]
-    if len(failed) == 1 and len(rest) > 0 and all(e is End.TORN_DOWN for e in rest):
+    aborted = all(context.hosts[r].end_text == "killed by SIGABRT" for r in failed)
+    if len(failed) == 1 and not aborted and len(rest) > 0 and all(e is End.TORN_DOWN for e in rest):
         # All others lived until they were stopped: whatever its words, it failed alone.
         frames = user_frames(first.stack)
         at = where(frames[0]) if frames else ""
@@ -223,7 +226,10 @@ def _secondary_only(context: Context) -> Finding:
         (),
         failed,
         Confidence.LIKELY,
-        "Ranks failed in communication, and nothing on record says who broke it",
+        f"{rank_s(failed).capitalize()} aborted, as a watchdog does that waited too long, and "
+        "nothing on record says for whom"
+        if aborted
+        else "Ranks failed in communication, and nothing on record says who broke it",
         first.end_text,
         advice.fix,
         advice.playbook,
