@@ -103,7 +103,10 @@ class Lifecycle:
                 self._exit_code = (
                     status & 0xFF if isinstance(status, int) else 0 if status is None else 1
                 )
-                self._keep_handled(sys.exc_info()[1] if self._exit_code else None)
+                try:
+                    self._keep_handled(sys.exc_info()[1] if self._exit_code else None)
+                except Exception as error:
+                    self._guard(error)
             previous(*args)
 
         return exit
@@ -115,8 +118,11 @@ class Lifecycle:
                     status = int(args[0] if args else kwargs["status"])
                     self._sample()
                     if status:
-                        self._keep_handled(sys.exc_info()[1], self._handled)
-                        self._tell_handled()
+                        try:
+                            self._keep_handled(sys.exc_info()[1], self._handled)
+                            self._tell_handled()
+                        except Exception as error:
+                            self._guard(error)
                     self._ring.record_exit(ExitKind.HARD_EXIT, status & 0xFF)
                 except Exception:
                     pass
@@ -172,12 +178,9 @@ class Lifecycle:
         self._handled = otherwise
         if error is None or isinstance(error, SystemExit) or self._failed:
             return
-        try:
-            self._handled = describe_exception(
-                type(error), error, error.__traceback__, threading.main_thread()
-            )
-        except Exception as mine:
-            self._guard(mine)
+        self._handled = describe_exception(
+            type(error), error, error.__traceback__, threading.main_thread()
+        )
 
     def _tell_handled(self) -> None:
         if self._handled is not None and not self._failed:
