@@ -13,6 +13,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.roots import Union, from_roots
 from hangscope.diagnosis.sentences import rank_s
+from hangscope.trace.twins import doubled
 
 
 def graph_causes(context: Context) -> list[Cause]:
@@ -128,6 +129,9 @@ def _stuck(context: Context, index: int) -> Cause:
     ]
     if stopped and cause.verdict is Verdict.STUCK_COLLECTIVE:
         cause.culprits = tuple(sorted(stopped))  # it has issued its part and cannot carry it out
+    double = sorted(doubled(context.trace).keys() & {*place.waiters, *place.members})
+    if double and cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits:
+        cause.culprits, cause.confidence = tuple(double), Confidence.LIKELY
     cause.victims = set(place.waiters) - set(cause.culprits)
     if place.p2p:
         cause.victims.update(place.members)

@@ -21,6 +21,7 @@ from hangscope.diagnosis.sentences import (
 from hangscope.diagnosis.sides import guarded, in_backward, sides_of
 from hangscope.diagnosis.stacks import innermost, user_frames, where
 from hangscope.trace.model import NONE, Flag
+from hangscope.trace.twins import doubled
 
 
 def to_finding(context: Context, cause: Cause) -> Finding:
@@ -148,6 +149,12 @@ def _advice(
         )
     if cause.odd_one:
         return playbook.mismatch("op", True)
+    if doubled(context.trace) and cause.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.RANK_LOST):
+        ranks = rank_s(doubled(context.trace))
+        return playbook.Advice(
+            f"give every process a RANK of its own: two processes say that they are {ranks}",
+            "D1, D4",
+        )
     rank = cause.culprits[0] if cause.culprits else NONE
     host = context.hosts.get(rank)
     if host is not None and place is not None:

@@ -13,6 +13,8 @@ from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.stacks import innermost, where
 from hangscope.diagnosis.stores import PREFIX as STORE
 from hangscope.trace.model import NONE, RankFacts, Signature
+from hangscope.trace.twins import KEY as TWINS
+from hangscope.trace.twins import doubled
 
 
 def spell(ranks: Iterable[int], limit: int = 12) -> str:
@@ -195,6 +197,12 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
         )
     if verdict is Verdict.STUCK_COLLECTIVE:
         facts = context.trace.ranks.get(cause.culprits[0]) if cause.culprits else None
+        twice = doubled(context.trace).get(cause.culprits[0]) if cause.culprits else None
+        if twice:
+            return (
+                f"{_capital(twice.partition(';')[0])}; {title} cannot finish",
+                "what is meant for that rank reaches one of its processes, and the other waits",
+            )
         if facts is not None and facts.process_state == "stopped":
             return (
                 f"{who} {_is(cause.culprits)} stopped inside {title}{members_of(place)}",
@@ -335,7 +343,9 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         lines += _dead_thread(facts)
     involved = set(cause.culprits)
     for claim in context.trace.claims:
-        if involved & set(claim.accused) or (claim.reporter in involved and claim.text):
+        if claim.details.get(TWINS):
+            lines.append(claim.text)
+        elif involved & set(claim.accused) or (claim.reporter in involved and claim.text):
             lines.append(f"log: {claim.text[:200]}")
             if len(lines) > 16:
                 break

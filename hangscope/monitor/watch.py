@@ -99,6 +99,7 @@ class Monitor:
         self._local_world_size = config.local_world_size
         self._rings: list[OpenRing] = []
         self._seen: dict[int, int] = {}
+        self._doubled: set[int] = set()
         self._failed_at_ns = 0
         self._hung_since_ns = 0
         self._leaving_since_s = 0.0
@@ -171,6 +172,10 @@ class Monitor:
     def _discover(self) -> None:
         """Look for new rings: the one time a tick that the directory is listed."""
         self._rings = self._run.refresh()
+        for pair in self._run.twins:
+            if pair.rank not in self._doubled:
+                self._doubled.add(pair.rank)
+                say(pair.text, self._out)
         for ring in self._rings:
             pid = int(ring.reader.header()["pid"])
             if self._seen.get(ring.rank) == pid:

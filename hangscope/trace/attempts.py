@@ -7,12 +7,13 @@ rank and end at different times cannot come from one life, so their folders are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 from hangscope.trace.file_names import attempt_of
 from hangscope.trace.lives import Start, of_newest_life
 from hangscope.trace.model import NONE, Fragment
+from hangscope.trace.twins import claims_of, twins
 
 _RING = "hangscope-ring"
 _SAME_MOMENT_NS = 60 * 10**9
@@ -110,6 +111,8 @@ def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
     old = [f for f, kept in zip(rings, of_newest_life(starts), strict=True) if not kept]
     if not old:
         return fragments, []
+    living = [s.process for s, f in zip(starts, rings, strict=True) if f.facts.alive]
+    doubled = twins(starts, living)
     processes = {(f.facts.rank, f.facts.pid) for f in old}
     ids = set(map(id, old))
     kept = [
@@ -118,10 +121,14 @@ def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
         if id(f) not in ids
         and (f.source.format == _RING or (f.facts.rank, f.facts.pid) not in processes)
     ]
+    if doubled and kept:
+        kept[0] = replace(kept[0], claims=(*kept[0].claims, *claims_of(doubled)))
     count: dict[str, set[int]] = {}
+    known = {pair.rank for pair in doubled}
     for fragment in old:
-        count.setdefault(_folder_of(fragment), set()).add(fragment.facts.rank)
-    return kept, [
+        if fragment.facts.rank not in known:
+            count.setdefault(_folder_of(fragment), set()).add(fragment.facts.rank)
+    return kept, [pair.text for pair in doubled] + [
         f"{folder}: also holds an earlier job of the same name, {_ranks(len(ranks))}; left out"
         for folder, ranks in sorted(count.items())
     ]

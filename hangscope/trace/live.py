@@ -22,6 +22,7 @@ from hangscope.trace.merge_facts import merge_facts
 from hangscope.trace.merge_groups import GroupMatcher
 from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
 from hangscope.trace.process import look_at, signal_thread
+from hangscope.trace.twins import Twins, claims_of, twins
 
 _DEEP = (
     "rank", "world_size", "run_id", "attempt", "disabled", "values_refused", "groups_refused",
@@ -106,6 +107,8 @@ class LiveRun:
         self._rows = rows
         self._newest_records: int | None = None
         self._replaced: set[tuple[int, int | None]] = set()
+        self.twins: list[Twins] = []
+        """Ranks that two living processes claim."""
         self._refused: dict[Path, tuple[int, str]] = {}
         self._journal_files: tuple[tuple[str, int, int], ...] = ()
         self._merged: _Merged | None = None
@@ -130,6 +133,8 @@ class LiveRun:
             facts.alive and facts.observed_ns > now_ns - _RECORDED_NS
             for facts in trace.ranks.values()
         )
+        if self.twins:
+            trace = replace(trace, claims=(*trace.claims, *claims_of(self.twins)))
         return replace(trace, live=live, looks=self.looks, observed_ns=now_ns)
 
     @property
@@ -167,6 +172,10 @@ class LiveRun:
             kept = {id(ring) for ring, is_new in zip(rings, alive, strict=True) if is_new}
             self._replaced = {(r.rank, r.process.pid) for r in rings if id(r) not in kept}
             newest = {rank: ring for rank, ring in newest.items() if id(ring) in kept}
+            if not self.twins:
+                again = [r for r in rings if len([o for o in rings if o.rank == r.rank]) > 1]
+                living = [_start(r).process for r in again if _is_alive(r)]
+                self.twins = twins([_start(r) for r in again], living)
         return [newest[rank] for rank in sorted(newest)]
 
     def ask_for_stacks(self, wanted: Callable[[RankFacts], bool]) -> int:
@@ -345,6 +354,7 @@ class LiveRun:
             warnings.append(
                 f"{self.directory}: other attempts or runs are there too and were left out"
             )
+        warnings += [pair.text for pair in self.twins]
         return warnings
 
     def _read(self, ring: OpenRing) -> Fragment:
@@ -406,6 +416,17 @@ def _start(ring: OpenRing) -> Start:
     signs = (int(header["heartbeat_ns"]), int(header["exit_ns"]))
     process = (decode_text(header["host"]), ring.process.pid)
     return Start(ring.rank, ring.created_ns, process, max(signs))
+
+
+def _is_alive(ring: OpenRing) -> bool:
+    header = ring.reader.header()
+    look = look_at(
+        pid=ring.process.pid,
+        start_ticks=int(header["start_ticks"]),
+        boot_id=decode_text(header["boot_id"]),
+        pid_namespace=int(header["pid_namespace"]),
+    )
+    return bool(look.alive)
 
 
 def _headers(rings: Sequence[OpenRing]) -> Records:
