@@ -206,7 +206,6 @@ def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host
     """
     timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
     got_other_size = {c.reporter for c in trace.claims if c.kind == "size_mismatch"}
-    logs_only = {source.format for source in trace.sources} == {"job-log"}
     result = dict(hosts)
     for rank, host in hosts.items():
         exit_ = trace.ranks[rank].exit
@@ -215,7 +214,7 @@ def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host
             continue
         unsaid = None in got_other_size and trace.ranks[rank].exception is None
         # Of a log alone nobody knows why a process aborted itself: mostly its watchdog gave up.
-        silent = logs_only and trace.ranks[rank].exception is None
+        silent = trace.only_logs and trace.ranks[rank].exception is None
         if rank in timed_out or rank in got_other_size or unsaid or silent:
             result[rank] = replace(host, secondary=True)
     return result

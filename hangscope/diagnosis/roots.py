@@ -222,8 +222,7 @@ def _lost(
 
 def _one_rank_s_log(context: Context) -> bool:
     """Whether all that was given is what one rank printed: it says nothing of the others."""
-    trace = context.trace
-    return len(trace.ranks) < 2 and {s.format for s in trace.sources} == {"job-log"}
+    return len(context.trace.ranks) < 2 and context.trace.only_logs
 
 
 def _idle_beside(context: Context, lost: list[int]) -> tuple[int, ...]:

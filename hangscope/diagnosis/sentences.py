@@ -182,8 +182,11 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
             f"{rank_s(cause.culprits)} finished early; the others have more to do",
         )
     if verdict is Verdict.RANK_LOST:
+        left = "left no dump and no sign of life"
+        if context.trace.only_logs:
+            left = f"{_is(cause.culprits)} not heard of in the log"
         return (
-            f"{who} left no dump and no sign of life; {waiters} {_wait(place.waiters)} in {title}",
+            f"{who} {left}; {waiters} {_wait(place.waiters)} in {title}",
             "nothing else explains the waiting",
         )
     if verdict is Verdict.DEADLOCK_CYCLE:

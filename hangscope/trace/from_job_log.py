@@ -64,6 +64,8 @@ def read_job_log(
     if year is None:
         year = _year_of(file)
     evidence = gather(read_lines(stream), year, own_rank=own_rank, own_local=own_local)
+    for seen in evidence.stacks:
+        seen.at_ns = seen.at_ns or _written_ns(file)
     return fragments_of(evidence, path, whole_file_rank=own_rank)
 
 
@@ -104,7 +106,7 @@ def gather(
         evidence.elastic |= bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
         at_ns = _at_ns(line, year)
         evidence.lines += 1
-        if line.rank is not None:
+        if line.rank is not None and not line.printed:
             _note_writer(line, evidence)
         elif line.pid is not None and line.pid in evidence.pid_rank:
             line = replace(line, rank=evidence.pid_rank[line.pid])
@@ -150,6 +152,13 @@ def _at_ns(line: LogLine, year: int) -> int:
     try:
         return (calendar.timegm((year, month, day, 0, 0, 0)) + second) * 10**9
     except (ValueError, OverflowError):
+        return 0
+
+
+def _written_ns(file: Path | None) -> int:
+    try:
+        return file.stat().st_mtime_ns if file is not None else 0
+    except OSError:
         return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from hangscope.trace.model import Fragment
 from hangscope.trace.sniff import Unreadable, log_text
 
 MAX_BYTES = 2 << 30
+MAX_LITERAL = 64 << 20
+"""Python's own parser needs many times the text's size."""
 
 
 def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fragment]:
@@ -31,7 +34,8 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        document = _lines(data)
+        document = _literal(data) if data.lstrip()[:2] != b'{"' else None
+        document = _lines(data) if document is None else document
         if document is None:
             raise Unreadable(f"damaged or truncated JSON ({error.msg})") from None
     if isinstance(document, list) and document and _is_log(document):
@@ -47,6 +51,16 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
     if is_ras(document):
         return read_ras(document, origin.path)
     return read_document(document, origin)
+
+
+def _literal(data: bytes) -> Any:
+    """A dump as Python prints it (``print(pickle.load(file))``); None for anything else."""
+    if len(data) > MAX_LITERAL:
+        return None
+    try:
+        return ast.literal_eval(data.decode("utf-8", "replace").strip())
+    except (ValueError, SyntaxError, TypeError):
+        return None
 
 
 def _lines(data: bytes) -> list[Any] | None:

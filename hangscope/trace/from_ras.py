@@ -77,6 +77,11 @@ class _Communicator:
             rank = self._member(entry)
             if rank != NONE:
                 self.gone[rank] = clean.as_bool(dead)
+        self.place = {process: rank for rank, process in self.process.items()}
+        self.launched = {rank: _collectives(counts) for rank, counts in self.counts.items()}
+        """Collectives that each member has launched; pairs have no order that all share."""
+        self.least = min(self.launched.values(), default=0)
+        self.parted = self._parted()
 
     def _member(self, entry: Mapping[str, Any]) -> int:
         rank = clean.as_int(entry.get("rank"), NONE, low=0, high=_MAX_RANKS)
@@ -88,15 +93,15 @@ class _Communicator:
             )
         return rank
 
-    def launched(self, rank: int) -> int:
-        """Collectives; pairs have no order that all members share."""
-        return sum(n for op, n in self.counts[rank].items() if op not in _PAIRS)
-
-    def differing(self) -> str:
+    def _parted(self) -> str:
         """The one operation of which members have launched different numbers, if it is one."""
         names = {op for counts in self.counts.values() for op in counts if op not in _PAIRS}
         parted = [op for op in names if len({c.get(op, 0) for c in self.counts.values()}) > 1]
         return parted[0] if len(parted) == 1 else ""
+
+
+def _collectives(counts: Mapping[str, int]) -> int:
+    return sum(n for op, n in counts.items() if op not in _PAIRS)
 
 
 def read_ras(document: Mapping[str, Any], path: str) -> list[Fragment]:
@@ -158,12 +163,11 @@ def _fragment(
     host, pid, device = process
     rows: list[tuple[int, int, int, int, str]] = []
     for index, communicator in enumerate(found):
-        own = next((r for r, p in communicator.process.items() if p == process), None)
-        if own is None or own not in communicator.counts or not groups[index].ranks:
+        own = communicator.place.get(process, NONE)
+        if own not in communicator.launched or not groups[index].ranks:
             continue
-        least = min(map(communicator.launched, communicator.counts))
-        launched = communicator.launched(own)
-        rows.append((index, launched, least, launched > least, communicator.differing()))
+        launched, least = communicator.launched[own], communicator.least
+        rows.append((index, launched, least, launched > least, communicator.parted))
     ahead = [row for row in rows if row[3]]
     members = np.zeros(len(rows), MEMBER_DTYPE)
     for row, (index, launched, least, _, _) in zip(members, rows, strict=True):

@@ -130,6 +130,8 @@ class Evidence:
     stacks: list[Seen] = field(default_factory=list)
     native_stacks: bool = False
     """A debugger's frames are in it, which name C functions only."""
+    tables: bool = False
+    """What torch's debug server made of Flight Recorder dumps is in it."""
     elastic: bool = False
     """torchrun speaks in it: it starts several processes, and a scheduler's task is one of it."""
     unattributed_ends: int = 0

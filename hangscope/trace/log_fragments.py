@@ -71,6 +71,8 @@ def fragments_of(
         notes.append(
             "a debugger's backtrace: its C frames are not used; py-spy shows the Python ones"
             if evidence.native_stacks
+            else "tables of torch's debug server, not used; give HangScope the dumps themselves"
+            if evidence.tables
             else "no line in it that HangScope knows"
         )
     rest = claims.get(NONE, [])

@@ -29,21 +29,19 @@ _TELLING = (
     b"atchdog", b"NCCL work", b"WorkNCCL", b"NCCL comm", b"NCCL WARN", b"NCCL error",
     b"NCCL operations", b"NCCL monitor", b"Init COMPLETE", b"NET/IB : Got", b"WorkHCCL", b"Error:",
     b"error:", b"onitored", b"imed out", b"imeout", b"ismatch", b"ignal", b"ollective",
-    b"Traceback", b'  File "', b"xitcode", b"FAILED", b"Killed", b"killed", b"ut of memory",
+    b"Traceback", b'  File "', b"xitcode", b"FAILED", b"illed", b"ut of memory",
     b"Out Of Memory", b"1EB memory", b"illegal memory", b"Xid", b"oom-kill", b"oom_", b"OOM",
-    b"core dumped", b"Segmentation", b"Aborted", b"erminate called", b"clients joined",
-    b"endezvous", b"store based", b"[hangscope]", b"ncclUniqueId", b"Exception", b"exit code",
-    b"return code", b"rminated with", b"Process name:", b"xit code:", b"RUNNING AT",
+    b"core dumped", b"Segmentation", b"Aborted", b"erminate called", b" joined",
+    b"endezvous", b"store based", b"[hangscope]", b"ncclUniqueId", b"Exception", b"xit code",
+    b"return code", b"rminated with", b"Process name:", b"RUNNING AT",
     b"KILLED BY", b"EXIT CODE", b"CANCELLED AT", b"orld size", b"MEMBER:", b"Starting with",
     b"DDP expects", b"params[", b"attempts left", b"connected to",
     b"world_size", b"WORLD_SIZE", b"enforce fail", b"did not receive", b"ready only once",
     b"checkForNaN", b"loss is nan", b"loss scale", b"OpTy", b"ranks [", b" ranks:", b"[PG ",
-    b"ProcessGroup", b"subset of ranks", b"ranks: ", b"task names", b"Process 0: [",
-    b"operation counts", b"considered dead", b"RankID:", b"communicator data",
-    b"torch/distributed/run.py", b"torch.distributed.run", b"torch/distributed/elastic",
-    b"torch.distributed.elastic", b"ailures:", b"Root Cause", b"(local_rank: ",
-    b"host      :", b"time      :", b"Job summary", b"MISMATCH", b"INCOMPLETE", b"Getting socket",
-    b"most recent call first", b'"MainThread"', b" (active", b" (idle", b"Python v",
+    b"ProcessGroup", b"subset of ranks", b"considered dead", b"RankID:", b"Job summary",
+    b"MISMATCH", b"INCOMPLETE", b"torch/distributed/run.py", b"torch.distributed.run",
+    b"ailures:", b"(local_rank: ", b"time      :", b"most recent call first", b'"MainThread"',
+    b"Python v", b"=== Rank ", b"<h2>Rank ", b" FR Trace ===",
 )  # fmt: skip
 
 
@@ -70,6 +68,8 @@ class LogLine:
     """(month, day, second of the day); logs carry no year."""
     number: int = 0
     """Physical line, from 1."""
+    printed: bool = False
+    """The rank stands in what the job itself printed: no sign of life at the end."""
     excepthook: bool = False
     """Printed by torch's hook for uncaught exceptions (``[rank3]: Traceback ...``)."""
 
@@ -101,7 +101,8 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("mpi", re.compile(r"\[(?:\d+,)?(?P<rank>\d+)\]<std(?:err|out)>:\s?")),
     ("ray", re.compile(r"\((?P<ray>[A-Za-z_][\w.]*(?:\[[^\]]*\])?[^()]{0,40}?pid=\d+[^()]*)\) ?")),
     ("pod", re.compile(r"\[pod/(?P<host>[\w.\-]+)/[\w.\-]+\] ")),
-    ("labelled", re.compile(r"\[(?:RANK |rank ?)(?P<rank>\d{1,7})\] (?!\[)")),
+    ("labelled", re.compile(r"\[RANK (?P<rank>\d{1,7})\] ")),
+    ("printed", re.compile(r"\[rank ?(?P<rank>\d{1,7})\] (?!\[)")),
     ("sglang", re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:DP\d+ )?TP(?P<rank>\d+)\] ")),
     ("milabench", re.compile(r"[\w\-]+\.(?P<host>[\w\-]+)\.\S+ \[std(?:err|out)\] ")),
     ("kaggle", re.compile(r"\d+\.\d+s\t\d+\t")),
@@ -361,10 +362,10 @@ def _strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
         found = _BRACKET.match(text)
         if found:
             return replace(line, rank=int(found.group(1))), text[found.end() :]
-    for _, pattern in _PREFIXES:
+    for name, pattern in _PREFIXES:
         found = pattern.match(text)
         if found:
-            return _note(line, found), text[found.end() :]
+            return replace(_note(line, found), printed=name == "printed"), text[found.end() :]
     found = _DATE.match(text)
     if found and found.end() < len(text):
         _, month, day, hour, minute, second = map(int, found.groups())

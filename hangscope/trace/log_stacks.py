@@ -7,6 +7,7 @@ the process id.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from hangscope.trace import clean
 from hangscope.trace.log_evidence import Evidence, Seen
@@ -29,9 +30,15 @@ _DUMP_THREAD = re.compile(
 _DUMP_FRAME = re.compile(
     r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}|\?\?\?) in (?P<name>\S.{0,200}?)\s*$'
 )
+_SECTION = re.compile(r"^\s*(?:=== |<h2>)Rank (\d{1,7}): \S+(?: ===|</h2>)")
+"""How torch's debug server parts the ranks (``stacks_*.txt``, ``pyspy_dump_*.txt``)."""
 _GDB_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in )?\S+ \(.*\) (?:from|at) \S+")
+_TABLES = " FR Trace ==="
 _MAX_FRAMES = 128
 _MAX_THREADS = 512
+_MAX_DUMPS = 4096
+_MOST_FRAMES = 500_000
+"""In one log; what comes after them is not kept."""
 _NEAR = 400
 """Lines without any of a stack after which a dump is over."""
 
@@ -44,10 +51,19 @@ class Stacks:
     def __init__(self) -> None:
         self._open: dict[Key, Seen] = {}
         self._line: dict[Key, int] = {}
+        self._section: int | None = None
+        self._left = _MOST_FRAMES
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of a dump. Returns whether it was one."""
         text = line.text
+        section = _SECTION.match(text)
+        if section:
+            self._section = int(section.group(1))
+            evidence.of(self._section)
+            return True
+        if line.rank is None and self._section is not None:
+            line = replace(line, rank=self._section)
         key = (line.rank, line.local_rank, line.pid if line.rank is None else None)
         process = _PROCESS.match(text)
         if process and "python" in process.group(2).lower():
@@ -63,6 +79,7 @@ class Stacks:
             self._thread(key, line, thread, at_ns, evidence)
             return True
         current = self._open.get(key)
+        evidence.tables |= _TABLES in text
         if current is None or not current.threads:
             evidence.native_stacks |= bool(_GDB_FRAME.match(text))
             return False
@@ -75,7 +92,8 @@ class Stacks:
         self._line[key] = line.number
         number = frame.group("line")
         frames = current.threads[-1][2]
-        if len(frames) < _MAX_FRAMES:
+        if len(frames) < _MAX_FRAMES and self._left > 0:
+            self._left -= 1
             frames.append(
                 Frame(
                     clean.name(frame.group("name")),
@@ -89,7 +107,7 @@ class Stacks:
         seen = Seen(rank=line.rank, local_rank=line.local_rank, pid=line.pid)
         self._open[key] = seen
         self._line[key] = line.number
-        if len(evidence.stacks) < _MAX_THREADS * 8:
+        if len(evidence.stacks) < _MAX_DUMPS:
             evidence.stacks.append(seen)
 
     def _thread(

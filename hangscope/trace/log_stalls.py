@@ -13,9 +13,7 @@ from hangscope.trace.log_lines import LogLine
 from hangscope.trace.model import Signature, State
 
 _STALLED = "submitted to be reduced, gathered or broadcasted by subset of ranks"
-_TENSOR = re.compile(
-    r"(?P<name>[\w./:\-]{1,300}) \[(?P<what>missing|ready) ranks: (?P<ranks>[\d, ]+)\]"
-)
+_TENSOR = re.compile(r" \[(?P<what>missing|ready) ranks: (?P<ranks>[\d, ]{1,4096})\]")
 _MISSING_HEAD = re.compile(r"^\s*Missing ranks:\s*$")
 _MISSING_ROW = re.compile(r"^\s*(\d{1,7}): \[(.*)")
 _TASKS_HEAD = re.compile(r"imed out task names:")
@@ -27,6 +25,7 @@ _SHAPES_GROUP: GroupId = ("accelerate", "accelerate's check of shapes")
 _OPERATIONS = {"gather": "all_gather", "reduce": "all_reduce", "broadcast": "broadcast"}
 _NEAR = 24
 """Lines within which a report ends."""
+_LONGEST_NAME = 300
 _MAX_TENSORS = 2000
 
 
@@ -70,7 +69,8 @@ class Stalls:
             ranks = frozenset(rank_ranges(found.group("ranks")))
             if found.group("what") == "ready":
                 ranks = frozenset(~rank for rank in ranks)  # who did come
-            self._note(found.group("name"), ranks)
+            name = text[max(0, found.start() - _LONGEST_NAME) : found.start()].rsplit(" ", 1)[-1]
+            self._note(name, ranks)
             known = True
         if _MISSING_HEAD.match(text):
             self._rows_until = line.number + _NEAR

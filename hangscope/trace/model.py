@@ -390,6 +390,11 @@ class Trace:
             expected.update(group.ranks)
         return tuple(sorted(expected - set(self.ranks)))
 
+    @property
+    def only_logs(self) -> bool:
+        """Whether all that was given are job logs, in which silence means little."""
+        return {source.format for source in self.sources} == {"job-log"}
+
     def frame(self) -> pd.DataFrame:
         """The records as a pandas table with readable columns, one row per operation."""
         import pandas as pd

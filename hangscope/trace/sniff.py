@@ -28,6 +28,8 @@ EMPTY = "empty"
 UNKNOWN = "unknown"
 
 _JSON_START = re.compile(rb'\s*(?:\{\s*(?:"|\})|\[\s*(?:\{|\]|\[\s*[\[{"]))')
+_LITERAL = re.compile(rb"\s*(?:\{|\[\s*\{)\s*'")
+"""A dump that somebody printed: Python's spelling, not JSON's."""
 _TEXT_PICKLE = re.compile(rb"(?:\((?:d|l)p?\d*\n|\((?:d|l)p?\d*\r?\n|\}q.|\]q.|\(\}q.|\(lp0|\(dp0)")
 _ARCHIVES = {
     b"PK\x03\x04": "a zip archive",
@@ -91,6 +93,8 @@ def sniff(head: bytes) -> Kind:
         if b'"hangscope"' in first and (b"journal/" in first or b'"reduction/' in first):
             return Kind(JOURNAL)
         return Kind(LOG if _is_log_record(first) else JSON)
+    if _LITERAL.match(text) and (b"'entries'" in text or b"'profiling_name'" in text):
+        return Kind(JSON)
     if _TEXT_PICKLE.match(head):
         return Kind(PICKLE)
     if not head.strip(b"\0"):

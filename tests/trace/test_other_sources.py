@@ -107,6 +107,57 @@ def test_a_debuggers_backtrace_is_named_as_such() -> None:
     assert "debugger" in warning
 
 
+@pytest.mark.parametrize(
+    ("head", "tail"),
+    [("=== Rank {r}: node0:{p} ===\n", ""), ("<h2>Rank {r}: node0:{p}</h2><pre>\n", "</pre>\n")],
+)
+def test_stacks_of_torchs_debug_server(tmp_path: Path, head: str, tail: str) -> None:
+    text = "".join(
+        head.format(r=r, p=2000 + r)
+        + SPY.format(pid=500 + r, where=LOADS if r == 2 else WAITS)
+        + tail
+        for r in range(4)
+    )
+    (tmp_path / "pyspy_dump_20260816_121000.txt").write_text(
+        text.replace("<module>", "&lt;module&gt;") if tail else text
+    )
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+
+
+def test_tables_of_torchs_debug_server_are_named(tmp_path: Path) -> None:
+    (tmp_path / "fr_trace.txt").write_text(
+        "=== FR Trace ===\n--- Groups ---\n  id  desc  size\n   0  x  4\n"
+    )
+    with pytest.raises(NothingReadable, match="debug server"):
+        load_trace([tmp_path / "fr_trace.txt"])
+
+
+def test_a_printed_dump_is_read(tmp_path: Path) -> None:
+    entry = {
+        "record_id": 0, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": 7,
+        "p2p_seq_id": 0, "op_id": 1, "profiling_name": "nccl:all_reduce", "time_created_ns": 1,
+        "input_sizes": [[4]], "output_sizes": [[4]], "state": "scheduled", "retired": False, "is_p2p": False,
+    }  # fmt: skip
+    for rank in range(2):
+        dump = {"version": "2.4", "entries": [entry]}
+        (tmp_path / f"dump_rank_{rank}.txt").write_text(repr(dump))
+    trace = load_trace([tmp_path])
+    assert sorted(trace.ranks) == [0, 1]
+    assert trace.records["collective_seq"].tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{'entries': __import__('os').system('x')}", "{'entries': " + "[" * 9000, "{'entries': 1 +"],
+)
+def test_a_printed_dump_is_never_run(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dump_rank_0.txt").write_text(text)
+    with pytest.raises(NothingReadable) as error:
+        load_trace([tmp_path])
+    assert len(error.value.warnings) == 1
+
+
 def error_file(folder: Path, local: int, error: str, at: int) -> None:
     (folder / str(local)).mkdir(parents=True)
     stack = f'Traceback (most recent call last):\n  File "/a/train.py", line 9, in main\n    f()\n{error}\n'
