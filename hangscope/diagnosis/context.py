@@ -10,7 +10,7 @@ import numpy as np
 
 from hangscope.diagnosis.evidence import gaps, overrun_ranks, rank_bounds, unlisted
 from hangscope.diagnosis.frontier import Frontiers, Ints
-from hangscope.diagnosis.host import Host
+from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import GroupRef, LastOperation
 from hangscope.diagnosis.places import Place, Waits
 from hangscope.diagnosis.working import group_stack
@@ -131,8 +131,10 @@ class Context:
         """What the rank does instead of going on in a group; its own stack as a rule."""
         host, facts = self.hosts.get(rank), self.trace.ranks.get(rank)
         stack = host.stack if host is not None else ()
-        if host is None or facts is None or host.gone or group < 0:
+        if host is None or facts is None or group < 0:
             return stack
+        if host.end is End.CLEAN or facts.exception is not None:
+            return stack  # it did not end where it hung, as one that was killed did
         _, row = self.last_in_group(rank, group)
         newest = self.last_row(rank)
         if row < 0 or newest < 0:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from hangscope.trace.model import ExceptionFacts, Frame, Trace
+from hangscope.trace.model import NONE, ExceptionFacts, Frame, Trace
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>\S+)', re.M)
 _LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+_FAILED_ON = re.compile(r"CheckpointException ranks:\s*dict_keys\(\[([\d, ]+)\]\)")
 _OF_RANKS = re.compile(r"\branks?\b", re.I)
 _CAUGHT = re.compile(r"Caught \w+ in ([^\n]{1,80}?)\.?\s*(?:\n|$)")
 
@@ -23,18 +24,31 @@ def with_original_exceptions(trace: Trace) -> Trace:
     found = {}
     for rank, facts in trace.ranks.items():
         if facts.exception is not None and _TRACEBACK in facts.exception.message:
-            first = original(facts.exception)
+            first = original(facts.exception, rank)
             if first is not facts.exception:
                 found[rank] = replace(facts, exception=first)
     return replace(trace, ranks={**trace.ranks, **found}) if found else trace
 
 
-def original(exception: ExceptionFacts) -> ExceptionFacts:
+def failed_ranks(message: str) -> frozenset[int] | None:
+    """Which ranks failed, where all raise because some did; empty where it does not say which.
+
+    None where the message is about the rank itself.
+    """
+    said = _FAILED_ON.search(message)
+    if said is not None:
+        return frozenset(int(number) for number in said[1].split(",") if number.strip())
+    before = message[: message.find(_TRACEBACK)] if _TRACEBACK in message else ""
+    return frozenset() if _OF_RANKS.search(before) else None
+
+
+def original(exception: ExceptionFacts, rank: int = NONE) -> ExceptionFacts:
     """What the traceback in the message ended with; the exception itself where that is unclear.
 
     The frames of the helper come first (they are the innermost), then those of the rank.
     """
-    if _OF_RANKS.search(exception.message[: exception.message.find(_TRACEBACK)]):
+    own = failed_ranks(exception.message)
+    if own is not None and own != {rank}:
         return exception  # another rank's, which all of them are told of
     told = exception.message[exception.message.rfind(_TRACEBACK) + len(_TRACEBACK) :]
     frames = [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from hangscope.diagnosis.embedded import failed_ranks
 from hangscope.diagnosis.stacks import innermost
 from hangscope.diagnosis.working import newest_threads, working_stack
 from hangscope.trace.model import Claim, ExceptionFacts, RankFacts, Stack, Trace
@@ -45,8 +47,10 @@ _ABOUT_TORCH = re.compile(
     r"gloo|[nhrxmc]ccl|c10d|processgroup|torch\.distributed|collective|barrier|rendezvous|(?:TCP)?Store",
     re.IGNORECASE,
 )
-_FAILED_ON = re.compile(r"CheckpointException ranks:\s*dict_keys\(\[([\d, ]+)\]\)")
-"""An exception that all ranks raise because some of them failed, and that says which."""
+_MODEL = re.compile(
+    r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params", re.IGNORECASE
+)
+"""What DDP raises on every rank; each compares itself with one other."""
 
 LOADER = re.compile(
     r"(?:^|[^a-z])(?:load|read|fetch)|data_?load|batch|dataset|sampler|__next__|tokeni[sz]e|collate",
@@ -237,11 +241,27 @@ def _told_by_all(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     result = dict(hosts)
     for rank, host in hosts.items():
         exception = trace.ranks[rank].exception
-        said = _FAILED_ON.search(exception.message) if exception is not None else None
-        if said is not None and host.end is End.CRASHED:
-            failed = {int(number) for number in said[1].split(",") if number.strip()}
+        failed = failed_ranks(exception.message) if exception is not None else None
+        if failed and host.end is End.CRASHED:
             result[rank] = replace(host, secondary=rank not in failed)
-    return result
+    return _with_another_model(result, trace)
+
+
+def _with_another_model(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Where DDP finds that models differ every rank raises: those of the usual size are right."""
+    sizes: dict[int, str] = {}
+    raised = []
+    for rank, host in hosts.items():
+        exception = trace.ranks[rank].exception
+        said = _MODEL.search(exception.message) if exception is not None else None
+        if said is not None and host.end is End.CRASHED:
+            raised.append(rank)
+            sizes |= {int(said[1]): said[2], int(said[3]): said[4]}
+    usual = [size for size, count in Counter(sizes.values()).items() if count * 2 > len(sizes)]
+    if len(sizes) < 3 or not usual:
+        return hosts
+    right = {rank for rank in raised if sizes.get(rank) == usual[0]}
+    return {r: replace(h, secondary=True) if r in right else h for r, h in hosts.items()}
 
 
 def _stopped_alone(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
@@ -365,11 +385,17 @@ def primary_crashes(hosts: Mapping[int, Host], waits_on: Mapping[int, set[int]])
         return []
     first = result[0]
     # Later failures are as a rule consequences, except those of the same kind at the same moment.
+    alike = _but_numbers(first.end_text)
     return [
         h
         for h in result
-        if h is first or (h.end_text == first.end_text and h.end_ns - first.end_ns <= _TWIN_NS)
+        if h is first or (_but_numbers(h.end_text) == alike and h.end_ns - first.end_ns <= _TWIN_NS)
     ]
+
+
+def _but_numbers(text: str) -> str:
+    """A message without its numbers: ranks, sizes and addresses differ from rank to rank."""
+    return re.sub(r"\d+", "#", text)
 
 
 _OWN_ERRORS = frozenset({"device_error", "oom", "nan", "ddp_unused_parameters", "ddp_marked_twice"})

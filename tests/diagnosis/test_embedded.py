@@ -91,3 +91,32 @@ def test_another_model_on_one_rank_is_told_as_such() -> None:
     error = raised(f"{text}param in process 0.")
     job.rank(1, exception=error, exit=ExitFacts("exception", code=1), alive=False)
     assert "same model on every rank" in diagnose(job.trace()).findings[0].fix
+
+
+def models(*sizes: int) -> tuple[str, tuple[int, ...]]:
+    """Every rank has found that models differ."""
+    job = Job(len(sizes))
+    for rank, size in enumerate(sizes):
+        other = next(r for r, s in enumerate(sizes) if s != size)
+        text = f"Rank {rank} has {size} params, while rank {other} has inconsistent {sizes[other]}"
+        message = f"DDP expects same model across all ranks, but {text} params."
+        at = START + SECOND + (rank + 1) % len(sizes)
+        error = ExceptionFacts("RuntimeError", message, MINE, at, "MainThread", True)
+        job.rank(rank, exception=error, exit=ExitFacts("exception", code=1), alive=False)
+    found = diagnose(job.trace())
+    return found.verdict.value, found.culprits
+
+
+def test_of_models_that_differ_the_unusual_one_is_named() -> None:
+    assert models(4, 6, 4) == ("rank_crashed", (1,))
+    assert models(4, 4, 4, 2) == ("rank_crashed", (3,))
+
+
+def test_of_two_models_both_are_named() -> None:
+    assert models(4, 6) == ("rank_crashed", (0, 1))
+
+
+def test_the_rank_whose_checkpoint_failed_tells_by_what() -> None:
+    text = f"CheckpointException ranks:dict_keys([2])\n{WORKER}"
+    assert original(raised(text), 2).message.startswith("shard 4 is cut short")
+    assert original(raised(text), 1) == raised(text)
