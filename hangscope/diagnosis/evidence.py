@@ -73,7 +73,7 @@ def recorded_ranks(trace: Trace) -> frozenset[int]:
         for s in trace.sources
         if s.rank is not None and s.format not in ("job-log", "hangscope-journal")
     }
+    if not trace.sources or recorded.issuperset(trace.ranks):
+        return frozenset(trace.ranks)
     recorded.update(np.unique(trace.records["rank"]).tolist())
-    if not trace.sources:
-        recorded.update(trace.ranks)
     return frozenset(r for r in recorded if r in trace.ranks)

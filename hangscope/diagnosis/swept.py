@@ -41,6 +41,8 @@ def usual_gap_s(trace: Trace) -> float:
 
 def not_before_last_record(trace: Trace, hosts: dict[int, Host]) -> dict[int, Host]:
     """Nobody has ended before the last thing it did, however old its last heartbeat is."""
+    if not any(host.gone and host.end_ns for host in hosts.values()):
+        return hosts
     latest = _latest_ns(trace)
     return {
         rank: replace(host, end_ns=latest[rank])
@@ -56,6 +58,8 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
     A single rank that was ended so, and waited for nobody until then, stays a suspect: it may have
     been killed (for memory, say) in the long computation that the others waited for.
     """
+    if not any(host.end is End.CRASHED for host in hosts.values()):
+        return hosts
     latest = _latest_ns(trace)
     if not latest:
         return hosts
@@ -116,4 +120,4 @@ def _latest_ns(trace: Trace) -> Mapping[int, int]:
     ranks = records["rank"].astype(np.int64)
     newest = np.zeros(int(ranks.max()) + 1, np.int64)
     np.maximum.at(newest, ranks, np.maximum(records["created_ns"], records["completed_ns"]))
-    return {int(rank): int(newest[rank]) for rank in np.unique(ranks).tolist()}
+    return {rank: int(newest[rank]) for rank in np.flatnonzero(newest).tolist()}
