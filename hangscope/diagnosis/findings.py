@@ -61,8 +61,7 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         if confidence is Confidence.CERTAIN:
             confidence = Confidence.LIKELY
     majority = cause.verdict is Verdict.STUCK_COLLECTIVE or cause.mismatch is not None
-    flags = context.trace.records["flags"]
-    if majority and confidence is Confidence.CERTAIN and (flags & int(Flag.SYNTHETIC)).all():
+    if majority and confidence is Confidence.CERTAIN and _from_logs_alone(context):
         confidence = Confidence.LIKELY  # a log may hold some of the ranks only
     for rank in cause.culprits:
         facts = context.trace.ranks.get(rank)
