@@ -139,8 +139,21 @@ def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
     """
     trace = context.trace
     for cause in causes:
+        if cause.verdict is Verdict.STUCK_COLLECTIVE and cause.places:
+            rows = [context.waits.places[i].row for i in cause.places]
+            native = _without_pairs(context, tuple(context.waits.places[cause.places[0]].waiters))
+            unobserved = native and _all_unobserved(context, rows)
+            if cause.confidence is Confidence.CERTAIN and unobserved:
+                cause.confidence = Confidence.LIKELY
+                cause.unknowns.append("what has finished is not recorded")
         if cause.verdict is not Verdict.MISSING_RANK or not cause.places:
             continue
+        if _without_pairs(context, cause.culprits) and cause.confidence is Confidence.CERTAIN:
+            several = len(cause.culprits) > 1
+            cause.confidence = Confidence.AMBIGUOUS if several else Confidence.LIKELY
+            cause.unknowns.append(
+                "this recorder leaves out sends and receives: the accused may wait in one"
+            )
         groups = {context.waits.places[i].group for i in cause.places}
         last = [context.last_row(rank) for rank in cause.culprits]
         unsure = [
@@ -154,6 +167,30 @@ def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
             several = len(cause.culprits) > 1
             cause.confidence = Confidence.AMBIGUOUS if several else Confidence.LIKELY
             cause.unknowns.append("whether the last operation of the accused has finished")
+
+
+def _all_unobserved(context: Context, rows: list[int]) -> bool:
+    flags = context.trace.records["flags"]
+    return all(row < 0 or int(flags[row]) & int(Flag.UNOBSERVED) for row in rows)
+
+
+def _without_pairs(context: Context, ranks: tuple[int, ...]) -> bool:
+    """Whether all that is known of the ranks comes from Gloo's own recorder, which knows no pairs.
+
+    It is told by what it leaves out: no operation has a time at which it ended.
+    """
+    trace = context.trace
+    for rank in ranks:
+        low, high = context.bounds.get(rank, (0, 0))
+        host = context.hosts.get(rank)
+        if low == high or host is None or host.state != "unknown" or host.stack:
+            return False
+        part = trace.records[low:high]
+        backends = {trace.signatures[s].backend for s in np.unique(part["signature"]).tolist()}
+        pairs = part["flags"] & int(Flag.P2P | Flag.SYNTHETIC)
+        if part["completed_ns"].any() or pairs.any() or backends != {"gloo"}:
+            return False
+    return True
 
 
 def forget_waiting(context: Context) -> None:
