@@ -30,6 +30,7 @@ _SECONDARY = re.compile(
     r"timed? ?out.{0,40}(?:recv|send|collective|barrier)|"
     r"timed out in (?:blocking wait|call to wait)|"
     r"watchdog|communicator was aborted|remote process exited|ncclremoteerror|ncclsystemerror|"
+    r"comm ?remote ?error|comm aborted due to timeout|"
     r"hccl.{0,60}(?:timeout|error code is)|getting socket times out|the notify register|"
     r"unhandled system error|client socket has (?:timed out|failed)|"
     r"application timeout caused pair closure|"

@@ -157,6 +157,12 @@ _CRASHES = (
         "D19, D20",
     ),
     (
+        re.compile(r"duplicate gpu", re.I),
+        "give every process a device of its own: torch.cuda.set_device(LOCAL_RANK) before anything "
+        "else",
+        "D3",
+    ),
+    (
         re.compile(r"out of memory|\boom\b|killed for memory", re.I),
         "that rank ran out of memory: cap its longest batch or shard further; the hang of the "
         "others is its symptom",

@@ -22,6 +22,7 @@ _CLAIM_VERDICTS = {
     "fingerprint_mismatch": Verdict.COLLECTIVE_MISMATCH,
     "size_mismatch": Verdict.SHAPE_MISMATCH,
     "ddp_model_mismatch": Verdict.SHAPE_MISMATCH,
+    "shared_device": Verdict.RANK_CRASHED,
     "oom": Verdict.RANK_CRASHED,
     "device_error": Verdict.RANK_CRASHED,
     "launcher_failure": Verdict.RANK_CRASHED,

@@ -12,6 +12,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import recorded_ranks, told_of_only
 from hangscope.diagnosis.host import End, own_errors
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.stacks import innermost
 from hangscope.diagnosis.stores import PREFIX, without_store_waits
 from hangscope.trace.model import NONE
@@ -114,6 +115,18 @@ def _root_cause(
         cause.unknowns.append(
             "a receive from any source does not say whom it waits for; the accused sent less often"
         )
+    if (
+        verdict is Verdict.RANK_CRASHED
+        and context.trace.only_logs
+        and _only_aborted(context, ranks)
+    ):
+        cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
+        cause.victims = set(ranks)
+        cause.unknowns.append(
+            f"{rank_s(ranks)} aborted, as a watchdog does after a timeout; for whom it "
+            "waited is not told"
+        )
+        return [cause]
     if verdict in (Verdict.MISSING_RANK, Verdict.RANK_EXITED):
         odd = _odd_one(context, ranks, places)
         if odd:
@@ -125,6 +138,15 @@ def _root_cause(
             cause.sides = [ranks, odd]
             cause.places = [i for i in places if set(waits.places[i].waiters) & set(odd)]
     return [cause]
+
+
+def _only_aborted(context: Context, ranks: tuple[int, ...]) -> bool:
+    """Whether nothing is known of these ends but that the processes aborted themselves."""
+    hosts = [context.hosts[rank] for rank in ranks]
+    own = own_errors(context.trace.claims)
+    return all(
+        h.secondary and h.end_text == "killed by SIGABRT" for h in hosts
+    ) and not own.keys() & {*ranks}
 
 
 def _odd_one(context: Context, absent: tuple[int, ...], places: list[int]) -> tuple[int, ...]:

@@ -118,6 +118,10 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
         tuple(sorted(h.rank for h in rest)),
         began_ns=min((h.end_ns for h in rest if h.end_ns), default=0),
     )
+    shared = {r for c in context.trace.claims if c.kind == "shared_device" for r in c.accused}
+    if shared.intersection(cause.culprits):  # either rank's choice of its device is the wrong one
+        cause.culprits = tuple(sorted({*cause.culprits, *(shared & context.hosts.keys())}))
+        cause.confidence = Confidence.AMBIGUOUS
     if len(rest) > 1 and all(h.end_text.startswith("exit status") for h in rest):
         cause.confidence = Confidence.AMBIGUOUS  # a status tells a first failure from no echo
     cause.victims = {

@@ -38,8 +38,10 @@ _NCCL = re.compile(
     r"ncclRemoteError|ncclSystemError|NET/IB : Got completion .* with error|"
     r"socketProgress(?:Opt)?: Connection closed by remote peer|"
     r"failed : (?:Broken pipe|Connection reset|No route|Connection refused|Software caused)|"
-    r"collective mismatch error, local size|Getting socket times out"
+    r"collective mismatch error, local size|Getting socket times out|"
+    r"comm aborted due to timeout|commRemoteError"
 )
+_SHARED = re.compile(r"Duplicate GPU detected ?: rank (\d{1,7}) and rank (\d{1,7}) both on")
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d{1,3}), (?:pid='?(\d+)'?)?")
 _OOM_KILL = re.compile(
     r"Out of memory: Killed process (\d+)|oom-kill:.{0,400}?pid=(\d+)|"
@@ -165,6 +167,13 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     if "NCCL" in text or "nccl" in text:
         _communicator(line, evidence)
+    shared = _SHARED.search(text)
+    if shared:  # both chose it, whichever of them says so
+        both = (int(shared.group(1)), int(shared.group(2)))
+        for member in both:
+            evidence.of(member)
+        evidence.claim("shared_device", line, at_ns, accused=both)
+        return True
     if _NCCL.search(text):
         if "collective mismatch" in text:  # a peer announced more bytes than there is room for
             evidence.claim("size_mismatch", line, at_ns, certain=False)

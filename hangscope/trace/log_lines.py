@@ -1,9 +1,7 @@
-"""Lines of a job log, freed of everything that launchers, collectors and terminals put around them.
+"""Lines of a job log, freed of all that launchers, collectors and terminals put around them.
 
-Physical lines are read as bytes in blocks; whole blocks without a telling word are skipped before
-they are decoded, which is what makes gigabytes bearable. What is left is cleaned, split where two
-messages were glued together, joined where a terminal wrapped one, and attributed to a rank as far
-as the prefixes say.
+What `log_blocks` lets through is cleaned, split where two messages were glued together, joined
+where a terminal wrapped one, and attributed to a rank as far as the prefixes say.
 """
 
 from __future__ import annotations
@@ -18,36 +16,8 @@ from typing import BinaryIO
 import orjson
 
 from hangscope.trace import clean
+from hangscope.trace.log_blocks import BLOCK, MAX_LINE, telling
 from hangscope.trace.sniff import log_text
-
-BLOCK = 1 << 18
-MAX_LINE = 1 << 15
-CONTEXT = 20
-"""Lines behind a telling one that are looked at whatever they hold."""
-
-_TELLING = (
-    b"atchdog", b"NCCL work", b"WorkNCCL", b"NCCL comm", b"NCCL WARN", b"NCCL error",
-    b"NCCL operations", b"NCCL monitor", b"Init COMPLETE", b"NET/IB : Got", b"WorkHCCL", b"Error:",
-    b"error:", b"onitored", b"imed out", b"imeout", b"ismatch", b"ignal", b"ollective",
-    b"Traceback", b'  File "', b"xitcode", b"FAILED", b"illed", b"ut of memory",
-    b"Out Of Memory", b"1EB memory", b"illegal memory", b"Xid", b"oom-kill", b"oom_", b"OOM",
-    b"core dumped", b"Segmentation", b"Aborted", b"erminate called", b" joined",
-    b"endezvous", b"store based", b"[hangscope]", b"ncclUniqueId", b"Exception", b"xit code",
-    b"return code", b"rminated with", b"Process name:", b"RUNNING AT",
-    b"KILLED BY", b"EXIT CODE", b"CANCELLED AT", b"orld size", b"MEMBER:", b"Starting with",
-    b"DDP expects", b"params[", b"attempts left", b"connected to",
-    b"world_size", b"WORLD_SIZE", b"enforce fail", b"did not receive", b"ready only once",
-    b"checkForNaN", b"loss is nan", b"loss scale", b"OpTy", b"ranks [", b" ranks:", b"[PG ",
-    b"ProcessGroup", b"subset of ranks", b"considered dead", b"RankID:", b"Job summary",
-    b"MISMATCH", b"INCOMPLETE", b"torch/distributed/run.py", b"torch.distributed.run",
-    b"ailures:", b"(local_rank: ", b"time      :", b"most recent call first", b'"MainThread"',
-    b"Python v", b"=== Rank ", b"<h2>Rank ", b" FR Trace ===",
-)  # fmt: skip
-
-
-_STACKS = (b"most recent call first", b'"MainThread"', b" (active", b" (idle")
-_STACK_CONTEXT = 200
-"""Lines behind the head of a stack that are looked at: frames tell nothing by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,61 +124,12 @@ def read_lines(stream: BinaryIO) -> Iterator[LogLine]:
         text = rest.decode("utf-16", "replace").encode("utf-8", "replace")
         physical: Iterable[tuple[int, bytes]] = enumerate(text.split(b"\n"), start=1)
     else:
-        physical = _telling(first, stream)
+        physical = telling(first, stream)
     for number, text_line in _joined(_cleaned(physical)):
         for part in _split_glue(text_line):
             line = _strip(part, style, number)
             if line is not None:
                 yield line
-
-
-def _telling(first: bytes, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines of the blocks that hold a telling word, and some lines after each."""
-    rest = b""
-    number = 0
-    context = 0
-    block = first
-    while block or rest:
-        if block:
-            block = rest + block
-            cut = block.rfind(b"\n")
-            if cut < 0:
-                if len(block) <= MAX_LINE * 4:
-                    rest = block
-                    block = stream.read(BLOCK)
-                    if not block:
-                        block, rest = b"", rest
-                        yield from _numbered(rest, number, [context])
-                        return
-                    continue
-                cut = len(block) - 1  # a line without end: taken as it comes
-            rest, block = block[cut + 1 :], block[: cut + 1]
-        else:
-            block, rest = rest, b""
-        if context or any(word in block for word in _TELLING):
-            left = [context]
-            yield from _numbered(block, number, left)
-            context = left[0]
-        number += block.count(b"\n")
-        block = stream.read(BLOCK)
-
-
-def _numbered(block: bytes, number: int, left: list[int]) -> Iterator[tuple[int, bytes]]:
-    context = left[0]
-    before = b""
-    for i, line in enumerate(block.split(b"\n"), start=number + 1):
-        if any(word in line for word in _TELLING):
-            if context == 0 and before and (b"Traceback" in line or b"Python v" in line):
-                yield i - 1, before[:MAX_LINE]  # whose it is: a logger's prefix, py-spy's head
-            stack = any(word in line for word in _STACKS)
-            context = _STACK_CONTEXT if stack else max(CONTEXT, context - 1)
-        elif context == 0:
-            before = line
-            continue
-        else:
-            context -= 1
-        yield i, line[:MAX_LINE]
-    left[0] = context
 
 
 def _cleaned(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:

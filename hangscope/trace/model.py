@@ -299,7 +299,8 @@ class Claim:
     ``monitored_barrier``, ``missing_ranks``, ``device_error``, ``network_error``,
     ``ddp_unused_parameters``, ``ddp_marked_twice``, ``ddp_model_mismatch``, ``rendezvous``,
     ``launcher_failure``, ``oom``, ``nan``, ``dump_signal``, ``size_mismatch``,
-    ``reduction_corrupt``, ``barrier_timeout``, ``unreachable`` or ``other``.
+    ``reduction_corrupt``, ``barrier_timeout``, ``unreachable``, ``shared_device``
+    or ``other``.
     """
 
     kind: str

@@ -174,3 +174,26 @@ def test_a_timeout_without_a_group_joins_the_only_like_it() -> None:
     text = "".join(timeout(r, 4486).replace(*label) for r in (1, 2, 3)) + timeout(0, 4486)[:280]
     trace = trace_of(text.rsplit("\n", 1)[0] + "\n")
     assert {trace.groups[row["group"]].name for row in trace.records} == {"9"}
+
+
+def test_a_watchdogs_abort_beside_a_timeout_names_nobody() -> None:
+    reason = (
+        "RuntimeError: NCCL communicator was aborted on rank 0.  Original reason for failure was: "
+        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=35582, OpType="
+        "ALLREDUCE, Timeout(ms)=1800000) ran for 1800366 milliseconds before timing out.\n"
+    )
+    found = diagnose(trace_of(reason + closing(5001) + failed(1, -6)))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert any("aborted" in text for text in found.findings[0].unknowns)
+
+
+def test_two_ranks_on_one_device_are_both_named() -> None:
+    text = (
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/a/t.py", line 3, in <module>\n'
+        "[rank1]: torch.distributed.DistBackendError: NCCL error in: ../NCCLUtils.hpp:219, invalid "
+        "usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.18.6\n"
+    )
+    shared = "[rank1]: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000\n"
+    for log in (text + shared, shared):
+        found = diagnose(trace_of(log))
+        assert (found.verdict.value, found.culprits) == ("rank_crashed", (0, 1))
