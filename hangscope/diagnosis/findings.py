@@ -88,6 +88,12 @@ def to_finding(context: Context, cause: Cause) -> Finding:
     )
 
 
+def _from_logs_alone(context: Context) -> bool:
+    """Whether no operation was recorded: all were concluded from what somebody wrote."""
+    flags, synthetic = context.trace.records["flags"], int(Flag.SYNTHETIC)
+    return bool((flags[:1] & synthetic).all() and (flags & synthetic).all())
+
+
 def _shown_place(context: Context, cause: Cause) -> Place | None:
     """The place to show: where a culprit is due and the waiting began first."""
     places = [context.waits.places[i] for i in cause.places]
