@@ -190,4 +190,11 @@ def _advice(
         line = where(innermost(thread.stack))
         if not is_secondary(thread.message):
             return playbook.dead_thread(thread.thread_name, " ".join(x for x in (line, at) if x))
-    return playbook.by_verdict(cause.verdict, detail)
+    advice = playbook.by_verdict(cause.verdict, detail)
+    lines = [where(s.stack[0]) for s in sides if s.stack]
+    if cause.verdict is Verdict.DEADLOCK_CYCLE and len(sides) == len(set(lines)) == 2:
+        accused = 0 if set(sides[0].ranks) <= set(cause.culprits) else 1
+        return replace(
+            advice, fix=f"{advice.fix}: compare {lines[accused]} with {lines[1 - accused]}"
+        )
+    return advice

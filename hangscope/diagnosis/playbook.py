@@ -105,6 +105,8 @@ def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Ad
 _BLOCKED_IN = (
     (r"hangscope/recording/store_waits\.py$", "nobody sets the key that it waits for in the store"),
     (r"torch/utils/data/", "a worker of its data loader does not deliver"),
+    (r"torch/(?:futures|distributed/rpc)/", "another rank has not answered a remote call"),
+    (r"/ray/(?:_private|actor|util|train)", "a task or an actor of Ray has not answered"),
     (r"subprocess\.py$", "the program that it started has not ended"),
     (r"multiprocessing/pool\.py$|concurrent/futures/", "a worker of its pool has not answered"),
     (r"(?:multiprocessing/queues|queue)\.py$", "nobody puts anything into that queue"),

@@ -17,6 +17,7 @@ from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.monitor.claims import claim
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.elsewhere import only_what_is_seen
+from hangscope.monitor.helpers import Helpers
 from hangscope.monitor.journal import Journal
 from hangscope.monitor.judge import Judge, cause_of
 from hangscope.monitor.nodes import OtherNodes
@@ -93,6 +94,7 @@ class Monitor:
         self._processes = processes or ProcessWatch()
         self._corruptions = Corruptions(config.directory)
         self._judge = Judge()
+        self._helpers = Helpers()
         self._journal: Journal | None = None
         self.key = config.key
         self._oom_at_start = oom_kills()
@@ -254,6 +256,10 @@ class Monitor:
             diagnosis = diagnose(trace)
         if self._sees_part(trace):
             diagnosis = self._restrained(diagnosis, trace)
+        quiet = diagnosis.verdict is Verdict.QUIESCENT and not final
+        if quiet and self._helpers.at_work(self._seen.values()):
+            # Nobody waits in a collective: all of them wait for a compiler of theirs, say.
+            diagnosis = replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
         self.last = diagnosis
         if not final and diagnosis.verdict in (*ENDED, Verdict.INCONCLUSIVE):
             known = diagnosis.verdict is Verdict.RANK_CRASHED and all(

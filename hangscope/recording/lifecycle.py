@@ -36,11 +36,13 @@ class Lifecycle:
         phases: PhaseStack,
         guard: Callable[[BaseException], None],
         before_exit: Callable[[], None] = lambda: None,
+        catch_up: Callable[[], None] = lambda: None,
     ) -> None:
         self._ring = ring
         self._phases = phases
         self._guard = guard
         self._before_exit = before_exit
+        self._catch_up = catch_up
         self._pid = os.getpid()
         self._patches = Patches()
         self._exit_code: int | None = None
@@ -160,6 +162,7 @@ class Lifecycle:
         """
         try:
             error = sys.exc_info()[1]
+            self._catch_up()  # a forked one leaves by os._exit, past everything else of ours
             if isinstance(error, Exception):
                 self._note_exception(
                     type(error), error, error.__traceback__, threading.main_thread()

@@ -51,7 +51,7 @@ class Session:
             ring, complain, stacks=settings.stacks, record_fake=settings.record_fake_groups
         )
         self.hook = DispatcherHook(self.guard)
-        self.lifecycle = Lifecycle(ring, self.phases, self.guard, self._before_exit)
+        self.lifecycle = Lifecycle(ring, self.phases, self.guard, self._before_exit, self._catch_up)
         self.watcher = Watcher(
             self.recorder, self.guard, stacks=settings.stacks, native=NativeStatus.available()
         )

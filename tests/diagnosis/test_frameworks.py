@@ -9,7 +9,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.host import LOADER
-from hangscope.diagnosis.model import Diagnosis
+from hangscope.diagnosis.model import Confidence, Diagnosis
 from hangscope.diagnosis.stacks import innermost, is_library, user_frames
 from hangscope.trace.model import (
     ExceptionFacts,
@@ -259,3 +259,27 @@ def test_a_rank_that_finished_nothing_later_may_be_stuck_on_its_device() -> None
         job.op(rank, done=False)
     found = diagnose(job.trace())
     assert (found.verdict.value, found.culprits) == ("stuck_collective", (1,))
+
+
+def test_a_circle_of_two_lines_says_which_to_compare() -> None:
+    job = Job(3)
+    side = job.group(0, 1, 2)
+    job.steps(4)
+    job.op(0, "barrier", line=21, done=False)
+    for rank in (1, 2):
+        job.op(rank, group=side, line=18, done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (0,))
+    assert "compare train.py:21 in train with train.py:18 in train" in found.findings[0].fix
+
+
+def test_who_failed_of_somebody_else_s_failure_is_not_accused_for_certain() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    job.op(0, done=False)
+    for rank in (1, 2):
+        text = "Gloo connectFullMesh failed with [pair.cc] timed out connecting: Connection refused"
+        error = ExceptionFacts("RuntimeError", text, MINE, START + SECOND, "MainThread", True)
+        job.rank(rank, exception=error, exit=ExitFacts("exception", code=1), alive=False)
+    found = diagnose(job.trace())
+    assert found.confidence is not Confidence.CERTAIN

@@ -35,3 +35,13 @@ def test_what_it_survived_is_not(tmp_path: Path) -> None:
     assert facts.exception is None  # type: ignore[attr-defined]
     assert facts.exit is not None  # type: ignore[attr-defined]
     assert facts.exit.code == 5  # type: ignore[attr-defined]
+
+
+def test_a_forked_rank_that_ends_has_noted_what_finished(tmp_path: Path) -> None:
+    """It leaves by ``os._exit``, sooner than anybody has looked after its asynchronous work."""
+    env = environment(HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_MONITOR="0", HOW="forked")
+    run([sys.executable, str(JOBS / "ending_job.py")], env)
+    (path,) = tmp_path.glob("*.ring")
+    records = read_ring(path).records
+    assert len(records) == 1
+    assert records["completed_ns"][0] > 0

@@ -42,6 +42,18 @@ def later() -> None:
     sys.exit(5)
 
 
+def finish_one() -> None:
+    import torch.distributed as dist
+
+    import hangscope
+
+    hangscope.start()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    work = dist.all_reduce(torch.ones(2), async_op=True)
+    while not work.is_completed():
+        pass
+
+
 def spawned(index: int) -> None:
     fail()
 
@@ -50,6 +62,10 @@ if __name__ == "__main__":
     how = os.environ["HOW"]
     if how == "spawn":
         torch.multiprocessing.spawn(spawned, nprocs=1)
+    elif how == "forked":
+        process = multiprocessing.get_context("fork").Process(target=finish_one)
+        process.start()
+        process.join()
     elif how in ("process-spawn", "process-fork"):
         context = multiprocessing.get_context(how.partition("-")[2])
         process = context.Process(target=fail)
