@@ -75,6 +75,10 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
     unclear = killed == UNSEEN or (killed is not None and bool(trace.missing_ranks))
     if unclear and not moving and not finished:
         return Quiet((_ended_unseen(context),))
+    if killed is not None and not moving and not finished:
+        stood_s = _stood_before_the_end(context)
+        if stood_s >= trace.timeout_s:
+            return Quiet((_quiescent(context, stood_s),))
     if killed is not None or moving:
         return Quiet()
     ends = [h.end for h in hosts.values()]
@@ -94,6 +98,14 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
     if not len(trace.records) and not len(trace.members):
         return Quiet((_inconclusive(context),))
     return _dumped(context)
+
+
+def _stood_before_the_end(context: Context) -> float:
+    """For how long (s) no rank had issued or finished anything when the first of them was ended."""
+    ends = [h.end_ns for h in context.hosts.values() if h.end_ns]
+    if not ends or not context.newest_ns:
+        return 0.0
+    return (min(ends) - context.newest_ns) / SECOND_NS
 
 
 def _live(context: Context) -> Quiet:

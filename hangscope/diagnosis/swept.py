@@ -113,11 +113,18 @@ def _was_waiting(front: Frontiers, rank: int) -> bool:
 
 
 def _latest_ns(trace: Trace) -> Mapping[int, int]:
-    """Per rank when it last issued or finished an operation."""
+    """Per rank when it last issued or finished an operation, or began to do something else."""
+    latest = {
+        rank: max(p.since_ns for p in facts.phases)
+        for rank, facts in trace.ranks.items()
+        if facts.phases and not facts.finalized
+    }
     records = trace.records
     if not len(records):
-        return {}
+        return latest
     ranks = records["rank"].astype(np.int64)
     newest = np.zeros(int(ranks.max()) + 1, np.int64)
     np.maximum.at(newest, ranks, np.maximum(records["created_ns"], records["completed_ns"]))
-    return {rank: int(newest[rank]) for rank in np.flatnonzero(newest).tolist()}
+    for rank in np.flatnonzero(newest).tolist():
+        latest[rank] = max(int(newest[rank]), latest.get(rank, 0))
+    return latest

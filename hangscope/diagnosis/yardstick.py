@@ -45,8 +45,14 @@ def siblings(context: Context, group: int) -> list[int]:
     return found[:_MAX_SIBLINGS]
 
 
-def deviants(context: Context, ranks: Iterable[int], groups: Iterable[int]) -> tuple[int, ...]:
-    """Those of ``ranks`` that left the pattern, where not all of them did; else none."""
+def deviants(
+    context: Context, ranks: Iterable[int], groups: Iterable[int], *, pairs: bool = True
+) -> tuple[int, ...]:
+    """Those of ``ranks`` that left the pattern, where not all of them did; else none.
+
+    ``pairs``: sends or receives are among what they wait in. Without them, who waits together with
+    ranks that nobody suspects is where it should be.
+    """
     suspects = sorted(set(ranks))
     found = [r for r in suspects if _unlike_siblings(context, r, groups)]
     if 0 < len(found) < len(suspects):
@@ -54,9 +60,19 @@ def deviants(context: Context, ranks: Iterable[int], groups: Iterable[int]) -> t
     # Something new is weak evidence: it counts only where a single rank did it, and where the
     # past of the others is long enough to tell that they did not.
     new = {r: _unlike_before(context, r) for r in suspects}
-    found = [r for r, is_new in new.items() if is_new]
+    found = [
+        r
+        for r, is_new in new.items()
+        if is_new and (pairs or not _in_company(context, r, suspects))
+    ]
     known = all(is_new is not None for is_new in new.values())
     return tuple(found) if known and len(found) == 1 < len(suspects) else ()
+
+
+def _in_company(context: Context, rank: int, suspects: list[int]) -> bool:
+    """Whether somebody whom nobody suspects waits at the same place: then being there is normal."""
+    places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]
+    return any(set(place.waiters) - set(suspects) for place in places)
 
 
 def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:

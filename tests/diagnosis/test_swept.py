@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Source, Trace
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Phase, Source, Trace
 from tests.diagnosis.builder import SECOND, START, Job
 
 
@@ -108,8 +108,6 @@ def test_who_left_only_a_kill_after_the_hang_is_lost_not_crashed() -> None:
 
 
 def test_ranks_in_init_do_not_accuse_one_whose_ring_is_gone_with_certainty() -> None:
-    from hangscope.trace.model import Phase
-
     job = Job(4)
     since = START
     for rank in range(4):
@@ -142,3 +140,66 @@ def test_with_a_member_unheard_of_two_absent_ranks_are_no_majority() -> None:
     job.lose(0)
     found = diagnose(job.trace())
     assert 2 not in found.culprits
+
+
+def test_a_job_that_stood_still_outside_of_collectives_until_it_was_killed_is_quiescent() -> None:
+    job = Job(4, timeout_s=10.0)
+    job.steps(10)
+    for rank in range(4):
+        _killed(job, rank, 40.0)
+    assert _told(job.trace())[:2] == ("quiescent", ())
+
+
+def test_a_job_that_was_killed_between_two_steps_is_none() -> None:
+    job = Job(4, timeout_s=10.0)
+    job.steps(10)
+    for rank in range(4):
+        _killed(job, rank, 3.0)
+    assert _told(job.trace())[0] == "healthy"
+
+
+def test_what_a_rank_began_to_wait_for_counts_as_its_last_sign_too() -> None:
+    job = Job(3)
+    since = START + SECOND
+    for rank in (0, 2):
+        job.rank(rank, phases=(Phase("store.get", since, "all/4"),), heartbeat_ns=START)
+    for rank in range(3):
+        at_ns = START + 21 * SECOND
+        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=at_ns))
+    assert _told(job.trace())[:2] == ("missing_rank", (1,))
+
+
+def _circle(*, rank_0_is_there: bool) -> Job:
+    """Rank 3 waits for rank 2 in their own group, and rank 2 in a barrier of all for rank 3."""
+    job = Job(4)
+    pair = job.group(2, 3)
+    for _ in range(12):
+        job.all()
+        job.all(group=pair)
+    job.op(3, group=pair, done=False)
+    job.op(2, "barrier", done=False)
+    if rank_0_is_there:
+        for rank in (0, 1):
+            job.op(rank, "barrier", done=False)
+    return job
+
+
+def test_who_waits_where_everybody_else_waits_has_not_left_the_pattern() -> None:
+    verdict, culprits, confidence = _told(_circle(rank_0_is_there=True).trace())
+    assert verdict == "deadlock_cycle"
+    assert (culprits, confidence) in (((2, 3), "ambiguous"), ((3,), "likely"))
+
+
+def test_of_a_circle_only_those_are_named_who_could_break_it() -> None:
+    job = Job(5)
+    leaders = job.group(0, 4, desc="leaders")
+    node = job.group(0, 1, 2, 3, desc="node")
+    for _ in range(3):
+        job.all(group=leaders)
+        job.all(group=node)
+    job.op(0, group=leaders, done=False)
+    for rank in (1, 2, 3):
+        job.op(rank, group=node, done=False)
+    job.op(4, done=False)
+    verdict, culprits, confidence = _told(job.trace())
+    assert (verdict, culprits, confidence) == ("deadlock_cycle", (0, 4), "ambiguous")
