@@ -116,7 +116,7 @@ def _doubt_local_ranks(context: Context, causes: list[Cause]) -> None:
             if cause.confidence is Confidence.CERTAIN:
                 cause.confidence = Confidence.LIKELY
             cause.unknowns.append(
-                "the log gives the local rank; on a node other than the first it is another rank"
+                "the log gives a local rank or a task's number; on another node it is another rank"
             )
 
 

@@ -158,7 +158,8 @@ def _one(facts: RankFacts, thread: int | None) -> Host:
             or exit_.signal in (_SIGTERM, _SIGINT, _SIGHUP)
             or exit_.code in (-15, 143)
         )
-        if torn and not own_failure:
+        interrupted = exception is not None and exception.type_name.endswith("KeyboardInterrupt")
+        if interrupted or (torn and not own_failure):
             return Host(
                 rank, End.TORN_DOWN, "exited", ended_ns, how, True, True, phase=phase, stack=stack
             )

@@ -78,13 +78,7 @@ def gather(
 ) -> Evidence:
     """Run every line past the readers that may know it."""
     evidence = Evidence()
-    tracebacks = log_deaths.Tracebacks()
-    table = log_launcher.LauncherTable(year)
-    starters = log_starters.Starters()
-    logged = log_starters.Logged()
-    stalls = log_stalls.Stalls()
-    ras = log_ras.RasReport()
-    stacks = log_stacks.Stacks()
+    readers = _Readers(year)
     skip_own = 0
     for line in lines:
         text = line.text
@@ -102,7 +96,9 @@ def gather(
                 rank=own_rank,
                 local_rank=line.local_rank if own_local is None else own_local,
             )
-        line = starters.attributed(logged.attributed(line))
+        if evidence.attempt != readers.attempt:  # nothing of an earlier life goes on
+            readers = _Readers(year, evidence.attempt)
+        line = readers.starters.attributed(readers.logged.attributed(line))
         evidence.elastic |= bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
         at_ns = _at_ns(line, year)
         evidence.lines += 1
@@ -110,23 +106,40 @@ def gather(
             _note_writer(line, evidence)
         elif line.pid is not None and line.pid in evidence.pid_rank:
             line = replace(line, rank=evidence.pid_rank[line.pid])
-        if (
-            tracebacks.read(line, at_ns, evidence)
-            or stacks.read(line, at_ns, evidence)
-            or log_watchdog.read(line, at_ns, evidence)
-            or log_agreement.read(line, at_ns, evidence)
-            or log_gloo.read(line, at_ns, evidence)
-            or table.read(line, at_ns, evidence)
-            or starters.read(line, at_ns, evidence)
-            or stalls.read(line, at_ns, evidence)
-            or ras.read(line, at_ns, evidence)
-            or log_launcher.read(line, at_ns, evidence)
-        ):
-            continue
-        log_deaths.read(line, at_ns, evidence)
-    stalls.finish(evidence)
-    ras.finish(evidence)
+        readers.read(line, at_ns, evidence)
+    readers.stalls.finish(evidence)
+    readers.ras.finish(evidence)
     return evidence
+
+
+class _Readers:
+    """Those that follow reports of several lines; one set for every life of the job."""
+
+    def __init__(self, year: int, attempt: int = 0) -> None:
+        self.attempt = attempt
+        self.starters = log_starters.Starters()
+        self.logged = log_starters.Logged()
+        self.stalls = log_stalls.Stalls()
+        self.ras = log_ras.RasReport()
+        self._first_to_know = (
+            log_deaths.Tracebacks().read,
+            log_stacks.Stacks().read,
+            log_watchdog.read,
+            log_agreement.read,
+            log_gloo.read,
+            log_launcher.LauncherTable(year).read,
+            self.starters.read,
+            self.stalls.read,
+            self.ras.read,
+            log_launcher.read,
+            log_deaths.read,
+        )
+
+    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> None:
+        """Show the line to one reader after the other, until one knows it."""
+        for read in self._first_to_know:
+            if read(line, at_ns, evidence):
+                return
 
 
 def _note_writer(line: LogLine, evidence: Evidence) -> None:

@@ -90,7 +90,7 @@ class RankNotes:
     exit_ns: int = 0
     by_launcher: bool = False
     by_local_rank: bool = False
-    """Its end was told of a local rank, and that was taken for the rank."""
+    """Its end was told of a local rank or of a task, and that was taken for the rank."""
     echo: bool = False
     """Its end is explained by a connection or a meeting that failed."""
     oom_killed: bool = False

@@ -44,6 +44,10 @@ _T_TRACE = re.compile(r"^\s*traceback\s*: (.*)")
 _SRUN = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<how>.*)")
 _MPIRUN = re.compile(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)")
 _RESTART = re.compile(r"Worker group FAILED\. \d+/\d+ attempts left; will restart worker group")
+_BANNER = re.compile(
+    r"Setting OMP_NUM_THREADS environment variable for each process|\[runner\.py:\d+:main\] cmd ="
+)
+"""What torchrun and DeepSpeed say when they start."""
 _WORLD = re.compile(
     r"(?:^|[\s,({'\"])(?:WORLD_SIZE|[Ww]orld[_ ]size|num_processes|dist_world_size)['\"]?"
     r"\s*(?:[=:]|is)\s*['\"]?(\d{1,6})\b"
@@ -134,7 +138,7 @@ def ended(evidence: Evidence, rank: int, code: int, at_ns: int) -> None:
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Note what such a line says. Returns whether it was one."""
     text = line.text
-    if _RESTART.search(text):
+    if _RESTART.search(text) or (_BANNER.search(text) and _has_ended(evidence)):
         evidence.restart()
         return True
     if _failures(line, at_ns, evidence) or _meeting(line, at_ns, evidence):
@@ -145,6 +149,14 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if 0 < stated <= MAX_RANK + 1:
         evidence.world_size = max(evidence.world_size or 0, stated)
     return False
+
+
+def _has_ended(evidence: Evidence) -> bool:
+    """Whether a job has ended in this log: a start after that is another, appended to it."""
+    return bool(evidence.launcher_failures) or any(
+        notes.exit_code is not None or notes.exit_signal is not None
+        for notes in evidence.ranks.values()
+    )
 
 
 def _failures(line: LogLine, at_ns: int, evidence: Evidence) -> bool:

@@ -69,6 +69,7 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("torchx", re.compile(r"\[?[A-Za-z_]\w*?(?P<node>\d+)\|(?P<local>\d+)\]?:\s?")),
     ("torchx2", re.compile(r"[A-Za-z_]\w*/(?P<rank>\d{1,6}) (?=\S)")),
     ("mpi", re.compile(r"\[(?:\d+,)?(?P<rank>\d+)\]<std(?:err|out)>:\s?")),
+    ("vllm", re.compile(r"\(Worker_TP(?P<rank>\d{1,4}) pid=\d+\) ")),
     ("ray", re.compile(r"\((?P<ray>[A-Za-z_][\w.]*(?:\[[^\]]*\])?[^()]{0,40}?pid=\d+[^()]*)\) ?")),
     ("pod", re.compile(r"\[pod/(?P<host>[\w.\-]+)/[\w.\-]+\] ")),
     ("labelled", re.compile(r"\[RANK (?P<rank>\d{1,7})\] ")),

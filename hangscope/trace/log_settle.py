@@ -54,8 +54,13 @@ def _settle_writers(evidence: Evidence) -> None:
             rank = evidence.local_to_rank.get(local)
             if rank is None and not node and not several:
                 rank = local
+                evidence.of(rank).by_local_rank = True
+        several_in_a_task = evidence.elastic or evidence.launcher_failures
         if rank is None and local is None and pid is None and node is not None:
+            if several_in_a_task:
+                continue
             rank = node  # srun --label with one task per rank
+            evidence.of(rank).by_local_rank = True
         if rank is not None:
             evidence.of(rank).troubles.append(trouble)
         elif local is None and pid is None and node is None:
@@ -118,7 +123,7 @@ def _settle_endings(evidence: Evidence) -> None:
         notes = evidence.of(rank)
         if not _has_end(notes):
             ended(evidence, rank, code, at_ns)
-            notes.by_local_rank = guessed
+            notes.by_local_rank |= guessed
     ranks_by_task = _tasks_are_ranks(evidence)
     for task, host, exit_code, signal, oom, at_ns in evidence.task_ends:
         if not ranks_by_task:

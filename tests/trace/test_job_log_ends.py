@@ -197,3 +197,55 @@ def test_two_ranks_on_one_device_are_both_named() -> None:
     for log in (text + shared, shared):
         found = diagnose(trace_of(log))
         assert (found.verdict.value, found.culprits) == ("rank_crashed", (0, 1))
+
+
+def test_a_job_started_again_into_the_same_log_is_another_life() -> None:
+    banner = (
+        "W0816 09:00:05.123456 48 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment "
+        "variable for each process to be 1 in default\n"
+    )
+    old = '[rank2]: Traceback (most recent call last):\n[rank2]:   File "/a.py", line 4, in f\n'
+    old += "[rank2]: KeyError: 'x'\n" + failed(2, 1)
+    trace = trace_of(banner + old + banner + "".join(timeout(r, 78) for r in (0, 1, 2, 3)))
+    assert diagnose(trace).verdict.value == "stuck_collective"
+    assert any("earlier attempt" in text for text in trace.warnings)
+    both_nodes = diagnose(trace_of(banner + banner + old))
+    assert both_nodes.culprits == (2,)
+
+
+def test_an_interrupted_rank_did_not_crash() -> None:
+    text = (
+        f"W0816 12:10:05.123456 47 {API.replace('multiprocessing', 'agent/server')} Received 2 death "
+        "signal, shutting down workers\n"
+        '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/a.py", line 4, in f\n'
+        "[rank0]: KeyboardInterrupt\n"
+    )
+    assert not diagnose(trace_of(text)).culprits
+
+
+def test_reports_do_not_go_on_in_the_next_life() -> None:
+    stall = "a tensor was submitted to be reduced, gathered or broadcasted by subset of ranks\n"
+    again = (
+        "I0816 12:20:00.123456 47 torch/distributed/elastic/agent/server/api.py:900] [default] Worker "
+        "group FAILED. 3/3 attempts left; will restart worker group\n"
+    )
+    assert not diagnose(
+        trace_of(stall + "Missing ranks:\n1: [a]\n" + again + timeout(0, 3))
+    ).culprits
+
+
+def test_vllms_workers_say_their_rank() -> None:
+    text = (
+        "(Worker_TP1 pid=78023) ERROR 10-22 09:33:49 [executor.py:671] torch.OutOfMemoryError: CUDA "
+        "out of memory. Tried to allocate 2.00 GiB.\n"
+    )
+    assert diagnose(trace_of(text)).culprits == (1,)
+
+
+def test_a_labelled_traceback_is_a_ranks_only_where_a_task_is_one() -> None:
+    noise = "".join(f"{i % 4}: step {i} loss 2.0\n" for i in range(40))
+    raised = '3: Traceback (most recent call last):\n3:   File "/a.py", line 4, in f\n3:     g()\n3: KeyError: 1\n'
+    found = diagnose(trace_of(noise + raised))
+    assert (found.culprits, found.confidence) == ((3,), Confidence.LIKELY)
+    torchrun = "0: W0816 12:00:05.123456 47 torch/distributed/run.py:793] Setting OMP_NUM_THREADS\n"
+    assert not diagnose(trace_of(noise + torchrun + raised)).culprits
