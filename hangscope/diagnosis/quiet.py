@@ -44,6 +44,9 @@ _SIGNS = (
 )
 """Kinds of statements that may name nobody, the most telling first."""
 _SAME_MOMENT_NS = SECOND_NS
+_IDLE = 0.08
+"""CPU seconds a second that a process without work may need; on a crowded machine one that computes
+may get little more."""
 _DISTRESS = frozenset(
     {
         "timeout",
@@ -115,7 +118,8 @@ def _live(context: Context) -> Quiet:
         return Quiet()
     silent_s = (trace.observed_ns - newest) / SECOND_NS
     moving = any(
-        f.stack_moved or (f.cpu_busy is not None and f.cpu_busy > 0.2) for f in trace.ranks.values()
+        f.stack_moved or (f.cpu_busy is not None and f.cpu_busy > _IDLE)
+        for f in trace.ranks.values()
     )
     finishing = any(h.end is End.CLEAN for h in context.hosts.values()) or any(
         f.finalized and any(p.name == "interpreter exit" for p in f.phases)

@@ -553,3 +553,14 @@ def test_who_left_its_half_out_although_all_others_reached_the_collective() -> N
     for rank in (0, 1, 2):
         job.op(rank, done=False)
     assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.15, "healthy"), (0.02, "quiescent")])
+def test_a_job_that_computes_on_a_crowded_machine_has_not_come_to_rest(
+    share: float, verdict: str
+) -> None:
+    job = Job(4, live=True)
+    job.steps(5)
+    for rank in range(4):
+        job.rank(rank, cpu_busy=share, stack_moved=False)
+    assert diagnose(job.trace()).verdict.value == verdict
