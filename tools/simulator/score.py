@@ -106,9 +106,7 @@ def expected(case: Case, dialect: Dialect) -> Truth:
         return truth
     if truth.fault in ("crash", "clean exit"):
         # Without anybody watching the process, a dead rank is one that left no dump.
-        # A log tells no more of one that left without a word than of one that is elsewhere.
-        words = {"rank_lost", "missing_rank"} if dialect.log else {"rank_lost"}
-        truth = replace(truth, verdicts=frozenset(words))
+        truth = replace(truth, verdicts=frozenset({"rank_lost"}))
     if truth.fault == "different root":
         # Nor are roots recorded: everybody is in, and nobody gets out.
         truth = replace(truth, verdicts=frozenset({"stuck_collective"}), culprits=frozenset())
