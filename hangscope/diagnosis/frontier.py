@@ -138,7 +138,7 @@ def frontiers(trace: Trace) -> Frontiers:
     unobserved = (flags & int(Flag.UNOBSERVED)) != 0
     retired = (flags & int(Flag.RETIRED)) != 0
     timed_out = (flags & int(Flag.TIMED_OUT)) != 0
-    done |= _returned(trace)
+    done |= returned(trace)
     # Nobody finishes a later collective of all members while an earlier one still waits for one.
     whole = ~_one_sided(trace)
     implied = np.zeros(count, np.int64)
@@ -153,6 +153,9 @@ def frontiers(trace: Trace) -> Frontiers:
     rows = np.flatnonzero(collective & done)
     np.maximum.at(later, of_record[rows], seq[rows])
     done |= collective & (seq <= everybody[records["group"]]) & (seq < later[of_record])
+    # A peer that finished a later collective of all members had this rank's part of it, which a
+    # communicator carries out after all that was issued before.
+    done |= collective & (seq < everybody[records["group"]])
     finished_row = collective & done
     np.maximum.at(completed, of_record[finished_row], seq[finished_row])
     unfinished = ~done & ~unobserved
@@ -243,7 +246,7 @@ def _from_rings(trace: Trace) -> Bools:
     return found
 
 
-def _returned(trace: Trace) -> Bools:
+def returned(trace: Trace) -> Bools:
     """Operations that blocked their caller and after which it went on: they have finished."""
     records = trace.records
     if not len(records):

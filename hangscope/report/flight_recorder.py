@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hangscope.diagnosis.frontier import returned
 from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, Trace
 
 VERSION = "2.10"
@@ -59,7 +60,10 @@ def to_dump(trace: Trace, rank: int) -> dict[str, Any]:
     Rows that a reader concluded from a counter are left out: nobody recorded them, and the counters
     stand in ``pg_status``.
     """
-    rows = trace.records[trace.records["rank"] == rank]
+    mine = trace.records["rank"] == rank
+    rows = trace.records[mine]
+    # The format does not tell which operations block: that these are over has to be said here.
+    rows["state"][returned(trace)[mine]] = State.COMPLETED
     rows = rows[(rows["flags"] & int(Flag.SYNTHETIC)) == 0]
     members = trace.members[trace.members["rank"] == rank]
     numbers = _groups_of(trace, rank, rows, members)

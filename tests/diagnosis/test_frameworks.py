@@ -283,3 +283,15 @@ def test_who_failed_of_somebody_else_s_failure_is_not_accused_for_certain() -> N
         job.rank(rank, exception=error, exit=ExitFacts("exception", code=1), alive=False)
     found = diagnose(job.trace())
     assert found.confidence is not Confidence.CERTAIN
+
+
+def test_what_a_peer_s_later_end_tells_of_a_rank_is_no_stuck_device() -> None:
+    job = Job(3)
+    job.steps(4)
+    for _ in range(3):
+        for rank in range(3):
+            job.op(rank, done=rank != 1, flags=Flag.ASYNC)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    finding = diagnose(job.trace()).findings[0]
+    assert (finding.culprits, finding.seq) == ((1,), 7)  # 5 and 6 are over: the peers have done 7

@@ -15,7 +15,8 @@ import pytest
 import view_samples as samples
 
 from hangscope.report import flight_recorder
-from hangscope.trace.model import Flag, Group, Signature
+from hangscope.trace.model import Flag, Group, Signature, Source, State
+from tests.diagnosis.builder import Job
 
 
 class _Builtins(pickle.Unpickler):
@@ -130,3 +131,17 @@ def test_torchfrtrace_finds_nothing_in_a_finished_job(tmp_path: Path) -> None:
     said = torchfrtrace(tmp_path)
     assert "missing ranks" not in said
     assert "mismatch" not in said.lower()
+
+
+def test_calls_that_returned_are_over_in_the_dump_too() -> None:
+    job = Job(2)
+    for _ in range(3):
+        job.all(done=False)
+    job.op(0, flags=Flag.ASYNC, done=False)
+    rings = [Source(f"rank_{rank}.ring", "hangscope-ring", rank=rank) for rank in (0, 1)]
+    trace = job.trace(sources=tuple(rings))
+    states = [
+        [e["state"] for e in flight_recorder.to_dump(trace, rank)["entries"]] for rank in (0, 1)
+    ]
+    assert states == [["completed"] * 3 + ["scheduled"], ["completed"] * 2 + ["scheduled"]]
+    assert not (trace.records["state"] == State.COMPLETED).any()
