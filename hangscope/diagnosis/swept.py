@@ -22,6 +22,8 @@ _OUTSIDE = (9, 15, 2, 1)
 _SECOND_NS = 1_000_000_000
 _SHORTEST_S = 2.0
 _GAPS = 20
+_LEAVING = "interpreter exit"
+"""A phase that is an end itself."""
 _WAITED_IN_VAIN = re.compile(r"timed? ?out|monitored ?barrier|wait timeout", re.IGNORECASE)
 
 
@@ -117,7 +119,7 @@ def _latest_ns(trace: Trace) -> Mapping[int, int]:
     latest = {
         rank: max(p.since_ns for p in facts.phases)
         for rank, facts in trace.ranks.items()
-        if facts.phases and not facts.finalized
+        if facts.phases and facts.phases[-1].name != _LEAVING
     }
     records = trace.records
     if not len(records):

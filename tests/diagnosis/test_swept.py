@@ -203,3 +203,14 @@ def test_of_a_circle_only_those_are_named_who_could_break_it() -> None:
     job.op(4, done=False)
     verdict, culprits, confidence = _told(job.trace())
     assert (verdict, culprits, confidence) == ("deadlock_cycle", (0, 4), "ambiguous")
+
+
+def test_ranks_that_leave_because_of_the_kill_do_not_move() -> None:
+    job = _hung()
+    for rank in (0, 2):
+        _killed(job, rank, 12.0)
+    for rank in (1, 3):
+        _disconnected(job, rank, 12.1)
+        leaving_ns = START + int((job.now + 12.1) * SECOND)
+        job.rank(rank, phases=(Phase("interpreter exit", leaving_ns),))
+    assert _told(job.trace()) == ("missing_rank", (2,), "certain")
