@@ -23,8 +23,10 @@ from hangscope.monitor.judge import Judge, cause_of
 from hangscope.monitor.nodes import OtherNodes
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
 from hangscope.monitor.voice import say, speak
+from hangscope.ring.reader import decode_text
 from hangscope.trace.live import LiveRun, OpenRing, RunKey, is_gil_blocked
 from hangscope.trace.model import Fragment, RankFacts, Trace
+from hangscope.trace.process import is_elsewhere
 
 TICK_S = 0.25
 SETTLE_S = 0.6
@@ -179,9 +181,12 @@ class Monitor:
                 self._doubled.add(pair.rank)
                 say(pair.text, self._out)
         for ring in self._rings:
-            pid = int(ring.reader.header()["pid"])
+            header = ring.reader.header()
+            pid = int(header["pid"])
             if self._seen.get(ring.rank) == pid:
                 continue
+            if is_elsewhere(decode_text(header["boot_id"]), int(header["pid_namespace"])):
+                continue  # another node's or container's: here that pid is some other process
             self._seen[ring.rank] = pid
             if not self._local_world_size:
                 self._local_world_size = int(ring.reader.header()["local_world_size"])

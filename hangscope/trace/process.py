@@ -73,6 +73,12 @@ def is_here(boot_id: str, pid_namespace: int) -> bool:
     return (boot_id, pid_namespace) == _own_place()
 
 
+def is_elsewhere(boot_id: str, pid_namespace: int) -> bool:
+    """Whether pids of that boot and namespace are known to mean nothing to this process."""
+    own = _own_place()
+    return own is not None and bool(boot_id and pid_namespace) and (boot_id, pid_namespace) != own
+
+
 @functools.lru_cache(1)
 def _own_place() -> tuple[str, int] | None:
     """This process's boot and pid namespace, which never change; None where one is not known."""
