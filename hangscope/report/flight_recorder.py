@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hangscope.diagnosis.frontier import returned
+from hangscope.trace import own_story
 from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, Trace
 
 VERSION = "2.10"
@@ -69,6 +70,8 @@ def to_dump(trace: Trace, rank: int) -> dict[str, Any]:
     numbers = _groups_of(trace, rank, rows, members)
     names = _names(trace.groups, list(numbers))
     facts = trace.ranks.get(rank)
+    # What a log tells of a rank's end means little without the log's other statements.
+    from_logs = {source.format for source in trace.sources} == {"job-log"}
     return {
         "version": VERSION,
         "comm_lib_version": "",
@@ -84,12 +87,15 @@ def to_dump(trace: Trace, rank: int) -> dict[str, Any]:
             str(numbers[g]): status for g, status in _status(trace, rank, rows, members).items()
         },
         "entries": _entries(trace, rows, numbers, names, _shift(trace, rank)),
-        "hangscope": {
+        own_story.KEY: {
             "rank": rank,
             "host": facts.host if facts else None,
             "pid": facts.pid if facts else None,
             "world_size": trace.world_size,
             "run_id": facts.run_id if facts else None,
+            "timeout_s": trace.timeout_s,
+            "flags": rows["flags"].tolist(),
+            **(own_story.to_plain(facts) if facts and not from_logs else {}),
         },
     }
 
@@ -220,6 +226,10 @@ def _entries(
             entry["input_split_sizes"] = list(splits)
         if (splits := signature.output_splits) is not None:
             entry["output_split_sizes"] = list(splits)
+        if row["root"] >= 0:  # of a send or recv: its tag
+            entry["root"] = int(row["root"])
+        if signature.reduce_op:
+            entry["reduce_op"] = signature.reduce_op
         if row["stack"] >= 0:
             entry["frames"] = frames[int(row["stack"])]
         entries.append(entry)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hangscope.trace import clean, operations
+from hangscope.trace import clean, operations, own_story
 from hangscope.trace.fr_columns import (
     OP_FIELDS,
     SEQ_FIELDS,
@@ -101,6 +101,10 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
     native_gloo = _is_native_gloo(signatures, entries, document)
     if native_gloo:
         _settle_gloo(records, signatures)
+    own = document.get(own_story.KEY)
+    flags = own_story.flags_of(own, len(records))
+    if flags is not None:
+        records["flags"] = flags
     members = read_status(document.get("pg_status"), table, records, number, native_gloo)
     warnings = [note for note in (epochs_note, unusable) if note]
     if skipped:
@@ -117,6 +121,7 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
         oldest_record_id=_oldest(records),
         only_active=_only_active(records, members, native_gloo),
     )
+    facts = own_story.from_plain(own, facts)
     source = Source(
         path=origin.path,
         format=origin.format,
@@ -133,6 +138,7 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
         groups=tuple(table.groups),
         signatures=tuple(signatures.table),
         stacks=tuple(stacks.table),
+        timeout_s=own_story.timeout_s_of(own),
         warnings=tuple(warnings),
     )
 
