@@ -17,9 +17,11 @@ _FEWEST = 3
 def by_stacks(context: Context) -> Finding | None:
     """The few ranks that are elsewhere while most wait in communication; None where nobody is."""
     trace = context.trace
-    stacks = {rank: facts.main_stack for rank, facts in trace.ranks.items() if facts.main_stack}
     ended = any(host.end is not End.UNKNOWN for host in context.hosts.values())
-    if len(trace.records) or len(trace.members) or len(stacks) < _FEWEST or ended:
+    if len(trace.records) or len(trace.members) or ended:
+        return None
+    stacks = {rank: facts.main_stack for rank, facts in trace.ranks.items() if facts.main_stack}
+    if len(stacks) < _FEWEST:
         return None
     waiting = tuple(sorted(r for r, stack in stacks.items() if in_communication(stack)))
     elsewhere = tuple(sorted(set(stacks) - set(waiting)))
