@@ -10,10 +10,11 @@ import os
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hangscope.diagnosis.evidence import rank_bounds
 from hangscope.diagnosis.frontier import returned
 from hangscope.trace import own_story
 from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, Trace
@@ -21,6 +22,7 @@ from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, 
 VERSION = "2.10"
 FILE_PREFIX = "comm_lib_trace_rank_"
 _LATEST_NS = 2**62
+_PROTOCOL = 4
 
 _STATES = {State.SCHEDULED: "scheduled", State.STARTED: "started", State.COMPLETED: "completed"}
 
@@ -34,12 +36,13 @@ def write(trace: Trace, out_dir: str | Path) -> list[Path]:
     directory = Path(out_dir)
     directory.mkdir(parents=True, exist_ok=True)
     over = any(f.exit is not None or f.alive is False for f in trace.ranks.values())
+    shared = _Shared(trace)
     files = []
-    for rank in sorted(set(trace.ranks) | set(np.unique(trace.records["rank"]).tolist())):
+    for rank in sorted(set(trace.ranks) | set(shared.bounds)):
         if rank < 0:
             continue
         file = directory / f"{FILE_PREFIX}{rank}"
-        file.write_bytes(dump_bytes(trace, rank))
+        file.write_bytes(pickle.dumps(_dump(shared, rank), protocol=_PROTOCOL))
         facts = trace.ranks.get(rank)
         seen_ns = (facts.observed_ns if facts else 0) or trace.observed_ns
         if 0 < seen_ns < _LATEST_NS and not over:
@@ -52,7 +55,7 @@ def write(trace: Trace, out_dir: str | Path) -> list[Path]:
 
 def dump_bytes(trace: Trace, rank: int) -> bytes:
     """The dump of one rank as the bytes of its file."""
-    return pickle.dumps(to_dump(trace, rank), protocol=4)
+    return pickle.dumps(to_dump(trace, rank), protocol=_PROTOCOL)
 
 
 def to_dump(trace: Trace, rank: int) -> dict[str, Any]:
@@ -61,17 +64,107 @@ def to_dump(trace: Trace, rank: int) -> dict[str, Any]:
     Rows that a reader concluded from a counter are left out: nobody recorded them, and the counters
     stand in ``pg_status``.
     """
-    mine = trace.records["rank"] == rank
-    rows = trace.records[mine]
-    # The format does not tell which operations block: that these are over has to be said here.
-    rows["state"][returned(trace)[mine]] = State.COMPLETED
+    return _dump(_Shared(trace), rank)
+
+
+class _Tensors(NamedTuple):
+    input_sizes: list[list[int]]
+    input_dtypes: list[str]
+    output_sizes: list[list[int]]
+    output_dtypes: list[str]
+
+
+class _Shared:
+    """What the dumps of all ranks are made from, found in one pass over the trace.
+
+    Stacks and signatures are put into the format where a record first uses them: equal ones are one
+    object each, so that a pickle holds them once.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.bounds = rank_bounds(trace)
+        self._returned = returned(trace)
+        self._members_of_rank = np.argsort(trace.members["rank"], kind="stable")
+        self._rank_of_member = trace.members["rank"][self._members_of_rank]
+        self._groups_of_rank: dict[int, list[int]] = {}
+        for number, group in enumerate(trace.groups):
+            for rank in group.ranks:
+                self._groups_of_rank.setdefault(rank, []).append(number)
+        self._users: dict[int, tuple[int, ...]] = {}
+        self._places: dict[int, dict[int, int]] = {}
+        self._frames: dict[int, list[dict[str, Any]]] = {}
+        self._tensors: dict[int, _Tensors] = {}
+
+    def rows(self, rank: int) -> Records:
+        """A copy of the rank's records; those that its own later calls show to be over, are over.
+
+        The format does not tell which operations block, so this cannot be concluded from a dump.
+        """
+        start, stop = self.bounds.get(rank, (0, 0))
+        rows = self.trace.records[start:stop].copy()
+        rows["state"][self._returned[start:stop]] = State.COMPLETED
+        return rows
+
+    def counters(self, rank: int) -> Records:
+        """The rank's rows of `Trace.members`."""
+        start, stop = np.searchsorted(self._rank_of_member, [rank, rank + 1])
+        return self.trace.members[self._members_of_rank[start:stop]]
+
+    def groups_of(self, rank: int) -> list[int]:
+        """Groups that list the rank as a member."""
+        return self._groups_of_rank.get(rank, [])
+
+    def members(self, group: int) -> tuple[int, ...]:
+        """The group's members; where no source lists them, the ranks that used it."""
+        if self.trace.groups[group].ranks:
+            return self.trace.groups[group].ranks
+        if group not in self._users:
+            used = self.trace.records["rank"][self.trace.records["group"] == group]
+            self._users[group] = tuple(np.unique(used).tolist())
+        return self._users[group]
+
+    def places(self, group: int) -> dict[int, int]:
+        """Each member's rank within the group."""
+        if group not in self._places:
+            self._places[group] = {r: i for i, r in enumerate(self.members(group))}
+        return self._places[group]
+
+    def frames(self, stack: int) -> list[dict[str, Any]]:
+        """A stack as the format has it."""
+        if stack not in self._frames:
+            self._frames[stack] = [
+                {"name": f.name, "filename": f.filename, "line": f.line}
+                for f in self.trace.stacks[stack]
+            ]
+        return self._frames[stack]
+
+    def tensors(self, signature: int) -> _Tensors:
+        """Sizes and types of what an operation takes and gives, as the format has them."""
+        if signature < 0:
+            return _Tensors([], [], [], [])
+        if signature not in self._tensors:
+            known = self.trace.signatures[signature]
+            self._tensors[signature] = _Tensors(
+                _lists(known.input_sizes),
+                list(known.input_dtypes or ()),
+                _lists(known.output_sizes),
+                list(known.output_dtypes or ()),
+            )
+        return self._tensors[signature]
+
+
+def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
+    trace = shared.trace
+    rows = shared.rows(rank)
+    shift = _shift(trace, rank, rows)
     rows = rows[(rows["flags"] & int(Flag.SYNTHETIC)) == 0]
-    members = trace.members[trace.members["rank"] == rank]
-    numbers = _groups_of(trace, rank, rows, members)
+    members = shared.counters(rank)
+    numbers = _groups_of(shared, rank, rows, members)
     names = _names(trace.groups, list(numbers))
     facts = trace.ranks.get(rank)
     # What a log tells of a rank's end means little without the log's other statements.
-    from_logs = {source.format for source in trace.sources} == {"job-log"}
+    told = facts is not None and not trace.only_logs
     return {
         "version": VERSION,
         "comm_lib_version": "",
@@ -79,14 +172,12 @@ def to_dump(trace: Trace, rank: int) -> dict[str, Any]:
             names[g]: {
                 "name": names[g],
                 "desc": trace.groups[g].desc or "undefined",
-                "ranks": str(list(_members(trace, g))),
+                "ranks": str(list(shared.members(g))),
             }
             for g in numbers
         },
-        "pg_status": {
-            str(numbers[g]): status for g, status in _status(trace, rank, rows, members).items()
-        },
-        "entries": _entries(trace, rows, numbers, names, _shift(trace, rank)),
+        "pg_status": {str(numbers[g]): status for g, status in _status(rows, members).items()},
+        "entries": _entries(shared, rows, numbers, names, shift),
         own_story.KEY: {
             "rank": rank,
             "host": facts.host if facts else None,
@@ -95,20 +186,20 @@ def to_dump(trace: Trace, rank: int) -> dict[str, Any]:
             "run_id": facts.run_id if facts else None,
             "timeout_s": trace.timeout_s,
             "flags": rows["flags"].tolist(),
-            **(own_story.to_plain(facts) if facts and not from_logs else {}),
+            **(own_story.to_plain(facts) if facts and told else {}),
         },
     }
 
 
-def _groups_of(trace: Trace, rank: int, rows: Records, members: Records) -> dict[int, int]:
+def _groups_of(shared: _Shared, rank: int, rows: Records, members: Records) -> dict[int, int]:
     """Group index to the rank's own number for it (``pg_id``).
 
     Numbers follow the order of the names where those are numbers, as the runtime's own do: readers
     rely on that for groups without an entry.
     """
-    used = [g for g in dict.fromkeys(rows["group"].tolist()) if g >= 0]
-    used += [g for g in dict.fromkeys(members["group"].tolist()) if g >= 0 and g not in used]
-    used += [i for i, g in enumerate(trace.groups) if rank in g.ranks and i not in used]
+    trace = shared.trace
+    used = {g for g in (*rows["group"].tolist(), *members["group"].tolist()) if g >= 0}
+    used.update(shared.groups_of(rank))
     return {g: number for number, g in enumerate(sorted(used, key=lambda g: _age(trace, g)))}
 
 
@@ -139,15 +230,7 @@ def _names(groups: Sequence[Group], used: list[int]) -> dict[int, str]:
     }
 
 
-def _members(trace: Trace, group: int) -> tuple[int, ...]:
-    """The group's members; where no source lists them, the ranks that used it."""
-    if trace.groups[group].ranks:
-        return trace.groups[group].ranks
-    used = trace.records["rank"][trace.records["group"] == group]
-    return tuple(np.unique(used).tolist())
-
-
-def _status(trace: Trace, rank: int, rows: Records, members: Records) -> dict[int, dict[str, int]]:
+def _status(rows: Records, members: Records) -> dict[int, dict[str, int]]:
     """``pg_status`` of each group, from counters where a source had them, else from the rows."""
     out: dict[int, dict[str, int]] = {}
     collective = rows[(rows["flags"] & int(Flag.P2P)) == 0]
@@ -170,34 +253,28 @@ def _status(trace: Trace, rank: int, rows: Records, members: Records) -> dict[in
     return dict(sorted(out.items()))
 
 
-def _shift(trace: Trace, rank: int) -> int:
+def _shift(trace: Trace, rank: int, rows: Records) -> int:
     """What to add to record ids: the format counts from 0, rings from 1.
 
     Readers conclude from the first id whether older records have been overwritten.
     """
     facts = trace.ranks.get(rank)
-    ids = trace.records["record_id"][trace.records["rank"] == rank]
-    if facts is None or facts.oldest_record_id < 1 or not len(ids):
+    if facts is None or facts.oldest_record_id < 1 or not len(rows):
         return 0
-    return -1 if facts.oldest_record_id == int(ids.min()) else 0
+    return -1 if facts.oldest_record_id == int(rows["record_id"].min()) else 0
 
 
 def _entries(
-    trace: Trace, rows: Records, numbers: dict[int, int], names: dict[int, str], shift: int
+    shared: _Shared, rows: Records, numbers: dict[int, int], names: dict[int, str], shift: int
 ) -> list[dict[str, Any]]:
-    # Equal stacks and sizes are one object each, so that the pickle holds them once.
-    frames = [
-        [{"name": f.name, "filename": f.filename, "line": f.line} for f in stack]
-        for stack in trace.stacks
-    ]
-    sizes = [(_lists(s.input_sizes), _lists(s.output_sizes)) for s in trace.signatures]
-    dtypes = [(list(s.input_dtypes or ()), list(s.output_dtypes or ())) for s in trace.signatures]
+    trace = shared.trace
     groups = {g: (names[g], trace.groups[g].desc or "undefined") for g in names}
-    local = {g: {r: i for i, r in enumerate(_members(trace, g))} for g in names}
     entries = []
     for row in rows:
         g, s = int(row["group"]), int(row["signature"])
         signature = trace.signatures[s] if s >= 0 else Signature("unknown")
+        tensors = shared.tensors(s)
+        local = shared.places(g) if g >= 0 else {}
         entry: dict[str, Any] = {
             "record_id": int(row["record_id"]) + shift,
             "pg_id": numbers.get(g, NONE),
@@ -205,12 +282,9 @@ def _entries(
             "collective_seq_id": int(row["collective_seq"]),
             "p2p_seq_id": int(row["p2p_seq"]),
             "op_id": int(row["op_id"]),
-            "profiling_name": _profiling_name(signature, row, trace, local.get(g, {})),
+            "profiling_name": _profiling_name(signature, row, trace, local),
             "time_created_ns": int(row["created_ns"]),
-            "input_sizes": sizes[s][0] if s >= 0 else [],
-            "input_dtypes": dtypes[s][0] if s >= 0 else [],
-            "output_sizes": sizes[s][1] if s >= 0 else [],
-            "output_dtypes": dtypes[s][1] if s >= 0 else [],
+            **tensors._asdict(),
             "state": _STATES.get(State(int(row["state"])), "scheduled"),
             "time_discovered_started_ns": int(row["started_ns"]) or None,
             "time_discovered_completed_ns": int(row["completed_ns"]) or None,
@@ -231,7 +305,7 @@ def _entries(
         if signature.reduce_op:
             entry["reduce_op"] = signature.reduce_op
         if row["stack"] >= 0:
-            entry["frames"] = frames[int(row["stack"])]
+            entry["frames"] = shared.frames(int(row["stack"]))
         entries.append(entry)
     return entries
 

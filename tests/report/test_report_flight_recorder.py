@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import view_samples as samples
 
+from hangscope.diagnosis.frontier import returned
 from hangscope.report import flight_recorder
 from hangscope.trace.model import Flag, Group, Signature, Source, State
 from tests.diagnosis.builder import Job
@@ -146,3 +147,20 @@ def test_calls_that_returned_are_over_in_the_dump_too() -> None:
     ]
     assert states == [["completed"] * 3 + ["scheduled"], ["completed"] * 2 + ["scheduled"]]
     assert not (trace.records["state"] == State.COMPLETED).any()
+
+
+def test_an_export_looks_at_all_records_once_however_many_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = []
+    monkeypatch.setattr(
+        flight_recorder, "returned", lambda trace: passes.append(1) or returned(trace)
+    )
+    trace = samples.hang().trace
+    files = flight_recorder.write(trace, tmp_path)
+    assert len(files) == 4
+    assert len(passes) == 1
+    for rank, file in enumerate(files):
+        assert _Builtins(io.BytesIO(file.read_bytes())).load() == flight_recorder.to_dump(
+            trace, rank
+        )
