@@ -75,9 +75,7 @@ class ProcessWatch:
         for descriptor, _ in self._poll.poll(timeout_s * 1000):
             rank, pid = self._by_fd.pop(descriptor)
             self._poll.unregister(descriptor)
-            status = _status_from_pidfd(descriptor)
-            if status is None:
-                status = _status_of_zombie(pid)
+            status = _status(descriptor, pid)
             os.close(descriptor)
             at_ns = self._ended_ns.pop(pid, 0) or time.time_ns()
             ends.append(_end(rank, pid, status, at_ns))
@@ -95,6 +93,17 @@ def _end(rank: int, pid: int, status: int | None, at_ns: int) -> ProcessEnd:
     if os.WIFSIGNALED(status):
         return ProcessEnd(rank, pid, at_ns, signal=os.WTERMSIG(status))
     return ProcessEnd(rank, pid, at_ns, code=os.WEXITSTATUS(status))
+
+
+def _status(descriptor: int, pid: int) -> int | None:
+    """The wait status of a process that has ended; None where nobody can tell any more."""
+    status = _status_from_pidfd(descriptor)
+    if status is None:
+        status = _status_of_zombie(pid)
+    if status is None:
+        # Collected between the two looks: a descriptor tells only from that moment on.
+        status = _status_from_pidfd(descriptor)
+    return status
 
 
 def _status_of_zombie(pid: int) -> int | None:

@@ -6,54 +6,126 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from hangscope.monitor import processes
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch
 
+TELLS_AFTER_COLLECTION = tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 15)
+"""Whether this kernel keeps a process's status for holders of its pidfd."""
 
-def end_of(code: str, kill: int | None = None) -> ProcessEnd:
-    """Run a grandchild that its own parent reaps at once, and watch it end."""
-    parent = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import subprocess, sys\n"
-            f"child = subprocess.Popen([sys.executable, '-c', {code!r}])\n"
-            "print(child.pid, flush=True)\n"
-            "child.wait()",
-        ],
+_PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+for line in sys.stdin:
+    if line == "end\\n":
+        child.stdin.close()
+    elif line == "collect\\n":
+        print("collected", child.wait(), flush=True)
+"""
+
+
+class Family:
+    """A process that ends when it is told to, and a parent of it that collects it when told to."""
+
+    def __init__(self, parent: subprocess.Popen[str]) -> None:
+        self._parent = parent
+        self.pid = int(self._heard())
+
+    def end(self) -> None:
+        self._say("end")
+
+    def collect(self) -> None:
+        """Returns when the process's status is nowhere in ``/proc`` any more."""
+        self._say("collect")
+        assert self._heard().startswith("collected")
+
+    def _say(self, word: str) -> None:
+        assert self._parent.stdin is not None
+        self._parent.stdin.write(f"{word}\n")
+        self._parent.stdin.flush()
+
+    def _heard(self) -> str:
+        assert self._parent.stdout is not None
+        return self._parent.stdout.readline()
+
+
+@contextmanager
+def family(status: int = 0) -> Iterator[Family]:
+    code = f"import os; os.read(0, 1); os._exit({status})"
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT, code],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    )
-    assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
+    ) as parent:
+        try:
+            yield Family(parent)
+        finally:
+            assert parent.stdin is not None
+            parent.stdin.close()
+
+
+def watched(pid: int) -> ProcessWatch:
     watch = ProcessWatch()
     assert watch.add(5, pid)
     assert watch.alive == 1
-    if kill is not None:
-        time.sleep(0.2)
-        os.kill(pid, kill)
-    ends = watch.wait(20.0)
-    parent.wait(20)
-    parent.stdout.close()
+    return watch
+
+
+def only_end(watch: ProcessWatch) -> ProcessEnd:
+    (end,) = watch.wait(60.0)
     assert watch.alive == 0
-    return ends[0]
+    return end
 
 
-def test_an_exit_status_is_seen() -> None:
-    end = end_of("import time, os; time.sleep(0.5); os._exit(3)")
-    assert (end.rank, end.code, end.signal) == (5, 3, None)
-
-
-def test_a_clean_exit_is_seen() -> None:
-    assert end_of("import time; time.sleep(0.5)").code == 0
+@pytest.mark.parametrize("status", [3, 0])
+def test_the_status_of_an_exit_is_seen(status: int) -> None:
+    with family(status) as it:
+        watch = watched(it.pid)
+        it.end()
+        end = only_end(watch)
+        assert (end.rank, end.pid, end.code, end.signal) == (5, it.pid, status, None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_fatal_signal_is_seen(number: signal.Signals) -> None:
-    assert end_of("import time; time.sleep(60)", number).signal == number
+    with family() as it:
+        watch = watched(it.pid)
+        os.kill(it.pid, number)
+        end = only_end(watch)
+        assert (end.code, end.signal) == (None, number)
+
+
+@pytest.mark.skipif(not TELLS_AFTER_COLLECTION, reason="needs Linux 6.15")
+def test_a_status_is_seen_after_the_parent_has_collected_it() -> None:
+    with family(3) as it:
+        watch = watched(it.pid)
+        it.end()
+        it.collect()
+        assert only_end(watch).code == 3
+
+
+@pytest.mark.skipif(not TELLS_AFTER_COLLECTION, reason="needs Linux 6.15")
+def test_a_status_is_seen_where_the_parent_collects_while_we_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The descriptor tells nothing before that moment, ``/proc`` nothing after it."""
+    in_proc = processes._status_of_zombie
+    with family(3) as it:
+
+        def too_late(pid: int) -> int | None:
+            it.collect()
+            return in_proc(pid)
+
+        monkeypatch.setattr(processes, "_status_of_zombie", too_late)
+        watch = watched(it.pid)
+        it.end()
+        assert only_end(watch).code == 3
 
 
 def test_a_process_that_is_gone_cannot_be_watched() -> None:
