@@ -81,7 +81,7 @@ class Guard:
             if self._over.wait(_POLL_S):
                 return
         from hangscope.monitor.watch import Monitor, MonitorConfig
-        from hangscope.trace.live import RunKey
+        from hangscope.trace.live_rings import RunKey
 
         config = MonitorConfig(self.directory, None, 0, self.timeout_s)
         followed: set[RunKey] = set()

@@ -89,7 +89,8 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
         If nothing could be read.
     """
     from hangscope.diagnosis.engine import diagnose
-    from hangscope.trace.live import LiveRun, is_gil_blocked, run_directory_of
+    from hangscope.trace.live import LiveRun, is_gil_blocked
+    from hangscope.trace.live_rings import run_directory_of
     from hangscope.trace.load import NothingReadable, load_trace
 
     with Progress("reading") as progress:

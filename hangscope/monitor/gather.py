@@ -27,7 +27,7 @@ from hangscope.replay.observed import write_observed
 from hangscope.ring.reader import RingError
 from hangscope.trace.from_journal import read_journal
 from hangscope.trace.from_ring import read_ring
-from hangscope.trace.live import RunKey
+from hangscope.trace.live_rings import RunKey
 from hangscope.trace.model import Fragment, Trace
 
 NEWEST_RECORDS = 256

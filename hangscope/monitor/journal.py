@@ -14,7 +14,7 @@ from typing import Any
 
 from hangscope.monitor.processes import ProcessEnd
 from hangscope.trace.from_journal import HEADER_KEY, VERSION
-from hangscope.trace.live import RunKey
+from hangscope.trace.live_rings import RunKey
 
 
 class Journal:

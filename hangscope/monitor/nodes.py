@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from hangscope.monitor.gather import Relay, pack
-from hangscope.trace.live import RunKey
+from hangscope.trace.live_rings import RunKey
 from hangscope.trace.model import Fragment, Trace
 
 ASK_AFTER_S = 5.0

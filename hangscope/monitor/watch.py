@@ -24,7 +24,8 @@ from hangscope.monitor.nodes import OtherNodes
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
 from hangscope.monitor.voice import say, speak
 from hangscope.ring.reader import decode_text
-from hangscope.trace.live import LiveRun, OpenRing, RunKey, is_gil_blocked
+from hangscope.trace.live import LiveRun, is_gil_blocked
+from hangscope.trace.live_rings import OpenRing, RunKey
 from hangscope.trace.model import Fragment, RankFacts, Trace
 from hangscope.trace.process import is_elsewhere
 

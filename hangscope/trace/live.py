@@ -11,49 +11,24 @@ from pathlib import Path
 import numpy as np
 
 from hangscope.ring.layout import HEADER
-from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.from_journal import looks_like_journal, read_journal
 from hangscope.trace.from_ring import FORMAT, fragment_of
-from hangscope.trace.live_facts import ProcessView, changed_headers, main_call
+from hangscope.trace.live_facts import changed_headers, main_call
+from hangscope.trace.live_rings import JournalFiles, OpenRing, RingFolder, RunKey
 from hangscope.trace.live_table import LiveTable, StaleError
-from hangscope.trace.lives import Start, of_newest_life
 from hangscope.trace.merge import in_order, merge
 from hangscope.trace.merge_facts import merge_facts
 from hangscope.trace.merge_groups import GroupMatcher
 from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
-from hangscope.trace.process import look_at, signal_thread
-from hangscope.trace.twins import Twins, claims_of, twins
+from hangscope.trace.process import signal_thread
+from hangscope.trace.twins import Twins, claims_of
 
 _DEEP = (
     "rank", "world_size", "run_id", "attempt", "disabled", "values_refused", "groups_refused",
 )  # fmt: skip
 """Header fields that more depends on than what is known of one process."""
-
-
 _RECORDED_NS = 60 * 10**9
 """A process last seen alive so long ago is not alive now."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunKey:
-    """One attempt of one run; files of different keys are never mixed."""
-
-    run_id: str
-    attempt: int
-
-
-@dataclass(slots=True)
-class OpenRing:
-    """An open ring and what was last read from it."""
-
-    reader: RingReader
-    key: RunKey
-    rank: int
-    created_ns: int
-    process: ProcessView
-    fingerprint: bytes = b""
-    fragment: Fragment | None = None
-    asked_at_count: int = -1
 
 
 @dataclass(slots=True)
@@ -61,7 +36,7 @@ class _Merged:
     """Everything read and merged once, and kept up to date since."""
 
     rings: list[OpenRing]
-    journals: tuple[tuple[str, int, int], ...]
+    journals: JournalFiles
     warnings: list[str]
     trace: Trace
     table: LiveTable
@@ -101,16 +76,10 @@ class LiveRun:
         rows: int | None = None,
     ) -> None:
         self.directory = Path(directory)
-        self._wanted = key
-        self._skip = skip
-        self._rings: dict[str, OpenRing] = {}
+        self._folder = RingFolder(self.directory, key, skip)
+        self._rings: list[OpenRing] = []
         self._rows = rows
         self._newest_records: int | None = None
-        self._replaced: set[tuple[int, int | None]] = set()
-        self.twins: list[Twins] = []
-        """Ranks that two living processes claim."""
-        self._refused: dict[Path, tuple[int, str]] = {}
-        self._journal_files: tuple[tuple[str, int, int], ...] = ()
         self._merged: _Merged | None = None
         self._counters = b""
         self.looks = 0
@@ -144,7 +113,7 @@ class LiveRun:
             ring.reader.slot_count > self._newest_records
             and ring.process.facts is not None
             and ring.process.facts.oldest_record_id > 1
-            for ring in self._rings.values()
+            for ring in self._rings
         )
 
     def look_at_all(self) -> Trace:
@@ -158,25 +127,13 @@ class LiveRun:
 
     def refresh(self) -> list[OpenRing]:
         """Find the rings of the followed attempt, opening new files; lowest rank first."""
-        paths, self._journal_files = _files(self.directory)
-        for path in paths:
-            if path not in self._rings:
-                self._open(Path(path))
-        wanted = self._wanted or self._newest()
-        rings = [ring for ring in self._rings.values() if ring.key == wanted]
-        newest: dict[int, OpenRing] = {}
-        for ring in sorted(rings, key=lambda ring: ring.created_ns):
-            newest[ring.rank] = ring  # an earlier ring of the same rank is an older job's
-        if len(newest) < len(rings):
-            alive = of_newest_life([_start(ring) for ring in rings])
-            kept = {id(ring) for ring, is_new in zip(rings, alive, strict=True) if is_new}
-            self._replaced = {(r.rank, r.process.pid) for r in rings if id(r) not in kept}
-            newest = {rank: ring for rank, ring in newest.items() if id(ring) in kept}
-            if not self.twins:
-                again = [r for r in rings if len([o for o in rings if o.rank == r.rank]) > 1]
-                living = [_start(r).process for r in again if _is_alive(r)]
-                self.twins = twins([_start(r) for r in again], living)
-        return [newest[rank] for rank in sorted(newest)]
+        self._rings = self._folder.refresh()
+        return self._rings
+
+    @property
+    def twins(self) -> list[Twins]:
+        """Ranks that two living processes claim."""
+        return self._folder.twins
 
     def ask_for_stacks(self, wanted: Callable[[RankFacts], bool]) -> int:
         """Have processes that cannot run Python write their stacks; returns how many were asked.
@@ -184,7 +141,7 @@ class LiveRun:
         Each is asked once per stall: again only after its heartbeat has moved.
         """
         asked = 0
-        for ring in self._rings.values():
+        for ring in self._rings:
             facts = ring.process.facts
             if facts is None or not wanted(facts):
                 continue
@@ -195,12 +152,7 @@ class LiveRun:
                 continue
             if ring.asked_at_count == beats:
                 continue
-            look = look_at(
-                pid=pid,
-                start_ticks=int(header["start_ticks"]),
-                boot_id=decode_text(header["boot_id"]),
-                pid_namespace=int(header["pid_namespace"]),
-            )
+            look = ring.process.look()
             if not look.alive or look.state == "stopped":
                 continue
             ring.asked_at_count = beats
@@ -209,38 +161,10 @@ class LiveRun:
 
     def close(self) -> None:
         """Unmap everything."""
-        for ring in self._rings.values():
-            ring.reader.close()
-        self._rings.clear()
+        self._folder.close()
+        self._rings = []
 
     # -- pieces ----------------------------------------------------------------------------
-
-    def _open(self, path: Path) -> None:
-        try:
-            status = path.stat()
-            if self._refused.get(path, (0, ""))[0] == status.st_mtime_ns:
-                return
-            reader = RingReader(path)
-        except RingError as error:
-            self._refused[path] = (status.st_mtime_ns, str(error))
-            return
-        except OSError:
-            return  # gone again between listing and opening
-        self._refused.pop(path, None)
-        header = reader.header()
-        self._rings[str(path)] = OpenRing(
-            reader,
-            RunKey(decode_text(header["run_id"]), int(header["attempt"])),
-            int(header["rank"]),
-            int(header["created_ns"]),
-            ProcessView.of(reader, header),
-        )
-
-    def _newest(self) -> RunKey | None:
-        """The attempt that began last, apart from those never followed."""
-        candidates = [ring for ring in self._rings.values() if ring.key not in self._skip]
-        newest = max(candidates, key=lambda ring: ring.created_ns, default=None)
-        return newest.key if newest is not None else None
 
     def _caught_up(self, rings: list[OpenRing]) -> Trace | None:
         """The trace of the last look with what was added; None where more has changed."""
@@ -249,8 +173,8 @@ class LiveRun:
             merged is None
             or not rings
             or merged.rings != rings
-            or merged.journals != self._journal_files
-            or merged.warnings != self._own_warnings(rings)
+            or merged.journals != self._folder.journals
+            or merged.warnings != self._folder.warnings(rings)
         ):
             return None
         headers = _headers(rings)
@@ -302,7 +226,7 @@ class LiveRun:
         here = {ring.rank for ring in rings}
         rest = [fragment for fragment in others if fragment.facts.rank not in here]
         journals = list(self._journal(rings[0].key)) if rings else []
-        warnings = self._own_warnings(rings)
+        warnings = self._folder.warnings(rings)
         fragments = [*own, *rest, *journals]
         trace = merge(fragments, warnings=warnings)
         self._merged, self.moved = None, True
@@ -329,7 +253,7 @@ class LiveRun:
             trace = table.into(trace)
             self._merged = _Merged(
                 rings,
-                self._journal_files,
+                self._folder.journals,
                 warnings,
                 trace,
                 table,
@@ -347,15 +271,6 @@ class LiveRun:
         if table is not None:
             self._counters = table.counters()
         self.moved = table is not None and (self._counters != before or self._merged is not None)
-
-    def _own_warnings(self, rings: list[OpenRing]) -> list[str]:
-        warnings = [f"{path.name}: {why}" for path, (_, why) in sorted(self._refused.items())]
-        if {ring.key for ring in self._rings.values()} - {ring.key for ring in rings}:
-            warnings.append(
-                f"{self.directory}: other attempts or runs are there too and were left out"
-            )
-        warnings += [pair.text for pair in self.twins]
-        return warnings
 
     def _read(self, ring: OpenRing) -> Fragment:
         header = ring.reader.header()
@@ -376,7 +291,7 @@ class LiveRun:
         return ring.fragment
 
     def _journal(self, key: RunKey) -> Iterable[Fragment]:
-        for name, _, _ in self._journal_files:
+        for name, _, _ in self._folder.journals:
             path = self.directory / name
             try:
                 with open(path, "rb") as file:
@@ -387,7 +302,7 @@ class LiveRun:
                 continue
             for fragment in fragments:
                 facts = fragment.facts
-                if (facts.rank, facts.pid) in self._replaced:
+                if (facts.rank, facts.pid) in self._folder.replaced:
                     continue  # an earlier job of the same name
                 if (facts.run_id, facts.attempt) == (key.run_id, key.attempt):
                     yield fragment
@@ -396,37 +311,6 @@ class LiveRun:
 def is_gil_blocked(facts: RankFacts) -> bool:
     """A rank that only a signal can make tell its stack."""
     return bool(facts.gil_blocked)
-
-
-def run_directory_of(path: str | os.PathLike[str]) -> Path | None:
-    """The directory to follow for a path a user gives: itself, or its newest run."""
-    directory = Path(path)
-    if not directory.is_dir():
-        return None
-    if _files(directory)[0]:
-        return directory
-    latest = directory / "latest"
-    if latest.is_dir() and _files(latest)[0]:
-        return latest
-    return None
-
-
-def _start(ring: OpenRing) -> Start:
-    header = ring.reader.header()
-    signs = (int(header["heartbeat_ns"]), int(header["exit_ns"]))
-    process = (decode_text(header["host"]), ring.process.pid)
-    return Start(ring.rank, ring.created_ns, process, max(signs))
-
-
-def _is_alive(ring: OpenRing) -> bool:
-    header = ring.reader.header()
-    look = look_at(
-        pid=ring.process.pid,
-        start_ticks=int(header["start_ticks"]),
-        boot_id=decode_text(header["boot_id"]),
-        pid_namespace=int(header["pid_namespace"]),
-    )
-    return bool(look.alive)
 
 
 def _headers(rings: Sequence[OpenRing]) -> Records:
@@ -445,20 +329,3 @@ def _with_journals(
                 (fragment.source.format, fragment.facts)
             )
     return {rank: merge_facts(all_said[rank]) for rank in sorted(all_said)}
-
-
-def _files(directory: Path) -> tuple[list[str], tuple[tuple[str, int, int], ...]]:
-    """(paths of rings, (name, size, time of change) of journals) in a run directory."""
-    rings: list[str] = []
-    journals: list[tuple[str, int, int]] = []
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name.endswith(".ring"):
-                    rings.append(entry.path)
-                elif entry.name.endswith(".journal"):
-                    status = entry.stat()
-                    journals.append((entry.name, status.st_size, status.st_mtime_ns))
-    except OSError:
-        pass
-    return rings, tuple(sorted(journals))

@@ -100,7 +100,7 @@ class ProcessView:
         calls = [t for t in facts.threads if t.source == "record"]
         self.call = calls[0] if calls else None
         self.generation = generation
-        return self._kept(facts, self._look())
+        return self._kept(facts, self.look())
 
     def again(
         self, header: Any, changed: bool, moved: bool, dropped: int, oldest: int
@@ -118,7 +118,7 @@ class ProcessView:
         dropped, oldest:
             Records lost, and the id of the oldest one.
         """
-        known, look = self.facts, self._look()
+        known, look = self.facts, self.look()
         if known is not None and not changed and look.alive is known.alive:
             if look.alive is False and not moved:
                 return known  # it had ended before
@@ -132,7 +132,8 @@ class ProcessView:
         facts = facts_of(self.reader, header, dropped, oldest)
         return self._kept(replace(facts, threads=self._with_call(facts.threads)), look)
 
-    def _look(self) -> ProcessLook:
+    def look(self) -> ProcessLook:
+        """The process as it is now; all unknown where it is not of this machine."""
         return look_here(self.pid, self.start_ticks) if self.here else ProcessLook()
 
     def _moved_on(

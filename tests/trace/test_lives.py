@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hangscope.monitor.claims import claim
 from hangscope.trace.attempts import keep_newest
-from hangscope.trace.live import RunKey
+from hangscope.trace.live_rings import RunKey
 from hangscope.trace.lives import Start, of_newest_life
 from hangscope.trace.model import ExitFacts, Fragment, RankFacts, Source
 

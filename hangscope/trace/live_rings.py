@@ -1,0 +1,178 @@
+"""The rings of the attempt that is followed, in a directory into which others write."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from hangscope.ring.reader import RingError, RingReader, decode_text
+from hangscope.trace.live_facts import ProcessView
+from hangscope.trace.lives import Start, of_newest_life
+from hangscope.trace.model import Fragment
+from hangscope.trace.twins import Twins, twins
+
+JournalFiles = tuple[tuple[str, int, int], ...]
+"""Name, size and time of change (ns) of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """One attempt of one run; files of different keys are never mixed."""
+
+    run_id: str
+    attempt: int
+
+
+@dataclass(slots=True)
+class OpenRing:
+    """An open ring and what was last read from it."""
+
+    reader: RingReader
+    key: RunKey
+    rank: int
+    created_ns: int
+    host: str
+    process: ProcessView
+    fingerprint: bytes = b""
+    fragment: Fragment | None = None
+    asked_at_count: int = -1
+
+
+class RingFolder:
+    """Opens the rings of a run directory, and chooses those of one attempt.
+
+    Parameters
+    ----------
+    directory:
+        The run directory.
+    key:
+        The attempt to follow; by default the newest at each refresh.
+    skip:
+        Attempts that are never followed.
+    """
+
+    def __init__(
+        self, directory: Path, key: RunKey | None, skip: frozenset[RunKey] = frozenset()
+    ) -> None:
+        self.directory = directory
+        self.journals: JournalFiles = ()
+        self.replaced: set[tuple[int, int | None]] = set()
+        """(rank, process id) of earlier jobs that went by the same name."""
+        self.twins: list[Twins] = []
+        """Ranks that two living processes claim."""
+        self._wanted = key
+        self._skip = skip
+        self._rings: dict[str, OpenRing] = {}
+        self._refused: dict[Path, tuple[int, str]] = {}
+
+    def refresh(self) -> list[OpenRing]:
+        """Find the rings of the followed attempt, opening new files; lowest rank first."""
+        paths, self.journals = files_of(self.directory)
+        for path in paths:
+            if path not in self._rings:
+                self._open(Path(path))
+        wanted = self._wanted or self._newest()
+        rings = [ring for ring in self._rings.values() if ring.key == wanted]
+        newest: dict[int, OpenRing] = {}
+        for ring in sorted(rings, key=lambda ring: ring.created_ns):
+            newest[ring.rank] = ring  # an earlier ring of the same rank is an older job's
+        if len(newest) < len(rings):
+            kept = self._of_newest_life(rings)
+            newest = {rank: ring for rank, ring in newest.items() if id(ring) in kept}
+        return [newest[rank] for rank in sorted(newest)]
+
+    def warnings(self, rings: list[OpenRing]) -> list[str]:
+        """What readers are to be told of the directory; ``rings`` are those that are followed."""
+        lines = [f"{path.name}: {why}" for path, (_, why) in sorted(self._refused.items())]
+        if {ring.key for ring in self._rings.values()} - {ring.key for ring in rings}:
+            lines.append(
+                f"{self.directory}: other attempts or runs are there too and were left out"
+            )
+        return lines + [pair.text for pair in self.twins]
+
+    def close(self) -> None:
+        """Unmap everything."""
+        for ring in self._rings.values():
+            ring.reader.close()
+        self._rings.clear()
+
+    # -- pieces ----------------------------------------------------------------------------
+
+    def _open(self, path: Path) -> None:
+        try:
+            status = path.stat()
+            if self._refused.get(path, (0, ""))[0] == status.st_mtime_ns:
+                return
+            reader = RingReader(path)
+        except RingError as error:
+            self._refused[path] = (status.st_mtime_ns, str(error))
+            return
+        except OSError:
+            return  # gone again between listing and opening
+        self._refused.pop(path, None)
+        header = reader.header()
+        self._rings[str(path)] = OpenRing(
+            reader,
+            RunKey(decode_text(header["run_id"]), int(header["attempt"])),
+            int(header["rank"]),
+            int(header["created_ns"]),
+            decode_text(header["host"]),
+            ProcessView.of(reader, header),
+        )
+
+    def _newest(self) -> RunKey | None:
+        """The attempt that began last, apart from those never followed."""
+        candidates = [ring for ring in self._rings.values() if ring.key not in self._skip]
+        newest = max(candidates, key=lambda ring: ring.created_ns, default=None)
+        return newest.key if newest is not None else None
+
+    def _of_newest_life(self, rings: list[OpenRing]) -> set[int]:
+        """Of several rings of one rank: the ids of the objects that belong to the newest job."""
+        starts = [_start(ring) for ring in rings]
+        flags = of_newest_life(starts)
+        kept = {id(ring) for ring, is_new in zip(rings, flags, strict=True) if is_new}
+        self.replaced = {(r.rank, r.process.pid) for r in rings if id(r) not in kept}
+        if not self.twins:
+            count = Counter(ring.rank for ring in rings)
+            again = [pair for pair in zip(rings, starts, strict=True) if count[pair[0].rank] > 1]
+            living = [start.process for ring, start in again if ring.process.look().alive]
+            self.twins = twins([start for _, start in again], living)
+        return kept
+
+
+def run_directory_of(path: str | os.PathLike[str]) -> Path | None:
+    """The directory to follow for a path a user gives: itself, or its newest run."""
+    directory = Path(path)
+    if not directory.is_dir():
+        return None
+    if files_of(directory)[0]:
+        return directory
+    latest = directory / "latest"
+    if latest.is_dir() and files_of(latest)[0]:
+        return latest
+    return None
+
+
+def files_of(directory: Path) -> tuple[list[str], JournalFiles]:
+    """Paths of rings, and the journals, in a run directory."""
+    rings: list[str] = []
+    journals: list[tuple[str, int, int]] = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name.endswith(".ring"):
+                    rings.append(entry.path)
+                elif entry.name.endswith(".journal"):
+                    status = entry.stat()
+                    journals.append((entry.name, status.st_size, status.st_mtime_ns))
+    except OSError:
+        pass
+    return rings, tuple(sorted(journals))
+
+
+def _start(ring: OpenRing) -> Start:
+    header = ring.reader.header()
+    last_sign_ns = max(int(header["heartbeat_ns"]), int(header["exit_ns"]))
+    return Start(ring.rank, ring.created_ns, (ring.host, ring.process.pid), last_sign_ns)
