@@ -28,7 +28,6 @@ FAMILIES = {
     "alltoall": "all_to_all",
     "alltoall_base": "all_to_all",
     "all_reduce_barrier": "barrier",
-    "monitored_barrier": "barrier",
     "all_gather_into_tensor_coalesced": "all_gather_coalesced",
     "_all_gather_base_coalesced": "all_gather_coalesced",
     "allgather_into_tensor_coalesced": "all_gather_coalesced",

@@ -13,6 +13,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.roots import Union, from_roots
 from hangscope.diagnosis.sentences import rank_s
+from hangscope.diagnosis.threads import ranks_of_dead_threads
 from hangscope.trace.twins import doubled
 
 
@@ -27,6 +28,7 @@ def graph_causes(context: Context) -> list[Cause]:
         own_end = host.end is End.CLEAN or (host.end is End.CRASHED and not host.secondary)
         if (blocked_for_good or own_end) and rank in waited_for:
             waits.cut.add(rank)
+    waits.cut |= ranks_of_dead_threads(context)
     causes: list[Cause] = []
     roots: list[int] = []
     sinks = components(waits)

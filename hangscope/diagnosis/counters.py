@@ -1,8 +1,9 @@
-"""Old dumps have one counter for everything: give collectives and pairs numbers of their own.
+"""Counters of different meaning made one: old dumps, and operations that count twice.
 
 Until dump version 2.0 a group had a single ``seq_id`` that sends and receives moved too. Those
 differ legally between members, so collectives of such a group are numbered afresh, in order of
-issue, wherever the records go back to the start.
+issue, wherever the records go back to the start. Gloo's monitored barrier moves its counter by two,
+one for each message, and bears the second number: it stands where the first one is due.
 """
 
 from __future__ import annotations
@@ -12,6 +13,23 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.trace.model import Flag, Trace
+
+_COUNTS_TWICE = "monitored_barrier"
+
+
+def with_first_numbers(trace: Trace) -> Trace:
+    """The trace with every operation that counts twice at the first of its numbers.
+
+    There it meets what a member issued that did something else.
+    """
+    twice = np.array([s.op == _COUNTS_TWICE for s in trace.signatures] or [False], bool)
+    if not twice.any():
+        return trace
+    records = trace.records.copy()
+    rows = twice[records["signature"]] & (records["collective_seq"] > 1)
+    rows &= (records["flags"] & int(Flag.SYNTHETIC)) == 0
+    records["collective_seq"][rows] -= 1
+    return replace(trace, records=records)
 
 
 def with_own_counters(trace: Trace) -> Trace:

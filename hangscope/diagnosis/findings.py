@@ -20,6 +20,7 @@ from hangscope.diagnosis.sentences import (
 )
 from hangscope.diagnosis.sides import guarded, in_backward, sides_of
 from hangscope.diagnosis.stacks import innermost, user_frames, where
+from hangscope.diagnosis.threads import dead_thread
 from hangscope.trace.model import NONE, Flag
 from hangscope.trace.twins import doubled
 
@@ -167,6 +168,10 @@ def _advice(
     facts = context.trace.ranks.get(rank)
     at = address(context, rank)
     stopped = facts is not None and facts.process_state == "stopped"
+    dead = dead_thread(context, rank, place.group) if place is not None else None
+    if dead is not None and cause.verdict is Verdict.MISSING_RANK:
+        line = where(innermost(dead.stack))
+        return playbook.dead_thread(dead.thread_name, " ".join(x for x in (line, at) if x))
     if cause.verdict is Verdict.MISSING_RANK or (
         cause.verdict is Verdict.STUCK_COLLECTIVE and stopped
     ):

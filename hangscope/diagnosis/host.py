@@ -142,7 +142,7 @@ def _one(facts: RankFacts, thread: int | None) -> Host:
     secondary = is_secondary(full_text) or any(t in full_text for t in _SECONDARY_TYPES)
     if exception is not None and own_failure and _is_about_others(exception) is False:
         secondary = False
-    ended_ns = (exit_.at_ns if exit_ else 0) or (exception.at_ns if exception else 0)
+    ended_ns = exit_.at_ns if exit_ else 0
 
     if exit_ is not None and exit_.kind == "clean" and not own_failure:
         return Host(rank, End.CLEAN, "exited", ended_ns, "exit status 0", True, phase=phase)

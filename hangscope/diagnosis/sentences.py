@@ -12,6 +12,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.stacks import innermost, where
 from hangscope.diagnosis.stores import PREFIX as STORE
+from hangscope.diagnosis.threads import dead_thread, died_of
 from hangscope.trace.model import NONE, RankFacts, Signature
 from hangscope.trace.twins import KEY as TWINS
 from hangscope.trace.twins import doubled
@@ -158,6 +159,13 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
                 f"{waiters} {_is(place.waiters)} inside {place.phase} and {_is(place.waiters)} "
                 f"waiting for {rank_s(cause.culprits)}",
             )
+        dead = dead_thread(context, cause.culprits[0], place.group)
+        if dead is not None:
+            return (
+                f"{who} never joined {title}{members_of(place)}: its {died_of(dead)}",
+                f"that thread issued the operations of group {label_of(context, place.group)} on "
+                f"rank {cause.culprits[0]}, and nothing issues them any more",
+            )
         absent = context.hosts.get(cause.culprits[0])
         if absent is not None:
             absent = replace(absent, stack=context.stack_in(cause.culprits[0], place.group))
@@ -297,14 +305,8 @@ def _dead_thread(facts: RankFacts) -> list[str]:
     exception = facts.exception
     if exception is None or exception.is_main_thread:
         return []
-    kind = exception.type_name.removeprefix("builtins.")
-    said = exception.message.strip().splitlines()
     at = where(innermost(exception.stack))
-    return [
-        f"rank {facts.rank}: its thread {exception.thread_name} ended with {kind}"
-        + (f": {said[0][:160]}" if said else "")
-        + (f" at {at}" if at else "")
-    ]
+    return [f"rank {facts.rank}: its {died_of(exception)}" + (f" at {at}" if at else "")]
 
 
 def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:

@@ -10,6 +10,7 @@ from hangscope.diagnosis.host import activity
 from hangscope.diagnosis.model import Side, Verdict
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.stacks import in_framework, is_library, parting, user_frames
+from hangscope.diagnosis.threads import dead_thread, died_of
 from hangscope.trace.model import NONE, Flag, Stack
 
 
@@ -132,7 +133,8 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
     signature = context.signature(row)
     stack = context.stack_in(rank, group)
     exception = facts.exception if facts is not None else None
-    if exception is not None and exception.stack and (host is None or host.gone):
+    dead = dead_thread(context, rank, group)
+    if exception is not None and exception.stack and (host is None or host.gone or dead):
         stack = exception.stack
     since = int(context.trace.records["created_ns"][row]) if row >= 0 else 0
     return Side(
@@ -141,7 +143,9 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
         seq=None,
         stack=user_frames(stack),
         full_stack=stack,
-        activity=activity(replace(host, stack=stack) if host is not None else None, facts),
+        activity=died_of(dead)
+        if dead is not None
+        else activity(replace(host, stack=stack) if host is not None else None, facts),
         last_op=signature.op if signature is not None else None,
         last_seq=last_seq or None,
         last_age_s=context.age_s(rank, since) if since else None,

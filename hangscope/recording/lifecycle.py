@@ -234,6 +234,7 @@ def describe_exception(
             "message": message[:MAX_MESSAGE],
             "thread": thread.name if thread is not None else "MainThread",
             "main": thread is None or thread is threading.main_thread(),
+            "native_id": getattr(thread, "native_id", None) or 0,
             "frames": frames,
         }
     ).encode()

@@ -202,6 +202,8 @@ class ExceptionFacts:
     at_ns: int = 0
     thread_name: str = "MainThread"
     is_main_thread: bool = True
+    native_id: int = 0
+    """The kernel's number of that thread, as in the records; 0 where the source does not say."""
 
 
 @dataclass(frozen=True, slots=True)

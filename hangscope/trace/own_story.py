@@ -184,4 +184,5 @@ def _exception(value: Any) -> ExceptionFacts | None:
         at_ns=clean.as_int(value.get("at_ns"), 0, low=0),
         thread_name=clean.as_name(value.get("thread_name"), "MainThread"),
         is_main_thread=value.get("is_main_thread") is not False,
+        native_id=clean.as_int(value.get("native_id"), 0, low=0),
     )

@@ -98,6 +98,32 @@ def test_legal_differences_are_no_mismatch() -> None:
     assert diagnose(job.trace(after_s=1)).verdict is Verdict.HEALTHY
 
 
+def test_a_monitored_barrier_meets_what_the_others_issued_instead() -> None:
+    """Gloo's counter moves by two for it, so its record bears the number after the barrier's."""
+    job = Job(4, live=True)
+    job.steps(5)
+    for rank in (0, 1, 2):
+        job.seq[rank, 0] += 1
+        job.op(rank, "monitored_barrier", size=(), done=False)
+    job.op(3, "barrier", size=(), done=False)
+    found = diagnose(job.trace())
+    assert blame(found) == ("collective_mismatch", (3,))
+    assert found.findings[0].seq == 6
+
+
+def test_finished_monitored_barriers_leave_nobody_behind() -> None:
+    job = Job(3, live=True)
+    job.steps(2)
+    for rank in range(3):
+        job.seq[rank, 0] += 1
+        job.op(rank, "monitored_barrier", size=())
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    found = diagnose(job.trace())
+    assert blame(found) == ("missing_rank", (1,))
+    assert found.findings[0].seq == 5
+
+
 def test_a_crash_is_the_cause_and_its_echoes_are_not() -> None:
     job = Job(4)
     job.steps(3)

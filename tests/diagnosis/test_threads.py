@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
-from hangscope.trace.model import Frame, ThreadStack
+from hangscope.trace.model import ExceptionFacts, Frame, ThreadStack
 from tests.diagnosis.builder import START, Job
 
 MAIN, SIDE = 4711, 4712
@@ -46,3 +48,51 @@ def test_the_main_thread_s_own_group_shows_the_main_thread() -> None:
     found = diagnose(_job(thread=MAIN).trace())
     (side,) = [s for s in found.findings[0].sides if s.ranks == (1,)]
     assert side.stack[0].name == "train"
+
+
+def _dead(message: str = "'loss'", *, native_id: int = SIDE) -> Job:
+    """As above, but rank 1's thread has died, and the main threads stand still after some steps:
+    rank 0's waits for its own thread, the others in the next collective of the world.
+    """
+    job = _job()
+    for rank in (1, 2):
+        job.op(rank, done=False)
+    for row in job.rows:
+        row["thread"] = row.get("thread", MAIN)
+    error = ExceptionFacts(
+        "KeyError",
+        message,
+        (Frame("report", "/home/me/metrics.py", 14),),
+        START + 5,
+        "metrics",
+        is_main_thread=False,
+        native_id=native_id,
+    )
+    threads = tuple(t for t in job.facts[1].threads if t.is_main)
+    for rank in range(3):
+        job.rank(rank, observed_ns=START + int(200e9))
+    job.rank(1, exception=error, threads=threads)
+    return job
+
+
+def test_what_a_dead_thread_owes_is_the_cause_whatever_its_main_thread_waits_for() -> None:
+    found = diagnose(_dead().trace())
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
+    first = found.findings[0]
+    assert "its thread metrics ended with KeyError: 'loss'" in first.summary
+    assert "metrics.py:14 in report" in first.fix
+    (side,) = [s for s in first.sides if s.ranks == (1,)]
+    assert side.stack[0].name == "report"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        _dead(native_id=MAIN + 7),  # another thread than the one that issued the operations
+        _dead("Connection closed by peer [127.0.0.1]:5535"),  # a victim itself
+    ],
+)
+def test_another_thread_s_end_or_a_victim_s_explains_nothing(job: Job) -> None:
+    found = diagnose(job.trace())
+    assert found.verdict.value == "deadlock_cycle"
+    assert "its thread" not in found.summary
