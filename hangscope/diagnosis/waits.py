@@ -86,7 +86,9 @@ class Builder:
             if len(rows):
                 self.oldest_row[rank] = int(rows.min())
         for half in halves:
-            if half.is_send and half.rank in self.oldest_row:
+            # A batch is waited for as a whole; a lone send may be on its way while others go on.
+            in_batch = self._batch_of(half) != NONE
+            if half.is_send and not in_batch and half.rank in self.oldest_row:
                 continue
             self.oldest_row[half.rank] = min(self.oldest_row.get(half.rank, half.row), half.row)
 

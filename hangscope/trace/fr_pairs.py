@@ -11,6 +11,9 @@ from hangscope.trace.fr_groups import GroupTable
 from hangscope.trace.fr_signatures import Signatures
 from hangscope.trace.model import NONE, Flag, Records
 
+_BATCHES_SEEN = 3
+"""Lone halves, each with its successor left out, that are more than chance."""
+
 
 def mark_batches(records: Records, flags: Any, p2p: Any, batch: Any) -> None:
     """Flag batches and their members.
@@ -39,6 +42,38 @@ def mark_batches(records: Records, flags: Any, p2p: Any, batch: Any) -> None:
         pairs_only[1:] = same_group & ends & p[:-1]
         p2p[order[pairs_only]] = True
     flags[p2p] |= np.uint16(Flag.P2P)
+    flags[_ended_alone(records, flags)] |= np.uint16(Flag.COALESCED_MEMBER)
+
+
+def _ended_alone(records: Records, flags: Any) -> Any:
+    """Rows of batches of one operation whose own row is left out, as finished ones are.
+
+    Where only unfinished entries are listed, a batch's members stay for ever (nobody notes their
+    end) and its own row, which took the next record id, goes. Operations that were not batched are
+    told apart by what they show otherwise: finished ones are missing between them, or the next
+    record follows at once.
+    """
+    nothing = np.zeros(0, np.int64)
+    if len(records) < 2:
+        return nothing
+    ids = records["record_id"]
+    gap = np.ones(len(records), bool)
+    gap[:-1] = ids[1:] != ids[:-1] + 1
+    if not gap[:-1].any():
+        return nothing
+    batch = (flags & np.uint16(Flag.COALESCED_BATCH)) != 0
+    half = ((flags & np.uint16(Flag.P2P)) != 0) & ~batch & (records["p2p_seq"] > 0)
+    member = half & ((flags & np.uint16(Flag.COALESCED_MEMBER)) != 0)
+    found = [nothing]
+    for group in np.unique(records["group"][half & ~member]).tolist():
+        here = records["group"] == group
+        lone = np.flatnonzero(here & half & ~member)
+        numbers = np.unique(records["p2p_seq"][here & half])
+        unbroken = int(numbers[-1] - numbers[0]) + 1 == len(numbers)
+        batches = bool((here & (member | (batch & half))).any()) or len(lone) >= _BATCHES_SEEN
+        if unbroken and batches and gap[lone].all():
+            found.append(lone)
+    return np.concatenate(found)
 
 
 def set_peers(records: Records, signatures: Signatures, table: GroupTable, rank: int) -> None:

@@ -46,6 +46,7 @@ from hangscope.trace.model import (
 from hangscope.trace.sniff import Unreadable
 
 MAX_ENTRIES = 5_000_000
+ID_FIELDS = ("record_id", "id")
 _TUPLE_TEXT = re.compile(r"[(\[]\s*['\"]([^'\"]*)['\"]\s*,\s*['\"]([^'\"]*)['\"]\s*[)\]]")
 
 
@@ -118,7 +119,7 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
         world_size=_optional_int(document.get("world_size")),
         observed_ns=observed,
         dropped=skipped,
-        oldest_record_id=_oldest(records),
+        oldest_record_id=_oldest(records, numbered=pick(entries, *ID_FIELDS) is not None),
         only_active=_only_active(records, members, native_gloo),
     )
     facts = own_story.from_plain(own, facts)
@@ -261,7 +262,7 @@ def _records(
     records["collective_seq"] = int_column(entries, NONE, *SEQ_FIELDS)
     records["p2p_seq"] = int_column(entries, 0, "p2p_seq_id", "p2p_seq")
     records["op_id"] = int_column(entries, NONE, "op_id")
-    record_id = pick(entries, "record_id", "id")
+    record_id = pick(entries, *ID_FIELDS)
     records["record_id"] = (
         int_column(entries, NONE, record_id) if record_id else np.arange(len(entries))
     )
@@ -340,8 +341,18 @@ def _observed(document: Mapping[str, Any], records: Records, written_ns: int) ->
     return written_ns
 
 
-def _oldest(records: Records) -> int:
-    """1 for a recorder that has not wrapped (the Flight Recorder counts from 0)."""
+def _oldest(records: Records, *, numbered: bool) -> int:
+    """1 for a recorder that has not wrapped (the Flight Recorder counts from 0).
+
+    Where a collector left the numbers out, a group whose sequence does not begin with its first
+    operation shows that older records are gone.
+    """
+    if not len(records):
+        return 0
+    if not numbered:
+        groups, first = np.unique(records["group"], return_index=True)
+        seq = np.maximum(records["collective_seq"], records["p2p_seq"])[first]
+        return 2 if len(groups) and (seq > 1).any() else 1
     ids = records["record_id"]
     ids = ids[ids >= 0]
     return int(ids.min()) + 1 if len(ids) else 0

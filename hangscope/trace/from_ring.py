@@ -347,6 +347,7 @@ def _exception(reader: RingReader, header: Any) -> ExceptionFacts | None:
             at_ns=int(header["exception_ns"]),
             thread_name=clean.name(str(fields["thread"])),
             is_main_thread=bool(fields["main"]),
+            native_id=clean.as_int(fields.get("native_id"), 0, low=0),
         )
     except (ValueError, TypeError, KeyError):
         return None
