@@ -117,7 +117,7 @@ def _compact(
     if on_its_way_out:
         header["exit_kind"] = header["exit_code"] = header["exit_ns"] = 0
     values = _Values(reader, redactor)
-    groups = reader.groups()
+    groups = reader.groups().copy()
     for name in ("name", "desc", "backend"):
         groups[name] = [values.move(int(i), ValueKind.TEXT) for i in groups[name]]
     groups["ranks"] = [values.move(int(i), ValueKind.RANKS) for i in groups["ranks"]]

@@ -86,6 +86,10 @@ HEADER = np.dtype(
     }
 )  # fmt: skip
 
+FIXED_START = struct.Struct("<8s6I6Q")
+"""The header's fields from ``magic`` to ``values_bytes`` as one `struct` call."""
+assert FIXED_START.size == HEADER.fields["file_bytes"][1]  # type: ignore[index]
+
 GROUP = np.dtype(
     [
         ("commit", "<u4"),  # 1 once the entry is complete

@@ -25,6 +25,7 @@ _NUMBERS = {
         "last_record_id", "groups_used", "values_used", "sample_generation", "sample_ns",
     )
 }  # fmt: skip
+_READY = layout.header_offset("ready")
 
 
 class RingError(Exception):
@@ -67,41 +68,36 @@ class RingReader:
         target[:] = self._memory[at : at + len(target)]
 
     def _check(self) -> None:
-        header = self.header()
-        magic = self._read(0, len(layout.MAGIC))
+        head = self._read(0, layout.HEADER_BYTES)
+        (
+            magic, version, header_bytes, slot_bytes, slot_count, group_bytes, group_count,
+            groups_at, slots_at, samples_at, sample_bytes, values_at, values_bytes,
+        ) = layout.FIXED_START.unpack_from(head)  # fmt: skip
         if not magic.startswith(layout.PREFIX):
             raise RingError("not a HangScope ring (no magic number)")
-        if magic != layout.MAGIC or int(header["version"]) != layout.VERSION:
-            raise RingError(
-                f"ring version {int(header['version'])}; this HangScope reads {layout.VERSION}"
-            )
-        if not int(header["ready"]):
+        if magic != layout.MAGIC or version != layout.VERSION:
+            raise RingError(f"ring version {version}; this HangScope reads {layout.VERSION}")
+        if not any(head[_READY : _READY + 4]):
             raise RingError("the writer died before the header was complete")
-        if (
-            int(header["slot_bytes"]) != SLOT.itemsize
-            or int(header["group_bytes"]) != GROUP.itemsize
-            or int(header["header_bytes"]) != layout.HEADER_BYTES
-        ):
+        if (slot_bytes, group_bytes, header_bytes) != (
+            SLOT.itemsize, GROUP.itemsize, layout.HEADER_BYTES,
+        ):  # fmt: skip
             raise RingError("entry sizes are not those of this version")
-        areas = (
-            ("groups", int(header["groups_offset"]), int(header["group_count"]) * GROUP.itemsize),
-            ("slots", int(header["slots_offset"]), int(header["slot_count"]) * SLOT.itemsize),
-            ("samples", int(header["samples_offset"]), 2 * int(header["sample_bytes"])),
-            ("values", int(header["values_offset"]), int(header["values_bytes"])),
-        )
-        for name, start, length in areas:
+        for name, start, length in (
+            ("groups", groups_at, group_count * GROUP.itemsize),
+            ("slots", slots_at, slot_count * SLOT.itemsize),
+            ("samples", samples_at, 2 * sample_bytes),
+            ("values", values_at, values_bytes),
+        ):
             if start < layout.HEADER_BYTES or start % 8 or start + length > self._size:
                 raise RingError(f"truncated: its {name} end outside the file")
-        if int(header["slot_count"]) < 1:
+        if slot_count < 1:
             raise RingError("it has no slots")
-        self._slot_count = int(header["slot_count"])
-        self._slots_at = int(header["slots_offset"])
-        self._groups_at = int(header["groups_offset"])
-        self._group_count = int(header["group_count"])
-        self._samples_at = int(header["samples_offset"])
-        self._sample_bytes = int(header["sample_bytes"])
-        self._values_at = int(header["values_offset"])
-        self._values_bytes = int(header["values_bytes"])
+        self._slot_count: int = slot_count
+        self._slots_at = slots_at
+        self._group_count, self._groups_at = group_count, groups_at
+        self._samples_at, self._sample_bytes = samples_at, sample_bytes
+        self._values_at, self._values_bytes = values_at, values_bytes
 
     def close(self) -> None:
         """Unmap the file; arrays handed out before stay valid only if they were copied."""
@@ -121,11 +117,15 @@ class RingReader:
         return int.from_bytes(self._read(at, length), "little")
 
     def groups(self) -> npt.NDArray[np.void]:
-        """A copy of the complete entries of the group table: shape (groups,), dtype `GROUP`."""
+        """The complete entries of the group table, read-only: shape (groups,), dtype `GROUP`."""
         used = min(self._number("groups_used"), self._group_count)
-        table = np.frombuffer(self._read(self._groups_at, used * GROUP.itemsize), GROUP)
-        complete: npt.NDArray[np.void] = table[table["commit"] == 1]
-        return complete
+        table: npt.NDArray[np.void] = np.frombuffer(
+            self._read(self._groups_at, used * GROUP.itemsize), GROUP
+        )
+        complete: npt.NDArray[np.bool_] = table["commit"] == 1
+        if not complete.all():
+            table = table[complete]
+        return table
 
     # Raw parts, for those who look at a thousand rings in one go and check all of them together.
 
@@ -260,5 +260,6 @@ def expected_records(head: bytes) -> int:
     """How many records a ring may give that begins so; 0 where the header is cut or no ring's."""
     if len(head) < layout.HEADER_BYTES or not head.startswith(layout.PREFIX):
         return 0
-    header = np.frombuffer(head, HEADER, 1)[0]
-    return min(int(header["last_record_id"]) + 1, int(header["slot_count"]))
+    at, length = _NUMBERS["last_record_id"]
+    slot_count: int = layout.FIXED_START.unpack_from(head)[4]
+    return min(int.from_bytes(head[at : at + length], "little") + 1, slot_count)

@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.ring import layout
-from hangscope.ring.layout import ExitKind, Unobservable, ValueKind
+from hangscope.ring.layout import SLOT, ExitKind, Unobservable, ValueKind
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.ring.reader_once import OneTimeReader, Room
 from hangscope.trace import clean
@@ -48,6 +47,8 @@ COPIED = (
 MEMBER_COPIED = (
     "enqueued", "started", "completed", "p2p_enqueued", "history", "enqueued_ns", "completed_ns",
 )  # fmt: skip
+_NEWEST = 64
+"""So many rows are looked through first for the main thread's newest call."""
 _UNOBSERVABLE_TEXT = {
     Unobservable.CUDA_GRAPH: "CUDA graph replay",
     Unobservable.SYMMETRIC_MEMORY: "symmetric memory",
@@ -110,12 +111,13 @@ def fragment_of(
     rank = int(header["rank"])
     table = reader.groups()
     since = max(0, int(header["last_record_id"]) - newest) if newest is not None else 0
-    slots, torn = reader.slots(since) if records else (np.zeros(0, layout.SLOT), 0)
+    slots, torn = reader.slots(since) if records else (np.zeros(0, SLOT), 0)
     values = RingValues(reader.values())  # after the slots: whatever they mention is there
     lost = torn + int(header["dropped"])
-    facts = facts_of(reader, header, lost, int(slots["record_id"][0]) if len(slots) else 0)
+    oldest = int(slots["record_id"][0]) if len(slots) else 0
     rows, signatures, stacks = _records(values, slots, rank, len(table), lazy=lazy)
-    facts = _with_newest_call(facts, rows, int(header["main_thread"]), stacks)
+    call = _newest_call(rows, int(header["main_thread"]), stacks)
+    facts = facts_of(reader, header, lost, oldest, call)
     return Fragment(
         source=Source(
             path=shown or str(reader.path),
@@ -166,42 +168,51 @@ def _records(
     values: RingValues, slots: Records, rank: int, group_count: int, *, lazy: bool
 ) -> tuple[Records, tuple[Signature, ...], Sequence[Stack]]:
     """Slots turned, where they lie, into trace records; with the signatures and stacks they use."""
-    groups = slots["group"]
-    known = (groups >= 1) & (groups <= group_count)
-    if not known.all():
-        slots = slots[known]
-        groups = slots["group"]
-    signature_ids, signature = _used(slots["signature"])
-    stack_ids, stack = _used(slots["stack"])
-    if len(stack_ids) and stack_ids[0] == 0:
-        stack[stack == 0] = NONE
-    signatures = values.signatures(signature_ids)
-    signatures, signature = _fill_sizes(signatures, signature, slots)
+    groups, signature_ids, stack_ids = _mentioned(slots)
+    if len(groups) and (int(groups.min()) < 1 or int(groups.max()) > group_count):
+        slots = slots[(groups >= 1) & (groups <= group_count)]
+        groups, signature_ids, stack_ids = _mentioned(slots)
+    used_signatures, signature = _used(signature_ids)
+    used_stacks, stack = _used(stack_ids)
+    if len(used_stacks) and used_stacks[0] == 0:
+        stack[stack_ids == 0] = NONE
+    signatures, signature = _fill_sizes(values.signatures(used_signatures), signature, slots)
+    stacks = values.stacks(used_stacks)
     table = slots.view(RECORD_DTYPE)
     table["group"] = groups - np.uint32(1)
     table["signature"], table["stack"] = signature, stack
     table["thread"] = slots["thread"]
     table["rank"] = rank
-    stacks = values.stacks(stack_ids)
     return table, signatures, stacks if lazy else tuple(stacks)
+
+
+_SLOT_WORDS = SLOT.itemsize // 4
+_MENTIONED = SLOT.fields["group"][1] // 4  # type: ignore[index]
+assert SLOT.names is not None
+assert SLOT.names[8:11] == ("group", "signature", "stack")
 
 
 _DENSE = 1 << 20
 
 
-def _used(column: npt.NDArray[np.uint32]) -> tuple[Ids, npt.NDArray[np.int32]]:
+def _used(ids: npt.NDArray[np.uint32]) -> tuple[Ids, npt.NDArray[np.int32]]:
     """The distinct ids of a column, ascending, and for each row the place of its id among them."""
-    ids = column.astype(np.intp)
     highest = int(ids.max(initial=0))
     if highest >= _DENSE:  # no ring's area is as large as that; the ids are invented
-        distinct, place = np.unique(ids, return_inverse=True)
+        distinct, place = np.unique(ids.astype(np.int64), return_inverse=True)
         return distinct, place.astype(np.int32)
     seen = np.zeros(highest + 1, np.bool_)
     seen[ids] = True
     distinct = np.flatnonzero(seen) if len(ids) else np.zeros(0, np.int64)
     places = np.empty(highest + 1, np.int32)
     places[distinct] = np.arange(len(distinct), dtype=np.int32)
-    return distinct, places[ids]
+    return distinct, places.take(ids)
+
+
+def _mentioned(slots: Records) -> npt.NDArray[np.uint32]:
+    """Group, signature and stack of all slots, copied out of them in one walk: shape (3, slots)."""
+    words = np.ascontiguousarray(slots).view(np.uint32).reshape(-1, _SLOT_WORDS)
+    return np.ascontiguousarray(words[:, _MENTIONED : _MENTIONED + 3].T)
 
 
 def _fill_sizes(
@@ -230,8 +241,18 @@ def with_numels(base: Signature, input_numel: int, output_numel: int) -> Signatu
     )  # fmt: skip
 
 
-def facts_of(reader: RingReader, header: Any, dropped: int, oldest: int) -> RankFacts:
-    """What a ring's header says of its process, and a look at that process."""
+def facts_of(
+    reader: RingReader,
+    header: Any,
+    dropped: int,
+    oldest: int,
+    call: ThreadStack | None = None,
+) -> RankFacts:
+    """What a ring's header says of its process, and a look at that process.
+
+    Where the main thread made its newest ``call`` after its stack was last sampled, that is the
+    newest place it is known to have been (it may have been stopped or killed since).
+    """
     now_ns = time.time_ns()
     look = look_at(
         pid=int(header["pid"]),
@@ -244,6 +265,12 @@ def facts_of(reader: RingReader, header: Any, dropped: int, oldest: int) -> Rank
     stale = now_ns - heartbeat_ns > 3 * interval_s * 1e9
     running = look.alive and look.state not in ("stopped", "zombie")
     gil_blocked = bool(stale) if running and not int(header["exit_ns"]) else None
+    threads = _threads(reader)
+    if call is not None and call.sampled_ns > max(
+        (t.sampled_ns for t in threads if t.is_main), default=0
+    ):
+        threads += (call,)
+    unobservable = int(header["unobservable"])
     return RankFacts(
         rank=int(header["rank"]),
         host=clean.name(decode_text(header["host"])) or None,
@@ -263,35 +290,31 @@ def facts_of(reader: RingReader, header: Any, dropped: int, oldest: int) -> Rank
         finalized=bool(int(header["finalized"])),
         exit=_exit(header, look),
         exception=_exception(reader, header),
-        threads=_threads(reader),
+        threads=threads,
         observed_ns=now_ns if look.alive else max(heartbeat_ns, int(header["exit_ns"])),
         started_ns=int(header["created_ns"]),
         dropped=dropped,
         oldest_record_id=oldest,
         clock_offset_ns=int(header["clock_offset_ns"]),
-        unobservable=tuple(
-            text for bit, text in _UNOBSERVABLE_TEXT.items() if int(header["unobservable"]) & bit
-        ),
+        unobservable=tuple(t for bit, t in _UNOBSERVABLE_TEXT.items() if unobservable & bit)
+        if unobservable
+        else (),
     )
 
 
-def _with_newest_call(
-    facts: RankFacts, rows: Records, main_thread: int, stacks: Sequence[Stack]
-) -> RankFacts:
-    """Where the main thread issued its newest operation after its stack was last sampled, that call
-    is the newest place it is known to have been (it may have been stopped or killed since).
-    """
-    found = np.flatnonzero((rows["thread"] == main_thread) & (rows["stack"] != NONE))
-    if not len(found):
-        return facts
-    row = rows[found[-1]]
-    sampled_ns = max((t.sampled_ns for t in facts.threads if t.is_main), default=0)
-    if int(row["created_ns"]) <= sampled_ns:
-        return facts
-    newest = ThreadStack(
-        "MainThread", True, stacks[int(row["stack"])], int(row["created_ns"]), "record"
-    )
-    return replace(facts, threads=(*facts.threads, newest))
+def _newest_call(rows: Records, main_thread: int, stacks: Sequence[Stack]) -> ThreadStack | None:
+    """Where the main thread issued its newest operation."""
+    for part in (rows[-_NEWEST:], rows[:-_NEWEST]):
+        found = np.flatnonzero((part["thread"] == main_thread) & (part["stack"] != NONE))
+        if len(found):
+            row = part[found[-1]]
+            return main_call(stacks[int(row["stack"])], int(row["created_ns"]))
+    return None
+
+
+def main_call(stack: Stack, created_ns: int) -> ThreadStack:
+    """Where the main thread was when it issued an operation."""
+    return ThreadStack("MainThread", True, stack, created_ns, "record")
 
 
 def _phases(reader: RingReader, header: Any) -> tuple[Phase, ...]:

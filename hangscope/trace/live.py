@@ -12,8 +12,8 @@ import numpy as np
 
 from hangscope.ring.layout import HEADER
 from hangscope.trace.from_journal import looks_like_journal, read_journal
-from hangscope.trace.from_ring import FORMAT, fragment_of
-from hangscope.trace.live_facts import changed_headers, main_call
+from hangscope.trace.from_ring import FORMAT, fragment_of, main_call
+from hangscope.trace.live_facts import changed_headers
 from hangscope.trace.live_rings import JournalFiles, OpenRing, RingFolder, RunKey
 from hangscope.trace.live_table import LiveTable, StaleError
 from hangscope.trace.merge import in_order, merge

@@ -61,11 +61,6 @@ def changed_headers(now: Records, before: Records) -> npt.NDArray[np.bool_]:
     return changed
 
 
-def main_call(stack: Stack, created_ns: int) -> ThreadStack:
-    """Where the main thread was when it issued an operation."""
-    return ThreadStack("MainThread", True, stack, created_ns, "record")
-
-
 @dataclass(slots=True)
 class ProcessView:
     """One ring's process between two looks."""

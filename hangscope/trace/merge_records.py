@@ -152,12 +152,16 @@ def counters_of(records: Records, groups: int) -> Records:
     """
     # Copied out of their rows: numpy walks neighbours several times faster.
     group = records["group"].astype(np.intp)
-    seq = records["collective_seq"].copy()
-    finished = (records["state"] == _COMPLETED) & ((records["flags"] & _P2P) == 0)
+    seq, p2p_seq = records["collective_seq"].copy(), records["p2p_seq"].copy()
+    finished = records["state"] == _COMPLETED
     highest = np.full((3, groups), np.int64(NONE - 1))
-    columns = (seq, np.where(finished, seq, NONE), records["p2p_seq"].copy())
-    for values, row in zip(columns, highest, strict=True):
-        np.maximum.at(row, group, values)
+    np.maximum.at(highest[0], group, seq)
+    if int(p2p_seq.max()) > 0 or int(p2p_seq.min()) < 0:
+        np.maximum.at(highest[2], group, p2p_seq)
+        finished &= (records["flags"] & _P2P) == 0
+    else:  # no pairs at all
+        highest[2] = 0
+    np.maximum.at(highest[1], group, np.where(finished, seq, NONE))
     used = np.flatnonzero(highest[0] >= NONE)
     rows = np.zeros(len(used), MEMBER_DTYPE)
     rows["rank"] = records["rank"][0]
