@@ -1,0 +1,76 @@
+"""What a dump leaves out: finished entries, their numbers, what the ring has overwritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.evidence import hidden_ranks
+from hangscope.diagnosis.frontier import frontiers
+from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.pairing import pending_halves
+from hangscope.trace.load import load_trace
+from hangscope.trace.model import Flag
+
+from .dumps import dump, pending, write
+
+PIPE: dict[str, Any] = {"pg_id": 1, "process_group": ("7", "PIPELINE")}
+CONFIG = {
+    "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"},
+    "7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 1]"},
+}
+
+
+def half(number: int, record_id: int, name: str) -> dict[str, Any]:
+    """A send or receive: nothing ever notes the end of one that was issued in a batch."""
+    return pending(0, f"nccl:{name}", **PIPE, record_id=record_id, p2p_seq_id=number, is_p2p=True)
+
+
+def only_active(names: tuple[str, str], *, batched: bool) -> list[dict[str, Any]]:
+    """Three exchanges that have finished, then a collective that has not.
+
+    Each batch took two record ids, of which the second, its own row, is not listed.
+    """
+    rows = [
+        half(number, 2 * number if batched else 10 + number, names[number % 2])
+        for number in (1, 2, 3)
+    ]
+    return [*rows, pending(4, record_id=20)]
+
+
+def test_finished_batches_of_one_operation_wait_for_nobody(tmp_path: Path) -> None:
+    for rank, names in enumerate((("send 0->1", "recv 0<-1"), ("recv 1<-0", "send 1->0"))):
+        rows = only_active(names, batched=True)
+        write(tmp_path, f"trace_{rank}", dump(rows[: 4 - rank], version="2.9", pg_config=CONFIG))
+    trace = load_trace([tmp_path])
+    assert all(facts.only_active for facts in trace.ranks.values())
+    assert pending_halves(trace, frontiers(trace), hidden_ranks(trace)) == []
+    diagnosis = diagnose(trace)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISSING_RANK, (1,))
+
+
+def test_lone_halves_that_follow_each_other_are_unfinished(tmp_path: Path) -> None:
+    rows = only_active(("send 0->1", "recv 0<-1"), batched=False)
+    write(tmp_path, "trace_0", dump(rows, version="2.9", pg_config=CONFIG))
+    trace = load_trace([tmp_path])
+    pairs = trace.records["p2p_seq"] > 0
+    assert not (trace.records["flags"][pairs] & int(Flag.COALESCED_MEMBER)).any()
+
+
+def test_a_ring_without_record_numbers_shows_that_it_has_wrapped(tmp_path: Path) -> None:
+    """A rank whose last collective in a group is gone has not stayed away from it."""
+    world = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
+    pair = {"8": {"name": "8", "desc": "TENSOR", "ranks": "[1, 2]"}}
+    tensor: dict[str, Any] = {"pg_id": 1, "process_group": ("8", "TENSOR"), "record_id": None}
+    write(tmp_path, "trace_0", dump([pending(5, record_id=None)], version="2.9", pg_config=world))
+    for rank in (1, 2):
+        rows = [pending(n, **tensor) for n in (40, 41)]
+        write(
+            tmp_path,
+            f"trace_{rank}",
+            dump(rows, version="2.9", pg_config=world | pair, pg_status=None),
+        )
+    trace = load_trace([tmp_path])
+    assert hidden_ranks(trace) >= {1, 2}
+    assert diagnose(trace).verdict is not Verdict.MISSING_RANK
