@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
-PATTERN = "reduction_rank*.jsonl"
 MAX_SAID = 20
 """Findings said in full; a broken link would otherwise fill the log."""
 
@@ -14,14 +12,13 @@ MAX_SAID = 20
 class Corruptions:
     """Follows the findings that the ranks of a run directory append."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._read: dict[Path, int] = {}
+    def __init__(self) -> None:
+        self._read: dict[str, int] = {}
         self._said = 0
 
-    def new(self) -> Iterator[str]:
-        """One line for each finding since the last call."""
-        for path in sorted(self._directory.glob(PATTERN)):
+    def new(self, paths: Iterable[str]) -> Iterator[str]:
+        """One line for each finding in these files since the last call."""
+        for path in sorted(paths):
             try:
                 with open(path, "rb") as file:
                     file.seek(self._read.get(path, 0))

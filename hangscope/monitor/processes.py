@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import signal
 import struct
 import time
 from collections.abc import Mapping
@@ -80,6 +81,14 @@ class ProcessWatch:
             at_ns = self._ended_ns.pop(pid, 0) or time.time_ns()
             ends.append(_end(rank, pid, status, at_ns))
         return sorted(ends, key=lambda end: end.at_ns)
+
+    def send(self, number: int) -> None:
+        """Send a signal to every watched process that has not ended."""
+        for descriptor in self._by_fd:
+            try:
+                signal.pidfd_send_signal(descriptor, number)
+            except OSError:
+                continue  # it has just ended, or is not ours to signal
 
     @property
     def alive(self) -> int:

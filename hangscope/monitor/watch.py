@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,24 +9,22 @@ from pathlib import Path
 from typing import TextIO
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.diagnosis.host import is_secondary
 from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.monitor.claims import claim
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.elsewhere import only_what_is_seen
 from hangscope.monitor.helpers import Helpers
-from hangscope.monitor.journal import Journal
 from hangscope.monitor.judge import Judge, cause_of
+from hangscope.monitor.local_ranks import TICK_S, LocalRanks
+from hangscope.monitor.mirror import mirror
 from hangscope.monitor.nodes import OtherNodes
-from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
+from hangscope.monitor.processes import ProcessWatch
+from hangscope.monitor.signs import has_failed, is_leaving, is_silent
 from hangscope.monitor.voice import say, speak
-from hangscope.ring.reader import decode_text
 from hangscope.trace.live import LiveRun, is_gil_blocked
-from hangscope.trace.live_rings import OpenRing, RunKey
-from hangscope.trace.model import Fragment, RankFacts, Trace
-from hangscope.trace.process import is_elsewhere
+from hangscope.trace.live_rings import RunKey
+from hangscope.trace.model import Fragment, Trace
 
-TICK_S = 0.25
 SETTLE_S = 0.6
 """After a process has ended: the others need a moment to show what it did to them."""
 FIRST_LOOK_S = 1.0
@@ -39,7 +34,6 @@ LOOK_SHARE = 0.05
 """At most this share of a processor is spent on looking, except around the timeout."""
 NO_RANKS_S = 120.0
 """Give up when no rank has shown up for so long."""
-KILL_GRACE_S = 5.0
 STACKS_S = 0.3
 """Between asking for stacks and reading them."""
 PULSE_S = 3.0
@@ -94,24 +88,28 @@ class Monitor:
         self._out = out
         self._keep_going = keep_going
         self._run = LiveRun(config.directory, config.key, skip=skip)
-        self._processes = processes or ProcessWatch()
-        self._corruptions = Corruptions(config.directory)
+        self._ranks = LocalRanks(
+            self._run,
+            config.directory,
+            config.key,
+            config.local_world_size,
+            processes or ProcessWatch(),
+        )
+        self._corruptions = Corruptions()
         self._judge = Judge()
         self._helpers = Helpers()
-        self._journal: Journal | None = None
-        self.key = config.key
-        self._oom_at_start = oom_kills()
-        self._local_world_size = config.local_world_size
-        self._rings: list[OpenRing] = []
-        self._seen: dict[int, int] = {}
         self._doubled: set[int] = set()
-        self._failed_at_ns = 0
         self._hung_since_ns = 0
         self._leaving_since_s = 0.0
         self._look_cost_s = 0.0
         self._looked_at_s = time.monotonic()
         self._others: OtherNodes | None = None
         self.last: Diagnosis | None = None
+
+    @property
+    def key(self) -> RunKey | None:
+        """The attempt that is followed; None until a rank has shown up where any would do."""
+        return self._ranks.key
 
     def follow(self) -> Diagnosis | None:
         """Watch until the ranks are gone; returns the last diagnosis, None if no rank came."""
@@ -120,44 +118,44 @@ class Monitor:
         progress: dict[int, bytes] = {}
         settle_until_s = 0.0
         while self._keep_going():
-            ends = self._note_ends(TICK_S)
+            ends = self._ranks.note_ends(TICK_S)
             now_s = time.monotonic()
             if ends:
                 settle_until_s = now_s + SETTLE_S
                 next_look_s = settle_until_s
             self._discover()
-            for sentence in self._corruptions.new():
+            for sentence in self._corruptions.new(self._run.findings):
                 say(sentence, self._out)
-            current = self._progress()
+            current = self._ranks.progress()
             if current != progress:
                 progress, last_change_s = current, now_s
                 if not ends and not settle_until_s:
                     # Some ranks may stand still while others go on: look now and then all the same.
                     next_look_s = min(max(next_look_s, now_s), now_s + FIRST_LOOK_S)
-            if self._seen and not self._processes.alive:
+            if self._ranks.seen and not self._ranks.alive:
                 if self._expects_more(now_s - last_change_s):
                     continue
                 time.sleep(min(SETTLE_S, 0.2))
                 self._look(final=True)
                 break
-            if not self._seen and now_s - started_s > NO_RANKS_S:
+            if not self._ranks.seen and now_s - started_s > NO_RANKS_S:
                 break
-            if self._is_gathering(now_s - started_s) and not self._failed_at_ns:
+            if self._is_gathering(now_s - started_s) and not self._ranks.failed_at_ns:
                 continue
-            if now_s >= next_look_s and now_s >= settle_until_s and self._seen:
+            if now_s >= next_look_s and now_s >= settle_until_s and self._ranks.seen:
                 settle_until_s = 0.0
-                stalled_s = max(now_s - last_change_s, self._waiting_s())
+                stalled_s = max(now_s - last_change_s, self._ranks.waiting_s())
                 overdue = now_s - self._looked_at_s > MAX_LOOK_INTERVAL_S
-                if stalled_s >= FIRST_LOOK_S or ends or self._failed_at_ns or overdue:
+                if stalled_s >= FIRST_LOOK_S or ends or self._ranks.failed_at_ns or overdue:
                     self._look(final=False, stalled_s=stalled_s)
                 next_look_s = time.monotonic() + self._interval(stalled_s)
         else:
             self._discover()
-            if self._seen:
+            if self._ranks.seen:
                 self._look(final=True)
-        for sentence in self._corruptions.new():
+        for sentence in self._corruptions.new(self._run.findings):
             say(sentence, self._out)
-        self._mirror()
+        mirror(self._config.directory)
         if self._others is not None:
             self._others.close()
         self._run.close()
@@ -175,103 +173,43 @@ class Monitor:
         return min(wanted_s, remaining_s) if remaining_s > 0 else wanted_s
 
     def _discover(self) -> None:
-        """Look for new rings: the one time a tick that the directory is listed."""
-        self._rings = self._run.refresh()
+        """Look for new rings: once a tick the directory is listed."""
+        self._ranks.discover()
         for pair in self._run.twins:
             if pair.rank not in self._doubled:
                 self._doubled.add(pair.rank)
                 say(pair.text, self._out)
-        for ring in self._rings:
-            header = ring.reader.header()
-            pid = int(header["pid"])
-            if self._seen.get(ring.rank) == pid:
-                continue
-            if is_elsewhere(decode_text(header["boot_id"]), int(header["pid_namespace"])):
-                continue  # another node's or container's: here that pid is some other process
-            self._seen[ring.rank] = pid
-            if not self._local_world_size:
-                self._local_world_size = int(ring.reader.header()["local_world_size"])
-            if self.key is None:
-                self.key = ring.key
-            if self._journal is None and self.key is not None:
-                self._journal = Journal(self._config.directory, self.key)
-                self._others = OtherNodes(self.key, self._config.node_rank, self._config.timeout_s)
-            if not self._processes.add(ring.rank, pid):
-                # It ended before we could look; nobody saw how.
-                self._note_end(ProcessEnd(ring.rank, pid, time.time_ns()))
-
-    def _progress(self) -> dict[int, bytes]:
-        """For each rank what changes when it issues or finishes an operation, or changes phase."""
-        state = {}
-        for ring in self._rings:
-            header = ring.reader.header()
-            state[ring.rank] = b"".join(
-                (
-                    header["last_record_id"].tobytes(),
-                    header["phase_count"].tobytes(),
-                    header["phases"].tobytes(),
-                    ring.reader.groups()["completed"].tobytes(),
-                )
-            )
-        return state
-
-    def _waiting_s(self) -> float:
-        """How long the longest waiting collective of this node has waited, as the counters tell."""
-        now_ns, oldest_ns = time.time_ns(), 0
-        for ring in self._rings:
-            groups = ring.reader.groups()
-            waiting = groups[
-                (groups["completed"] >= 0) & (groups["enqueued"] > groups["completed"])
-            ]
-            if len(waiting):
-                since_ns = int(waiting["enqueued_ns"].min())
-                oldest_ns = min(oldest_ns, since_ns) if oldest_ns else since_ns
-        return max(0.0, (now_ns - oldest_ns) / 1e9) if oldest_ns else 0.0
-
-    def _note_ends(self, timeout_s: float) -> bool:
-        """Wait for processes to end, at most so long; whether any did."""
-        ends = self._processes.wait(timeout_s)
-        for end in ends:
-            self._note_end(end)
-        return bool(ends)
-
-    def _note_end(self, end: ProcessEnd) -> None:
-        oom = end.signal == signal.SIGKILL and oom_kills() > self._oom_at_start >= 0
-        # A launcher stops the others with SIGTERM once one has failed.
-        by_launcher = bool(self._failed_at_ns) and end.signal == signal.SIGTERM
-        if end.code != 0 and not self._failed_at_ns:
-            self._failed_at_ns = end.at_ns
-        if self._journal is not None:
-            self._journal.exit(end, oom=oom, by_launcher=by_launcher)
+        if self._others is None and self._ranks.seen and self.key is not None:
+            self._others = OtherNodes(self.key, self._config.node_rank, self._config.timeout_s)
 
     def _is_gathering(self, elapsed_s: float) -> bool:
         """Whether ranks of this node have yet to show up, and may still be importing torch."""
-        return len(self._seen) < self._local_world_size and elapsed_s < self._config.timeout_s
+        return self._ranks.are_incomplete() and elapsed_s < self._config.timeout_s
 
     def _expects_more(self, idle_s: float) -> bool:
         """Whether ranks of this node may still be on their way (their torch import is slower)."""
-        return len(self._seen) < self._local_world_size and idle_s < 5.0
+        return self._ranks.are_incomplete() and idle_s < 5.0
 
     def _look(self, *, final: bool, stalled_s: float = 0.0) -> None:
         began_s = time.process_time()
         trace = self._with_other_nodes(self._with_stacks(), stalled_s)
         diagnosis = diagnose(trace)
-        if diagnosis.verdict in ENDED and self._note_ends(0.1):
+        if diagnosis.verdict in ENDED and self._ranks.note_ends(0.1):
             # Seen as gone before it was known how: the status decides between crash and exit.
             trace = self._with_other_nodes(self._run.look(), stalled_s)
             diagnosis = diagnose(trace)
         if self._sees_part(trace):
             diagnosis = self._restrained(diagnosis, trace)
         quiet = diagnosis.verdict is Verdict.QUIESCENT and not final
-        if quiet and self._helpers.at_work(self._seen.values()):
+        if quiet and self._helpers.at_work(self._ranks.seen.values()):
             # Nobody waits in a collective: all of them wait for a compiler of theirs, say.
             diagnosis = replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
         self.last = diagnosis
         if not final and diagnosis.verdict in (*ENDED, Verdict.INCONCLUSIVE):
             known = diagnosis.verdict is Verdict.RANK_CRASHED and all(
-                _has_failed(trace, rank) for rank in diagnosis.culprits
+                rank in trace.ranks and has_failed(trace.ranks[rank]) for rank in diagnosis.culprits
             )
-            leaving = [f for f in trace.ranks.values() if f.alive and _is_leaving(f) and not known]
+            leaving = [f for f in trace.ranks.values() if f.alive and is_leaving(f) and not known]
             self._leaving_since_s = (self._leaving_since_s or time.monotonic()) if leaving else 0.0
             if leaving and time.monotonic() - self._leaving_since_s < LEAVING_S:
                 return  # a rank on its way out decides between crash and exit: wait for its status
@@ -279,7 +217,7 @@ class Monitor:
             waited_s = (time.time_ns() - self._hung_since_ns) / 1e9
             say(f"moving again after {waited_s:.0f} s", self._out)
             self._hung_since_ns = 0
-        if self._judge.hear(diagnosis, self._progress(), final=final):
+        if self._judge.hear(diagnosis, self._ranks.progress(), final=final):
             trace, diagnosis = self._with_pulse(trace, diagnosis)
             if diagnosis.findings:
                 self._speak(diagnosis, trace)
@@ -300,7 +238,7 @@ class Monitor:
     def _sees_part(self, trace: Trace) -> bool:
         """Whether the job has ranks on other nodes that this one knows nothing of."""
         world = trace.world_size or 0
-        return len(trace.ranks) < world != self._local_world_size
+        return len(trace.ranks) < world != self._ranks.local_world_size
 
     def _with_pulse(self, trace: Trace, diagnosis: Diagnosis) -> tuple[Trace, Diagnosis]:
         """Wait until it is known whether a culprit's heartbeat has stopped or was only late.
@@ -310,7 +248,7 @@ class Monitor:
         """
         until_s = time.monotonic() + PULSE_S
         while time.monotonic() < until_s and any(
-            _is_silent(trace.ranks[rank]) for rank in diagnosis.culprits if rank in trace.ranks
+            is_silent(trace.ranks[rank]) for rank in diagnosis.culprits if rank in trace.ranks
         ):
             time.sleep(TICK_S)
             trace = self._with_stacks(self._others.fragments() if self._others else ())
@@ -324,8 +262,8 @@ class Monitor:
         world = trace.world_size or 0
         if self._others is None or not self._sees_part(trace):
             return trace
-        rings = [(ring.rank, ring.reader.path) for ring in self._rings]
-        local = max(self._local_world_size, 1)
+        rings = [(ring.rank, ring.reader.path) for ring in self._ranks.rings]
+        local = max(self._ranks.local_world_size, 1)
         self._others.stalled(stalled_s, -(-world // local))
         self._others.tell(trace, rings)
         fragments = self._others.fragments()
@@ -351,66 +289,14 @@ class Monitor:
         speak(diagnosis, where=where, out=self._out)
         if self._others is not None:
             self._others.publish_verdict(diagnosis.summary)
-        if self._journal is not None:
-            self._journal.verdict(diagnosis.verdict.value, diagnosis.culprits, diagnosis.summary)
-        if not self._processes.alive:
+        if self._ranks.journal is not None:
+            self._ranks.journal.verdict(
+                diagnosis.verdict.value, diagnosis.culprits, diagnosis.summary
+            )
+        if not self._ranks.alive:
             return
         if diagnosis.verdict not in ENDED:
             self._hung_since_ns = diagnosis.findings[0].began_ns or time.time_ns()
         if self._config.on_hang == "kill" and diagnosis.verdict is not Verdict.HEALTHY:
-            self._kill(trace)
-
-    def _kill(self, trace: Trace) -> None:
-        """End this node's ranks, as HANGSCOPE_ON_HANG=kill asks: politely, then for certain."""
-        say("HANGSCOPE_ON_HANG=kill: ending the job", self._out)
-        pids = [facts.pid for facts in trace.ranks.values() if facts.alive and facts.pid]
-        for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
-            for pid in pids:
-                try:
-                    os.kill(pid, number)
-                except OSError:
-                    continue
-            deadline_s = time.monotonic() + (0 if number == signal.SIGTERM else KILL_GRACE_S)
-            while time.monotonic() < deadline_s and self._processes.alive:
-                self._note_ends(TICK_S)
-            if not self._processes.alive:
-                return
-
-    def _mirror(self) -> None:
-        """Replace links to rings in local memory by the files themselves, for later readers."""
-        for link in self._config.directory.glob("*.ring"):
-            try:
-                if not link.is_symlink():
-                    continue
-                target = link.resolve(strict=True)
-                temporary = link.with_suffix(f".{os.getpid()}.copy")
-                shutil.copyfile(target, temporary)
-                os.replace(temporary, link)
-                target.unlink()
-            except OSError:
-                continue
-
-
-def _has_failed(trace: Trace, rank: int) -> bool:
-    """Whether an exception of the rank's own is on record: its exit status adds nothing."""
-    facts = trace.ranks.get(rank)
-    return (
-        facts is not None
-        and facts.exception is not None
-        and facts.exception.is_main_thread
-        and not facts.exception.type_name.endswith("SystemExit")
-        and not is_secondary(facts.exception.message)
-    )
-
-
-def _is_leaving(facts: RankFacts) -> bool:
-    """Whether a rank is in interpreter shutdown."""
-    return any(phase.name == "interpreter exit" for phase in facts.phases)
-
-
-def _is_silent(facts: RankFacts) -> bool:
-    """Whether a living rank's heartbeat is late, but not yet so late that it counts as stopped."""
-    if not facts.alive or facts.gil_blocked or facts.process_state in ("stopped", "zombie"):
-        return False
-    interval_s = facts.heartbeat_interval_s or 1.0
-    return (time.time_ns() - facts.heartbeat_ns) / 1e9 > 1.5 * interval_s
+            say("HANGSCOPE_ON_HANG=kill: ending the job", self._out)
+            self._ranks.kill()

@@ -131,6 +131,11 @@ class LiveRun:
         return self._rings
 
     @property
+    def findings(self) -> list[str]:
+        """Files in which ranks note wrong results of reductions, as of the last look."""
+        return self._folder.listing.findings
+
+    @property
     def twins(self) -> list[Twins]:
         """Ranks that two living processes claim."""
         return self._folder.twins
@@ -173,7 +178,7 @@ class LiveRun:
             merged is None
             or not rings
             or merged.rings != rings
-            or merged.journals != self._folder.journals
+            or merged.journals != self._folder.listing.journals
             or merged.warnings != self._folder.warnings(rings)
         ):
             return None
@@ -253,7 +258,7 @@ class LiveRun:
             trace = table.into(trace)
             self._merged = _Merged(
                 rings,
-                self._folder.journals,
+                self._folder.listing.journals,
                 warnings,
                 trace,
                 table,
@@ -291,7 +296,7 @@ class LiveRun:
         return ring.fragment
 
     def _journal(self, key: RunKey) -> Iterable[Fragment]:
-        for name, _, _ in self._folder.journals:
+        for name, _, _ in self._folder.listing.journals:
             path = self.directory / name
             try:
                 with open(path, "rb") as file:

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.live_facts import ProcessView
@@ -13,8 +14,18 @@ from hangscope.trace.lives import Start, of_newest_life
 from hangscope.trace.model import Fragment
 from hangscope.trace.twins import Twins, twins
 
+FINDINGS = ("reduction_rank", ".jsonl")
+"""How names of files begin and end in which ranks note wrong results of reductions."""
 JournalFiles = tuple[tuple[str, int, int], ...]
 """Name, size and time of change (ns) of each."""
+
+
+class Listing(NamedTuple):
+    """What a run directory holds; paths but for the journals."""
+
+    rings: list[str]
+    journals: JournalFiles
+    findings: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +68,7 @@ class RingFolder:
         self, directory: Path, key: RunKey | None, skip: frozenset[RunKey] = frozenset()
     ) -> None:
         self.directory = directory
-        self.journals: JournalFiles = ()
+        self.listing = Listing([], (), [])
         self.replaced: set[tuple[int, int | None]] = set()
         """(rank, process id) of earlier jobs that went by the same name."""
         self.twins: list[Twins] = []
@@ -69,8 +80,8 @@ class RingFolder:
 
     def refresh(self) -> list[OpenRing]:
         """Find the rings of the followed attempt, opening new files; lowest rank first."""
-        paths, self.journals = files_of(self.directory)
-        for path in paths:
+        self.listing = files_of(self.directory)
+        for path in self.listing.rings:
             if path not in self._rings:
                 self._open(Path(path))
         wanted = self._wanted or self._newest()
@@ -147,18 +158,19 @@ def run_directory_of(path: str | os.PathLike[str]) -> Path | None:
     directory = Path(path)
     if not directory.is_dir():
         return None
-    if files_of(directory)[0]:
+    if files_of(directory).rings:
         return directory
     latest = directory / "latest"
-    if latest.is_dir() and files_of(latest)[0]:
+    if latest.is_dir() and files_of(latest).rings:
         return latest
     return None
 
 
-def files_of(directory: Path) -> tuple[list[str], JournalFiles]:
-    """Paths of rings, and the journals, in a run directory."""
+def files_of(directory: Path) -> Listing:
+    """What a run directory holds; nothing where it cannot be read."""
     rings: list[str] = []
     journals: list[tuple[str, int, int]] = []
+    findings: list[str] = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -167,9 +179,11 @@ def files_of(directory: Path) -> tuple[list[str], JournalFiles]:
                 elif entry.name.endswith(".journal"):
                     status = entry.stat()
                     journals.append((entry.name, status.st_size, status.st_mtime_ns))
+                elif entry.name.startswith(FINDINGS[0]) and entry.name.endswith(FINDINGS[1]):
+                    findings.append(entry.path)
     except OSError:
         pass
-    return rings, tuple(sorted(journals))
+    return Listing(rings, tuple(sorted(journals)), findings)
 
 
 def _start(ring: OpenRing) -> Start:

@@ -69,8 +69,9 @@ def test_a_sound_job_is_left_in_peace(tmp_path: Path) -> None:
 
 def test_a_flood_is_cut_off(tmp_path: Path) -> None:
     lines = "".join(f'{{"hangscope": "reduction/1", "text": "n {n}"}}\n' for n in range(50))
-    (tmp_path / "reduction_rank0.jsonl").write_text(lines + '{"half')
-    follower = Corruptions(tmp_path)
-    said = list(follower.new())
+    findings = tmp_path / "reduction_rank0.jsonl"
+    findings.write_text(lines + '{"half')
+    follower = Corruptions()
+    said = list(follower.new([str(findings)]))
     assert len(said) == MAX_SAID + 1
-    assert list(follower.new()) == []
+    assert list(follower.new([str(findings)])) == []

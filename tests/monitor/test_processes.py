@@ -128,6 +128,18 @@ def test_a_status_is_seen_where_the_parent_collects_while_we_look(
         assert only_end(watch).code == 3
 
 
+def test_a_signal_reaches_what_is_watched_and_nothing_else() -> None:
+    with family() as other, family() as it:
+        watch = watched(it.pid)
+        watch.send(signal.SIGTERM)
+        assert only_end(watch).signal == signal.SIGTERM
+        watch.send(signal.SIGTERM)  # nobody is left
+        os.kill(other.pid, 0)
+        beside = watched(other.pid)
+        other.end()
+        assert only_end(beside).code == 0
+
+
 def test_a_process_that_is_gone_cannot_be_watched() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()

@@ -1,0 +1,142 @@
+"""The ranks whose processes run here: which there are, whether they move, and how they end."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+from hangscope.monitor.journal import Journal
+from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
+from hangscope.ring.reader import decode_text
+from hangscope.trace.live import LiveRun
+from hangscope.trace.live_rings import OpenRing, RunKey
+from hangscope.trace.process import is_elsewhere
+
+TICK_S = 0.25
+KILL_GRACE_S = 5.0
+
+
+class LocalRanks:
+    """Follows the processes of one attempt's ranks on this node.
+
+    Parameters
+    ----------
+    run:
+        The rings of the attempt.
+    directory:
+        Where the journal of their ends goes.
+    key:
+        The attempt; None until the first rank tells.
+    local_world_size:
+        How many ranks this node has; 0 until the first rank tells.
+    processes:
+        Watches their processes.
+    """
+
+    def __init__(
+        self,
+        run: LiveRun,
+        directory: Path,
+        key: RunKey | None,
+        local_world_size: int,
+        processes: ProcessWatch,
+    ) -> None:
+        self.key = key
+        self.local_world_size = local_world_size
+        self.rings: list[OpenRing] = []
+        self.seen: dict[int, int] = {}
+        """The process of each rank that has shown up."""
+        self.failed_at_ns = 0
+        """When the first of them ended with anything but success."""
+        self.journal: Journal | None = None
+        self._run = run
+        self._directory = directory
+        self._processes = processes
+        self._oom_at_start = oom_kills()
+
+    @property
+    def alive(self) -> int:
+        """Number of processes that have not ended."""
+        return self._processes.alive
+
+    def discover(self) -> None:
+        """Look for new rings."""
+        self.rings = self._run.refresh()
+        for ring in self.rings:
+            header = ring.reader.header()
+            pid = int(header["pid"])
+            if self.seen.get(ring.rank) == pid:
+                continue
+            if is_elsewhere(decode_text(header["boot_id"]), int(header["pid_namespace"])):
+                continue  # another node's or container's: here that pid is some other process
+            self.seen[ring.rank] = pid
+            self.local_world_size = self.local_world_size or int(header["local_world_size"])
+            self.key = self.key or ring.key
+            if self.journal is None:
+                self.journal = Journal(self._directory, self.key)
+            if not self._processes.add(ring.rank, pid):
+                # It ended before we could look; nobody saw how.
+                self._note_end(ProcessEnd(ring.rank, pid, time.time_ns()))
+
+    def progress(self) -> dict[int, bytes]:
+        """For each rank what changes when it issues or finishes an operation, or changes phase."""
+        state = {}
+        for ring in self.rings:
+            header = ring.reader.header()
+            state[ring.rank] = b"".join(
+                (
+                    header["last_record_id"].tobytes(),
+                    header["phase_count"].tobytes(),
+                    header["phases"].tobytes(),
+                    ring.reader.groups()["completed"].tobytes(),
+                )
+            )
+        return state
+
+    def waiting_s(self) -> float:
+        """How long the longest waiting collective of this node has waited, as the counters tell."""
+        now_ns, oldest_ns = time.time_ns(), 0
+        for ring in self.rings:
+            groups = ring.reader.groups()
+            waiting = groups[
+                (groups["completed"] >= 0) & (groups["enqueued"] > groups["completed"])
+            ]
+            if len(waiting):
+                since_ns = int(waiting["enqueued_ns"].min())
+                oldest_ns = min(oldest_ns, since_ns) if oldest_ns else since_ns
+        return max(0.0, (now_ns - oldest_ns) / 1e9) if oldest_ns else 0.0
+
+    def are_incomplete(self) -> bool:
+        """Whether ranks of this node have yet to show up."""
+        return len(self.seen) < self.local_world_size
+
+    def note_ends(self, timeout_s: float) -> bool:
+        """Wait for processes to end, at most so long; whether any did."""
+        ends = self._processes.wait(timeout_s)
+        for end in ends:
+            self._note_end(end)
+        return bool(ends)
+
+    def kill(self) -> None:
+        """End the processes that are left: politely, then for certain.
+
+        Only what was found here and is watched: what other nodes report has process ids, too, which
+        belong to somebody else on this one.
+        """
+        for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
+            self._processes.send(number)
+            deadline_s = time.monotonic() + (0 if number == signal.SIGTERM else KILL_GRACE_S)
+            while time.monotonic() < deadline_s and self.alive:
+                self.note_ends(TICK_S)
+            if not self.alive:
+                return
+
+    def _note_end(self, end: ProcessEnd) -> None:
+        oom = end.signal == signal.SIGKILL and oom_kills() > self._oom_at_start >= 0
+        # A launcher stops the others with SIGTERM once one has failed.
+        by_launcher = bool(self.failed_at_ns) and end.signal == signal.SIGTERM
+        if end.code != 0 and not self.failed_at_ns:
+            self.failed_at_ns = end.at_ns
+        if self.journal is not None:
+            self.journal.exit(end, oom=oom, by_launcher=by_launcher)
