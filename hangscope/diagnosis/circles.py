@@ -59,7 +59,8 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     elif len(sides) == 2 and len(sides[1]) < len(sides[0]):
         cause.culprits = sides[1]
     else:
-        odd = deviants(context, ranks, groups, pairs=False)
+        # Who only waits for one of those who could break it has not left the pattern.
+        odd = deviants(context, breakers or ranks, groups, pairs=False)
         odd = odd if len(odd) * 2 <= len(ranks) else ()
         # Any of the breakers alone explains it all; who only waits for one of them does not.
         cause.culprits = odd or tuple(breakers) or cause.culprits

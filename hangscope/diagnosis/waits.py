@@ -319,8 +319,7 @@ class Builder:
             and not self.hosts[r].secondary
         ]
         place.behind = gone or behind
-        if not place.unknown:
-            place.waiters = first_here
+        place.waiters = first_here  # what holds the others up is older
 
     def _batch_of(self, half: Half) -> int:
         return int(self.front.batch_row[half.row])

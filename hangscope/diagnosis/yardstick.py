@@ -23,6 +23,9 @@ _MAX_SIBLINGS = 16
 _ENOUGH_STEPS = 8
 _WINDOW = 64
 """How many of the newest operations are searched for something never seen before."""
+_HALF = 3
+"""Fields of one operation in a step."""
+_USUAL_TIMES = 2
 
 Step = tuple[object, ...]
 
@@ -59,7 +62,7 @@ def deviants(
         return tuple(found)
     # Something new is weak evidence: it counts only where a single rank did it, and where the
     # past of the others is long enough to tell that they did not.
-    new = {r: _unlike_before(context, r) for r in suspects}
+    new = {r: _unlike_before(context, r, suspects) for r in suspects}
     found = [
         r
         for r, is_new in new.items()
@@ -70,9 +73,14 @@ def deviants(
 
 
 def _in_company(context: Context, rank: int, suspects: list[int]) -> bool:
-    """Whether somebody whom nobody suspects waits at the same place: then being there is normal."""
+    """Whether somebody whom nobody suspects waits at the same place and came by a new way too.
+
+    Then being there is normal. Where the others came as they always do, this rank has skipped
+    something on its way.
+    """
     places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]
-    return any(set(place.waiters) - set(suspects) for place in places)
+    others = sorted({r for place in places for r in place.waiters} - set(suspects))
+    return any(_unlike_before(context, r, suspects) is not False for r in others[:_MAX_SIBLINGS])
 
 
 def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:
@@ -116,6 +124,7 @@ def _unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool
 
 
 Progress = dict[tuple[int, int], tuple[int, int]]
+"""Per collective of another group, in the order of issue: how far the rank had come in this one."""
 
 
 def _parted(mine: Progress, theirs: Progress) -> bool | None:
@@ -123,7 +132,7 @@ def _parted(mine: Progress, theirs: Progress) -> bool | None:
 
     None where they have too little in common, or never were: another stage, another program.
     """
-    common = sorted(mine.keys() & theirs.keys(), key=lambda place: (place[1], place[0]))
+    common = [place for place in mine if place in theirs]  # in the order they were issued
     if len(common) < 2 or mine[common[0]] != theirs[common[0]]:
         return None
     return mine[common[-1]] != theirs[common[-1]]
@@ -174,31 +183,53 @@ def _pairs(context: Context, rank: int, group: int) -> dict[int, tuple[tuple[str
     return result
 
 
-def _unlike_before(context: Context, rank: int) -> bool | None:
+def _unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool | None:
     """Whether one of the newest steps from operation to operation never occurred before.
 
-    None where there are too few to tell.
+    Only those count that came after the last collective that all ``suspects`` have finished: until
+    then they went together. None where there are too few to tell: what the operation before it is
+    usually followed by must be on record and, where older records are gone, so must the operation
+    that is new there.
     """
-    steps = _steps(context, rank)
+    steps, together = _steps(context, rank, suspects)
     if len(steps) < _ENOUGH_STEPS:
         return None
-    start = max(len(steps) - _WINDOW, len(steps) // 2)
+    start = max(len(steps) - _WINDOW, len(steps) // 2, together)
     seen = set(steps[:start])
+    known = {step[_HALF:] for step in steps[:start]}
+    usual = Counter(step[:_HALF] for step in steps[:start])
+    facts = context.trace.ranks.get(rank)
+    whole = facts is not None and facts.oldest_record_id <= 1
+    unsure = False
     for step in steps[start:]:
         if step not in seen:
-            return True
+            if usual[step[:_HALF]] >= _USUAL_TIMES and (whole or step[_HALF:] in known):
+                return True
+            unsure = True
         seen.add(step)
-    return False
+        known.add(step[_HALF:])
+        usual[step[:_HALF]] += 1
+    return None if unsure else False
 
 
-def _steps(context: Context, rank: int) -> list[Step]:
-    """Pairs of consecutive operations, up to the oldest unfinished one."""
+def _steps(context: Context, rank: int, suspects: Sequence[int]) -> tuple[list[Step], int]:
+    """Pairs of consecutive operations, up to the oldest unfinished one.
+
+    And the place in them of the last collective of a group that all ``suspects`` are in.
+    """
     low, high = context.bounds.get(rank, (0, 0))
     records = context.trace.records[low:high]
     open_rows = np.flatnonzero(context.front.unfinished[low:high])
     end = int(open_rows[0]) + 1 if len(open_rows) else len(records)
     part = records[max(0, end - 4096) : end]
     ops = [family(s.op) for s in context.trace.signatures]
+    wanted = set(suspects)
+    common = [i for i, g in enumerate(context.trace.groups) if wanted <= set(g.ranks)]
+    shared = (
+        np.isin(part["group"], common) & context.front.collective[low + end - len(part) : low + end]
+    )
+    shared[len(part) - 1 :] &= not len(open_rows)
+    last = np.flatnonzero(shared)
     keys = list(
         zip(
             part["group"].tolist(),
@@ -207,7 +238,7 @@ def _steps(context: Context, rank: int) -> list[Step]:
             strict=True,
         )
     )
-    return [(*a, *b) for a, b in pairwise(keys)]
+    return [(*a, *b) for a, b in pairwise(keys)], int(last[-1]) if len(last) else 0
 
 
 def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:

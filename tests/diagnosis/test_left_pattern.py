@@ -1,0 +1,74 @@
+"""Circles that a rank closes by leaving one collective out: who left the pattern?"""
+
+from __future__ import annotations
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Verdict
+
+from .builder import Job
+
+
+def pairs_and_all(world: int, steps: int, *, desc: str = "") -> tuple[Job, list[int]]:
+    """Steps of two operations: one of each pair of neighbours, then one of everybody."""
+    job = Job(world)
+    pairs = [job.group(r, r + 1, desc=desc) for r in range(0, world, 2)]
+    for _ in range(steps):
+        for pair in pairs:
+            job.all(group=pair, line=10)
+        job.all(line=20, size=(1,))
+    return job, pairs
+
+
+def last_step(job: Job, pairs: list[int], without: int) -> None:
+    """The last step: ``without`` leaves its pair's operation out; hosts run ahead of devices."""
+    for rank in range(job.world):
+        partner = rank ^ 1
+        if rank != without:
+            job.op(rank, group=pairs[rank // 2], line=10, done=partner != without)
+        job.op(rank, line=20, size=(1,), done=False)
+
+
+def test_a_collective_left_out_is_told_by_the_ranks_own_past() -> None:
+    job, pairs = pairs_and_all(4, 8)
+    last_step(job, pairs, without=1)
+    diagnosis = diagnose(job.trace())
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.DEADLOCK_CYCLE, (1,))
+    assert diagnosis.confidence is Confidence.LIKELY
+
+
+def test_what_was_new_to_everybody_at_once_is_no_deviation() -> None:
+    """A first checkpoint, which all went through, says nothing of the step they hang in."""
+    job, pairs = pairs_and_all(4, 8)
+    job.all("all_gather", line=30)
+    job.all(line=20, size=(1,))
+    last_step(job, pairs, without=1)
+    assert diagnose(job.trace()).culprits == (1,)
+
+
+def test_sibling_groups_are_compared_in_the_order_of_issue() -> None:
+    """Sequence numbers of two groups say nothing of their order: one may count much faster."""
+    job, pairs = pairs_and_all(4, 3, desc="tensor")
+    halves = [job.group(0, 2, desc="data"), job.group(1, 3, desc="data")]
+    for _ in range(30):
+        for half in halves:
+            job.all(group=half, line=40)
+    last_step(job, pairs, without=1)
+    assert diagnose(job.trace()).culprits == (1,)
+
+
+def test_a_rank_without_a_dump_does_not_hide_a_circle_of_others() -> None:
+    """Everybody of a group waits for the lost rank, too; those held up by something older do not
+    wait there first."""
+    job, pairs = pairs_and_all(8, 8)
+    last_step(job, pairs, without=1)
+    job.lose(7)
+    diagnosis = diagnose(job.trace())
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.DEADLOCK_CYCLE, (1,))
+
+
+def test_a_past_that_is_too_short_names_both() -> None:
+    job, pairs = pairs_and_all(4, 2)
+    last_step(job, pairs, without=1)
+    diagnosis = diagnose(job.trace())
+    assert set(diagnosis.culprits) == {0, 1}
+    assert diagnosis.confidence is Confidence.AMBIGUOUS
