@@ -15,7 +15,8 @@ from typing import Any
 
 from hangscope.replay.redact import Redactor
 from hangscope.trace.from_journal import HEADER_KEY, VERSION
-from hangscope.trace.model import RankFacts, ThreadStack, Trace
+from hangscope.trace.model import RankFacts, Trace
+from hangscope.trace.plain_stacks import plain_threads
 
 NAME = "observed.journal"
 
@@ -113,21 +114,8 @@ def _seen(facts: RankFacts, redactor: Redactor | None) -> dict[str, Any]:
     }
     # Stacks that only a signal could get lie in a file of their own beside the ring, dated by its
     # time of change, which does not survive a checkout.
-    threads = [_thread(t, redactor) for t in facts.threads if t.source == "signal"]
+    asked = [t for t in facts.threads if t.source == "signal"]
+    threads = plain_threads(asked, redactor.path if redactor else str)
     if threads:
         event["threads"] = threads
     return event
-
-
-def _thread(thread: ThreadStack, redactor: Redactor | None) -> dict[str, Any]:
-    frames = [
-        [f.name, redactor.path(f.filename) if redactor else f.filename, f.line]
-        for f in thread.stack
-    ]
-    return {
-        "name": thread.name,
-        "main": thread.is_main,
-        "source": thread.source,
-        "at_ns": thread.sampled_ns,
-        "frames": frames,
-    }

@@ -21,7 +21,8 @@ import os
 from typing import Any
 
 from hangscope.trace.clean import prose
-from hangscope.trace.model import Claim, ExitFacts, Fragment, Frame, RankFacts, Source, ThreadStack
+from hangscope.trace.model import Claim, ExitFacts, Fragment, RankFacts, Source
+from hangscope.trace.plain_stacks import threads_of
 
 FORMAT = "hangscope-journal"
 HEADER_KEY = "hangscope"
@@ -165,22 +166,6 @@ def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
         cpu_busy=float(busy) if isinstance(busy, int | float) else None,
         stack_moved=moved if isinstance(moved, bool) else None,
         exit=None if alive else ExitFacts("unknown", text="gone without a word"),
-        threads=_threads(event.get("threads")),
+        threads=threads_of(event.get("threads")),
         observed_ns=at_ns if isinstance(at_ns, int) else 0,
     )
-
-
-def _threads(value: Any) -> tuple[ThreadStack, ...]:
-    threads = []
-    for item in value if isinstance(value, list) else ():
-        try:
-            frames = tuple(Frame(str(n), str(f), int(line)) for n, f, line in item["frames"])
-            threads.append(
-                ThreadStack(
-                    str(item["name"]), bool(item["main"]), frames, int(item["at_ns"]),
-                    str(item["source"]),
-                )
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError):
-            continue
-    return tuple(threads)

@@ -19,16 +19,12 @@ from hangscope.trace.model import (
     ExceptionFacts,
     ExitFacts,
     Flag,
-    Frame,
     Phase,
     RankFacts,
-    Stack,
-    ThreadStack,
 )
+from hangscope.trace.plain_stacks import frames_of, plain_threads, stack_of, threads_of
 
 KEY = "hangscope"
-MAX_THREADS = 256
-MAX_FRAMES = 256
 MAX_PHASES = 64
 _MOST = 1e9
 _EXITS = frozenset({"clean", "exception", "code", "signal", "oom", "unknown"})
@@ -39,17 +35,7 @@ def to_plain(facts: RankFacts) -> dict[str, Any]:
     story: dict[str, Any] = {
         "observed_ns": facts.observed_ns,
         "phases": [[p.name, p.since_ns, p.detail] for p in facts.phases],
-        "threads": [
-            {
-                "name": thread.name,
-                "main": thread.is_main,
-                "at_ns": thread.sampled_ns,
-                "native_id": thread.native_id,
-                "frames": _frames(thread.stack),
-            }
-            for thread in facts.threads
-            if thread.stack
-        ],
+        "threads": plain_threads(facts.threads),
         "alive": facts.alive,
         "process_state": facts.process_state,
         "gil_blocked": facts.gil_blocked,
@@ -64,7 +50,7 @@ def to_plain(facts: RankFacts) -> dict[str, Any]:
         story["exit"] = asdict(facts.exit)
     if facts.exception is not None:
         error = facts.exception
-        story["exception"] = asdict(replace(error, stack=())) | {"stack": _frames(error.stack)}
+        story["exception"] = asdict(replace(error, stack=())) | {"stack": frames_of(error.stack)}
     return story
 
 
@@ -93,7 +79,7 @@ def from_plain(value: Any, facts: RankFacts) -> RankFacts:
         host=facts.host or clean.as_name(value.get("host")) or None,
         observed_ns=clean.as_int(value.get("observed_ns"), 0, low=0) or facts.observed_ns,
         phases=_phases(value.get("phases")),
-        threads=_threads(value.get("threads")),
+        threads=threads_of(value.get("threads")),
         process_state=clean.as_name(value.get("process_state")) or None,
         gil_blocked=_truth(value.get("gil_blocked")),
         cpu_busy=_quantity(value.get("cpu_busy")),
@@ -105,20 +91,6 @@ def from_plain(value: Any, facts: RankFacts) -> RankFacts:
         exit=exit_,
         alive=False if exit_ is not None else _truth(value.get("alive")),
         exception=_exception(value.get("exception")),
-    )
-
-
-def _frames(stack: Stack) -> list[list[Any]]:
-    return [[frame.name, frame.filename, frame.line] for frame in stack]
-
-
-def _stack(value: Any) -> Stack:
-    if not isinstance(value, (list, tuple)):
-        return ()
-    return tuple(
-        Frame(clean.as_name(row[0], "?"), clean.as_name(row[1]), clean.as_int(row[2], 0, low=0))
-        for row in value[:MAX_FRAMES]
-        if isinstance(row, (list, tuple)) and len(row) == 3
     )
 
 
@@ -138,21 +110,6 @@ def _phases(value: Any) -> tuple[Phase, ...]:
         Phase(clean.as_name(row[0]), clean.as_int(row[1], 0, low=0), clean.as_name(row[2]))
         for row in rows
         if isinstance(row, (list, tuple)) and len(row) == 3 and isinstance(row[0], str)
-    )
-
-
-def _threads(value: Any) -> tuple[ThreadStack, ...]:
-    rows = value[:MAX_THREADS] if isinstance(value, (list, tuple)) else ()
-    return tuple(
-        ThreadStack(
-            clean.as_name(row.get("name"), "?"),
-            row.get("main") is True,
-            _stack(row.get("frames")),
-            clean.as_int(row.get("at_ns"), 0, low=0),
-            native_id=clean.as_int(row.get("native_id"), 0, low=0),
-        )
-        for row in rows
-        if isinstance(row, Mapping)
     )
 
 
@@ -180,7 +137,7 @@ def _exception(value: Any) -> ExceptionFacts | None:
     return ExceptionFacts(
         type_name=clean.as_name(value["type_name"]),
         message=clean.prose(message) if isinstance(message, str) else "",
-        stack=_stack(value.get("stack")),
+        stack=stack_of(value.get("stack")),
         at_ns=clean.as_int(value.get("at_ns"), 0, low=0),
         thread_name=clean.as_name(value.get("thread_name"), "MainThread"),
         is_main_thread=value.get("is_main_thread") is not False,

@@ -39,7 +39,10 @@ FACTS = RankFacts(
     initialized=True,
     finalized=False,
     phases=(Phase("checkpoint", 11, "step 7"),),
-    threads=(ThreadStack("MainThread", True, STACK, 12, native_id=77),),
+    threads=(
+        ThreadStack("MainThread", True, STACK, 12, native_id=77),
+        ThreadStack("MainThread", True, STACK[1:], 15, source="signal"),
+    ),
     exit=ExitFacts("signal", signal=9, at_ns=13, by_launcher=True, text="killed"),
     exception=ExceptionFacts("builtins.ValueError", "no label", STACK, 14, "loader", False),
 )

@@ -1,0 +1,67 @@
+"""Stacks and threads as builtins, as journals and the story in our own dumps hold them.
+
+A frame is ``[function, file, line]``, innermost first. What is read comes from a file like any
+other: everything may be missing, wrong or made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hangscope.trace import clean
+from hangscope.trace.model import Frame, Stack, ThreadStack
+
+MAX_THREADS = 256
+MAX_FRAMES = 256
+
+
+def frames_of(stack: Stack, path: Callable[[str], str] = str) -> list[list[Any]]:
+    """A stack as builtins; ``path`` gives the file's name that is to be written."""
+    return [[frame.name, path(frame.filename), frame.line] for frame in stack]
+
+
+def stack_of(value: Any) -> Stack:
+    """A stack from what `frames_of` wrote; what is no frame is left out."""
+    if not isinstance(value, (list, tuple)):
+        return ()
+    return tuple(
+        Frame(clean.as_name(row[0], "?"), clean.as_name(row[1]), clean.as_int(row[2], 0, low=0))
+        for row in value[:MAX_FRAMES]
+        if isinstance(row, (list, tuple)) and len(row) == 3
+    )
+
+
+def plain_threads(
+    threads: Iterable[ThreadStack], path: Callable[[str], str] = str
+) -> list[dict[str, Any]]:
+    """Threads as builtins; those without a stack are left out."""
+    return [
+        {
+            "name": thread.name,
+            "main": thread.is_main,
+            "source": thread.source,
+            "at_ns": thread.sampled_ns,
+            "native_id": thread.native_id,
+            "frames": frames_of(thread.stack, path),
+        }
+        for thread in threads
+        if thread.stack
+    ]
+
+
+def threads_of(value: Any) -> tuple[ThreadStack, ...]:
+    """Threads from what `plain_threads` wrote; what is no thread is left out."""
+    rows = value[:MAX_THREADS] if isinstance(value, (list, tuple)) else ()
+    return tuple(
+        ThreadStack(
+            name=clean.as_name(row.get("name"), "?"),
+            is_main=row.get("main") is True,
+            stack=stack,
+            sampled_ns=clean.as_int(row.get("at_ns"), 0, low=0),
+            source=clean.as_name(row.get("source")) or "sample",
+            native_id=clean.as_int(row.get("native_id"), 0, low=0),
+        )
+        for row in rows
+        if isinstance(row, Mapping) and (stack := stack_of(row.get("frames")))
+    )
