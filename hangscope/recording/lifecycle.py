@@ -6,6 +6,7 @@ Every hook calls what was there before it, with the same arguments.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import multiprocessing.process
 import multiprocessing.util
@@ -76,11 +77,21 @@ class Lifecycle:
         def excepthook(
             kind: type[BaseException], value: BaseException, trace: TracebackType | None
         ) -> None:
+            late: Exception | None = None
             try:
                 self._note_exception(kind, value, trace, threading.current_thread())
             except Exception as error:
-                self._guard(error)
+                try:
+                    self._guard(error)
+                except Exception as foreign:
+                    # One of the job's signal handlers raised in here (a data loader's, of a worker
+                    # that died). What ends the process is noted and reported before that.
+                    late = foreign
+                    with contextlib.suppress(Exception):
+                        self._note_exception(kind, value, trace, threading.current_thread())
             previous(kind, value, trace)
+            if late is not None:
+                raise late
 
         return excepthook
 
@@ -216,9 +227,10 @@ def describe_exception(
     thread: threading.Thread | None,
 ) -> bytes:
     """An exception as JSON: type, message, thread and frames (innermost first)."""
+    walked = list(traceback.walk_tb(trace))[-MAX_FRAMES:]  # reads no source, unlike extract_tb
     frames = [
-        [entry.name, entry.filename, entry.lineno or 0]
-        for entry in reversed(traceback.extract_tb(trace)[-MAX_FRAMES:])
+        [frame.f_code.co_name, frame.f_code.co_filename, line or 0]
+        for frame, line in reversed(walked)
     ]
     module = kind.__module__
     name = (

@@ -37,6 +37,19 @@ def test_what_it_survived_is_not(tmp_path: Path) -> None:
     assert facts.exit.code == 5  # type: ignore[attr-defined]
 
 
+def test_a_signal_handler_that_raises_in_the_hook_hides_nothing(tmp_path: Path) -> None:
+    env = environment(HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_MONITOR="0", HOW="interrupted")
+    done = run([sys.executable, str(JOBS / "ending_job.py")], env)
+    (path,) = tmp_path.glob("*.ring")
+    exception = read_ring(path).facts.exception
+    assert exception is not None
+    assert exception.message == "the scale went below its minimum"
+    assert exception.stack[0].name == "interrupted"
+    assert "ScaleError: the scale went below its minimum" in done.output
+    assert "a worker was killed" in done.output  # the job's own, it is told as well
+    assert "recording stopped" not in done.output
+
+
 def test_a_forked_rank_that_ends_has_noted_what_finished(tmp_path: Path) -> None:
     """It leaves by ``os._exit``, sooner than anybody has looked after its asynchronous work."""
     env = environment(HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_MONITOR="0", HOW="forked")
