@@ -7,6 +7,7 @@ both keys does (a heuristic that held on every real dump it was tried on).
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ from hangscope.trace.model import NONE, Group
 MAX_GROUP_RANKS = 1 << 20
 MAX_GROUPS = 1 << 16
 MAX_RANK = (1 << 17) - 1
+_KEPT_LISTS = 256
+_KEPT_TEXT = 1 << 20
 
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"[0-9]+")
 _RANGE = re.compile(r"\d\s*(?:-|\.\.)\s*\d")
 _SPAN = re.compile(r"(\d{1,8})(?:\s*(?:-|\.\.)\s*(\d{1,8}))?")
 
@@ -45,19 +48,41 @@ class GroupTable:
 def parse_ranks(value: Any) -> tuple[int, ...]:
     """Global ranks from ``"[0, 1]"``, a list, a tuple or a list of strings; empty if unusable."""
     if isinstance(value, str):
-        items: list[Any] = _NUMBER.findall(value[: 12 * MAX_GROUP_RANKS])
-        if _RANGE.search(value[:200]):
-            items = _spans(value)
-    elif isinstance(value, (list, tuple)):
-        items = list(value[:MAX_GROUP_RANKS])
-    elif isinstance(value, (set, frozenset)):
-        items = sorted(v for v in value if isinstance(v, int))
-    else:
+        # All dumps of a job list the same members: ten thousand ranks, ten thousand times.
+        return (_ranks_of_text if len(value) <= _KEPT_TEXT else _read_text)(value)
+    if isinstance(value, (list, tuple)):
+        return _checked(list(value[:MAX_GROUP_RANKS]))
+    if isinstance(value, (set, frozenset)):
+        return _checked(sorted(v for v in value if isinstance(v, int)))
+    return ()
+
+
+def _read_text(value: str) -> tuple[int, ...]:
+    if _RANGE.search(value[:200]):
+        return _checked(_spans(value))
+    found = _NUMBER.findall(value[: 12 * MAX_GROUP_RANKS])
+    if found and max(map(len, found)) > 18:
         return ()
-    ranks = [clean.as_int(item, -1, low=0, high=MAX_RANK) for item in items]
-    if any(rank < 0 for rank in ranks) or len(set(ranks)) != len(ranks):
+    return _checked(list(map(int, found)))
+
+
+_ranks_of_text = functools.lru_cache(_KEPT_LISTS)(_read_text)
+
+
+def _checked(items: list[Any]) -> tuple[int, ...]:
+    """The items as ranks; empty where one cannot be a rank or stands twice."""
+    if set(map(type, items)) <= {int}:
+        ranks = items
+    else:
+        ranks = [clean.as_int(item, -1, low=0, high=MAX_RANK) for item in items]
+    if not ranks or min(ranks) < 0 or max(ranks) > MAX_RANK or len(set(ranks)) != len(ranks):
         return ()
     return tuple(ranks)
+
+
+def has_rank(ranks: tuple[int, ...], rank: int) -> bool:
+    """Whether a group has a rank; does not walk through the list of everybody."""
+    return (0 <= rank < len(ranks) and ranks[rank] == rank) or rank in ranks
 
 
 def _spans(text: str) -> list[int]:
@@ -88,7 +113,7 @@ def read_config(config: Any, rank: int) -> GroupTable:
         )
         desc = clean.as_name(value.get("desc", value.get("description", "")))
         ranks = parse_ranks(value.get("ranks", value.get("members", ())))
-        if rank != NONE and ranks and rank not in ranks:
+        if rank != NONE and ranks and not has_rank(ranks, rank):
             ranks = ()
         if not name and not ranks:
             continue

@@ -26,7 +26,7 @@ from hangscope.trace.fr_columns import (
     values_of,
 )
 from hangscope.trace.fr_counters import read_status
-from hangscope.trace.fr_groups import GroupTable, read_config
+from hangscope.trace.fr_groups import GroupTable, has_rank, read_config
 from hangscope.trace.fr_intern import Key, Row, Rows
 from hangscope.trace.fr_pairs import mark_batches, set_peers
 from hangscope.trace.fr_signatures import Signatures
@@ -167,7 +167,7 @@ def _possible(rank: int, document: Mapping[str, Any]) -> bool:
     list is possible, a number a hundred times its length is not.
     """
     for group in read_config(document.get("pg_config"), NONE).groups:
-        if group.desc == "default_pg" and group.ranks and rank not in group.ranks:
+        if group.desc == "default_pg" and group.ranks and not has_rank(group.ranks, rank):
             return rank < 100 * len(group.ranks)
     return True
 

@@ -17,7 +17,8 @@ from hangscope.trace.attempts import keep_newest
 from hangscope.trace.load_file import Loaded, Task, read_task
 from hangscope.trace.load_parallel import read_in_workers
 from hangscope.trace.merge import merge
-from hangscope.trace.model import Fragment, Group, Signature, Stack, Trace
+from hangscope.trace.model import Fragment, Signature, Stack, Trace
+from hangscope.trace.rank_lists import SharedGroups
 from hangscope.trace.row_block import RowBlock
 
 Progress = Callable[[int, int], None]
@@ -114,17 +115,17 @@ class _Sharing:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[Group, Group] = {}
+        self._group = SharedGroups()
         self._stacks: dict[Stack, Stack] = {}
         self._signatures: dict[Signature, Signature] = {}
 
     def __call__(self, fragment: Fragment) -> Fragment:
         if fragment.source.format == sniff.RING:
             return fragment  # the ring reader does so itself
-        groups, stacks, signatures = self._groups, self._stacks, self._signatures
+        stacks, signatures = self._stacks, self._signatures
         return replace(
             fragment,
-            groups=tuple([groups.setdefault(g, g) for g in fragment.groups]),
+            groups=tuple(map(self._group, fragment.groups)),
             stacks=tuple([stacks.setdefault(s, s) for s in fragment.stacks]),
             signatures=tuple([signatures.setdefault(s, s) for s in fragment.signatures]),
         )

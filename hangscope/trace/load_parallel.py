@@ -17,10 +17,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
 from hangscope.trace.load_file import Loaded, Task, read_task
+from hangscope.trace.rank_lists import Receiver, Sender
 
 MAX_WORKERS = 16
 _MEMORY_FLOOR = 2 << 30
@@ -38,6 +39,7 @@ class _Worker:
     process: subprocess.Popen[bytes] | None = None
     task: Task | None = None
     deadline: float = 0.0
+    lists: Receiver = field(default_factory=Receiver)
 
 
 def cores() -> int:
@@ -92,9 +94,9 @@ def _collect(pool: list[_Worker], queue: deque[Task], limit: int) -> Iterator[Lo
         if worker.output in ready:
             try:
                 # The worker's own answer: what it read has been through the safe unpickler.
-                loaded = pickle.loads(worker.output.recv_bytes())
+                packed, warnings = pickle.loads(worker.output.recv_bytes())
                 _give(worker, queue)
-                yield loaded
+                yield Loaded(worker.lists.unpack(packed), warnings)
                 continue
             except (EOFError, OSError):
                 problem = "needs more memory than there is; its reader was killed"
@@ -184,13 +186,15 @@ def serve(
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         if hard == resource.RLIM_INFINITY or limit < hard:
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    lists = Sender()
     while True:
         try:
             task = pickle.loads(tasks.recv_bytes())
         except EOFError:
             return
         loaded = read_task(task, isolated=True)
-        answers.send_bytes(pickle.dumps(loaded, pickle.HIGHEST_PROTOCOL))
+        answer = lists.pack(loaded.fragments), loaded.warnings
+        answers.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
 
 
 def _stop(worker: _Worker) -> None:
