@@ -113,14 +113,30 @@ def _shown_place(context: Context, cause: Cause) -> Place | None:
     return min(places, key=rank_of)
 
 
-def _another_call(sides: tuple[Side, ...]) -> bool:
-    """Whether two lines issued tensors that have neither size nor type in common."""
-    known = [s for s in sides if s.stack and s.dtypes and s.input_sizes is not None]
+def _another_call(sides: tuple[Side, ...], aspect: str) -> bool:
+    """Whether calls of different lines met, whose tensors were never meant for each other.
+
+    Sizes differ from call to call; a dtype alone may differ because one line casts.
+    """
+    known = [s for s in sides if s.stack and s.input_sizes is not None]
     return (
         len(known) > 1
-        and len({where(s.stack[0]) for s in known}) > 1
-        and len({s.dtypes for s in known}) > 1
+        and len({s.stack for s in known}) == len(known)
         and len({numel(s.input_sizes) for s in known}) > 1
+        and (aspect == "numel" or len({s.dtypes for s in known}) > 1)
+    )
+
+
+def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:
+    """Whether one call of all ranks went to several groups that have the same members."""
+    groups = {context.waits.places[i].group for i in cause.places}
+    members = {frozenset(context.trace.groups[g].ranks) for g in groups if g >= 0}
+    return (
+        len(groups) > 1
+        and len(members) == 1
+        and bool(sides)
+        and bool(sides[0].stack)
+        and len({(s.stack, s.op, s.input_sizes) for s in sides}) == 1
     )
 
 
@@ -133,11 +149,12 @@ def _advice(
     context: Context, cause: Cause, place: Place | None, sides: tuple[Side, ...]
 ) -> playbook.Advice:
     if cause.mismatch is not None:
-        advice = playbook.mismatch(cause.mismatch.aspect, guarded(sides))
-        if (cause.mismatch.aspect == "numel" and guarded(sides)) or _another_call(sides):
-            advice = playbook.mismatch("op", guarded(sides))
-        elif cause.mismatch.aspect == "numel" and sides and all(in_backward(s) for s in sides):
+        aspect = cause.mismatch.aspect
+        advice = playbook.mismatch(aspect, guarded(sides))
+        if aspect == "numel" and sides and all(in_backward(s) for s in sides):
             advice = playbook.buckets()
+        elif (aspect == "numel" and guarded(sides)) or _another_call(sides, aspect):
+            advice = playbook.mismatch("op", guarded(sides))
         lines = [where(s.stack[0]) for s in sides[:2] if s.stack]
         if len(set(lines)) == 2:
             advice = replace(advice, fix=f"{advice.fix}: compare {lines[1]} with {lines[0]}")
@@ -197,6 +214,8 @@ def _advice(
             return playbook.dead_thread(thread.thread_name, " ".join(x for x in (line, at) if x))
     advice = playbook.by_verdict(cause.verdict, detail)
     lines = [where(s.stack[0]) for s in sides if s.stack]
+    if cause.verdict is Verdict.DEADLOCK_CYCLE and _crossed_handles(context, cause, sides):
+        return playbook.crossed_handles(lines[0])
     if cause.verdict is Verdict.DEADLOCK_CYCLE and len(sides) == len(set(lines)) == 2:
         accused = 0 if set(sides[0].ranks) <= set(cause.culprits) else 1
         return replace(

@@ -170,8 +170,8 @@ def frontiers(trace: Trace) -> Frontiers:
     open_rows = np.flatnonzero(collective & unfinished)
     np.minimum.at(pending, of_record[open_rows], seq[open_rows])
     # Counters alone (a log line, an only-active dump that lost entries) also tell of pending work.
-    # A ring's counter stops at what it cannot observe; there the record knows better. A native
-    # counter is kept by the backend itself.
+    # A ring's counter (and its export's) stops at what it cannot observe; there the record knows
+    # better. A native counter is kept by the backend itself.
     on_record = np.zeros(count, bool)
     following = collective & (seq == counter[of_record] + 1) & _from_rings(trace)
     on_record[of_record[following]] = True
@@ -238,8 +238,17 @@ def blocks_caller(trace: Trace) -> Bools:
 
 
 def _from_rings(trace: Trace) -> Bools:
-    """Per record: whether it comes from a HangScope ring."""
-    rings = {s.rank for s in trace.sources if s.format == "hangscope-ring" and s.rank is not None}
+    """Per record: whether it comes from a HangScope ring, or from a ring's export.
+
+    Of processes only our own recorder tells a heartbeat.
+    """
+    told = {rank for rank, facts in trace.ranks.items() if facts.heartbeat_ns}
+    rings = {
+        s.rank
+        for s in trace.sources
+        if s.rank is not None
+        and (s.format == "hangscope-ring" or (s.rank in told and s.format.startswith("flight")))
+    }
     if rings >= set(trace.ranks):
         return np.ones(len(trace.records), bool)
     found: Bools = np.isin(trace.records["rank"], np.array(sorted(rings), np.int64))

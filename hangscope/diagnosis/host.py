@@ -323,8 +323,13 @@ def is_unseen(facts: RankFacts) -> bool:
 
 
 def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
-    """How, if every rank was ended from outside by one signal at about the same time."""
-    if len(hosts) < 2:
+    """How, if every rank was ended from outside by one signal at about the same time.
+
+    Of one rank alone only an end that nobody saw says so, and only where the others left nothing:
+    how it ended is known as little as what became of them.
+    """
+    alone = len(hosts) < 2
+    if alone and not trace.missing_ranks:
         return None
     ways = set()
     times = []
@@ -356,6 +361,8 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
     if len(ways) > 1 and not any(f.exit is not None and f.exit.by_launcher for f in facts):
         # One that nobody saw may be the same as the others, unless those were a launcher's answer.
         ways.discard(UNSEEN)
+    if alone and ways != {UNSEEN}:
+        return None
     if len(ways) != 1 or (known and max(known) - min(known) > TOGETHER_NS):
         return None
     return ways.pop()

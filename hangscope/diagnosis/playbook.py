@@ -55,6 +55,15 @@ def mismatch(aspect: str, guarded: bool) -> Advice:
     return Advice("pass the same root and reduce operation on every member", "D19")
 
 
+def crossed_handles(line: str) -> Advice:
+    """One line that uses groups of the same members, another one from rank to rank."""
+    return Advice(
+        f"{line} uses another group on one side, though their members are the same: make the "
+        "groups in the same order on every rank (dist.new_group tells them apart by their order)",
+        "D19",
+    )
+
+
 def buckets() -> Advice:
     """Gradient buckets of different sizes under one number."""
     return Advice(

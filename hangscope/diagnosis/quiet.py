@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis import playbook
 from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.embedded import failed_ranks, original
 from hangscope.diagnosis.host import UNSEEN, End
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.sentences import rank_s
-from hangscope.diagnosis.stacks import user_frames, where
+from hangscope.diagnosis.stacks import innermost, user_frames, where
 from hangscope.diagnosis.standing import by_stacks
 from hangscope.trace.model import Claim, Flag
 
@@ -193,10 +194,14 @@ def _ended_unseen(context: Context) -> Finding:
     """Every process is gone and left no word: killed from outside, or by one of them first."""
     advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
     missing = context.trace.missing_ranks
+    stood = {r: where(innermost(h.stack)) for r, h in context.hosts.items() if h.stack}
     if missing:
         summary = (
             f"The ranks on record were all ended from outside, and {rank_s(missing)} left nothing"
         )
+        if len(context.hosts) == 1:
+            only = next(iter(context.hosts))
+            summary = f"Only rank {only} left anything, and nothing on record says how it ended"
         why = "whether they were ended because of what left nothing is not on record"
     else:
         summary = "Every rank ended at about the same time, and nothing on record says how"
@@ -210,6 +215,7 @@ def _ended_unseen(context: Context) -> Finding:
         why,
         advice.fix,
         advice.playbook,
+        evidence=tuple(f"rank {r}: last seen at {at}" for r, at in sorted(stood.items())[:8]),
         unknowns=("the launcher's log and the kernel's (dmesg) may tell which one ended first",),
     )
 
@@ -238,6 +244,9 @@ def _secondary_only(context: Context) -> Finding:
             evidence=(f"rank {failed[0]}: {first.end_text}",),
             began_ns=first.end_ns,
         )
+    told = _told_of(context)
+    if told is not None:
+        return told
     return Finding(
         Verdict.INCONCLUSIVE,
         (),
@@ -251,6 +260,32 @@ def _secondary_only(context: Context) -> Finding:
         advice.fix,
         advice.playbook,
         evidence=tuple(f"rank {r}: {context.hosts[r].end_text}" for r in failed[:8]),
+    )
+
+
+def _told_of(context: Context) -> Finding | None:
+    """Ranks that left nothing, and of which the exceptions of the others say that they failed."""
+    errors = [f.exception for f in context.trace.ranks.values() if f.exception is not None]
+    said = [(error, failed_ranks(error.message)) for error in errors]
+    accused = sorted({r for _, ranks in said for r in ranks or ()} - set(context.hosts))
+    if not accused:
+        return None
+    error = next(e for e, ranks in said if ranks and accused[0] in ranks)
+    first = original(error, accused[0]) if len(accused) == 1 else error
+    how = f"{first.type_name.removeprefix('builtins.')}: {first.message}".splitlines()[0][:200]
+    frames = user_frames(first.stack) if first is not error else ()
+    advice = playbook.crash(how, where(frames[0]) if frames else "")
+    return Finding(
+        Verdict.RANK_CRASHED,
+        tuple(accused),
+        tuple(sorted(context.hosts)),
+        Confidence.LIKELY,
+        f"{rank_s(accused).capitalize()} failed: {how}",
+        "the others raise because it failed, and say so",
+        advice.fix,
+        advice.playbook,
+        evidence=tuple(f"rank {r}: {h.end_text}" for r, h in [*context.hosts.items()][:8]),
+        unknowns=(f"{rank_s(accused)} left no dump",),
     )
 
 

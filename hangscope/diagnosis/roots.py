@@ -236,10 +236,12 @@ def _lost(
         return [cause]
     first_ns = began(context, places)
     total = len(set(context.trace.ranks) | set(context.gaps))
-    # Half a world without dumps is a collection that failed, or one node's log.
-    if len(accused) * 2 >= total and (len(accused) > 1 or _one_rank_s_log(context)):
+    # Half a world without dumps is a collection that failed, or one node's log: who of the missing
+    # is waited for says nothing about what the others of them do.
+    silent = max(len(accused), len(context.gaps))
+    if silent * 2 >= total and (silent > 1 or _one_rank_s_log(context)):
         cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, first_ns)
-        cause.unknowns.append(f"{len(accused)} of {total} ranks left no dump")
+        cause.unknowns.append(f"{silent} of {total} ranks left no dump")
         cause.victims = {w for i in places for w in waits.places[i].waiters}
         return [cause]
     confidence = Confidence.LIKELY if len(accused) == 1 else Confidence.AMBIGUOUS

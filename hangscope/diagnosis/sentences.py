@@ -10,7 +10,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.host import End, activity, own_errors
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place
-from hangscope.diagnosis.stacks import innermost, where
+from hangscope.diagnosis.stacks import innermost, is_library, user_frames, where
 from hangscope.diagnosis.stores import PREFIX as STORE
 from hangscope.diagnosis.threads import dead_thread, died_of
 from hangscope.trace.model import NONE, RankFacts, Signature
@@ -309,6 +309,19 @@ def _dead_thread(facts: RankFacts) -> list[str]:
     return [f"rank {facts.rank}: its {died_of(exception)}" + (f" at {at}" if at else "")]
 
 
+def _other_threads(context: Context, rank: int) -> list[str]:
+    """Where the other threads of a rank stand that does not come: one of them may hold it up."""
+    facts = context.trace.ranks[rank]
+    shown: dict[str, str] = {}
+    for thread in facts.threads:
+        frames = user_frames(thread.stack)
+        if thread.is_main or not frames or is_library(frames[0]):
+            continue
+        if frames[0] not in context.hosts[rank].stack:
+            shown.setdefault(thread.name, where(frames[0]))
+    return [f"rank {rank}: its thread {name} is at {at}" for name, at in [*shown.items()][:3]]
+
+
 def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
     lines = []
     places = [context.waits.places[i] for i in cause.places]
@@ -346,6 +359,9 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         if len(words) > 1:
             lines.append(" ".join(words))
         lines += _dead_thread(facts)
+        held = host.state in ("stopped", "gil-held") or len(cause.culprits) > 3
+        if cause.verdict is Verdict.MISSING_RANK and not held:
+            lines += _other_threads(context, rank)
     involved = set(cause.culprits)
     for claim in context.trace.claims:
         if claim.details.get(TWINS):

@@ -12,6 +12,8 @@ from hangscope.trace.model import Frame
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
 _HEAD = re.compile(r"^\s*(?P<box>╭─+ )?Traceback \(most recent call last\)")
 _LOGGED = re.compile(r": Traceback \(most recent call last\):\s*$")
+_OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
+"""A checkpoint tells all ranks what some of them failed of."""
 _BOX_FRAME = re.compile(r"^[│|\s]*(\S.{0,400}?):(\d{1,8}) in (\S{1,200})\s*[│|]?\s*$")
 _THREAD = re.compile(r"Exception in thread (\S+)")
 _RAISED = re.compile(
@@ -88,11 +90,13 @@ class Tracebacks:
                 if "box" in head.groupdict() and head.group("box")
                 else self._boxed.discard
             )(key)
+            of_rank = _OF_RANK.search(text)
             self._open[key] = Trouble(
                 at_ns=at_ns,
                 line=line.number,
                 uncaught=line.excepthook,
                 thread_name=self._thread.pop(key, "MainThread"),
+                of_rank=int(of_rank[1]) if of_rank else None,
             )
             self._closed.pop(key, None)
             return True
@@ -129,7 +133,10 @@ class Tracebacks:
         if current.type_name.rsplit(".", 1)[-1] in _LAUNCHER_ERRORS:
             return False
         self._closed[key] = (current, line.number)
-        if line.rank is not None:
+        if current.of_rank is not None:  # told by every rank, and of the one behind its own words
+            notes = evidence.of(current.of_rank)
+            notes.troubles = [t for t in notes.troubles if t.of_rank is None] + [current]
+        elif line.rank is not None:
             notes = evidence.of(line.rank)
             if len(notes.troubles) < 50:
                 notes.troubles.append(current)

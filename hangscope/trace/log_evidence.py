@@ -55,6 +55,8 @@ class Trouble:
     line: int = 0
     uncaught: bool = False
     thread_name: str = "MainThread"
+    of_rank: int | None = None
+    """Whose it is, where the writer only repeats it."""
 
 
 @dataclass(slots=True)

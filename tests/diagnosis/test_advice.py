@@ -1,0 +1,60 @@
+"""What is said to do, where the verdict alone would give the wrong hint."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.trace.model import Frame, ThreadStack
+from tests.diagnosis.builder import START, Job
+
+MAIN = (Frame("next_batch", "/home/me/data.py", 13), Frame("<module>", "/home/me/train.py", 1))
+
+
+def test_sizes_of_two_lines_were_never_meant_for_each_other() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank, line, size in ((0, 14, 769), (1, 15, 1), (2, 14, 769)):
+        job.op(rank, size=(size,), line=line, done=False)
+    fix = diagnose(job.trace()).findings[0].fix
+    assert "same operations in the same order" in fix
+    assert "train.py:15" in fix
+    assert "pad" not in fix
+
+
+def test_sizes_of_one_line_are_to_be_padded() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank, size in ((0, 64), (1, 40), (2, 64)):
+        job.op(rank, size=(size,), line=14, done=False)
+    assert "pad" in diagnose(job.trace()).findings[0].fix
+
+
+def test_one_line_in_two_groups_of_the_same_members() -> None:
+    """The groups were made in another order on rank 3."""
+    job = Job(4, live=True)
+    dense = job.group(0, 1, 2, 3, desc="dense")
+    expert = job.group(0, 1, 2, 3, desc="expert")
+    job.steps(3)
+    for rank in range(4):
+        job.op(rank, group=expert if rank == 3 else dense, done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (3,))
+    assert "groups in the same order" in found.findings[0].fix
+
+
+def test_where_the_other_threads_of_an_absent_rank_stand_is_told() -> None:
+    job = Job(2, live=True)
+    job.steps(3)
+    job.op(0, done=False)
+    waiting = (Frame("wait", "/usr/lib/python3.11/threading.py", 320),)
+    other = (Frame("prefetch", "/home/me/data.py", 8), *waiting)
+    job.rank(
+        1,
+        threads=(
+            ThreadStack("MainThread", True, MAIN, START),
+            ThreadStack("prefetcher", False, other, START),
+            ThreadStack("heartbeat", False, waiting, START),
+        ),
+    )
+    evidence = diagnose(job.trace()).findings[0].evidence
+    assert "rank 1: its thread prefetcher is at data.py:8 in prefetch" in evidence
+    assert not any("heartbeat" in line for line in evidence)

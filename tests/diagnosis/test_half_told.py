@@ -1,0 +1,123 @@
+"""Parts of a job: one ring of several, half of the dumps, what the others say of a lost rank."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis
+from hangscope.trace.model import (
+    ExceptionFacts,
+    ExitFacts,
+    Flag,
+    Frame,
+    Source,
+    ThreadStack,
+)
+from tests.diagnosis.builder import SECOND, START, Job
+from tests.trace.logs import trace_of
+
+END = START + 60 * SECOND
+OPENING = (Frame("save", "/home/me/train.py", 13), Frame("<module>", "/home/me/train.py", 18))
+
+
+def _blame(found: Diagnosis) -> tuple[str, tuple[int, ...]]:
+    return found.verdict.value, found.culprits
+
+
+def _ended_unseen(job: Job, *ranks: int) -> None:
+    for rank in ranks:
+        job.rank(
+            rank, alive=False, exit=ExitFacts("unknown", at_ns=END), heartbeat_ns=END, pid=rank + 1
+        )
+
+
+def test_of_one_rank_s_ring_nobody_knows_whether_it_crashed() -> None:
+    job = Job(3)
+    job.steps(12)
+    _ended_unseen(job, 0)
+    job.rank(0, threads=(ThreadStack("MainThread", True, OPENING, END),))
+    job.lose(1, 2)
+    found = diagnose(job.trace(after_s=90))
+    assert _blame(found) == ("inconclusive", ())
+    assert "Only rank 0 left anything" in found.summary
+    assert any("train.py:13 in save" in line for line in found.findings[0].evidence)
+
+
+def test_one_rank_whose_end_was_seen_has_crashed_for_all_that() -> None:
+    job = Job(3)
+    job.steps(12)
+    job.rank(0, alive=False, exit=ExitFacts("signal", signal=11, at_ns=END))
+    job.lose(1, 2)
+    found = diagnose(job.trace(after_s=90))
+    assert _blame(found) == ("rank_crashed", (0,))
+
+
+def test_where_half_of_all_dumps_are_missing_the_one_that_is_waited_for_is_not_accused() -> None:
+    job = Job(4)
+    pair = job.group(0, 1, desc="tp")
+    job.group(2, 3, desc="tp")
+    job.steps(5)
+    for _ in range(3):
+        job.all(group=pair)
+    job.op(0, group=pair, done=False)
+    job.lose(1, 3)
+    found = diagnose(job.trace())
+    assert _blame(found) == ("inconclusive", ())
+    assert any("2 of 4 ranks left no dump" in line for line in found.findings[0].unknowns)
+
+
+CHECKPOINT = (
+    "CheckpointException ranks:dict_keys([1])\n"
+    "Traceback (most recent call last): (RANK 1)\n"
+    '  File "/home/me/writer.py", line 9, in write_data\n'
+    "OSError: [Errno 28] No space left on device"
+)
+
+
+def test_the_others_tell_which_lost_rank_failed() -> None:
+    job = Job(3)
+    job.steps(5)
+    for rank in (0, 2):
+        error = ExceptionFacts("CheckpointException", CHECKPOINT, OPENING, at_ns=END)
+        job.rank(rank, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=END))
+    job.lose(1)
+    found = diagnose(job.trace())
+    assert _blame(found) == ("rank_crashed", (1,))
+    assert found.confidence is Confidence.LIKELY
+    assert "OSError: [Errno 28]" in found.summary
+    assert "writer.py:9" in found.findings[0].fix
+
+
+def test_a_log_repeats_one_rank_s_traceback_for_everybody() -> None:
+    def said(rank: int) -> str:
+        lines = [
+            "Traceback (most recent call last):",
+            '  File "/home/me/train.py", line 16, in <module>',
+            "    dcp.save(state)",
+            "torch.distributed.checkpoint.api.CheckpointException: " + CHECKPOINT,
+        ]
+        return "".join(f"[rank{rank}]: {line}\n" for line in "\n".join(lines).splitlines())
+
+    for order in ((0, 1, 2), (1, 0, 2), (2, 0, 1), (0, 2)):
+        found = diagnose(trace_of("".join(said(rank) for rank in order)))
+        assert _blame(found) == ("rank_crashed", (1,)), order
+        assert "OSError" in found.summary, order
+
+
+def test_an_export_knows_what_its_ring_could_not_see_finish() -> None:
+    """Its counter stops before an operation whose end nobody sees; the record tells more."""
+    job = Job(3)
+    job.steps(8)
+    for rank in (0, 1, 2):
+        job.op(rank, "reduce_scatter", done=False, flags=Flag.UNOBSERVED)
+    for rank in (0, 1):
+        job.op(rank, "reduce_scatter", done=False, flags=Flag.UNOBSERVED)
+    for rank in range(3):
+        last = 10 if rank < 2 else 9
+        job.members.append({"rank": rank, "group": 0, "enqueued": last, "completed": last - 1})
+        job.rank(rank, heartbeat_ns=START)
+    job.rank(2, alive=False, exit=ExitFacts("signal", signal=9, at_ns=START + SECOND // 2))
+    sources = tuple(Source(f"{r}", "flight-recorder-pickle", rank=r) for r in range(3))
+    found = diagnose(job.trace(after_s=1, sources=sources))
+    assert _blame(found) == ("rank_crashed", (2,))
+    assert found.findings[0].op == "reduce_scatter"
+    assert found.findings[0].seq == 10
