@@ -9,7 +9,8 @@ import ast
 import re
 import sys
 
-from tests.recording.launcher import JOBS, ROOT
+from tests.real_jobs import ROOT
+from tests.recording.launcher import JOBS
 
 DOCUMENT = ROOT / "docs" / "recorder.md"
 BEGIN = "<!-- coverage: made by python -m tests.recording.coverage -->"

@@ -19,7 +19,8 @@ from hangscope.recording.operations import spec_for
 from hangscope.recording.session import Session
 from hangscope.ring import layout
 from hangscope.trace.from_ring import read_ring
-from tests.recording.launcher import JOBS, environment, run
+from tests.real_jobs import environment, run
+from tests.recording.launcher import JOBS
 
 
 def rss_mib() -> float:

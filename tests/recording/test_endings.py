@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hangscope.trace.from_ring import read_ring
-from tests.recording.launcher import JOBS, environment, run
+from tests.real_jobs import environment, run
+from tests.recording.launcher import JOBS
 
 
 def facts_after(how: str, directory: Path) -> object:

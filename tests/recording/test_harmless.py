@@ -15,17 +15,8 @@ from hangscope.recording import placement
 from hangscope.ring.reader import RingReader
 from hangscope.ring.writer import RingIdentity
 from hangscope.trace.from_ring import read_ring
-from tests.recording.launcher import (
-    JOBS,
-    JobResult,
-    environment,
-    free_port,
-    ranks,
-    recording,
-    run,
-    torchrun,
-    world,
-)
+from tests.real_jobs import JobResult, environment, free_port, run, torchrun, worlds
+from tests.recording.launcher import JOBS, ranks, recording
 
 RESULT = "RESULT [1.0, 1.0, 1.0, 1.0]"
 
@@ -94,7 +85,7 @@ def test_directory_fills_up_later(mounted: Path) -> None:
         f"sys.argv = ['small_job', 'many']; runpy.run_path({str(JOBS / 'small_job.py')!r}, "
         "run_name='__main__')"
     )
-    job = run([sys.executable, "-c", code], env | world(0, 1, free_port()))
+    job = run([sys.executable, "-c", code], env | worlds(1)[0])
     assert_unharmed(job, warnings=0)
     assert len(read_ring(only_ring(mounted / "run")).records) == 201
 
@@ -126,7 +117,7 @@ def test_unwritable_tmp(tmp_path: Path) -> None:
     directory = Path("/var/tmp") / f"hangscope-test-{os.getpid()}"
     job = run(
         ["unshare", "-m", "sh", "-c", script],
-        recording(directory) | world(0, 1, free_port()),
+        recording(directory) | worlds(1)[0],
     )
     subprocess.run(["rm", "-rf", str(directory)], check=True)
     if job.returncode == 77 or "unshare" in job.output:
@@ -166,7 +157,7 @@ def test_slow_directory(tmp_path: Path) -> None:
         "except SystemExit: pass\n"
         "print('TOUCHED', touched)\n"
     )
-    job = run([sys.executable, "-c", code], recording(tmp_path) | world(0, 1, free_port()))
+    job = run([sys.executable, "-c", code], recording(tmp_path) | worlds(1)[0])
     assert_unharmed(job, warnings=0)
     assert "TOUCHED []" in job.output, job.output
 
@@ -209,7 +200,11 @@ def test_spawned_ranks_without_launcher(tmp_path: Path) -> None:
 
 def test_elastic_restart(tmp_path: Path) -> None:
     job = torchrun(
-        "small_job", 2, recording(tmp_path), arguments=("restart",), options=("--max-restarts=1",)
+        JOBS / "small_job.py",
+        2,
+        recording(tmp_path),
+        arguments=["restart"],
+        options=["--max-restarts=1"],
     )
     assert job.returncode == 0, job.output
     assert job.output.count("RESULT [3.0, 3.0, 3.0, 3.0]") == 2
@@ -234,7 +229,7 @@ def test_two_jobs_at_once_in_one_directory(tmp_path: Path) -> None:
     running = [
         subprocess.Popen(
             command,
-            env=env | world(0, 1, free_port()),
+            env=env | worlds(1)[0],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

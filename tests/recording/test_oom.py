@@ -17,7 +17,8 @@ import pytest
 from hangscope.monitor import processes
 from hangscope.monitor.watch import Monitor, MonitorConfig
 from hangscope.trace.load import load_trace
-from tests.recording.launcher import free_port, recording, world
+from tests.real_jobs import worlds
+from tests.recording.launcher import recording
 
 JOB = """
 import os, signal, sys, time
@@ -53,15 +54,14 @@ def test_an_oom_kill_is_told_from_another(
     run = tmp_path / "run"
     said = io.StringIO()
     monitor = Monitor(MonitorConfig(run, None, 2, timeout_s=20.0), out=said)
-    port = free_port()
     env = recording(run)
     job = [
         subprocess.Popen(
             [sys.executable, "-c", JOB, str(counter), events.format(kills)],
-            env=env | world(rank, 2, port),
+            env=env | place,
             stderr=subprocess.DEVNULL,
         )
-        for rank in range(2)
+        for place in worlds(2)
     ]
     try:
         diagnosis = monitor.follow()

@@ -23,7 +23,8 @@ from hangscope.recording.session import Session
 from hangscope.ring.layout import SlotFlag
 from hangscope.trace.from_ring import read_ring
 from hangscope.trace.load import load_trace
-from tests.recording.launcher import environment, free_port, recording, run, world
+from tests.real_jobs import environment, run, worlds
+from tests.recording.launcher import recording
 
 STATUS = {
     "last_enqueued_collective": "3",  # NCCL's JSON says numbers as texts
@@ -194,14 +195,11 @@ def test_torchfrtrace_reads_what_dump_writes(tmp_path: Path) -> None:
         "hangscope.dump(os.path.join(sys.argv[1], f'trace_{dist.get_rank()}'))\n"
         "dist.destroy_process_group()\n"
     )
-    port = free_port()
     (tmp_path / "dumps").mkdir()
     env = recording(tmp_path / "run")
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / "dumps")], env=env | world(rank, 2, port)
-        )
-        for rank in range(2)
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "dumps")], env=env | place)
+        for place in worlds(2)
     ]
     assert [process.wait(timeout=60) for process in ranks] == [0, 0]
     job = run(

@@ -10,7 +10,8 @@ import pytest
 from hangscope.toolkit.barrier import BarrierTimeout, MissingRank, likely_cause
 from hangscope.toolkit.last_seen import last_seen
 from hangscope.toolkit.meeting import Circle, Outcome
-from tests.toolkit.launcher import JobResult, processes, static_world, torchrun
+from tests.real_jobs import JobResult, worlds
+from tests.toolkit.launcher import processes, torchrun
 from tests.toolkit.stores import CountingStore
 
 
@@ -46,29 +47,29 @@ def test_job_ends_cleanly(job: JobResult) -> None:
 
 
 def test_rank_that_died_before_is_missing() -> None:
-    result = processes("death_job", static_world(3), arguments=["before"])
+    result = processes("death_job", worlds(3), arguments=["before"])
     result.assert_ok("dead_rank_is_missing", [0, 1])
 
 
 def test_rank_that_dies_inside_counts_as_arrived() -> None:
-    result = processes("death_job", static_world(4), arguments=["inside"])
+    result = processes("death_job", worlds(4), arguments=["inside"])
     result.assert_ok("dies_inside", [0, 1])
     result.assert_ok("late_after_a_death", [3])
 
 
 def test_lost_store_is_said() -> None:
-    result = processes("death_job", static_world(3), arguments=["store"])
+    result = processes("death_job", worlds(3), arguments=["store"])
     result.assert_ok("lost_store_is_said", [1, 2])
 
 
 def test_last_barrier_of_a_job_whose_rank_0_serves_the_store() -> None:
-    result = processes("death_job", static_world(3), arguments=["last"])
+    result = processes("death_job", worlds(3), arguments=["last"])
     result.assert_ok("nobody_loses_the_store_at_the_end", [0, 1, 2])
 
 
 def test_missing_rank_is_described_by_its_ring(tmp_path: Path) -> None:
     recording = {"HANGSCOPE": "1", "HANGSCOPE_DIR": str(tmp_path), "HANGSCOPE_MONITOR": "0"}
-    result = processes("ring_job", [env | recording for env in static_world(2)])
+    result = processes("ring_job", [env | recording for env in worlds(2)])
     result.assert_ok("last_seen", [0])
     # The barrier itself is part of the recording, for whoever looks at the waiting rank.
     from hangscope.trace.from_ring import read_ring

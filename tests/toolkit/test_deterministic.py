@@ -9,7 +9,8 @@ import pytest
 
 from hangscope.toolkit.deterministic_env import configure_deterministic_nccl_env
 from hangscope.toolkit.variables import DETERMINISTIC_NCCL_ENV
-from tests.toolkit.launcher import JobResult, processes, static_world, torchrun
+from tests.real_jobs import JobResult, worlds
+from tests.toolkit.launcher import processes, torchrun
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,8 @@ def test_check_all_reduce(job: JobResult, check: str) -> None:
 
 
 def test_two_launches_give_the_same_bits() -> None:
-    first = processes("rerun_job", static_world(3))
-    second = processes("rerun_job", static_world(3))
+    first = processes("rerun_job", worlds(3))
+    second = processes("rerun_job", worlds(3))
     first.assert_ok("reduced", [0, 1, 2])
     second.assert_ok("reduced", [0, 1, 2])
     bits = {str(values) for run in (first, second) for values in run.values.values()}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.toolkit.doctor.job import compare, skew_findings
-from tests.toolkit.launcher import clean_environment, static_world
+from tests.real_jobs import environment, worlds
 
 DOCTOR = [sys.executable, "-m", "hangscope", "doctor"]
 
@@ -18,7 +18,7 @@ DOCTOR = [sys.executable, "-m", "hangscope", "doctor"]
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*DOCTOR, *arguments],
-        env=clean_environment(**env),
+        env=environment(**env),
         capture_output=True,
         text=True,
         timeout=60,
@@ -79,7 +79,7 @@ def test_d7_from_the_command_line() -> None:
 def start(env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*DOCTOR, "--json", *arguments],
-        env=clean_environment(**env),
+        env=environment(**env),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -87,10 +87,10 @@ def start(env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_inside_a_job_the_ranks_are_compared() -> None:
-    worlds = static_world(3)
-    worlds[0]["NCCL_ALGO"] = worlds[1]["NCCL_ALGO"] = "Ring"
-    worlds[2]["NCCL_ALGO"] = "Tree"
-    running = [start(env) for env in worlds]
+    places = worlds(3)
+    places[0]["NCCL_ALGO"] = places[1]["NCCL_ALGO"] = "Ring"
+    places[2]["NCCL_ALGO"] = "Tree"
+    running = [start(env) for env in places]
     outputs = [process.communicate(timeout=60)[0] for process in running]
     assert [process.returncode for process in running] == [1, 1, 1], outputs
     assert outputs[1] == outputs[2] == "", "one rank reports"
@@ -104,14 +104,14 @@ def test_inside_a_healthy_torchrun_job() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node=2", "-m", "hangscope", "doctor", "--json"]
     done = subprocess.run(
-        command, env=clean_environment(), capture_output=True, text=True, timeout=90, check=False
+        command, env=environment(), capture_output=True, text=True, timeout=90, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["healthy"] is True
 
 
 def test_inside_a_job_a_missing_rank_is_named() -> None:
-    running = [start(env, "--timeout", "3") for env in static_world(3, started=[0, 1])]
+    running = [start(env, "--timeout", "3") for env in worlds(3, started=[0, 1])]
     outputs = [process.communicate(timeout=60)[0] for process in running]
     assert [process.returncode for process in running] == [1, 1]
     findings = json.loads(outputs[0])["findings"]

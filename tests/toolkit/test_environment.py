@@ -21,7 +21,7 @@ from hangscope.toolkit.environment import (
 )
 from hangscope.toolkit.environment_rules import find_problems
 from hangscope.toolkit.interfaces import Interface, pick_fast, read_interfaces, unknown_names
-from tests.toolkit.launcher import clean_environment
+from tests.real_jobs import environment
 
 ETH = Interface("eth0", "ethernet", True, True, 1000)
 IB = Interface("ib0", "infiniband", True, True, 200_000)
@@ -232,7 +232,7 @@ def test_docker_output_is_an_argument_list_with_nothing_empty() -> None:
 def env_command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "hangscope", "env", *arguments],
-        env=clean_environment(**env),
+        env=environment(**env),
         capture_output=True,
         text=True,
         timeout=60,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.toolkit.launcher import JobResult, free_port, processes, static_world, torchrun
+from tests.real_jobs import JobResult, free_port, worlds
+from tests.toolkit.launcher import processes, torchrun
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +34,8 @@ def test_launch(job: JobResult, check: str) -> None:
 
 
 def test_missing_rank_at_init_is_named() -> None:
-    worlds = static_world(3, started=[0, 1])
-    result = processes("join_job", [w | {"EXPECT_MISSING": "2"} for w in worlds])
+    places = worlds(3, started=[0, 1])
+    result = processes("join_job", [w | {"EXPECT_MISSING": "2"} for w in places])
     result.assert_ok("missing_rank_at_init_named", [0, 1])
 
 

@@ -14,13 +14,14 @@ import pytest
 
 import hangscope
 from hangscope.toolkit import warmup
-from tests.toolkit.launcher import clean_environment, processes, static_world, torchrun
+from tests.real_jobs import environment, worlds
+from tests.toolkit.launcher import processes, torchrun
 
 TOOLKIT = Path(hangscope.__file__).parent / "toolkit"
 
 
 def test_no_doubled_barriers_or_synchronisations() -> None:
-    result = processes("quiet_job", static_world(2))
+    result = processes("quiet_job", worlds(2))
     result.assert_ok("init_meets_once_before_and_once_after", [0, 1])
     result.assert_ok("each_tool_meets_only_where_it_must", [0, 1])
     result.assert_ok("collectives_only_where_data_must_travel", [0, 1])
@@ -141,7 +142,7 @@ def test_values_never_become_a_shell_string(tmp_path: Path) -> None:
     for form in ("--sh", "--docker"):
         printed = subprocess.run(
             [sys.executable, "-m", "hangscope", "env", form, "--no-interfaces"],
-            env=clean_environment(NCCL_DEBUG=value, NCCL_PROTO=""),
+            env=environment(NCCL_DEBUG=value, NCCL_PROTO=""),
             capture_output=True,
             text=True,
             check=True,
@@ -165,12 +166,12 @@ def test_one_rank_looks_at_files_and_tells_the_others(tmp_path: Path) -> None:
     running = [
         subprocess.Popen(
             [sys.executable, "-m", "hangscope", "doctor", "--json", "--script", "train.py"],
-            env=clean_environment(**env),
+            env=environment(**env),
             cwd=folder,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for env, folder in zip(static_world(2), (here, there), strict=True)
+        for env, folder in zip(worlds(2), (here, there), strict=True)
     ]
     outputs = [process.communicate(timeout=60)[0] for process in running]
     assert [process.returncode for process in running] == [1, 1]

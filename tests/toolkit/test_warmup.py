@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.toolkit.launcher import JobResult, torchrun
+from tests.real_jobs import JobResult
+from tests.toolkit.launcher import torchrun
 
 RANKS = [0, 1, 2, 3]
 

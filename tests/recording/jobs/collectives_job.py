@@ -8,10 +8,11 @@ import threading
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from harness import Report, frames_of, peer, recorded, session
+from harness import frames_of, peer, recorded, session
 
 from hangscope.ring.layout import SlotFlag
 from hangscope.trace.model import Flag
+from tests.job_report import Report
 
 report = Report()
 dist.init_process_group("gloo")

@@ -1,16 +1,11 @@
-"""What the job scripts share: named checks, and what the ring of this very process says."""
+"""What the job scripts share: what the ring of this very process says."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import sys
 import time
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch.distributed as dist
@@ -40,34 +35,6 @@ class Seen:
     def only(self, *names: str) -> list[str]:
         """The operations of these names."""
         return [op for op in self.ops if op in names]
-
-
-class Report:
-    """Named checks of one rank; saved after each, so that a killed rank leaves what it had."""
-
-    def __init__(self) -> None:
-        self.rank = int(os.environ.get("RANK", "0"))
-        self.checks: dict[str, str] = {}
-        self.values: dict[str, object] = {}
-
-    @contextlib.contextmanager
-    def check(self, name: str) -> Iterator[None]:
-        """The block is the check; an exception in it is its failure, and the job goes on."""
-        try:
-            yield
-        except Exception:
-            self.checks[name] = traceback.format_exc()
-            print(f"[{self.rank}] {name}\n{self.checks[name]}", file=sys.stderr, flush=True)
-        else:
-            self.checks[name] = "ok"
-        self.save()
-
-    def save(self) -> None:
-        """Write everything reported so far."""
-        path = Path(os.environ["RESULTS"]) / f"rank{self.rank}.json"
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps({"checks": self.checks, "values": self.values}))
-        temporary.replace(path)
 
 
 def session():
@@ -170,11 +137,6 @@ def _native(since: int) -> list[tuple[str, int]]:
         for entry in _dump_native()
         if entry["record_id"] > since
     ]
-
-
-def mean_loss(output) -> object:  # type: ignore[no-untyped-def]
-    """Any scalar of an output."""
-    return output.float().mean()
 
 
 def peer() -> int:

@@ -7,8 +7,10 @@ import tempfile
 
 import torch
 import torch.distributed as dist
-from harness import Report, frames_of, recorded
+from harness import frames_of, recorded
 from torch import nn
+
+from tests.job_report import Report
 
 report = Report()
 dist.init_process_group("gloo")

@@ -4,9 +4,9 @@ import warnings
 
 import torch
 import torch.distributed as dist
-from harness import Report
 
 import hangscope
+from tests.job_report import Report
 
 report = Report()
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from harness import Report, raises
 
 import hangscope
+from tests.job_report import Report, raises
 
 report = Report()
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))

@@ -6,9 +6,8 @@ import sys
 import threading
 import time
 
-from harness import Report, raises
-
 import hangscope
+from tests.job_report import Report, raises
 
 report = Report()
 hangscope.init_distributed(init_timeout=30)

@@ -5,9 +5,9 @@ import time
 
 import torch
 import torch.distributed as dist
-from harness import Report
 
 import hangscope
+from tests.job_report import Report
 
 report = Report()
 attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]

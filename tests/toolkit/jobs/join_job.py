@@ -2,9 +2,9 @@
 
 import torch
 import torch.distributed as dist
-from harness import Report, raises
 
 import hangscope
+from tests.job_report import Report, raises
 
 report = Report()
 expected_missing = None

@@ -8,9 +8,9 @@ import warnings
 import numpy as np
 import torch
 import torch.distributed as dist
-from harness import Report, raises
 
 import hangscope
+from tests.job_report import Report, raises
 
 report = Report()
 rank = report.rank

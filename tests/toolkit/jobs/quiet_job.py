@@ -2,10 +2,10 @@
 
 import torch
 import torch.distributed as dist
-from harness import Report
 
 import hangscope
 from hangscope.toolkit import agreement, barrier, meeting
+from tests.job_report import Report
 
 report = Report()
 meetings: list[str] = []

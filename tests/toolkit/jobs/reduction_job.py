@@ -5,13 +5,13 @@ import time
 
 import torch
 import torch.distributed as dist
-from harness import Report, raises
 
 import hangscope
 from hangscope import DeterministicAllReduceConfig as Config
 from hangscope import deterministic_all_reduce as reduce
 from hangscope.toolkit.deterministic import Disagreement
 from hangscope.toolkit.tensors import checksum
+from tests.job_report import Report, raises
 
 report = Report()
 hangscope.init_distributed(init_timeout=60, timeout=60)

@@ -4,10 +4,10 @@ import random
 import time
 
 import torch
-from harness import Report
 
 import hangscope
 from hangscope.toolkit.tensors import checksum
+from tests.job_report import Report
 
 report = Report()
 hangscope.init_distributed(init_timeout=60, timeout=60)

@@ -4,9 +4,9 @@ import time
 
 import torch
 import torch.distributed as dist
-from harness import Report, raises
 
 import hangscope
+from tests.job_report import Report, raises
 
 report = Report()
 hangscope.init_distributed(init_timeout=30)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from harness import Report, raises
 from torch.nn.parallel import DistributedDataParallel
 
 import hangscope
 from hangscope.toolkit.reduction_monitor import ReductionSampler
+from tests.job_report import Report, raises
 
 report = Report()
 hangscope.init_distributed(init_timeout=60, timeout=60)

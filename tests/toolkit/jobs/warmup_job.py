@@ -5,13 +5,13 @@ import time
 
 import torch
 import torch.distributed as dist
-from harness import Report, raises
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import hangscope
 from hangscope.toolkit.replicas import compare_replicas
 from hangscope.toolkit.warmup import Disagreement, Rewindable, SyncError, WarmupError
+from tests.job_report import Report, raises
 
 report = Report()
 hangscope.init_distributed(init_timeout=60, timeout=60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ class Report:
             yield
         except Exception:
             self.checks[name] = traceback.format_exc()
+            print(f"[{self.rank}] {name}\n{self.checks[name]}", file=sys.stderr, flush=True)
         else:
             self.checks[name] = "ok"
         self.save()

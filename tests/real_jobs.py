@@ -1,0 +1,143 @@
+"""Runs commands as real jobs, under torchrun or rank by rank, and reads what their ranks report.
+
+A job script reports each of its checks by name (see `tests/job_report.py`); a test asserts one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+_STRAY = ("TORCHELASTIC", "SLURM_", "OMPI_", "PMI", "TORCH_NCCL", "TORCH_FR", "HANGSCOPE")
+_STRAY_NAMES = {
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
+    "MASTER_PORT", "NCCL_TIMEOUT",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a job ended, and what its ranks reported (check name to ``"ok"`` or a traceback)."""
+
+    returncode: int
+    output: str
+    ranks: dict[int, dict[str, str]] = field(default_factory=dict)
+    values: dict[int, dict[str, object]] = field(default_factory=dict)
+
+    def assert_ok(self, check: str, ranks: Sequence[int] = ()) -> None:
+        """The check ran and held on every rank that reported, or on these."""
+        assert self.ranks, f"no rank reported anything:\n{self.output[-4000:]}"
+        for rank in ranks or self.ranks:
+            found = self.ranks.get(rank, {}).get(check, "nothing reported")
+            assert found == "ok", f"rank {rank}, {check}: {found}\n{self.output[-3000:]}"
+
+    @property
+    def said(self) -> list[str]:
+        """The lines HangScope wrote into the job's log."""
+        return [line for line in self.output.splitlines() if line.startswith("[hangscope]")]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This environment without what a surrounding job may have left in it."""
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _STRAY_NAMES and not name.startswith(_STRAY)
+    }
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    return env | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | extra
+
+
+def worlds(size: int, started: Iterable[int] | None = None) -> list[dict[str, str]]:
+    """What a launcher tells each of ``started`` ranks, all by default, of a world of that size."""
+    port = str(free_port())
+    return [
+        {
+            "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        }
+        for rank in (range(size) if started is None else started)
+    ]  # fmt: skip
+
+
+def torchrun(
+    script: Path,
+    nproc: int,
+    env: dict[str, str],
+    *,
+    arguments: Sequence[str] = (),
+    options: Sequence[str] = (),
+    timeout_s: float = 180.0,
+) -> JobResult:
+    """A script under ``torchrun --standalone`` with ``nproc`` ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={nproc}", *options, str(script), *arguments]
+    return run(command, env, timeout_s=timeout_s)
+
+
+def run(command: Sequence[str], env: dict[str, str], *, timeout_s: float = 120.0) -> JobResult:
+    """Any command as a job; killed with all it started when it takes too long."""
+    return run_each(command, [env], timeout_s=timeout_s)
+
+
+def run_each(
+    command: Sequence[str], environments: Sequence[dict[str, str]], *, timeout_s: float = 120.0
+) -> JobResult:
+    """The command once per environment, at the same time; output in the order of these."""
+    with tempfile.TemporaryDirectory() as results:
+        running = [
+            subprocess.Popen(
+                command,
+                env=env | {"RESULTS": results},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            for env in environments
+        ]
+        outputs = [_output_of(process, timeout_s) for process in running]
+        code = max((process.returncode for process in running), key=abs)
+        return _collect(Path(results), code, "".join(outputs))
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _output_of(process: subprocess.Popen[str], timeout_s: float) -> str:
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        # torchrun gives each rank a session of its own: a process group is not enough.
+        for child in [*psutil.Process(process.pid).children(recursive=True), process]:
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                child.send_signal(signal.SIGKILL)
+        output, _ = process.communicate()
+        output += f"\n[killed after {timeout_s} s]"
+    return output
+
+
+def _collect(results: Path, code: int, output: str) -> JobResult:
+    checks: dict[int, dict[str, str]] = {}
+    values: dict[int, dict[str, object]] = {}
+    for path in results.glob("rank*.json"):
+        rank = int(path.stem.removeprefix("rank"))
+        data = json.loads(path.read_text())
+        checks[rank], values[rank] = data["checks"], data["values"]
+    return JobResult(code, output, checks, values)
