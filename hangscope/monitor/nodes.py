@@ -15,6 +15,9 @@ ASK_AFTER_S = 5.0
 the timeout is short."""
 PATIENCE_S = 10.0
 """How long to wait for the other nodes' word before speaking without it."""
+REPEAT_S = 10.0
+"""How often a node says the same again: a thousand nodes' reports are a hundred megabytes, and the
+store that carries them is the job's."""
 
 
 class OtherNodes:
@@ -36,6 +39,8 @@ class OtherNodes:
         self._ask_after_s = min(ASK_AFTER_S, timeout_s / 2)
         self._relay: Relay | None = None
         self._asked_at_s = 0.0
+        self._said: object = None
+        self._said_at_s = 0.0
         self._told = False
 
     def stalled(self, stalled_s: float, node_count: int) -> None:
@@ -48,8 +53,12 @@ class OtherNodes:
         self._relay = Relay(self._key, self.node_rank, node_count)
 
     def tell(self, trace: Trace, rings: list[tuple[int, Path]]) -> None:
-        """Hand this node's state to the others."""
-        if self._relay is not None and not self._relay.failed:
+        """Hand this node's state to the others, where it is not what they know already."""
+        if self._relay is None or self._relay.failed:
+            return
+        state, now_s = _state(trace), time.monotonic()
+        if state != self._said or now_s - self._said_at_s >= REPEAT_S:
+            self._said, self._said_at_s = state, now_s
             self._relay.publish(pack(trace, rings))
 
     def fragments(self) -> list[Fragment]:
@@ -80,3 +89,15 @@ class OtherNodes:
         if self._relay is not None:
             self._relay.close()
             self._relay = None
+
+
+def _state(trace: Trace) -> object:
+    """What of this node a verdict may turn on, and what it shows: everything but the pulse."""
+    return (
+        trace.members.tobytes(),
+        [
+            (f.rank, f.alive, f.process_state, f.gil_blocked, f.exit, f.exception, f.phases,
+             f.initialized, f.finalized, [t.stack for t in f.threads if t.is_main])
+            for f in trace.ranks.values()
+        ],
+    )  # fmt: skip
