@@ -12,8 +12,9 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import hidden_ranks
+from hangscope.diagnosis.kinds import is_sending, which
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pairing import Half, is_send_name
+from hangscope.diagnosis.pairing import Half
 from hangscope.trace.model import NONE, Flag
 
 _ACCUSING = (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK, Verdict.RANK_EXITED)
@@ -85,11 +86,10 @@ class _Pairs:
             & (records["group"] == half.group)
             & ((records["rank"] == half.rank) | (records["peer"] == half.rank))
         )
-        sends = np.array([is_send_name(s.op) for s in trace.signatures] or [False], bool)
         self._half = half
         self._rank = records["rank"][rows].astype(np.int64)
         self._peer = records["peer"][rows].astype(np.int64)
-        self._is_send = sends[records["signature"][rows]]
+        self._is_send = which(trace, is_sending, rows)
         self._hidden = hidden_ranks(trace)
 
     def _count(self, rank: int, peer: int, *, sends: bool) -> int:

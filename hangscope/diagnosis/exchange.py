@@ -14,7 +14,8 @@ import numpy as np
 from hangscope.diagnosis.agreement import family, input_numel, output_numel
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import hidden_ranks
-from hangscope.diagnosis.pairing import Half, is_send_name, pending_halves, tags_count
+from hangscope.diagnosis.kinds import is_sending, which
+from hangscope.diagnosis.pairing import Half, pending_halves, tags_count
 from hangscope.diagnosis.places import Place
 from hangscope.trace.model import NONE, Flag, Signature, State
 
@@ -75,13 +76,8 @@ def _unfinished_pairs(context: Context) -> list[Place]:
 
 def _unfinished_all_to_alls(context: Context) -> list[Place]:
     trace, records = context.trace, context.trace.records
-    is_exchange = np.array(
-        [family(s.op) == "all_to_all" and s.input_splits is not None for s in trace.signatures]
-        or [False],
-        bool,
-    )
     rows = np.flatnonzero(
-        is_exchange[records["signature"]]
+        which(trace, lambda s: family(s.op) == "all_to_all" and s.input_splits is not None)
         & (records["state"] != int(State.COMPLETED))
         & context.front.collective
     )
@@ -157,10 +153,10 @@ def _odd_tag(context: Context, rank: int, row: int) -> bool:
     records = context.trace.records
     low, _ = context.bounds.get(rank, (0, 0))
     part, record = records[low:row], records[row]
-    sends = is_send_name(context.trace.signatures[int(record["signature"])].op)
-    names = [is_send_name(s.op) == sends for s in context.trace.signatures]
+    sends = is_sending(context.trace.signatures[int(record["signature"])])
     same = (part["group"] == record["group"]) & (part["peer"] == record["peer"])
-    same &= np.array(names, bool)[part["signature"]] & ((part["flags"] & int(Flag.P2P)) != 0)
+    same &= which(context.trace, is_sending, np.arange(low, row)) == sends
+    same &= (part["flags"] & int(Flag.P2P)) != 0
     before = np.unique(part["root"][same])
     return len(before) == 1 and int(before[0]) != int(record["root"])
 

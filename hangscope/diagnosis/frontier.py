@@ -11,15 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.agreement import ONE_SIDED, family
+from hangscope.diagnosis.kinds import is_on_host, is_one_sided, which
 from hangscope.trace.model import Flag, State, Trace
 
 UNKNOWN = -1
 """No counter, no record and no way to conclude one."""
 
 _FAR = np.iinfo(np.int64).max
-BLOCKING = frozenset({"gloo", "mpi"})
-"""Backends whose operations run on the caller's time: waiting for one holds the caller up."""
 _DENSE_PAIRS = 32_000_000
 
 Ints = npt.NDArray[np.int64]
@@ -140,7 +138,7 @@ def frontiers(trace: Trace) -> Frontiers:
     timed_out = (flags & int(Flag.TIMED_OUT)) != 0
     done |= returned(trace)
     # Nobody finishes a later collective of all members while an earlier one still waits for one.
-    whole = ~_one_sided(trace)
+    whole = ~which(trace, is_one_sided)
     implied = np.zeros(count, np.int64)
     rows = np.flatnonzero(collective & done & whole)
     np.maximum.at(implied, of_record[rows], seq[rows])
@@ -214,25 +212,17 @@ def frontiers(trace: Trace) -> Frontiers:
     )
 
 
-def _one_sided(trace: Trace) -> Bools:
-    """Per record: an operation that a member may finish alone."""
-    ops = np.array([family(s.op) in ONE_SIDED for s in trace.signatures] or [False], bool)
-    found: Bools = ops[trace.records["signature"]]
-    return found
-
-
 def blocks_caller(trace: Trace) -> Bools:
     """Per record: the operation returned to its caller only when it had finished.
 
     Only rings say which operations were asynchronous, and only CPU backends block in the others.
     """
     records = trace.records
-    blocking = np.array([s.backend in BLOCKING for s in trace.signatures] or [False], bool)
     flags = records["flags"]
     loose = int(Flag.ASYNC | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.TIMED_OUT)
     # Of pairs only those that say so: isend and send may have left the same record.
     pair = flags & int(Flag.P2P | Flag.BLOCKING)
-    found: Bools = blocking[records["signature"]] & ((flags & loose) == 0)
+    found: Bools = which(trace, is_on_host) & ((flags & loose) == 0)
     found &= pair != int(Flag.P2P)
     return found & _from_rings(trace)
 

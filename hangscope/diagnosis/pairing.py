@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hangscope.diagnosis.frontier import BLOCKING, Frontiers, Ints
+from hangscope.diagnosis.frontier import Frontiers, Ints
+from hangscope.diagnosis.kinds import is_on_host, is_sending, which
 from hangscope.trace.model import NONE, Flag, Trace
 
 
@@ -34,8 +35,7 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
     rows = np.flatnonzero(front.p2p & ~batch)  # a batch's own row names no partner
     if not len(rows):
         return []
-    sends = np.array([is_send_name(s.op) for s in trace.signatures] or [False], bool)
-    is_send = sends[records["signature"][rows]]
+    is_send = which(trace, is_sending, rows)
     rank = records["rank"][rows].astype(np.int64)
     peer = _with_only_partner(trace, records["group"][rows], rank, records["peer"][rows])
     open_ = front.unfinished[rows]
@@ -102,16 +102,15 @@ def tags_count(trace: Trace, *rows: int) -> bool:
     records = trace.records
     return all(
         int(records["root"][row]) >= 0
-        and trace.signatures[int(records["signature"][row])].backend in BLOCKING
+        and is_on_host(trace.signatures[int(records["signature"][row])])
         for row in rows
     )
 
 
 def _tags(trace: Trace, rows: Ints) -> Ints:
     """Per half its tag, -1 where tags do not count."""
-    counting = np.array([s.backend in BLOCKING for s in trace.signatures] or [False], bool)
     tags = trace.records["root"][rows].astype(np.int64)
-    found: Ints = np.where(counting[trace.records["signature"][rows]], tags, NONE)
+    found: Ints = np.where(which(trace, is_on_host, rows), tags, NONE)
     return found
 
 
@@ -135,11 +134,6 @@ def _across_tags(trace: Trace, halves: list[Half]) -> list[Half]:
     for send, recv in zip(sends, [h for h in lone if not h.is_send], strict=False):
         met[send.row], met[recv.row] = recv.row, send.row
     return [replace(h, matched=True, partner_row=met[h.row]) if h.row in met else h for h in halves]
-
-
-def is_send_name(op: str) -> bool:
-    """Whether an operation of that name is a sending half."""
-    return op.startswith("send") or op == "isend"
 
 
 def _channel(

@@ -10,8 +10,9 @@ import numpy as np
 from hangscope.diagnosis.agreement import ONE_SIDED, family
 from hangscope.diagnosis.any_source import debtors
 from hangscope.diagnosis.evidence import hidden_ranks, rank_bounds, recorded_ranks
-from hangscope.diagnosis.frontier import BLOCKING, UNKNOWN, Frontiers, Ints, blocks_caller
+from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, blocks_caller
 from hangscope.diagnosis.host import End, Host, in_communication
+from hangscope.diagnosis.kinds import is_on_host, is_one_sided, which
 from hangscope.diagnosis.pairing import Half, pending_halves
 from hangscope.diagnosis.phase_places import phase_places
 from hangscope.diagnosis.places import Place, Waits
@@ -43,8 +44,7 @@ class Builder:
         self._seen_in: dict[int, tuple[int, ...]] = {}
 
     def _one_sided_groups(self) -> frozenset[int]:
-        ops = np.array([family(s.op) in ONE_SIDED for s in self.trace.signatures] or [False], bool)
-        rows = ops[self.trace.records["signature"]] & self.front.collective
+        rows = which(self.trace, is_one_sided) & self.front.collective
         return frozenset(np.unique(self.trace.records["group"][rows]).tolist())
 
     def build(self) -> Waits:
@@ -334,8 +334,8 @@ class Builder:
         record = self.trace.records[half.row]
         flags = int(record["flags"])
         if flags & int(Flag.BLOCKING | Flag.WAITED):
-            backend = self.trace.signatures[int(record["signature"])].backend
-            return half.is_send and backend not in BLOCKING
+            signature = self.trace.signatures[int(record["signature"])]
+            return half.is_send and not is_on_host(signature)
         return half.is_send or bool(flags & int(Flag.ASYNC))
 
     def _half(self, half: Half, incomplete: set[int]) -> None:
