@@ -77,6 +77,11 @@ def _circle_of_pairs(
     if len(ahead) == 1:
         cause.culprits, cause.confidence = ahead, Confidence.LIKELY
         return
+    places = waits_places(context, set(cause.places))
+    breakers = [r for r in sorted(ranks) if _breaks(places, ranks, r)]
+    if len(breakers) == 1 < len(ranks) - 1 and _alone_in_collectives(places, breakers[0]):
+        cause.culprits = (breakers[0],)
+        return
     blank = {r for r in ranks if r in context.trace.ranks and context.trace.ranks[r].only_active}
     odd = () if blank else deviants(context, ranks, groups)
     closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
@@ -92,14 +97,14 @@ def _circle_of_pairs(
         odd = _who_went_on(context, ranks, lonely)
         if odd and len(ranks) > 2 and ranks & hidden_ranks(context.trace):
             cause.confidence = Confidence.LIKELY
-        if not odd:
-            places = waits_places(context, set(cause.places))
-            breakers = [r for r in sorted(ranks) if _breaks(places, ranks, r)]
-            if len(breakers) == 1:
-                cause.culprits = (breakers[0],)
-                return
+        if not odd and len(breakers) == 1:
+            cause.culprits = (breakers[0],)
+            return
     if not odd:
-        if len(lonely) < len(cause.places) or ranks & hidden_ranks(context.trace):
+        # Where some have issued all that the others need, one mistake may be behind it all.
+        lacking = {r for p in places for r in p.absent}
+        one_kind = len(lonely) == len(cause.places)
+        if not one_kind or ranks - lacking or ranks & hidden_ranks(context.trace):
             cause.confidence = Confidence.AMBIGUOUS
         return
     cause.culprits = odd
@@ -107,6 +112,15 @@ def _circle_of_pairs(
     if due:
         cause.verdict = Verdict.P2P_UNMATCHED
         cause.places = due + [i for i in cause.places if i not in due]
+
+
+def _alone_in_collectives(places: list[Place], rank: int) -> bool:
+    """Whether the rank waits in collectives only, and for all those who wait for it elsewhere.
+
+    It has gone on to what comes later, and nobody has followed.
+    """
+    own = [p for p in places if rank in p.waiters]
+    return bool(own) and all(not p.p2p and p.waiters == [rank] for p in own)
 
 
 def _left_early(context: Context, cause: Cause, lonely: list[int]) -> tuple[int, ...]:

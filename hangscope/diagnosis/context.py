@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from hangscope.diagnosis.dimensions import kinds_of_groups
 from hangscope.diagnosis.evidence import gaps, overrun_ranks, rank_bounds, unlisted
 from hangscope.diagnosis.frontier import Frontiers, Ints
 from hangscope.diagnosis.host import End, Host
@@ -47,6 +48,11 @@ class Context:
     def overrun(self) -> frozenset[int]:
         """Ranks whose oldest unfinished operation may have been overwritten."""
         return overrun_ranks(self.trace, self.front)
+
+    @cached_property
+    def kinds(self) -> list[object]:
+        """Per group what tells its dimension of the mesh from others."""
+        return kinds_of_groups(self.trace)
 
     @cached_property
     def pairs_of_rank(self) -> dict[int, Ints]:
@@ -141,6 +147,11 @@ class Context:
             return stack
         threads = self.trace.records["thread"]
         return group_stack(facts, int(threads[row]), int(threads[newest])) or stack
+
+    def host_in(self, rank: int, group: int) -> Host | None:
+        """The rank's process, with what it does instead of going on in a group as its stack."""
+        host = self.hosts.get(rank)
+        return None if host is None else replace(host, stack=self.stack_in(rank, group))
 
     def group_ref(self, group: int, members: Iterable[int] = ()) -> GroupRef | None:
         """The group as a report shows it."""

@@ -18,19 +18,46 @@ def hidden_ranks(trace: Trace) -> frozenset[int]:
 
 
 def overrun_ranks(trace: Trace, front: Frontiers) -> frozenset[int]:
-    """Ranks whose oldest record left is unfinished: what they wait for may be overwritten."""
+    """Ranks whose oldest unfinished operation may be overwritten.
+
+    Their oldest record left is unfinished, or a group's counter tells of unfinished operations
+    older than any that is on record.
+    """
     ranks = trace.records["rank"]
     if not len(ranks):
         return frozenset()
     first = np.concatenate([[0], np.flatnonzero(np.diff(ranks)) + 1])
     open_first = front.unfinished[first]
-    return frozenset(
+    return _counted_but_gone(trace, front) | frozenset(
         rank
         for rank, unfinished in zip(ranks[first].tolist(), open_first.tolist(), strict=True)
         if unfinished
         and rank in trace.ranks
         and trace.ranks[rank].oldest_record_id > 1
         and not trace.ranks[rank].only_active
+    )
+
+
+def _counted_but_gone(trace: Trace, front: Frontiers) -> frozenset[int]:
+    """Ranks of which a group's oldest unfinished collective is counted and not on record."""
+    members = trace.members
+    behind = (members["completed"] >= 0) & (members["enqueued"] > members["completed"])
+    if not behind.any():
+        return frozenset()
+    gone = front.first > front.completed + 1
+    first = dict(
+        zip(
+            zip(front.rank[gone].tolist(), front.group[gone].tolist(), strict=True),
+            front.first[gone].tolist(),
+            strict=True,
+        )
+    )
+    return frozenset(
+        int(m["rank"])
+        for m in members[behind]
+        if first.get((int(m["rank"]), int(m["group"])), 0) > int(m["completed"]) + 1
+        and int(m["rank"]) in trace.ranks
+        and trace.ranks[int(m["rank"])].oldest_record_id > 1
     )
 
 

@@ -31,17 +31,18 @@ Step = tuple[object, ...]
 
 
 def siblings(context: Context, group: int) -> list[int]:
-    """Groups with the same description and size but no rank in common, a few of them."""
+    """Groups of the same kind and size but no rank in common, a few of them."""
     groups = context.trace.groups
     mine = groups[group]
-    if not mine.desc or mine.desc in ("default_pg", "undefined") or len(mine.ranks) < 2:
+    if mine.desc == "default_pg" or len(mine.ranks) < 2:
         return []
+    kinds = context.kinds
     members = set(mine.ranks)
     found = [
         i
         for i, other in enumerate(groups)
         if i != group
-        and other.desc == mine.desc
+        and kinds[i] == kinds[group]
         and len(other.ranks) == len(mine.ranks)
         and members.isdisjoint(other.ranks)
     ]

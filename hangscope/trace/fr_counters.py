@@ -42,6 +42,28 @@ def read_status(
     return members
 
 
+def finished_halves(status: Any, table: GroupTable, records: Records) -> Any:
+    """Rows of sends and receives that the counter of a group without collectives has reached.
+
+    Of numbers below it nothing is said: operations with several partners finish in any order.
+    """
+    if not isinstance(status, Mapping):
+        return np.zeros(0, np.int64)
+    counters = {clean.as_name(key): value for key, value in status.items()}
+    where = match_status([k for k, v in counters.items() if isinstance(v, Mapping)], table)
+    half = (records["flags"] & Flag.P2P) != 0
+    found = [np.zeros(0, np.int64)]
+    for key, group in where.items():
+        here = records["group"] == group
+        value = snake_keys(counters[key])
+        done = clean.as_int(
+            value.get("last_completed_collective", value.get("last_completed")), NONE
+        )
+        if done > 0 and here.any() and (half[here] & (records["collective_seq"][here] <= 0)).all():
+            found.append(np.flatnonzero(here & (records["p2p_seq"] == done)))
+    return np.concatenate(found)
+
+
 def _counters(
     enqueued: int, started: int, completed: int, group: int, records: Records, native_gloo: bool
 ) -> tuple[int, int, int, int]:

@@ -25,7 +25,7 @@ from hangscope.trace.fr_columns import (
     rows_of,
     values_of,
 )
-from hangscope.trace.fr_counters import read_status
+from hangscope.trace.fr_counters import finished_halves, read_status
 from hangscope.trace.fr_groups import GroupTable, has_rank, read_config
 from hangscope.trace.fr_intern import Key, Row, Rows
 from hangscope.trace.fr_pairs import mark_batches, set_peers
@@ -123,6 +123,10 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
         only_active=_only_active(records, members, native_gloo),
     )
     facts = own_story.from_plain(own, facts)
+    if not native_gloo:
+        records["state"][finished_halves(document.get("pg_status"), table, records)] = (
+            State.COMPLETED
+        )
     source = Source(
         path=origin.path,
         format=origin.format,

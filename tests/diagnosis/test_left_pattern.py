@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import Flag
 
 from .builder import Job
 
@@ -29,7 +30,7 @@ def last_step(job: Job, pairs: list[int], without: int) -> None:
 
 
 def test_a_collective_left_out_is_told_by_the_ranks_own_past() -> None:
-    job, pairs = pairs_and_all(4, 8)
+    job, pairs = pairs_and_all(2, 8)
     last_step(job, pairs, without=1)
     diagnosis = diagnose(job.trace())
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.DEADLOCK_CYCLE, (1,))
@@ -41,6 +42,13 @@ def test_what_was_new_to_everybody_at_once_is_no_deviation() -> None:
     job, pairs = pairs_and_all(4, 8)
     job.all("all_gather", line=30)
     job.all(line=20, size=(1,))
+    last_step(job, pairs, without=1)
+    assert diagnose(job.trace()).culprits == (1,)
+
+
+def test_groups_without_a_description_have_siblings_too() -> None:
+    """How its members lie to each other and what it is used for tell a group's dimension."""
+    job, pairs = pairs_and_all(4, 2)
     last_step(job, pairs, without=1)
     assert diagnose(job.trace()).culprits == (1,)
 
@@ -67,8 +75,27 @@ def test_a_rank_without_a_dump_does_not_hide_a_circle_of_others() -> None:
 
 
 def test_a_past_that_is_too_short_names_both() -> None:
-    job, pairs = pairs_and_all(4, 2)
+    job, pairs = pairs_and_all(2, 2)
     last_step(job, pairs, without=1)
     diagnosis = diagnose(job.trace())
     assert set(diagnosis.culprits) == {0, 1}
     assert diagnosis.confidence is Confidence.AMBIGUOUS
+
+
+def test_who_has_gone_on_alone_is_named_though_pairs_are_in_the_circle() -> None:
+    """Rank 2 skips the evaluation: its neighbour's send has no partner, and nobody else has come
+    to the collective that rank 2 waits in."""
+    job, pairs = pairs_and_all(4, 8)
+    pipe = [job.group(0, 2, desc="pipe"), job.group(1, 3, desc="pipe")]
+    for _ in range(4):
+        for low, group in enumerate(pipe):
+            job.op(low, "send", group=group, peer=low + 2)
+            job.op(low + 2, "recv", group=group, peer=low)
+    job.op(0, "send", group=pipe[0], peer=2, done=False, flags=Flag.WAITED)
+    job.op(1, "send", group=pipe[1], peer=3)
+    job.op(3, "recv", group=pipe[1], peer=1)
+    job.op(1, group=pairs[0], done=False)
+    job.op(3, group=pairs[1], done=False)
+    job.op(2, "all_gather", done=False)
+    diagnosis = diagnose(job.trace())
+    assert diagnosis.culprits == (2,)

@@ -74,3 +74,30 @@ def test_a_ring_without_record_numbers_shows_that_it_has_wrapped(tmp_path: Path)
     trace = load_trace([tmp_path])
     assert hidden_ranks(trace) >= {1, 2}
     assert diagnose(trace).verdict is not Verdict.MISSING_RANK
+
+
+def test_a_half_that_the_counter_has_reached_is_over(tmp_path: Path) -> None:
+    """One batch alone shows no pattern; in a group of pairs only the counter tells of its end."""
+    for rank, name in enumerate(("send 0->1", "recv 1<-0")):
+        rows = [half(9, 30, name), pending(4, record_id=40)]
+        status = {
+            "0": {"last_enqueued_collective": 4, "last_completed_collective": 3},
+            "1": {"last_enqueued_collective": 9, "last_completed_collective": 9},
+        }
+        if rank:
+            rows.pop()
+            status["0"]["last_enqueued_collective"] = 3
+        made = dump(rows, version="2.9", pg_config=CONFIG, pg_status=status)
+        write(tmp_path, f"trace_{rank}", made)
+    diagnosis = diagnose(load_trace([tmp_path]))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISSING_RANK, (1,))
+
+
+def test_a_counted_operation_that_is_overwritten_leaves_the_cause_open(tmp_path: Path) -> None:
+    """Everybody is in what is listed, but it is queued behind something that is gone."""
+    status = {"0": {"last_enqueued_collective": 42, "last_completed_collective": 30}}
+    for rank in (0, 1):
+        rows = [pending(n, record_id=n) for n in (40, 41, 42)]
+        write(tmp_path, f"trace_{rank}", dump(rows, version="2.9", pg_status=status))
+    diagnosis = diagnose(load_trace([tmp_path]))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.INCONCLUSIVE, ())
