@@ -23,6 +23,9 @@ _ACCUSING = (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK, Verdict.RANK_EXITED)
 def doubt_crossed_pairs(context: Context, causes: list[Cause]) -> None:
     """Where a rank is accused for one half that never came: was it asked for by mistake?"""
     for cause in causes:
+        half = _own_half(context, cause)
+        if half is not None and _tell_wrong_partner(context, cause, half):
+            continue
         half = _only_half(context, cause)
         if half is None:
             continue
@@ -40,6 +43,30 @@ def doubt_crossed_pairs(context: Context, causes: list[Cause]) -> None:
         cause.victims = (cause.victims | accused | {rival}) - set(cause.culprits)
         _show(context, cause, half, rival)
         cause.crossed = _words(half, rival, usual=usual)
+
+
+def _own_half(context: Context, cause: Cause) -> Half | None:
+    """The one half that never meets its partner in which the single accused waits itself."""
+    if cause.verdict is not Verdict.P2P_UNMATCHED or len(cause.culprits) != 1:
+        return None
+    (accused,) = cause.culprits
+    halves = [context.waits.places[i].half for i in context.waits.places_of.get(accused, ())]
+    own = [half for half in halves if half is not None and half.matched is False]
+    return own[0] if len(own) == 1 else None
+
+
+def _tell_wrong_partner(context: Context, cause: Cause, half: Half) -> bool:
+    """Say so, where the accused asks somebody it never had to do with for what another offers.
+
+    Returns whether it does.
+    """
+    pairs = _Pairs(context, half)
+    rival = pairs.rival(overlooked=True)
+    if rival == NONE or pairs.asked_before() or not pairs.paired_before(rival):
+        return False
+    _show(context, cause, half, rival)
+    cause.crossed = _words(half, rival, usual=True)
+    return True
 
 
 def _only_half(context: Context, cause: Cause) -> Half | None:
@@ -97,8 +124,12 @@ class _Pairs:
         hits = (self._rank == rank) & (self._peer == peer) & (self._is_send == sends)
         return int(np.count_nonzero(hits))
 
-    def rival(self) -> int:
-        """The one rank whose half towards the waiting rank has no partner, or -1."""
+    def rival(self, *, overlooked: bool = False) -> int:
+        """The one rank whose half towards the waiting rank has no partner, or -1.
+
+        ``overlooked``: of several the one of whose halves the fewest were taken; the others are
+        only further on.
+        """
         half = self._half
         if half.rank in self._hidden or half.peer in self._hidden:
             return NONE
@@ -107,13 +138,16 @@ class _Pairs:
             return NONE  # a receive from any source may have taken it
         others = self._peer == half.rank
         others &= (self._is_send != half.is_send) & (self._rank != half.peer)
-        found = []
+        found: list[tuple[int, int]] = []
         for rank in np.unique(self._rank[others]).tolist():
             offered = self._count(rank, half.rank, sends=not half.is_send)
             taken = self._count(half.rank, rank, sends=half.is_send)
             if rank not in self._hidden and offered > taken:
-                found.append(rank)
-        return found[0] if len(found) == 1 else NONE
+                found.append((taken, rank))
+        found.sort()
+        if len(found) > 1 and overlooked and found[0][0] < found[1][0]:
+            return found[0][1]
+        return found[0][1] if len(found) == 1 else NONE
 
     def asked_before(self) -> bool:
         """Whether the waiting rank has asked the accused before, or the accused has served it."""

@@ -18,6 +18,7 @@ from hangscope.diagnosis.mismatch import mismatches, parted_before
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
 from hangscope.diagnosis.quiet import without_cause
 from hangscope.diagnosis.ranks import rank_reports
+from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.settle import conflict_causes, crash_causes, mismatch_causes, settle
 from hangscope.diagnosis.swept import not_before_last_record, swept_up
 from hangscope.diagnosis.waits import Builder
@@ -87,6 +88,8 @@ def diagnose(trace: Trace) -> Diagnosis:
         quiet = without_cause(context, together, moving is not None)
         findings = quiet.findings
         notes += quiet.notes
+        if not findings and trace.missing_ranks:
+            notes.append(f"{rank_s(trace.missing_ranks)} left no dump: nothing is known of them")
     return _assemble(context, found, findings, notes)
 
 

@@ -132,6 +132,12 @@ def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) ->
     groups = {context.waits.places[i].group for i in cause.places}
     members = {frozenset(context.trace.groups[g].ranks) for g in groups if g >= 0}
     return (
+def _same_half_first(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:
+    """Whether all of a circle stand at one line, in one kind of half each."""
+    pairs = all(context.waits.places[i].p2p for i in cause.places)
+    return pairs and len(sides) > 1 and len({(s.stack, s.op) for s in sides}) == 1
+
+
         len(groups) > 1
         and len(members) == 1
         and bool(sides)
@@ -158,6 +164,9 @@ def _advice(
         lines = [where(s.stack[0]) for s in sides[:2] if s.stack]
         if len(set(lines)) == 2:
             advice = replace(advice, fix=f"{advice.fix}: compare {lines[1]} with {lines[0]}")
+    exchange = place is not None and not place.p2p
+    if cause.conflict and exchange and cause.verdict is Verdict.SHAPE_MISMATCH:
+        return playbook.splits()
         return advice
     if cause.crossed:
         line = where(sides[0].stack[0]) if sides and sides[0].stack else "its call"
@@ -206,6 +215,8 @@ def _advice(
         text = " ".join((host.end_text, message, said.text if said is not None else ""))
         return playbook.crash(text, detail)
     if cause.verdict is Verdict.RANK_LOST:
+    if cause.verdict is Verdict.DEADLOCK_CYCLE and _same_half_first(context, cause, sides):
+        return playbook.ring_of_waits(sides[0].op or "recv")
         detail = at
     thread = facts.exception if facts is not None else None
     if cause.verdict is Verdict.RANK_EXITED and thread is not None and not thread.is_main_thread:

@@ -64,6 +64,24 @@ def crossed_handles(line: str) -> Advice:
     )
 
 
+def splits() -> Advice:
+    """An all-to-all whose members announce sizes that contradict each other."""
+    return Advice(
+        "exchange the split sizes first (an all_to_all of the counts): what one member sends to "
+        "another must be what that one expects from it",
+        "D19",
+    )
+
+
+def ring_of_waits(verb: str) -> Advice:
+    """All ranks of a circle do the same half of a pair first."""
+    return Advice(
+        f"every rank of the circle waits in {verb} before it does its other half: let some of them "
+        "begin with the other half, or issue both at once (isend and irecv, batch_isend_irecv)",
+        "D19",
+    )
+
+
 def buckets() -> Advice:
     """Gradient buckets of different sizes under one number."""
     return Advice(
@@ -111,6 +129,11 @@ def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Ad
     return Advice(f"{look}; every rank must reach the collective that the others are in", "D19")
 
 
+_BLOCKED_IN_CALL = (
+    (r"(?:multiprocessing/queues|queue)\.py:put$", "that queue is full, and nothing takes from it"),
+    (r"queue\.py:join$", "what was put into that queue is never marked as done"),
+)
+"""Library functions that wait for something else than others of their file."""
 _BLOCKED_IN = (
     (r"hangscope/recording/store_waits\.py$", "nobody sets the key that it waits for in the store"),
     (r"torch/utils/data/", "a worker of its data loader does not deliver"),
@@ -138,6 +161,10 @@ def blocked_in(host: Host | None) -> str:
     if mine is not None and mine in below:
         below = below[: below.index(mine)]
     files = [frame.filename.replace("\\", "/") for frame in below]
+    calls = [f"{file}:{frame.name}" for file, frame in zip(files, below, strict=True)]
+    for pattern, words in _BLOCKED_IN_CALL:
+        if any(re.search(pattern, call) for call in calls):
+            return words
     for pattern, words in _BLOCKED_IN:
         if any(re.search(pattern, name) for name in files):
             return words

@@ -168,11 +168,15 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
             )
         absent = context.hosts.get(cause.culprits[0])
         if absent is not None:
+        gone = [r for r in cause.culprits if _has_left(context, r)]
             absent = replace(absent, stack=context.stack_in(cause.culprits[0], place.group))
         doing = activity(absent, context.trace.ranks.get(cause.culprits[0]))
         last, _ = context.last_in_group(cause.culprits[0], place.group)
         mechanism = (
-            f"{rank_s(cause.culprits)} {_is(cause.culprits)} still {doing}"
+            f"{rank_s(gone)} {'has' if len(gone) == 1 else 'have'} already called "
+            "destroy_process_group" + (f" and {_is(gone)} {doing}" if doing else "")
+            if gone == list(cause.culprits)
+            else f"{rank_s(cause.culprits)} {_is(cause.culprits)} still {doing}"
             if doing
             else f"{rank_s(cause.culprits)} stopped after #{last} of this group"
         )
@@ -246,6 +250,13 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
             "little was given to name anyone",
             f"no dump of {rank_s(place.unknown)}" if place.unknown else "",
         )
+def _has_left(context: Context, rank: int) -> bool:
+    """Whether a rank has torn its groups down and gone on."""
+    facts = context.trace.ranks.get(rank)
+    inside = facts is not None and any(p.name == "destroy_process_group" for p in facts.phases)
+    return facts is not None and bool(facts.finalized) and not inside
+
+
     return f"{who}: {verdict.value}", ""
 
 
@@ -336,7 +347,12 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         if p.absent:
             line += f"; {rank_s(p.absent)} never issued it"
         elif p.behind:
-            line += f"; {rank_s(p.behind)} issued it but is held up by something older"
+            gone = [r for r in p.behind if r in context.hosts and context.hosts[r].gone]
+            held = [r for r in p.behind if r not in gone]
+            if gone:
+                line += f"; {rank_s(gone)} issued it and ended"
+            if held:
+                line += f"; {rank_s(held)} issued it but {_is(held)} held up by something older"
         if p.done:
             line += f"; {rank_s(p.done)} finished it"
         lines.append(line)
@@ -354,13 +370,13 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         elif host.state != "unknown":
             words.append(host.state)
         doing = activity(host, facts)
-        if doing and doing != host.end_text:
+        if doing and doing != host.end_text and host.end is not End.CLEAN:
             words.append(f"({doing})")
         if len(words) > 1:
             lines.append(" ".join(words))
         lines += _dead_thread(facts)
-        held = host.state in ("stopped", "gil-held") or len(cause.culprits) > 3
-        if cause.verdict is Verdict.MISSING_RANK and not held:
+        no_code_runs = host.state in ("stopped", "gil-held")
+        if cause.verdict is Verdict.MISSING_RANK and not no_code_runs and len(cause.culprits) < 4:
             lines += _other_threads(context, rank)
     involved = set(cause.culprits)
     for claim in context.trace.claims:

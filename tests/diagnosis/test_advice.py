@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.trace.model import Frame, ThreadStack
-from tests.diagnosis.builder import START, Job
+from hangscope.trace.model import ExitFacts, Flag, Frame, ThreadStack
+from tests.diagnosis.builder import SECOND, START, Job
 
 MAIN = (Frame("next_batch", "/home/me/data.py", 13), Frame("<module>", "/home/me/train.py", 1))
 
@@ -58,3 +58,43 @@ def test_where_the_other_threads_of_an_absent_rank_stand_is_told() -> None:
     evidence = diagnose(job.trace()).findings[0].evidence
     assert "rank 1: its thread prefetcher is at data.py:8 in prefetch" in evidence
     assert not any("heartbeat" in line for line in evidence)
+
+
+def test_a_full_queue_is_waited_for_otherwise_than_an_empty_one() -> None:
+    for name, words in (("put", "is full"), ("get", "puts anything"), ("join", "marked as done")):
+        job = Job(2, live=True)
+        job.steps(3)
+        job.op(0, done=False)
+        below = (Frame(name, "/usr/lib/python3.11/queue.py", 140),)
+        job.rank(1, threads=(ThreadStack("MainThread", True, (*below, *MAIN), START),))
+        assert words in diagnose(job.trace()).findings[0].fix, name
+
+
+def test_a_ring_in_which_everybody_receives_first() -> None:
+    job = Job(4, live=True)
+    job.steps(3)
+    for rank in range(4):
+        job.op(rank, "recv", peer=(rank - 1) % 4, done=False, flags=Flag.BLOCKING)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (0, 1, 2, 3))
+    assert "waits in recv before it does its other half" in found.findings[0].fix
+
+
+def test_a_rank_that_has_torn_its_groups_down() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 1):
+        job.op(rank, done=False)
+    job.rank(2, finalized=True, threads=(ThreadStack("MainThread", True, MAIN, START),))
+    why = diagnose(job.trace()).findings[0].why
+    assert "rank 2 has already called destroy_process_group and is in next_batch" in why
+
+
+def test_a_healthy_part_of_a_job_says_what_is_missing() -> None:
+    job = Job(3)
+    job.steps(4)
+    job.rank(1, alive=False, exit=ExitFacts("clean", 0, at_ns=START + SECOND))
+    job.lose(0, 2)
+    found = diagnose(job.trace())
+    assert found.verdict.value == "healthy"
+    assert "ranks 0, 2 left no dump: nothing is known of them" in found.notes
