@@ -30,6 +30,12 @@ class Cause:
     unknowns: list[str] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
 
+    def doubt(self, reason: str) -> None:
+        """Something is not known: at most likely from here on."""
+        if self.confidence is Confidence.CERTAIN:
+            self.confidence = Confidence.LIKELY
+        self.unknowns.append(reason)
+
 
 def rank_list(ranks: tuple[int, ...]) -> str:
     """``rank 3`` or ``ranks 3, 5``, at most eight of them."""

@@ -97,18 +97,14 @@ def _doubt_concluded(context: Context, causes: list[Cause], groups: frozenset[in
     """No answer is certain that rests on members nobody listed."""
     for cause in causes:
         if any(context.waits.places[i].group in groups for i in cause.places):
-            if cause.confidence is Confidence.CERTAIN:
-                cause.confidence = Confidence.LIKELY
-            cause.unknowns.append("who belongs to the group is concluded, no source lists it")
+            cause.doubt("who belongs to the group is concluded, no source lists it")
 
 
 def _doubt_times(causes: list[Cause]) -> None:
     """Where clocks had to be corrected, only what needs no times is certain."""
     for cause in causes:
         if cause.mismatch is None and not cause.conflict:
-            if cause.confidence is Confidence.CERTAIN:
-                cause.confidence = Confidence.LIKELY
-            cause.unknowns.append("the clocks of the hosts disagree")
+            cause.doubt("the clocks of the hosts disagree")
 
 
 def _doubt_local_ranks(context: Context, causes: list[Cause]) -> None:
@@ -116,9 +112,7 @@ def _doubt_local_ranks(context: Context, causes: list[Cause]) -> None:
     guessed = {c.reporter for c in context.trace.claims if c.details.get("by_local_rank")}
     for cause in causes:
         if guessed.intersection(cause.culprits) and cause.verdict is Verdict.RANK_CRASHED:
-            if cause.confidence is Confidence.CERTAIN:
-                cause.confidence = Confidence.LIKELY
-            cause.unknowns.append(
+            cause.doubt(
                 "the log gives a local rank or a task's number; on another node it is another rank"
             )
 

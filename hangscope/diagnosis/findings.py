@@ -43,38 +43,30 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         group = context.group_ref(place.group, place.members)
         seq = place.seq if not place.phase else None
         op = context.place_op(place)
-    unknowns = list(cause.unknowns)
-    confidence = cause.confidence
+    cause = replace(cause, unknowns=list(cause.unknowns))
     missing = (*context.trace.missing_ranks, *told_of_only(context.trace))
     if missing and cause.verdict is not Verdict.RANK_LOST:
-        unknowns.append(f"{rank_s(missing)} left no dump")
-        if confidence is Confidence.CERTAIN:
-            confidence = Confidence.LIKELY
-    if cause.verdict is Verdict.P2P_UNMATCHED and confidence is Confidence.CERTAIN:
+        cause.doubt(f"{rank_s(missing)} left no dump")
+    if cause.verdict is Verdict.P2P_UNMATCHED and cause.confidence is Confidence.CERTAIN:
         hosts = [context.hosts.get(rank) for rank in cause.culprits]
         if any(host is None or host.state == "unknown" for host in hosts):
             # One side has a half too many or the other one too few: dumps alone do not tell.
-            confidence = Confidence.LIKELY
-            unknowns.append("nothing shows what that rank does instead")
+            cause.doubt("nothing shows what that rank does instead")
     shown = place.group if place is not None else NONE
     if shown >= 0 and not context.trace.groups[shown].ranks and not place_is_pair(place):
-        unknowns.append("the members of the group are not listed; the dumps given stand for them")
-        if confidence is Confidence.CERTAIN:
-            confidence = Confidence.LIKELY
+        cause.doubt("the members of the group are not listed; the dumps given stand for them")
     majority = cause.verdict is Verdict.STUCK_COLLECTIVE or cause.mismatch is not None
-    if majority and confidence is Confidence.CERTAIN and _from_logs_alone(context):
-        confidence = Confidence.LIKELY  # a log may hold some of the ranks only
+    if majority and cause.confidence is Confidence.CERTAIN and _from_logs_alone(context):
+        cause.confidence = Confidence.LIKELY  # a log may hold some of the ranks only
     for rank in cause.culprits:
         facts = context.trace.ranks.get(rank)
         if facts is not None and facts.unobservable:
-            unknowns.append(f"rank {rank}: {', '.join(facts.unobservable)} leaves no record")
-            if confidence is Confidence.CERTAIN:
-                confidence = Confidence.LIKELY
+            cause.doubt(f"rank {rank}: {', '.join(facts.unobservable)} leaves no record")
     return Finding(
         verdict=cause.verdict,
         culprits=cause.culprits,
         victims=tuple(sorted(cause.victims - set(cause.culprits))),
-        confidence=confidence,
+        confidence=cause.confidence,
         summary=summary,
         why=why,
         fix=advice.fix,
@@ -84,7 +76,7 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         op=op,
         sides=sides,
         evidence=(*evidence(context, cause, place), *cause.evidence),
-        unknowns=tuple(unknowns),
+        unknowns=tuple(cause.unknowns),
         began_ns=cause.began_ns,
     )
 
@@ -132,18 +124,18 @@ def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) ->
     groups = {context.waits.places[i].group for i in cause.places}
     members = {frozenset(context.trace.groups[g].ranks) for g in groups if g >= 0}
     return (
-def _same_half_first(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:
-    """Whether all of a circle stand at one line, in one kind of half each."""
-    pairs = all(context.waits.places[i].p2p for i in cause.places)
-    return pairs and len(sides) > 1 and len({(s.stack, s.op) for s in sides}) == 1
-
-
         len(groups) > 1
         and len(members) == 1
         and bool(sides)
         and bool(sides[0].stack)
         and len({(s.stack, s.op, s.input_sizes) for s in sides}) == 1
     )
+
+
+def _same_half_first(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:
+    """Whether all of a circle stand at one line, in one kind of half each."""
+    pairs = all(context.waits.places[i].p2p for i in cause.places)
+    return pairs and len(sides) > 1 and len({(s.stack, s.op) for s in sides}) == 1
 
 
 def place_is_pair(place: Place | None) -> bool:
@@ -164,9 +156,6 @@ def _advice(
         lines = [where(s.stack[0]) for s in sides[:2] if s.stack]
         if len(set(lines)) == 2:
             advice = replace(advice, fix=f"{advice.fix}: compare {lines[1]} with {lines[0]}")
-    exchange = place is not None and not place.p2p
-    if cause.conflict and exchange and cause.verdict is Verdict.SHAPE_MISMATCH:
-        return playbook.splits()
         return advice
     if cause.crossed:
         line = where(sides[0].stack[0]) if sides and sides[0].stack else "its call"
@@ -175,6 +164,9 @@ def _advice(
         return replace(advice, fix=f"check the {what} that {line} names")
     if cause.conflict and place is not None and place.phase:
         return playbook.missing(None, "", True, False)
+    exchange = place is not None and not place.p2p
+    if cause.conflict and exchange and cause.verdict is Verdict.SHAPE_MISMATCH:
+        return playbook.splits()
     if cause.conflict:
         return playbook.mismatch(
             "dtype" if cause.verdict is Verdict.DTYPE_MISMATCH else "numel", False
@@ -188,9 +180,7 @@ def _advice(
             "D1, D4",
         )
     rank = cause.culprits[0] if cause.culprits else NONE
-    host = context.hosts.get(rank)
-    if host is not None and place is not None:
-        host = replace(host, stack=context.stack_in(rank, place.group))
+    host = context.host_in(rank, place.group) if place is not None else context.hosts.get(rank)
     facts = context.trace.ranks.get(rank)
     at = address(context, rank)
     stopped = facts is not None and facts.process_state == "stopped"
@@ -215,8 +205,6 @@ def _advice(
         text = " ".join((host.end_text, message, said.text if said is not None else ""))
         return playbook.crash(text, detail)
     if cause.verdict is Verdict.RANK_LOST:
-    if cause.verdict is Verdict.DEADLOCK_CYCLE and _same_half_first(context, cause, sides):
-        return playbook.ring_of_waits(sides[0].op or "recv")
         detail = at
     thread = facts.exception if facts is not None else None
     if cause.verdict is Verdict.RANK_EXITED and thread is not None and not thread.is_main_thread:
@@ -227,6 +215,8 @@ def _advice(
     lines = [where(s.stack[0]) for s in sides if s.stack]
     if cause.verdict is Verdict.DEADLOCK_CYCLE and _crossed_handles(context, cause, sides):
         return playbook.crossed_handles(lines[0])
+    if cause.verdict is Verdict.DEADLOCK_CYCLE and _same_half_first(context, cause, sides):
+        return playbook.ring_of_waits(sides[0].op or "recv")
     if cause.verdict is Verdict.DEADLOCK_CYCLE and len(sides) == len(set(lines)) == 2:
         accused = 0 if set(sides[0].ranks) <= set(cause.culprits) else 1
         return replace(

@@ -110,9 +110,7 @@ def _root_cause(
         cause.confidence = Confidence.LIKELY if len(ranks) == 1 else Confidence.AMBIGUOUS
         cause.unknowns.append("who is to set the key that is waited for in the store")
     if verdict is Verdict.RANK_CRASHED and all(context.hosts[r].secondary for r in ranks):
-        if cause.confidence is Confidence.CERTAIN:
-            cause.confidence = Confidence.LIKELY
-        cause.unknowns.append("what they failed of speaks of somebody else's failure")
+        cause.doubt("what they failed of speaks of somebody else's failure")
     halves = [waits.places[i].half for i in places]
     if all(half is not None and half.peer == NONE for half in halves):
         cause.confidence = Confidence.LIKELY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
@@ -166,12 +165,10 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
                 f"that thread issued the operations of group {label_of(context, place.group)} on "
                 f"rank {cause.culprits[0]}, and nothing issues them any more",
             )
-        absent = context.hosts.get(cause.culprits[0])
-        if absent is not None:
-        gone = [r for r in cause.culprits if _has_left(context, r)]
-            absent = replace(absent, stack=context.stack_in(cause.culprits[0], place.group))
+        absent = context.host_in(cause.culprits[0], place.group)
         doing = activity(absent, context.trace.ranks.get(cause.culprits[0]))
         last, _ = context.last_in_group(cause.culprits[0], place.group)
+        gone = [r for r in cause.culprits if _has_left(context, r)]
         mechanism = (
             f"{rank_s(gone)} {'has' if len(gone) == 1 else 'have'} already called "
             "destroy_process_group" + (f" and {_is(gone)} {doing}" if doing else "")
@@ -250,14 +247,14 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
             "little was given to name anyone",
             f"no dump of {rank_s(place.unknown)}" if place.unknown else "",
         )
+    return f"{who}: {verdict.value}", ""
+
+
 def _has_left(context: Context, rank: int) -> bool:
     """Whether a rank has torn its groups down and gone on."""
     facts = context.trace.ranks.get(rank)
     inside = facts is not None and any(p.name == "destroy_process_group" for p in facts.phases)
     return facts is not None and bool(facts.finalized) and not inside
-
-
-    return f"{who}: {verdict.value}", ""
 
 
 def _mismatch_sentences(context: Context, cause: Cause) -> tuple[str, str]:

@@ -177,9 +177,7 @@ def settle(context: Context, causes: list[Cause]) -> list[Cause]:
                     m.victims |= involved - set(m.culprits)
                 continue
         elif cause.mismatch is not None and cause.mismatch.completed_by_all:
-            if cause.confidence is Confidence.CERTAIN:
-                cause.confidence = Confidence.LIKELY
-            cause.unknowns.append("every member finished it nevertheless")
+            cause.doubt("every member finished it nevertheless")
         result.append(cause)
     named = any(c.culprits and c.mismatch is None for c in result)
     result.sort(
