@@ -10,6 +10,7 @@ from hangscope.diagnosis.agreement import family
 from hangscope.trace.model import Trace
 
 _NO_DESCRIPTION = ("", "undefined")
+_USUAL_SHARE = 0.3
 
 
 def kinds_of_groups(trace: Trace) -> list[object]:
@@ -29,8 +30,8 @@ def kinds_of_groups(trace: Trace) -> list[object]:
     ]
 
 
-def _usual_operations(trace: Trace) -> dict[int, str]:
-    """Per group the operation that most of its records are of."""
+def _usual_operations(trace: Trace) -> dict[int, frozenset[str]]:
+    """Per group the operations that most of its records are of."""
     records = trace.records
     if not len(records):
         return {}
@@ -41,4 +42,7 @@ def _usual_operations(trace: Trace) -> dict[int, str]:
         group, signature = divmod(int(value), width)
         op = family(trace.signatures[signature].op)
         votes.setdefault(group, Counter())[op] += int(count)
-    return {group: vote.most_common(1)[0][0] for group, vote in votes.items()}
+    return {
+        group: frozenset(op for op, n in vote.items() if n >= _USUAL_SHARE * vote.total())
+        for group, vote in votes.items()
+    }
