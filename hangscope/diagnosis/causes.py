@@ -10,6 +10,7 @@ from hangscope.diagnosis.components import components
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.new_groups import PHASE, name_different_calls
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.roots import Union, from_roots
 from hangscope.diagnosis.sentences import rank_s
@@ -117,6 +118,8 @@ def _stuck(context: Context, index: int) -> Cause:
             )
     if place.phase == "init_process_group":
         _different_worlds(context, place, cause)
+    if place.phase == PHASE:
+        name_different_calls(context, place, cause)
     lost = context.overrun.intersection(place.waiters)
     if lost:
         cause.verdict = Verdict.INCONCLUSIVE

@@ -162,6 +162,8 @@ def _advice(
         advice = playbook.by_verdict(cause.verdict, "")
         what = "tag" if cause.conflict else "source or destination rank"
         return replace(advice, fix=f"check the {what} that {line} names")
+    if cause.conflict and cause.verdict is Verdict.COLLECTIVE_MISMATCH:
+        return playbook.new_groups()
     if cause.conflict and place is not None and place.phase:
         return playbook.missing(None, "", True, False)
     exchange = place is not None and not place.p2p

@@ -82,6 +82,15 @@ def ring_of_waits(verb: str) -> Advice:
     )
 
 
+def new_groups() -> Advice:
+    """Ranks in different calls of ``new_group``."""
+    return Advice(
+        "call new_group for every group on every rank and in the same order, also on ranks that "
+        "are not members of it",
+        "D19, D21",
+    )
+
+
 def buckets() -> Advice:
     """Gradient buckets of different sizes under one number."""
     return Advice(

@@ -133,6 +133,12 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
     waiters = rank_s(place.waiters) if place.waiters else "the others"
     if cause.crossed:
         return cause.crossed, "two halves were issued that cannot meet, and neither completes"
+    if cause.conflict and verdict is Verdict.COLLECTIVE_MISMATCH:
+        return (
+            _capital(cause.conflict),
+            "every rank makes every group, in one order: members find each other by the number of "
+            "the call",
+        )
     if cause.conflict:
         return (
             f"The sizes of {title}{members_of(place)} contradict each other: {cause.conflict}",

@@ -35,6 +35,13 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
                 )
             elif cause.crossed:
                 sides.append(_side_of_absent(context, ranks, _group_of(context, cause)))
+    elif place is not None and place.phase:
+        inside = cause.sides or [tuple(sorted(place.waiters))]
+        sides = [_side_in_phase(context, ranks, place.phase) for ranks in inside if ranks]
+        outside = [r for r in sorted(cause.culprits) if r not in place.waiters]
+        sides += [_side_of_absent(context, (r,), NONE) for r in outside[:8]]
+        if len(outside) > 8:
+            sides.append(_side_of_absent(context, tuple(outside[8:]), NONE))
     elif place is not None:
         if place.waiters:
             sides.append(
@@ -123,6 +130,15 @@ def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, o
         full_stack=stack,
         waiting_s=ages[0],
     )
+
+
+def _side_in_phase(context: Context, ranks: tuple[int, ...], phase: str) -> Side:
+    """Ranks that wait in a call which is no operation: where their processes stand."""
+    host, facts = context.hosts.get(ranks[0]), context.trace.ranks.get(ranks[0])
+    stack = host.stack if host is not None else ()
+    since = [p.since_ns for p in facts.phases if p.name == phase.partition(" ")[0]] if facts else []
+    waited = context.age_s(ranks[0], since[-1]) if since else None
+    return Side(ranks, phase, stack=user_frames(stack), full_stack=stack, waiting_s=waited)
 
 
 def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Side:

@@ -21,6 +21,9 @@ WRAPPED = (
 )
 """Functions of ``torch.distributed.distributed_c10d`` that may hang outside the dispatcher."""
 
+MAX_NUMBER = 4096
+"""Calls of ``new_group`` that get a number: each takes a little of the ring."""
+
 
 class PhaseStack:
     """The open phases of this process, mirrored into the ring."""
@@ -30,6 +33,7 @@ class PhaseStack:
         # In order of opening; no lock, because threads and signal handlers may come in between.
         self._open: dict[object, tuple[int, int, int]] = {}
         self._version = 0
+        self._groups_asked_for = 0
 
     def enter(self, name: str, detail: str = "") -> object:
         """Open a phase; returns what `leave` wants."""
@@ -44,6 +48,18 @@ class PhaseStack:
         """Whether a phase of one of these names is open."""
         ids = {self._ring.text(name) for name in names}
         return any(name in ids for name, _, _ in list(self._open.values()))
+
+    def number(self, name: str, kwargs: dict[str, Any]) -> int:
+        """Which call of ``new_group`` this one is since the default group was made; 0 for others.
+
+        Groups that only their members make (``use_local_synchronization``) have no such number.
+        """
+        if name == "init_process_group":
+            self._groups_asked_for = 0
+        if name != "new_group" or kwargs.get("use_local_synchronization"):
+            return 0
+        self._groups_asked_for += 1
+        return self._groups_asked_for if self._groups_asked_for <= MAX_NUMBER else 0
 
     def leave(self, key: object) -> None:
         """Close a phase, whatever was opened since on other threads."""
@@ -108,7 +124,7 @@ def wrap_phase(
                 stack = phases()
                 before(args, kwargs)
                 if stack is not None:
-                    key = stack.enter(name, _detail(args, kwargs))
+                    key = stack.enter(name, _detail(stack.number(name, kwargs), args, kwargs))
             except Exception as error:
                 guard(error)
             try:
@@ -130,13 +146,15 @@ def wrap_phase(
     return decorate
 
 
-def _detail(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What helps to tell one such call from another: the ranks of a new group."""
-    ranks = kwargs.get("ranks", args[0] if args else None)
+def _detail(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What helps to tell one such call from another: its number and the ranks of a new group."""
+    words = [f"call {number}"] if number else []
+    ranks, desc = kwargs.get("ranks", args[0] if args else None), kwargs.get("group_desc")
     if isinstance(ranks, (list, tuple, range)):
-        return "ranks " + ",".join(map(str, ranks[:16])) + (",..." if len(ranks) > 16 else "")
-    desc = kwargs.get("group_desc")
-    return desc if isinstance(desc, str) else ""
+        words.append("ranks " + ",".join(map(str, ranks[:16])) + (",..." * (len(ranks) > 16)))
+    elif isinstance(desc, str):
+        words.append(desc)
+    return ", ".join(words)
 
 
 def start_on_init() -> None:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hangscope.recording import store_waits
+from hangscope.recording.phases import wrap_phase
 from hangscope.recording.session import Session
 from hangscope.ring.layout import SlotFlag
 from hangscope.trace.from_ring import read_ring
@@ -114,3 +115,29 @@ def test_tags_are_on_record(recording: Session) -> None:
     rows = read_ring(recording.ring.path).records
     pairs = rows[(rows["flags"] & int(SlotFlag.P2P)) != 0]
     assert pairs["root"].tolist() == [7, 0]
+
+
+def test_a_call_of_new_group_is_told_by_its_number(recording: Session) -> None:
+    """Also where this rank is no member; not where only the members make the group."""
+    seen: list[str] = []
+
+    def make(*args: object, **kwargs: object) -> None:
+        seen.extend(p.detail for p in read_ring(recording.ring.path).facts.phases)
+
+    def nothing(*args: object) -> None: ...
+
+    def refuse(error: BaseException) -> None:
+        raise error
+
+    def wrapped(name: str) -> Callable[..., None]:
+        decorate = wrap_phase(lambda: recording.phases, name, nothing, nothing, refuse)
+        call: Callable[..., None] = decorate(make)
+        return call
+
+    new_group = wrapped("new_group")
+    wrapped("init_process_group")()
+    new_group([0, 1])
+    new_group([1, 2], use_local_synchronization=True)
+    new_group(ranks=[0, 2])
+    new_group()
+    assert seen == ["", "call 1, ranks 0,1", "ranks 1,2", "call 2, ranks 0,2", "call 3"]

@@ -1,0 +1,50 @@
+"""Ranks that wait in ``new_group``: who makes groups in another number."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.model import Frame, Phase, ThreadStack
+from tests.diagnosis.builder import SECOND, START, Job
+
+
+def _stack(line: int) -> tuple[ThreadStack, ...]:
+    frames = (
+        Frame("new_group", "/site-packages/torch/distributed/distributed_c10d.py", 5863),
+        Frame("make_groups", "/home/me/train.py", line),
+    )
+    return (ThreadStack("MainThread", True, frames, START + SECOND),)
+
+
+def _judged(details: list[str]) -> Diagnosis:
+    job = Job(len(details), live=True)
+    job.steps(3)
+    for rank, detail in enumerate(details):
+        phases = (Phase("new_group", START + SECOND, detail),)
+        job.rank(rank, phases=phases, threads=_stack(8 + rank // 3))
+        job.rank(rank, observed_ns=START + 60 * SECOND)
+    return diagnose(job.trace())
+
+
+def test_the_one_in_another_call_has_left_one_out() -> None:
+    found = _judged(["call 2, ranks 0,1,2,3"] * 3 + ["call 1, ranks 0,1,2,3"])
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (3,))
+    first = found.findings[0]
+    assert first.summary == "Rank 3 is in call 1 of new_group while ranks 0–2 are in call 2" + (
+        " of new_group"
+    )
+    assert "on ranks that are not members" in first.fix
+    assert [side.stack[0].line for side in first.sides] == [8, 9]
+
+
+def test_halves_in_different_calls_are_both_named() -> None:
+    found = _judged(["call 2"] * 2 + ["call 1"] * 2)
+    assert (found.culprits, found.confidence.value) == ((0, 1, 2, 3), "ambiguous")
+
+
+@pytest.mark.parametrize("details", [["call 2"] * 4, ["", "call 1", "call 1", "call 2"]])
+def test_without_different_numbers_nobody_is_accused(details: list[str]) -> None:
+    found = _judged(details)
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
