@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from hangscope.diagnosis import meshes
 from hangscope.diagnosis.agreement import group_size
+from hangscope.diagnosis.local_numbers import with_groups_apart
 from hangscope.trace import operations
 from hangscope.trace.fr_pairs import global_peer
 from hangscope.trace.model import NONE, Flag, Group, Trace
@@ -39,6 +40,7 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
         trace = replace(trace, world_size=meshes.world_of(trace, alike))
         short = _as_seen(trace)
     elif dumps and all(s.version == "none" for s in dumps):
+        trace = with_groups_apart(trace, _sizes(trace))
         trace = replace(trace, world_size=_world_by_tiling(trace, alike))
         missing = set(trace.missing_ranks)
         short = [bool(g.ranks) and not missing & set(g.ranks) for g in trace.groups]

@@ -8,7 +8,7 @@ from typing import Any
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.evidence import hidden_ranks
 from hangscope.diagnosis.frontier import frontiers
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pairing import pending_halves
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Flag
@@ -101,3 +101,32 @@ def test_a_counted_operation_that_is_overwritten_leaves_the_cause_open(tmp_path:
         write(tmp_path, f"trace_{rank}", dump(rows, version="2.9", pg_status=status))
     diagnosis = diagnose(load_trace([tmp_path]))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.INCONCLUSIVE, ())
+
+
+def test_numbers_that_every_rank_gave_for_itself_are_several_groups(tmp_path: Path) -> None:
+    """The oldest dumps name a group by how many a rank had made before: two tensor groups of two
+    ranks each are number 1 on all four, and are not compared with each other."""
+
+    def row(pg_id: int, seq: int, *, done: bool, op: str = "all_reduce") -> dict[str, Any]:
+        return {
+            "pg_id": pg_id,
+            "seq_id": seq,
+            "profiling_name": f"nccl:{op}",
+            "state": "completed" if done else "scheduled",
+            "input_sizes": [[8]],
+            "output_sizes": [[8]],
+            "time_created_us": 1_750_000_000_000_000 + seq,
+        }
+
+    for rank in range(4):
+        broken = rank == 3  # it stays away from its group's third operation
+        rows = [row(0, 1, done=True), *(row(1, n, done=True) for n in (1, 2))]
+        if rank in (0, 1):  # the other tensor group runs another program, and is through
+            rows += [row(1, n, done=True, op="broadcast") for n in (3, 4)]
+            rows.append(row(0, 2, done=False))
+        elif not broken:
+            rows.append(row(1, 3, done=False))
+        write(tmp_path, f"trace_{rank}", rows)
+    diagnosis = diagnose(load_trace([tmp_path]))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISSING_RANK, (3,))
+    assert diagnosis.findings[0].confidence is not Confidence.CERTAIN
