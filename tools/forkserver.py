@@ -157,7 +157,7 @@ def _serve() -> tuple[dict[str, Any], int] | None:
                 port = _free_port()
                 job["port"] = port
                 job["run_id"] = uuid.uuid4().hex[:12]
-                store = _fork_store(port, job["world_size"])
+                store = _fork_store(port)
                 for rank in range(job["world_size"]):
                     if rank in job["skip_ranks"]:
                         continue
@@ -197,7 +197,7 @@ def _kill(pids: list[int]) -> None:
             os.waitpid(pid, 0)
 
 
-def _fork_store(port: int, world_size: int) -> int:
+def _fork_store(port: int) -> int:
     """A process that hosts the store, as torchrun's agent does."""
     reader, writer = os.pipe()
     pid = os.fork()

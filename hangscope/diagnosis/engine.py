@@ -90,7 +90,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         notes += quiet.notes
         if not findings and trace.missing_ranks:
             notes.append(f"{rank_s(trace.missing_ranks)} left no dump: nothing is known of them")
-    return _assemble(context, found, findings, notes)
+    return _assemble(context, findings, notes)
 
 
 def _doubt_concluded(context: Context, causes: list[Cause], groups: frozenset[int]) -> None:
@@ -117,9 +117,7 @@ def _doubt_local_ranks(context: Context, causes: list[Cause]) -> None:
             )
 
 
-def _assemble(
-    context: Context, found: list[Cause], findings: tuple[Finding, ...], notes: list[str]
-) -> Diagnosis:
+def _assemble(context: Context, findings: tuple[Finding, ...], notes: list[str]) -> Diagnosis:
     trace = context.trace
     first = findings[0] if findings else None
     backends = sorted({g.backend for g in trace.groups if g.backend})

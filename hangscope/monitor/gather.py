@@ -98,7 +98,6 @@ class Relay:
     """
 
     def __init__(self, key: RunKey, node_rank: int, node_count: int) -> None:
-        self._node_rank = node_rank
         self._directory = Path(tempfile.mkdtemp(prefix="hangscope-relay-"))
         self._seen: dict[Path, int] = {}
         self._fragments: dict[Path, list[Fragment]] = {}
@@ -116,11 +115,6 @@ class Relay:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
         )  # fmt: skip
-
-    @property
-    def connected(self) -> bool:
-        """Whether the relay has reached the job's store and is still there."""
-        return (self._directory / "connected").exists() and self._process.poll() is None
 
     @property
     def failed(self) -> bool:

@@ -69,7 +69,7 @@ def wait_graph(diagnosis: Diagnosis, labels: Mapping[str, str]) -> WaitGraph | N
     if not joined:
         return None
     classes, edges = condensed(joined)
-    shown = _nearest(classes, edges, diagnosis.culprits)
+    shown = _nearest(classes, diagnosis.culprits)
     layers = _layers(shown, edges, classes, diagnosis.culprits)
     boxes = _placed(classes, layers, diagnosis.culprits)
     drawn = [(a, b) for a, b in edges if a in boxes and b in boxes]
@@ -125,11 +125,7 @@ def condensed(
     return [tuple(members[k]) for k in keys], edges
 
 
-def _nearest(
-    classes: Sequence[tuple[int, ...]],
-    edges: dict[tuple[int, int], Bundle],
-    culprits: Sequence[int],
-) -> list[int]:
+def _nearest(classes: Sequence[tuple[int, ...]], culprits: Sequence[int]) -> list[int]:
     """At most `_LIMIT` classes: those of culprits first, then the largest."""
     guilty = set(culprits)
     order = sorted(

@@ -30,7 +30,6 @@ _VALUES_USED = header_offset("values_used") // 8
 _VALUES_REFUSED = header_offset("values_refused") // 8
 _HEARTBEAT_NS = header_offset("heartbeat_ns") // 8
 _HEARTBEAT_COUNT = header_offset("heartbeat_count") // 8
-_DROPPED = header_offset("dropped") // 8
 _SAMPLE_GENERATION = header_offset("sample_generation") // 8
 _SAMPLE_NS = header_offset("sample_ns") // 8
 _PHASES = header_offset("phases")
@@ -170,11 +169,6 @@ class RingWriter:
         """Intern a text."""
         return self.intern(ValueKind.TEXT, value.encode("utf-8", "replace"))
 
-    @property
-    def values_full(self) -> bool:
-        """Whether new values are no longer taken."""
-        return self.cells[_VALUES_REFUSED] > 0
-
     # -- groups ------------------------------------------------------------------------------
 
     def set_signature(self, record_id: int, signature: int) -> None:
@@ -246,10 +240,6 @@ class RingWriter:
             return
         cells[cell + _SLOT_COMPLETED] = completed_ns
         cells[cell + _SLOT_STATE] = state | flags << 32
-
-    def count_dropped(self) -> None:
-        """One record could not be written."""
-        self.cells[_DROPPED] += 1
 
     # -- process -----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ store every job already runs (``MASTER_ADDR``, ``MASTER_PORT``), writes under a 
 and never waits for a key: it cannot disturb the job. It ends when its standard input closes.
 
 Files in its directory: ``report`` and ``verdict`` (to send), ``in/node_K`` and ``in/verdict``
-(received), ``connected`` (once the store answered).
+(received).
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ def main() -> int:
     carrier = Carrier(
         PrefixStore(arguments.prefix, base), arguments.directory, arguments.node, arguments.nodes
     )
-    (arguments.directory / "connected").touch()
     while not select.select([sys.stdin], [], [], PERIOD_S)[0]:
         carrier.carry()
     carrier.carry()

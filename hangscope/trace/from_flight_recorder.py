@@ -101,7 +101,7 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
     version = clean.as_name(document.get("version"), "none" if isinstance(dump, list) else "")
     native_gloo = _is_native_gloo(signatures, entries, document)
     if native_gloo:
-        _settle_gloo(records, signatures)
+        _settle_gloo(records)
     own = document.get(own_story.KEY)
     flags = own_story.flags_of(own, len(records))
     if flags is not None:
@@ -326,7 +326,7 @@ def _is_native_gloo(signatures: Signatures, entries: Entries, document: Any) -> 
     return all(entry.get(name) == "scheduled" for entry in entries)
 
 
-def _settle_gloo(records: Records, signatures: Signatures) -> None:
+def _settle_gloo(records: Records) -> None:
     """Read what Gloo does say: a retired entry has finished; the rest cannot be seen."""
     retired = (records["flags"] & Flag.RETIRED) != 0
     records["state"][retired] = State.COMPLETED

@@ -40,10 +40,6 @@ from hangscope.trace.ring_values import Ids, RingValues
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
 
 FORMAT = "hangscope-ring"
-COPIED = (
-    "collective_seq", "p2p_seq", "op_id", "record_id", "peer", "root", "created_ns", "started_ns",
-    "completed_ns", "history", "thread", "timeout_ms", "state", "flags",
-)  # fmt: skip
 MEMBER_COPIED = (
     "enqueued", "started", "completed", "p2p_enqueued", "history", "enqueued_ns", "completed_ns",
 )  # fmt: skip

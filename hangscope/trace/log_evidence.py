@@ -98,9 +98,6 @@ class RankNotes:
     oom_killed: bool = False
     seen: Seen | None = None
     """Its newest stacks."""
-    dump_signal: bool = False
-    """It saw a peer's dump signal without an overdue work of its own."""
-    last_line: int = 0
 
 
 @dataclass(slots=True)
@@ -110,7 +107,6 @@ class Evidence:
     ranks: dict[int, RankNotes] = field(default_factory=dict)
     claims: list[tuple[Claim, GroupId | None]] = field(default_factory=list)
     world_size: int | None = None
-    group_sizes: dict[GroupId, int] = field(default_factory=dict)
     pid_rank: dict[int, int] = field(default_factory=dict)
     terminated_pids: set[int] = field(default_factory=set)
     local_to_rank: dict[int, int] = field(default_factory=dict)

@@ -172,7 +172,7 @@ def _failures(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     found = _SRUN.search(text)
     if found:
-        _srun(found, line, at_ns, evidence)
+        _srun(found, at_ns, evidence)
         return True
     found = _MPIRUN.search(text)
     if found:
@@ -184,7 +184,7 @@ def _failures(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     return False
 
 
-def _srun(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:
+def _srun(found: re.Match[str], at_ns: int, evidence: Evidence) -> None:
     """Task numbers are ranks where one task is one rank; with torchrun a task is a node."""
     how = found.group("how").lower()
     code = re.search(r"exited with exit code (\d{1,3})", how)

@@ -20,7 +20,6 @@ from hangscope.trace.log_evidence import (
 from hangscope.trace.log_lines import LogLine
 from hangscope.trace.model import Signature
 
-_S = r"\s*"
 _WORK = re.compile(
     r"Work(?P<lib>NCCL|HCCL|[A-Z]CCL|XCCL)\(\s*(?:SeqNum=(?P<seq>[\d\s]+),)?\s*Op\s*Ty\s*pe="
     r"(?P<op>[A-Z_\s]+?)\s*(?:,\s*TensorShape=\[(?P<shape>[\d,\s]*)\])?"
@@ -69,10 +68,9 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     rank = line.rank
     group, place = label(text)
     if rank is None:
-        rank = _rank_without_prefix(text, group, place, evidence)
+        rank = _rank_without_prefix(group, place)
     if rank is not None:
         notes = evidence.of(rank)
-        notes.last_line = line.number
         if group != UNKNOWN_GROUP and place is not None:
             notes.places.setdefault(group, place)
     work = _WORK.search(text)
@@ -85,7 +83,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     if _PEER_SIGNAL.search(text):
         if rank is not None:
-            evidence.of(rank).dump_signal = True
+            evidence.of(rank)
         evidence.claim("dump_signal", line, at_ns, reporter=rank, from_peer=True)
         return True
     notify = _NOTIFY.search(text)
@@ -117,9 +115,7 @@ def label(text: str) -> tuple[GroupId, int | None]:
     return UNKNOWN_GROUP, int(old.group(1)) if old else None
 
 
-def _rank_without_prefix(
-    text: str, group: GroupId, place: int | None, evidence: Evidence
-) -> int | None:
+def _rank_without_prefix(group: GroupId, place: int | None) -> int | None:
     """Before torch 2.2 only the message tells a rank, and that is the one inside a group.
 
     Taken for the global rank where the group is unknown (then as a rule the default one).

@@ -49,7 +49,6 @@ OPEN_STYLE = Style(color=WAITING)
 ABSENT_STYLE = Style(color="#ff8a4c", bold=True)
 CULPRIT_STYLE = Style(color="#ff8a4c", bold=True)
 PARTED_STYLE = Style(color=CULPRIT)
-DIM = Style(dim=True)
 
 
 def glyph(kind: str, letters: bool) -> str:

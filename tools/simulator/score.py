@@ -187,7 +187,7 @@ def one(case: Case, dialect: Dialect, folder: Path, with_stock: bool) -> Outcome
         outcome, innocents, certain, seconds = CRASH, 0, False, 0.0
         detail = traceback.format_exc()
     if with_stock and dialect.name != "ring" and not dialect.json and not dialect.log:
-        stock_outcome, stock_detail = stock.judge(folder, case, expected(case, dialect))
+        stock_outcome, stock_detail = stock.judge(folder, expected(case, dialect))
     if folder.exists():
         shutil.rmtree(folder)
     return Outcome(

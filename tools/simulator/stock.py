@@ -14,12 +14,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tools.simulator.faults import Case, Truth
+from tools.simulator.faults import Truth
 
 _MISSING = re.compile(r"missing ranks: \{([\d, ]*)\}")
 _CULPRIT = re.compile(r"[Cc]ulprit rank (\d+)")
 _RANKS = re.compile(r"\d+")
-_NO_NAME = frozenset({"healthy", "quiescent", "stuck_collective", "inconclusive"})
 
 
 def blamed(folder: Path) -> set[int]:
@@ -48,7 +47,7 @@ def blamed(folder: Path) -> set[int]:
     return ranks
 
 
-def judge(folder: Path, case: Case, truth: Truth) -> tuple[str, str]:
+def judge(folder: Path, truth: Truth) -> tuple[str, str]:
     """(outcome, detail): exact where exactly the culprits are named, or nobody if there is none."""
     try:
         ranks = blamed(folder)
