@@ -56,12 +56,14 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
     order = order[np.argsort(channel[order], kind="stable")]
     if len(order):
         bounds = np.flatnonzero(np.diff(channel[order])) + 1
-        tag = _tags(trace, rows)
+        tag, seq = _tags(trace, rows), records["p2p_seq"][rows]
         for part in np.split(order, bounds):
             found: list[Half] = []
             alike = _by_tag(tag, part)
             for same in alike:
-                found += _channel(trace, rows, rank, peer, is_send, open_, same, hidden, anybody)
+                found += _channel(
+                    trace, rows, rank, peer, seq, is_send, open_, same, hidden, anybody
+                )
             halves += found if len(alike) == 1 else _across_tags(trace, found)
     for i in np.flatnonzero(open_ & (peer < 0)).tolist():
         halves.append(
@@ -141,6 +143,7 @@ def _channel(
     rows: Ints,
     rank: Ints,
     peer: Ints,
+    seq: Ints,
     is_send: np.typing.NDArray[np.bool_],
     open_: np.typing.NDArray[np.bool_],
     part: Ints,
@@ -157,7 +160,6 @@ def _channel(
     partial = a in hidden or b in hidden or concluded or bool(takers)
     absent = b not in trace.ranks
     result = []
-    seq = trace.records["p2p_seq"][rows]
     flags = trace.records["flags"][rows[part]]
     batched = set(part[(flags & int(Flag.COALESCED_MEMBER)) != 0].tolist())
     for mine, others in ((sending, receiving), (receiving, sending)):
