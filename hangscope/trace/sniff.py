@@ -13,17 +13,13 @@ import orjson
 
 from hangscope.ring.layout import HEADER_BYTES, PREFIX
 from hangscope.ring.reader import expected_records
+from hangscope.trace.formats import JOURNAL, JSON, LOG, PICKLE, RING
 
 HEAD = 1 << 16
 _RING_HEAD = HEADER_BYTES
 MAX_INFLATED = 4 << 30
 """A compressed dump that grows beyond this is refused."""
 
-RING = "hangscope-ring"
-PICKLE = "flight-recorder-pickle"
-JSON = "flight-recorder-json"
-JOURNAL = "hangscope-journal"
-LOG = "job-log"
 EMPTY = "empty"
 UNKNOWN = "unknown"
 
@@ -31,6 +27,9 @@ _JSON_START = re.compile(rb'\s*(?:\{\s*(?:"|\})|\[\s*(?:\{|\]|\[\s*[\[{"]))')
 _LITERAL = re.compile(rb"\s*(?:\{|\[\s*\{)\s*'")
 """A dump that somebody printed: Python's spelling, not JSON's."""
 _TEXT_PICKLE = re.compile(rb"(?:\((?:d|l)p?\d*\n|\((?:d|l)p?\d*\r?\n|\}q.|\]q.|\(\}q.|\(lp0|\(dp0)")
+_YAML = re.compile(rb"(?m)^[ \t]*(?:-[ \t]+)?(?:profiling_name|collective_seq_id|record_id)[ \t]*:")
+_YAML_START = re.compile(rb"\s*(?:---|%YAML|-[ \t]|['\"]?\w[\w ]*['\"]?[ \t]*:(?:\s|$))")
+_COLUMN = re.compile(rb"['\"]?[A-Za-z_][\w .]*['\"]?")
 _ARCHIVES = {
     b"PK\x03\x04": "a zip archive",
     b"\x28\xb5\x2f\xfd": "compressed with zstd",
@@ -101,10 +100,29 @@ def sniff(head: bytes) -> Kind:
         return Kind(UNKNOWN, why="nothing but zero bytes")
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return Kind(LOG)
+    table = _table(text)
+    if table:
+        return Kind(UNKNOWN, why=table)
     controls = sum(head.count(bytes([c])) for c in (*range(7), *range(14, 27)))
     if controls > len(head) // 50 + 1:
         return Kind(UNKNOWN, why="binary data of an unknown kind")
     return Kind(LOG)
+
+
+def _table(text: bytes) -> str:
+    """What a text is that lists operations in a form HangScope does not read; empty for others."""
+    if _YAML_START.match(text) and len(_YAML.findall(text)) > 1:
+        return "a dump in YAML, which is not read; write it as JSON"
+    first = text.lstrip().split(b"\n", 1)[0].strip()
+    for separator in (b",", b"\t", b";"):
+        columns = [c.strip() for c in first.split(separator)]
+        if len(columns) < 3 or not all(_COLUMN.fullmatch(c) for c in columns):
+            continue
+        words = {c.strip(b"'\"").lower() for c in columns}
+        if any(w.endswith(b"rank") for w in words) and any(b"seq" in w for w in words):
+            shown = ", ".join(c.decode("ascii", "replace") for c in columns[:6])
+            return f"a table with the columns {shown}, which is not read; hand in the dumps"
+    return ""
 
 
 def _is_log_record(line: bytes) -> bool:

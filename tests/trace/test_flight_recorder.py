@@ -327,6 +327,8 @@ def test_the_json_twin_of_a_pickle_adds_nothing(tmp_path: Path) -> None:
         ("trace_1", b"\x80\x02Nr\xff\xff\xff\x7f.", "more memory than there is"),
         ("trace_1", b"HSRING" + b"\0" * 50, ""),
         ("notes.txt", b"nothing of interest\n", "no line in it that HangScope knows"),
+        ("all.yaml", b"rank: 1\nentries:\n- record_id: 0\n  collective_seq_id: 1\n", "in YAML"),
+        ("ops.csv", b"host,rank,seq_id,op\nn1,1,7,all_reduce\n", "a table with the columns host"),
     ],
 )
 def test_a_bad_file_is_one_warning_and_the_rest_is_read(
