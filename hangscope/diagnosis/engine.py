@@ -6,6 +6,7 @@ from hangscope.diagnosis import lasting
 from hangscope.diagnosis.callsites import note_first_parting
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.causes import graph_causes
+from hangscope.diagnosis.compared import with_compared_operations
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.counters import with_first_numbers, with_own_counters
 from hangscope.diagnosis.crossed import doubt_crossed_pairs
@@ -43,7 +44,8 @@ def diagnose(trace: Trace) -> Diagnosis:
     """
     given, trace = trace, align_clocks(trace)
     skewed = trace is not given
-    trace, concluded = with_believable_members(with_original_exceptions(trace))
+    trace = with_compared_operations(with_original_exceptions(trace))
+    trace, concluded = with_believable_members(trace)
     trace = with_own_counters(with_first_numbers(trace))
     front = frontiers(trace)
     hosts = swept_up(trace, front, not_before_last_record(trace, judge(trace)))

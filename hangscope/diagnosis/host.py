@@ -39,7 +39,8 @@ _SECONDARY = re.compile(
     r"wait_?for_?(?:store|key)|recvvalue failed|sendbytes failed|failed to recv, got 0 bytes|"
     r"signalexception|got signal|rendezvous|store.{0,40}(?:closed|shut ?down|timed? ?out|timeout)|"
     r"collective operation timeout|has been aborted|peer process (?:died|exited)|"
-    r"op\.preamble\.length|received data size doesn't match",
+    r"op\.preamble\.length|received data size doesn't match|"
+    r"detected mismatch between collectives on ranks",
     re.IGNORECASE | re.DOTALL,
 )
 _SECONDARY_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "BarrierTimeout")

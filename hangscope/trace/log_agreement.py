@@ -142,6 +142,17 @@ def _operation(
     )
 
 
+def comparison(text: str) -> dict[int, Signature]:
+    """What ranks ran, as a message tells in which torch compared two of them; empty for others."""
+    found = _MISMATCH.search(text)
+    if not found:
+        return {}
+    sides = {int(found.group("a")): _signature(found.group("fa"))}
+    if found.group("b"):
+        sides[int(found.group("b"))] = _signature(found.group("fb"))
+    return {rank: side[1] for rank, side in sides.items() if side is not None}
+
+
 def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Both sides of a comparison, as operations that their ranks issued.
 
