@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hangscope.diagnosis.frontier import Frontiers
+from hangscope.trace import formats
 from hangscope.trace.model import Trace
 
 
@@ -87,7 +88,7 @@ def unlisted(trace: Trace) -> tuple[int, ...]:
 
 def told_of_only(trace: Trace) -> tuple[int, ...]:
     """Ranks whose rings are gone: the monitor's journal tells how they ended, not what they did."""
-    if any(s.format == "job-log" for s in trace.sources):
+    if any(s.format == formats.LOG for s in trace.sources):
         return ()
     recorded = recorded_ranks(trace)
     return tuple(sorted(set(trace.ranks) - recorded)) if recorded else ()
@@ -98,7 +99,7 @@ def recorded_ranks(trace: Trace) -> frozenset[int]:
     recorded = {
         s.rank
         for s in trace.sources
-        if s.rank is not None and s.format not in ("job-log", "hangscope-journal")
+        if s.rank is not None and s.format not in (formats.LOG, formats.JOURNAL)
     }
     if not trace.sources or recorded.issuperset(trace.ranks):
         return frozenset(trace.ranks)

@@ -17,6 +17,7 @@ from hangscope.diagnosis.evidence import hidden_ranks
 from hangscope.diagnosis.kinds import is_sending, which
 from hangscope.diagnosis.pairing import Half, pending_halves, tags_count
 from hangscope.diagnosis.places import Place
+from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, Signature, State
 
 _MAX_BROKEN = 4096
@@ -195,7 +196,7 @@ def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
     members = context.trace.groups[place.group].ranks
     row_of = {int(records["rank"][r]): int(r) for r in rows.tolist()}
     # Neither the oldest dumps nor logs list members: who is missing would be missing in the total.
-    made_up = any(s.version == "none" or s.format == "job-log" for s in context.trace.sources)
+    made_up = any(s.version == "none" or s.format == formats.LOG for s in context.trace.sources)
     if not members or set(row_of) != set(members) or made_up:
         return None
     signatures = {

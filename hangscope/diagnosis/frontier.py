@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.kinds import is_on_host, is_one_sided, which
+from hangscope.trace import formats
 from hangscope.trace.model import Flag, State, Trace
 
 UNKNOWN = -1
@@ -237,7 +238,7 @@ def _from_rings(trace: Trace) -> Bools:
         s.rank
         for s in trace.sources
         if s.rank is not None
-        and (s.format == "hangscope-ring" or (s.rank in told and s.format.startswith("flight")))
+        and (s.format == formats.RING or (s.rank in told and s.format in formats.DUMPS))
     }
     if rings >= set(trace.ranks):
         return np.ones(len(trace.records), bool)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hangscope.diagnosis import meshes
 from hangscope.diagnosis.agreement import group_size
 from hangscope.diagnosis.local_numbers import with_groups_apart
-from hangscope.trace import operations
+from hangscope.trace import formats, operations
 from hangscope.trace.fr_pairs import global_peer
 from hangscope.trace.model import NONE, Flag, Group, Trace
 
@@ -33,10 +33,9 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     A list made up from those who are seen is short where somebody is missing, and a partner's
     place in the group then means another rank.
     """
-    kinds = {s.format for s in trace.sources}
-    dumps = [s for s in trace.sources if s.format.startswith("flight-recorder")]
+    dumps = [s for s in trace.sources if s.format in formats.DUMPS]
     alike = _alike(trace.groups)
-    if kinds and kinds <= {"job-log"}:
+    if trace.only_logs:
         trace = replace(trace, world_size=meshes.world_of(trace, alike))
         short = _as_seen(trace)
     elif dumps and all(s.version == "none" for s in dumps):

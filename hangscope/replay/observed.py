@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.replay.redact import Redactor
+from hangscope.trace import formats
 from hangscope.trace.from_journal import HEADER_KEY, VERSION
 from hangscope.trace.model import RankFacts, Trace
 from hangscope.trace.plain_stacks import plain_threads
@@ -37,7 +38,7 @@ def write_observed(trace: Trace, target: Path, redactor: Redactor | None = None)
     OSError
         If the file cannot be written.
     """
-    ringed = {s.rank for s in trace.sources if s.format == "hangscope-ring"}
+    ringed = {s.rank for s in trace.sources if s.format == formats.RING}
     seen = [facts for rank, facts in trace.ranks.items() if rank in ringed]
     seen = [facts for facts in seen if facts.alive is not None]
     if not seen:
@@ -78,8 +79,7 @@ def write_dump_time(trace: Trace, target: Path) -> bool:
     OSError
         If the file cannot be written.
     """
-    recorders = ("flight-recorder-pickle", "flight-recorder-json")
-    dumped = {s.rank for s in trace.sources if s.format in recorders}
+    dumped = {s.rank for s in trace.sources if s.format in formats.DUMPS}
     times = [f.observed_ns for rank, f in trace.ranks.items() if rank in dumped and f.observed_ns]
     if not times:
         return False

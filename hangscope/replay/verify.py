@@ -14,6 +14,7 @@ from hangscope.diagnosis.model import Diagnosis
 from hangscope.replay.fixture import Expected, Fixture, FixtureError
 from hangscope.replay.observed import read_dump_time, read_moment
 from hangscope.report.text import render
+from hangscope.trace import formats
 from hangscope.trace.load import NothingReadable, load_trace
 from hangscope.trace.model import Trace
 
@@ -62,7 +63,7 @@ def load_recorded(dumps: Path) -> Trace:
 
 def _dated(trace: Trace, dumped_ns: int) -> Trace:
     """Give dumps and logs the time they were written, or none: files carry that of the checkout."""
-    own = {s.rank for s in trace.sources if s.format in ("hangscope-ring", "hangscope-journal")}
+    own = {s.rank for s in trace.sources if s.format in (formats.RING, formats.JOURNAL)}
     ranks = {
         rank: facts if rank in own else replace(facts, observed_ns=dumped_ns)
         for rank, facts in trace.ranks.items()

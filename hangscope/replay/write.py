@@ -32,7 +32,7 @@ from hangscope.replay.observed import write_dump_time, write_observed
 from hangscope.replay.redact import Redactor
 from hangscope.replay.verify import verify
 from hangscope.ring.reader import RingError
-from hangscope.trace import sniff
+from hangscope.trace import formats, sniff
 from hangscope.trace.model import Trace
 from hangscope.trace.unpickle import load_plain
 
@@ -189,7 +189,7 @@ def _files(path: Path) -> Iterable[Path]:
 
 def _copy(source: Path, target: Path, redactor: Redactor | None, *, on_its_way_out: bool) -> None:
     kind = sniff.sniff_file(source)
-    if kind.name == sniff.RING:
+    if kind.name == formats.RING:
         try:
             compact_ring(source, target, redactor, on_its_way_out=on_its_way_out)
         except RingError as error:
@@ -210,14 +210,14 @@ def redacted(data: bytes, kind: str, redactor: Redactor) -> bytes:
     ValueError
         If it is not what ``kind`` (of `hangscope.trace.sniff`) says.
     """
-    if kind == sniff.PICKLE:
+    if kind == formats.PICKLE:
         return pickle.dumps(redactor.value(load_plain(data)), protocol=2)
-    if kind == sniff.JSON:
+    if kind == formats.JSON:
         try:
             return orjson.dumps(redactor.value(orjson.loads(data)))
         except orjson.JSONDecodeError:
             pass  # one object a line: a collector's log
-    if kind == sniff.JOURNAL:
+    if kind == formats.JOURNAL:
         lines = data.decode("utf-8", "replace").splitlines()
         return "".join(_journal_line(line, redactor) for line in lines).encode()
     return redactor.text(data.decode("utf-8", "replace")).encode()

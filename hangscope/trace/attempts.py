@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
+from hangscope.trace import formats
 from hangscope.trace.file_names import attempt_of
 from hangscope.trace.lives import Start, of_newest_life
 from hangscope.trace.model import NONE, Fragment
 from hangscope.trace.twins import claims_of, twins
 
-_RING = "hangscope-ring"
 _SAME_MOMENT_NS = 60 * 10**9
 """Two dumps of one rank whose last operations are closer than this are twins of one life."""
 
@@ -46,7 +46,7 @@ def _folders(fragments: Sequence[Fragment]) -> set[str]:
 
 
 def _is_dump(fragment: Fragment) -> bool:
-    return fragment.source.format.startswith("flight-recorder")
+    return fragment.source.format in formats.DUMPS
 
 
 def _life(fragment: Fragment) -> tuple[str, int] | None:
@@ -98,7 +98,7 @@ def _newest_run(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
 
 def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
     """Of several jobs of one name the newest; the others go with what was seen of them."""
-    rings = [f for f in fragments if f.source.format == _RING and f.facts.started_ns]
+    rings = [f for f in fragments if f.source.format == formats.RING and f.facts.started_ns]
     starts = [
         Start(
             f.facts.rank,
@@ -119,7 +119,7 @@ def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
         f
         for f in fragments
         if id(f) not in ids
-        and (f.source.format == _RING or (f.facts.rank, f.facts.pid) not in processes)
+        and (f.source.format == formats.RING or (f.facts.rank, f.facts.pid) not in processes)
     ]
     if doubled and kept:
         kept[0] = replace(kept[0], claims=(*kept[0].claims, *claims_of(doubled)))

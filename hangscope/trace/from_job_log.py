@@ -33,7 +33,6 @@ from hangscope.trace.log_fragments import fragments_of
 from hangscope.trace.log_lines import LogLine, read_lines
 from hangscope.trace.model import Fragment
 
-FORMAT = "job-log"
 _OWN = "[hangscope]"
 _OWN_LINES = 400
 _TORCHRUN = re.compile(r"torch[./]distributed[./](?:elastic[./]|run(?:\.py|:|$))")

@@ -20,11 +20,11 @@ import json
 import os
 from typing import Any
 
+from hangscope.trace import formats
 from hangscope.trace.clean import prose
 from hangscope.trace.model import Claim, ExitFacts, Fragment, RankFacts, Source
 from hangscope.trace.plain_stacks import threads_of
 
-FORMAT = "hangscope-journal"
 HEADER_KEY = "hangscope"
 VERSION = "journal/1"
 MAX_LINES = 1_000_000
@@ -72,7 +72,7 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
                 if facts is not None:
                     seen[facts.rank] = facts
     for facts in (*ends.values(), *seen.values()):
-        source = Source(str(path), FORMAT, VERSION, facts.rank, 0)
+        source = Source(str(path), formats.JOURNAL, VERSION, facts.rank, 0)
         fragments.append(Fragment(source=source, facts=facts))
     return fragments
 
@@ -97,7 +97,9 @@ def _reductions(path: str, events: list[dict[str, Any] | None]) -> Fragment:
             )
         )
     return Fragment(
-        source=Source(path, FORMAT, "reduction/1"), facts=RankFacts(rank=-1), claims=tuple(claims)
+        source=Source(path, formats.JOURNAL, "reduction/1"),
+        facts=RankFacts(rank=-1),
+        claims=tuple(claims),
     )
 
 

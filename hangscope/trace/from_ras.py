@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hangscope.trace import clean, operations
+from hangscope.trace import clean, formats, operations
 from hangscope.trace.model import (
     MEMBER_DTYPE,
     NONE,
@@ -28,7 +28,6 @@ from hangscope.trace.model import (
 )
 from hangscope.trace.sniff import Unreadable
 
-FORMAT = "nccl-ras"
 _PAIRS = ("send", "recv", "sendrecv", "send_recv")
 _MAX_RANKS = 1 << 17
 _MOST = 1 << 56
@@ -131,7 +130,7 @@ def read_ras(document: Mapping[str, Any], path: str) -> list[Fragment]:
     ]
     claims = tuple(_claims(found, rank_of))
     rest = Fragment(
-        source=Source(path=path, format=FORMAT),
+        source=Source(path=path, format=formats.RAS),
         facts=RankFacts(rank=NONE, world_size=world.size or None),
         groups=groups,
         claims=claims,
@@ -177,7 +176,7 @@ def _fragment(
     signatures: dict[Signature, int] = {}
     records = _records(rank, ahead or rows, signatures)
     return Fragment(
-        source=Source(path=path, format=FORMAT, rank=rank, records=len(records)),
+        source=Source(path=path, format=formats.RAS, rank=rank, records=len(records)),
         facts=RankFacts(
             rank=rank,
             host=host or None,

@@ -17,7 +17,7 @@ from hangscope.ring import layout
 from hangscope.ring.layout import SLOT, ExitKind, Unobservable, ValueKind
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.ring.reader_once import OneTimeReader, Room
-from hangscope.trace import clean
+from hangscope.trace import clean, formats
 from hangscope.trace.merge_records import counters_of
 from hangscope.trace.model import (
     MEMBER_DTYPE,
@@ -39,7 +39,6 @@ from hangscope.trace.process import ProcessLook, look_at
 from hangscope.trace.ring_values import Ids, RingValues
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
 
-FORMAT = "hangscope-ring"
 MEMBER_COPIED = (
     "enqueued", "started", "completed", "p2p_enqueued", "history", "enqueued_ns", "completed_ns",
 )  # fmt: skip
@@ -117,7 +116,7 @@ def fragment_of(
     return Fragment(
         source=Source(
             path=shown or str(reader.path),
-            format=FORMAT,
+            format=formats.RING,
             version=str(int(header["version"])),
             rank=rank,
             records=len(rows),
@@ -395,4 +394,4 @@ def _threads(reader: RingReader) -> tuple[ThreadStack, ...]:
     return threads
 
 
-__all__ = ["FORMAT", "fragment_of", "looks_like_ring", "read_ring"]
+__all__ = ["fragment_of", "looks_like_ring", "read_ring"]

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from hangscope.ring.layout import HEADER
+from hangscope.trace import formats
 from hangscope.trace.from_journal import looks_like_journal, read_journal
-from hangscope.trace.from_ring import FORMAT, fragment_of, main_call
+from hangscope.trace.from_ring import fragment_of, main_call
 from hangscope.trace.live_facts import changed_headers
 from hangscope.trace.live_rings import JournalFiles, OpenRing, RingFolder, RunKey
 from hangscope.trace.live_table import LiveTable, StaleError
@@ -327,7 +328,7 @@ def _with_journals(
     facts: Mapping[int, RankFacts], said: Iterable[Fragment]
 ) -> dict[int, RankFacts]:
     """Facts of rings with what monitors wrote of the same ranks."""
-    all_said = {rank: [(FORMAT, own)] for rank, own in facts.items()}
+    all_said = {rank: [(formats.RING, own)] for rank, own in facts.items()}
     for fragment in said:
         if fragment.facts.rank != NONE:
             all_said.setdefault(fragment.facts.rank, []).append(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hangscope.ring.layout import SLOT
 from hangscope.ring.reader_once import Room
-from hangscope.trace import file_names, sniff
+from hangscope.trace import file_names, formats, sniff
 from hangscope.trace.attempts import keep_newest
 from hangscope.trace.load_file import Loaded, Task, read_task
 from hangscope.trace.load_parallel import read_in_workers
@@ -24,7 +24,7 @@ from hangscope.trace.row_block import RowBlock
 Progress = Callable[[int, int], None]
 
 _SKIPPED_SUFFIXES = (".pyc", ".so", ".tmp", ".lock", ".pid", ".sock")
-_PARSED = (sniff.PICKLE, sniff.JSON, sniff.LOG)
+_PARSED = (formats.PICKLE, formats.JSON, formats.LOG)
 _WORTH_WORKERS = 4 << 20
 """Bytes from which several processes are faster than one."""
 _SKIPPED_FOLDERS = ("__pycache__", ".git", "node_modules")
@@ -120,7 +120,7 @@ class _Sharing:
         self._signatures: dict[Signature, Signature] = {}
 
     def __call__(self, fragment: Fragment) -> Fragment:
-        if fragment.source.format == sniff.RING:
+        if fragment.source.format == formats.RING:
             return fragment  # the ring reader does so itself
         stacks, signatures = self._stacks, self._signatures
         return replace(
@@ -160,7 +160,7 @@ def _read_all(tasks: Sequence[Task], room: Room) -> Iterable[Loaded]:
     """
     parsed = [t for t in tasks if t.kind.name in _PARSED and not t.standard and t.size]
     small = sum(t.size for t in parsed) < _WORTH_WORKERS
-    apart = [t for t in parsed if not small or t.kind.name == sniff.PICKLE or t.kind.gzipped]
+    apart = [t for t in parsed if not small or t.kind.name == formats.PICKLE or t.kind.gzipped]
     elsewhere = {id(t) for t in apart}
     for task in tasks:
         if id(task) not in elsewhere:
@@ -174,7 +174,7 @@ def _tasks(paths: Sequence[str | Path], warnings: list[str]) -> list[Task]:
     seen: set[tuple[int, int]] = set()
     for path in paths:
         if str(path) == "-":
-            tasks.append(Task(Path("-"), "standard input", sniff.Kind(sniff.LOG), standard=True))
+            tasks.append(Task(Path("-"), "standard input", sniff.Kind(formats.LOG), standard=True))
             continue
         for file, explicit in _files(Path(path), warnings):
             task = _task(file, explicit, seen, warnings)
@@ -218,7 +218,7 @@ def _task(
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
             if explicit and stat.S_ISFIFO(info.st_mode):
-                return Task(path, shown, sniff.Kind(sniff.LOG), explicit=True)
+                return Task(path, shown, sniff.Kind(formats.LOG), explicit=True)
             warnings.append(f"{shown}: neither a file nor a directory")
             return None
         if (info.st_dev, info.st_ino) in seen:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hangscope.ring.reader_once import Room
-from hangscope.trace import clean, file_names, sniff
+from hangscope.trace import clean, file_names, formats, sniff
 from hangscope.trace.clean_fragment import clean_fragment
 from hangscope.trace.from_flight_recorder import Origin, read_document
 from hangscope.trace.from_json import read_json
@@ -69,19 +69,19 @@ def _failed(task: Task, problem: str) -> Loaded:
 
 def _read(task: Task, isolated: bool, room: Room | None) -> list[Fragment]:
     kind = task.kind.name
-    if kind == sniff.RING:
+    if kind == formats.RING:
         from hangscope.trace.from_ring import read_ring
 
         return [read_ring(task.path, shown=task.shown, room=room)]
-    if kind == sniff.JOURNAL:
+    if kind == formats.JOURNAL:
         from hangscope.trace.from_journal import read_journal
 
         return [_named(fragment, task) for fragment in read_journal(task.path)]
-    if kind == sniff.LOG:
+    if kind == formats.LOG:
         return _read_log(task)
     origin = Origin(task.shown, kind, file_names.rank_of_dump(task.path), task.written_ns)
     data = sniff.read_all(task.path, task.kind.gzipped)
-    if kind == sniff.PICKLE:
+    if kind == formats.PICKLE:
         document = load_checked(data) if isolated else load_plain(data)
         return read_document(document, origin)
     return read_json(data, origin, task.path)

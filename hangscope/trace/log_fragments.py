@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.trace import operations
+from hangscope.trace import formats, operations
 from hangscope.trace.log_evidence import (
     UNKNOWN_GROUP,
     Evidence,
@@ -47,7 +47,7 @@ def fragments_of(
     settle(evidence)
     table = _GroupTable(evidence)
     rows = sum(len(n.operations) for n in evidence.ranks.values())
-    source = Source(path=path, format="job-log", rank=whole_file_rank, records=rows)
+    source = Source(path=path, format=formats.LOG, rank=whole_file_rank, records=rows)
     claims: dict[int, list[Claim]] = {}
     for claim, group in evidence.claims:
         home = claim.reporter if claim.reporter in evidence.ranks else NONE

@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from hangscope.trace import formats
 from hangscope.trace.model import ExceptionFacts, ExitFacts, RankFacts, ThreadStack
 
 # The better a source knows the process, the earlier it stands.
-TRUST = {
-    "hangscope-ring": 0,
-    "hangscope-journal": 1,
-    "flight-recorder-pickle": 2,
-    "flight-recorder-json": 3,
-    "job-log": 4,
-}
-_RECORDERS = ("hangscope-ring", "flight-recorder-pickle", "flight-recorder-json")
+_BY_TRUST = (formats.RING, formats.JOURNAL, formats.PICKLE, formats.JSON, formats.LOG)
+TRUST = {name: place for place, name in enumerate(_BY_TRUST)}
+_RECORDERS = (formats.RING, *formats.DUMPS)
 _OWN_WORDS = ("exception", "code", "clean")
 _EXIT_ORDER = ("oom", "exception", "signal", "code", "clean", "unknown")
 _SPECIAL = {

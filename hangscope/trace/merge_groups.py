@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.trace import operations
+from hangscope.trace import formats, operations
 from hangscope.trace.model import NONE, Fragment, Group, Records, Signature
 
 _Key = tuple[str, frozenset[int], int]
@@ -204,7 +204,7 @@ def _epoch_shifts(fragments: Sequence[Fragment]) -> dict[tuple[int, str], int]:
     """
     lives: dict[str, dict[int, int]] = {}
     for number, fragment in enumerate(fragments):
-        if fragment.source.format.startswith("flight-recorder"):
+        if fragment.source.format in formats.DUMPS:
             for group in fragment.groups:
                 own = lives.setdefault(group.name, {})
                 own[number] = max(own.get(number, 0), group.epoch)

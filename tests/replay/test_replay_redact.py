@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hangscope.replay.redact import Redactor
 from hangscope.replay.write import redacted
-from hangscope.trace import sniff
+from hangscope.trace import formats
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_pickle_keeps_its_structure() -> None:
         ],
         "where": "/home/ann/x",
     }
-    data = redacted(pickle.dumps(dump), sniff.PICKLE, Redactor())
+    data = redacted(pickle.dumps(dump), formats.PICKLE, Redactor())
     again = pickle.loads(data)
     assert b"ann" not in data
     assert again["entries"][0]["frames"][0] == {
@@ -84,7 +84,7 @@ def test_a_pickle_keeps_its_structure() -> None:
 
 def test_a_journal_loses_its_host_and_keeps_torn_lines() -> None:
     data = b'{"hangscope":"journal/1","host":"gpu17"}\n{"event":"exit","rank":1}\n{"event":"ex'
-    lines = redacted(data, sniff.JOURNAL, Redactor(["gpu17"])).decode().splitlines()
+    lines = redacted(data, formats.JOURNAL, Redactor(["gpu17"])).decode().splitlines()
     assert json.loads(lines[0])["host"] == "host1"
     assert json.loads(lines[1]) == {"event": "exit", "rank": 1}
     assert lines[2] == '{"event":"ex'
