@@ -10,6 +10,7 @@ from hangscope.diagnosis.evidence import hidden_ranks
 from hangscope.diagnosis.host import in_communication
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place
+from hangscope.diagnosis.stores import PREFIX
 from hangscope.diagnosis.yardstick import deviants, ran_ahead
 from hangscope.trace.model import NONE
 
@@ -42,6 +43,14 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     made_up = any(
         not context.trace.groups[g].ranks for g in (waits.places[i].group for i in chosen)
     )
+    keys = [i for i in chosen if waits.places[i].phase.startswith(PREFIX)]
+    if keys:  # of the others one was to set it, and has gone on to what comes after
+        cause.verdict, cause.confidence = Verdict.COLLECTIVE_MISMATCH, Confidence.LIKELY
+        cause.culprits = tuple(r for r in waits.places[keys[0]].targets if r in ranks)
+        cause.places = keys + [i for i in chosen if i not in keys]
+        cause.sides = []
+        cause.unknowns.append("who is to set the key that is waited for in the store")
+        return cause
     if context.unlisted or (made_up and context.gaps):
         cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
         cause.confidence, cause.victims = Confidence.LIKELY, set(ranks)

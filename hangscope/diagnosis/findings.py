@@ -20,6 +20,7 @@ from hangscope.diagnosis.sentences import (
 )
 from hangscope.diagnosis.sides import guarded, in_backward, sides_of
 from hangscope.diagnosis.stacks import innermost, user_frames, where
+from hangscope.diagnosis.stores import PREFIX as STORE
 from hangscope.diagnosis.threads import dead_thread
 from hangscope.trace.model import NONE, Flag
 from hangscope.trace.twins import doubled
@@ -190,6 +191,8 @@ def _advice(
     if dead is not None and cause.verdict is Verdict.MISSING_RANK:
         line = where(innermost(dead.stack))
         return playbook.dead_thread(dead.thread_name, " ".join(x for x in (line, at) if x))
+    if place is not None and place.phase.startswith(STORE):
+        return playbook.key_to_set(playbook.place_of(host, at))
     if cause.verdict is Verdict.MISSING_RANK or (
         cause.verdict is Verdict.STUCK_COLLECTIVE and stopped
     ):

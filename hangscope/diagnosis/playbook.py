@@ -91,6 +91,16 @@ def new_groups() -> Advice:
     )
 
 
+def key_to_set(where_it_is: str) -> Advice:
+    """Ranks that wait in the store for a key that another rank was to set."""
+    look = f"look at {where_it_is}" if where_it_is else "look at what that rank runs instead"
+    return Advice(
+        f"{look}: it has to set that key, under that very name, before it goes on to anything that "
+        "needs the others",
+        "D19, D21",
+    )
+
+
 def buckets() -> Advice:
     """Gradient buckets of different sizes under one number."""
     return Advice(

@@ -150,14 +150,14 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
             f"{rank_s(cause.sides[0])} never issue it and wait for nobody; "
             f"{rank_s(cause.culprits)} waits there for ever",
         )
+    if place.phase.startswith(STORE) and cause.culprits:
+        has = "has" if len(cause.culprits) == 1 else "have"
+        return (
+            f"{who} {has} not set what {waiters} {_wait(place.waiters)} for in {place.phase}",
+            f"{waiters} {_wait(place.waiters)} in the store for a key, and only "
+            f"{rank_s(cause.culprits)} {_is(cause.culprits)} elsewhere",
+        )
     if verdict is Verdict.MISSING_RANK:
-        if place.phase.startswith(STORE):
-            has = "has" if len(cause.culprits) == 1 else "have"
-            return (
-                f"{who} {has} not set what {waiters} {_wait(place.waiters)} for in {place.phase}",
-                f"{waiters} {_wait(place.waiters)} in the store for a key, and only "
-                f"{rank_s(cause.culprits)} {_is(cause.culprits)} elsewhere",
-            )
         if place.phase:
             return (
                 f"{who} never reached {place.phase}",

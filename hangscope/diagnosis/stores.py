@@ -33,7 +33,8 @@ def store_places(trace: Trace, hosts: Mapping[int, Host], waiting: frozenset[int
     """The key that most ranks wait for, where no rank waits in an operation.
 
     Those who do not wait for it are the ones that can set it. Only where at least as many wait as
-    do not: otherwise this is a helper's matter, not a meeting of the ranks.
+    do not: otherwise this is a helper's matter, not a meeting of the ranks. Where all the others
+    wait in operations, the most ranks in the store are held up by those few, too.
 
     Parameters
     ----------
@@ -50,13 +51,15 @@ def store_places(trace: Trace, hosts: Mapping[int, Host], waiting: frozenset[int
         by_key[key].append(rank)
         if phases[-1].since_ns:
             since[key] = min(since.get(key, phases[-1].since_ns), phases[-1].since_ns)
-    if not by_key or waiting:
+    if not by_key:
         return []
     key = max(by_key, key=lambda k: (len(by_key[k]), -since.get(k, 0)))
     inside = by_key[key]
     everybody = set(trace.ranks) | set(trace.missing_ranks)
     outside = sorted(everybody - set(inside))
     if not outside or len(outside) > len(inside):
+        return []
+    if waiting and (not waiting.issuperset(outside) or len(outside) == len(inside)):
         return []
     return [
         Place(

@@ -252,7 +252,10 @@ def _waits(diagnosis: Diagnosis, everything: bool) -> Iterator[RenderableType | 
         text = Text()
         text.append(f"{named(bundle.waiters, 26)} → {named(bundle.on, 26)}")
         group = plain(labels.get(bundle.group, bundle.group) or "default", 40)
-        text.append(f"  {operation(bundle.op or None, bundle.seq)} in group {group}", "dim")
+        if bundle.op == bundle.group:  # a phase or a key in the store, no group's operation
+            text.append(f"  {plain(bundle.op, 60)}", "dim")
+        else:
+            text.append(f"  {operation(bundle.op or None, bundle.seq)} in group {group}", "dim")
         rows.append(("" if i else "Wait", text))
     if len(kept) < len(joined):
         rows.append(("", Text(f"… {len(joined) - len(kept)} more (--all)", "dim")))

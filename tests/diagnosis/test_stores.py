@@ -87,3 +87,28 @@ def test_a_short_wait_in_the_store_is_no_hang() -> None:
         _in_store(job, rank, at_s=55.0)
     job.rank(2, cpu_busy=0.9, alive=True)
     assert _looked_at(job).verdict.value == "healthy"
+
+
+def test_the_one_that_waits_for_those_in_the_store_has_not_set_their_key() -> None:
+    job = Job(3, live=True)
+    job.steps(3)
+    for rank in (1, 2):
+        _in_store(job, rank, "config/2")
+    job.op(0, "barrier", size=(), done=False)
+    found = _looked_at(job)
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
+    assert found.confidence.value == "likely"
+    assert "Rank 0 has not set what ranks 1, 2 wait for in store.get 'config/2'" in found.summary
+    assert any("rank 0 waits in barrier" in line for line in found.findings[0].evidence)
+
+
+def test_one_in_the_store_among_many_that_wait_for_it_stays_accused_beside_another_key() -> None:
+    job = Job(4, live=True)
+    job.steps(3)
+    _in_store(job, 2, "a")
+    _in_store(job, 3, "b")
+    for rank in (0, 1):
+        job.op(rank, done=False)
+    found = _looked_at(job)
+    assert found.verdict.value == "missing_rank"
+    assert set(found.culprits) == {2, 3}
