@@ -13,8 +13,10 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence
 from hangscope.trace.load import NothingReadable, load_trace
-from tools.simulator.dialects import DIALECTS, nanoseconds, native
-from tools.simulator.faults import FAULTS, Case, UnsuitableError, draw
+from tools.simulator.case import Case, UnsuitableError
+from tools.simulator.dialects import DIALECTS, nanoseconds
+from tools.simulator.faults import FAULTS, draw
+from tools.simulator.native_dumps import native
 from tools.simulator.score import expected
 
 KINDS = sorted(

@@ -10,11 +10,13 @@ import pytest
 
 from hangscope.trace.load import load_trace
 from tools.simulator import score
-from tools.simulator.dialects import DIALECTS, EPOCH_NS, ring_trace, write
+from tools.simulator.dialects import DIALECTS, EPOCH_NS
 from tools.simulator.execute import Machine
 from tools.simulator.faults import ENDS_WELL, FAULTS, draw
-from tools.simulator.program import SHAPES
-from tools.simulator.program import write as write_program
+from tools.simulator.native_dumps import write
+from tools.simulator.ring_traces import ring_trace
+from tools.simulator.shapes import SHAPES
+from tools.simulator.shapes import write as write_program
 
 
 @pytest.mark.parametrize("shape", SHAPES)

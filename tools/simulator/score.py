@@ -21,8 +21,11 @@ from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis
 from hangscope.trace.load import load_trace
 from tools.simulator import stock
-from tools.simulator.dialects import DIALECTS, Dialect, ring_trace, visible, write
-from tools.simulator.faults import FAULTS, NEEDS_HOST, Case, Truth, UnsuitableError, draw
+from tools.simulator.case import Case, Truth, UnsuitableError
+from tools.simulator.dialects import DIALECTS, Dialect, visible
+from tools.simulator.faults import FAULTS, NEEDS_HOST, draw
+from tools.simulator.native_dumps import write
+from tools.simulator.ring_traces import ring_trace
 
 EXACT, UNDECIDED, WRONG, CRASH = "exact", "undecided", "wrong", "crash"
 

@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tools.simulator.faults import Truth
+from tools.simulator.case import Truth
 
 _MISSING = re.compile(r"missing ranks: \{([\d, ]*)\}")
 _CULPRIT = re.compile(r"[Cc]ulprit rank (\d+)")
