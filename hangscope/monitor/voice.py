@@ -18,7 +18,8 @@ LOG_WIDTH = 100
 def speak(diagnosis: Diagnosis, *, where: str, out: TextIO | None = None) -> None:
     """Print a report, introduced by a line that begins with ``[hangscope]``.
 
-    It is written with one call, so that other ranks' lines do not land inside it.
+    It is written with one call, so that other ranks' lines do not land inside it, and begins with
+    a line break: the job may have stopped in the middle of a line (a progress bar, a prompt).
     """
     stream = out or sys.stderr
     body = io.StringIO()
@@ -33,7 +34,7 @@ def speak(diagnosis: Diagnosis, *, where: str, out: TextIO | None = None) -> Non
         emoji=False,
     )
     console.print(render(diagnosis))
-    text = f"[hangscope] {diagnosis.summary}\n{body.getvalue().rstrip()}\n[hangscope] {where}\n"
+    text = f"\n[hangscope] {diagnosis.summary}\n{body.getvalue().rstrip()}\n[hangscope] {where}\n"
     _write(stream, text)
 
 
