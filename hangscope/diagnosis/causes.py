@@ -8,6 +8,7 @@ from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.circles import circle, only_sent
 from hangscope.diagnosis.components import components
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.evidence import cut_short, half_told
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.new_groups import PHASE, name_different_calls
@@ -188,9 +189,13 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
     if not open_ended:
         return causes
     idle = tuple(
-        sorted(r for r, h in context.hosts.items() if not waits.places_of.get(r) and not _ended(h))
+        sorted(
+            r
+            for r, h in context.hosts.items()
+            if not waits.places_of.get(r) and not _ended(h) and r not in half_told(trace)
+        )
     )
-    suspects = idle or context.gaps
+    suspects = idle or (() if cut_short(trace) else context.gaps)
     rest = [c for c in causes if c not in open_ended]
     places = sorted(i for c in open_ended for i in c.places)
     total = len(set(trace.ranks) | set(context.gaps))

@@ -11,11 +11,17 @@ from hangscope.trace.model import Trace
 
 def hidden_ranks(trace: Trace) -> frozenset[int]:
     """Ranks whose records do not go back to the start."""
-    return frozenset(
+    return half_told(trace) | frozenset(
         rank
         for rank, facts in trace.ranks.items()
         if facts.only_active or facts.oldest_record_id > 1
     )
+
+
+def half_told(trace: Trace) -> frozenset[int]:
+    """Ranks whose watchdog has spoken in a log that does not hold what they wait in."""
+    told = {c.reporter for c in trace.claims if c.details.get("half_told")}
+    return frozenset(r for r in told if r is not None)
 
 
 def overrun_ranks(trace: Trace, front: Frontiers) -> frozenset[int]:
@@ -84,6 +90,14 @@ def unlisted(trace: Trace) -> tuple[int, ...]:
     """Those of `gaps` that no group lists: real lists would name them at least once."""
     listed = {r for g in trace.groups for r in g.ranks}
     return tuple(r for r in gaps(trace) if r not in listed)
+
+
+def cut_short(trace: Trace) -> bool:
+    """Whether all that is given is a log that ends in the middle of a timeout's line.
+
+    Who is not heard of in such an excerpt may have spoken in what was left out.
+    """
+    return trace.only_logs and any(c.details.get("cut") for c in trace.claims)
 
 
 def told_of_only(trace: Trace) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.evidence import recorded_ranks, told_of_only
+from hangscope.diagnosis.evidence import cut_short, half_told, recorded_ranks, told_of_only
 from hangscope.diagnosis.host import End, own_errors
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.sentences import rank_s
@@ -103,6 +103,11 @@ def _root_cause(
 ) -> list[Cause]:
     waits = context.waits
     cause = Cause(verdict, ranks, places, began_ns=began(context, places))
+    if half_told(context.trace).issuperset(ranks):
+        cause.verdict, cause.culprits, cause.victims = Verdict.INCONCLUSIVE, (), set(ranks)
+        cause.confidence = Confidence.LIKELY
+        cause.unknowns.append(f"what {rank_s(ranks)} waits in: the excerpt does not hold it")
+        return [cause]
     if not any(set(ranks) & set(p.absent + p.behind) for p in (waits.places[i] for i in places)):
         cause.confidence = Confidence.LIKELY
         cause.unknowns.append("what the accused issued is not on record; nobody else is left")
@@ -240,6 +245,11 @@ def _lost(
     if silent * 2 >= total and (silent > 1 or _one_rank_s_log(context)):
         cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, first_ns)
         cause.unknowns.append(f"{silent} of {total} ranks left no dump")
+        cause.victims = {w for i in places for w in waits.places[i].waiters}
+        return [cause]
+    if cut_short(context.trace):
+        cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, first_ns)
+        cause.unknowns.append(f"{rank_s(accused)} may have spoken after the end of this excerpt")
         cause.victims = {w for i in places for w in waits.places[i].waiters}
         return [cause]
     confidence = Confidence.LIKELY if len(accused) == 1 else Confidence.AMBIGUOUS
