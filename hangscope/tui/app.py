@@ -23,12 +23,14 @@ from hangscope.tui.commands import PANES, commands
 from hangscope.tui.details import Details, frames_of_interest
 from hangscope.tui.few_colours import FewColours
 from hangscope.tui.lines import LineList
+from hangscope.tui.pane_bar import PaneBar
 from hangscope.tui.ranks import RankTable
 from hangscope.tui.screens import Over, help_page, source_page
 from hangscope.tui.search import find, record_of
-from hangscope.tui.sequence import SequenceView, sequence_legend
+from hangscope.tui.sequence import SequenceView
 from hangscope.tui.snapshot import Snapshot, take
 from hangscope.tui.source import Source
+from hangscope.tui.status import status
 from hangscope.tui.theme import DARK, LIGHT
 from hangscope.tui.timeline import Timeline
 from hangscope.tui.trees import StackTree, TreeList, WaitTree
@@ -109,7 +111,7 @@ class HangScopeApp(App[None]):
 
     def compose(self) -> ComposeResult:
         yield VerdictBar(id="verdict")
-        yield Static(id="bar")
+        yield PaneBar(id="bar")
         with Container(id="panes"):
             with ContentSwitcher(initial="timeline", id="switch"):
                 yield self.timeline
@@ -128,7 +130,7 @@ class HangScopeApp(App[None]):
             self.register_theme(theme)
         self.theme = DARK.name
         self.side.can_focus = False
-        self._draw_bar()
+        self.query_one(PaneBar).show(self.pane)
         self.timeline.focus()
         self._look()
         if self.source.live:
@@ -223,33 +225,14 @@ class HangScopeApp(App[None]):
             if widget.display and (widget is self.side or self.pane == "details"):
                 widget.show(self.snapshot, self.rank, self.record)
 
-    def _draw_bar(self) -> None:
-        text = Text(no_wrap=True, overflow="ellipsis")
-        for i, (name, title) in enumerate(PANES.items()):
-            here = name == self.pane
-            text.append(f" {i + 1} ", "dim")
-            text.append(title, "bold underline" if here else "")
-            text.append("  ")
-        self.query_one("#bar", Static).update(text)
-
     def _status(self) -> None:
-        status = self.query_one("#status", Static)
         if self.trouble:
-            status.update(Text(self.trouble, "#ff8a4c"))
+            text = Text(self.trouble, "#ff8a4c")
         elif self.snapshot is None:
-            status.update("")
-        elif self.pane == "timeline":
-            text = self.timeline.legend()
-            if self.source.live:
-                text.append("   following" if self.timeline.follow else "   f follows", "dim")
-            status.update(text)
-        elif self.pane == "ranks":
-            order = self.ranks.sort or "culprits first"
-            status.update(Text(f"{self.ranks.summary()} · sorted by {order}, o for another"))
-        elif self.pane == "sequence":
-            status.update(sequence_legend())
+            text = Text()
         else:
-            status.update("")
+            text = status(self.pane, self.timeline, self.ranks, live=self.source.live)
+        self.query_one("#status", Static).update(text)
 
     # Panes
 
@@ -259,7 +242,7 @@ class HangScopeApp(App[None]):
             self._came_from = self.pane
         self.switch.current = name
         self._arrange()
-        self._draw_bar()
+        self.query_one(PaneBar).show(self.pane)
         widget = self._widget()
         if self.snapshot is not None and isinstance(widget, LineList):
             widget.show(self.snapshot)
@@ -288,15 +271,9 @@ class HangScopeApp(App[None]):
         elif self.pane != "timeline":
             self.action_pane(self._came_from if self.pane == "details" else "timeline")
 
-    @on(events.Click, "#bar")
-    def _bar_clicked(self, event: events.Click) -> None:
-        at = 1
-        for i, (name, title) in enumerate(PANES.items()):
-            end = at + len(f" {i + 1} {title}  ")
-            if at <= event.x < end:
-                self.action_pane(name)
-                return
-            at = end
+    @on(PaneBar.Picked)
+    def _picked(self, message: PaneBar.Picked) -> None:
+        self.action_pane(message.name)
 
     # What is selected
 
