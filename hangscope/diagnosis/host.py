@@ -12,7 +12,7 @@ from enum import Enum
 from hangscope.diagnosis.embedded import failed_ranks
 from hangscope.diagnosis.stacks import innermost
 from hangscope.diagnosis.working import newest_threads, working_stack
-from hangscope.trace.model import Claim, ExceptionFacts, RankFacts, Stack, Trace
+from hangscope.trace.model import CAUSED_BY, Claim, ExceptionFacts, RankFacts, Stack, Trace
 
 _SIGKILL, _SIGTERM, _SIGABRT, _SIGINT, _SIGHUP = 9, 15, 6, 2, 1
 _OWN_SIGNALS = (4, 7, 8, 11)
@@ -132,6 +132,9 @@ def _one(facts: RankFacts, thread: int | None) -> Host:
         first_line = exception.message.strip().splitlines()
         if first_line:
             text += f": {first_line[0][:200]}"
+        caused = exception.message.rpartition(CAUSED_BY)[2].strip().splitlines()
+        if CAUSED_BY in exception.message and caused:
+            text += f" (caused by {caused[0][:200]})"
     full_text = "\n".join(
         x
         for x in (

@@ -220,6 +220,9 @@ class Lifecycle:
         self._ring.write_sample(sample_threads())
 
 
+_MOST_CAUSES = 32
+
+
 def describe_exception(
     kind: type[BaseException],
     value: BaseException | None,
@@ -236,17 +239,36 @@ def describe_exception(
     name = (
         kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"
     )
-    try:
-        message = str(value)
-    except Exception:
-        message = "<its __str__ failed>"
+    message = _text(value)[:MAX_MESSAGE]
+    first = _first_cause(value)
+    if first is not None:
+        kept = f"\ncaused by {type(first).__name__}: {_text(first)}"[: MAX_MESSAGE // 2]
+        message = message[: MAX_MESSAGE - len(kept)] + kept
     return json.dumps(
         {
             "type": name,
-            "message": message[:MAX_MESSAGE],
+            "message": message,
             "thread": thread.name if thread is not None else "MainThread",
             "main": thread is None or thread is threading.main_thread(),
             "native_id": getattr(thread, "native_id", None) or 0,
             "frames": frames,
         }
     ).encode()
+
+
+def _text(value: BaseException | None) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return "<its __str__ failed>"
+
+
+def _first_cause(value: BaseException | None) -> BaseException | None:
+    """What the exception was raised from (``raise ... from ...``), back to the first."""
+    found = None
+    for _ in range(_MOST_CAUSES):
+        value = value.__cause__ if value is not None else None
+        if value is None:
+            break
+        found = value
+    return found

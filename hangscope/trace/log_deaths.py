@@ -14,6 +14,7 @@ _HEAD = re.compile(r"^\s*(?P<box>╭─+ )?Traceback \(most recent call last\)")
 _LOGGED = re.compile(r": Traceback \(most recent call last\):\s*$")
 _OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
 """A checkpoint tells all ranks what some of them failed of."""
+_DIRECT_CAUSE = "The above exception was the direct cause of the following exception"
 _BOX_FRAME = re.compile(r"^[│|\s]*(\S.{0,400}?):(\d{1,8}) in (\S{1,200})\s*[│|]?\s*$")
 _THREAD = re.compile(r"Exception in thread (\S+)")
 _RAISED = re.compile(
@@ -73,6 +74,9 @@ class Tracebacks:
         self._open: dict[tuple[int | None, int | None, int | None], Trouble] = {}
         self._closed: dict[tuple[int | None, int | None, int | None], tuple[Trouble, int]] = {}
         self._thread: dict[tuple[int | None, int | None, int | None], str] = {}
+        self._last: dict[tuple[int | None, int | None, int | None], Trouble] = {}
+        self._causes: dict[tuple[int | None, int | None, int | None], Trouble] = {}
+        """What the traceback that follows was raised from."""
         self._boxed: set[tuple[int | None, int | None, int | None]] = set()
         """Writers inside a box that the ``rich`` library draws around a traceback."""
 
@@ -83,6 +87,9 @@ class Tracebacks:
         thread = _THREAD.search(text)
         if thread:
             self._thread[key] = clean.name(thread.group(1))
+        if _DIRECT_CAUSE in text and key in self._last:
+            self._causes[key] = self._last[key]
+            return True
         head = _HEAD.match(text) or (_LOGGED.search(text) if line.rank is not None else None)
         if head:
             (
@@ -130,6 +137,11 @@ class Tracebacks:
         current.type_name = clean.name(raised.group("type"))
         current.message = clean.prose(raised.group("message") or "", 2000)
         current.frames.reverse()  # innermost first
+        self._last[key] = current
+        cause = self._causes.pop(key, None)
+        if cause is not None:
+            said = cause.message.strip().splitlines()
+            current.cause = cause.cause or f"{cause.type_name}: {said[0] if said else ''}"[:1000]
         if current.type_name.rsplit(".", 1)[-1] in _LAUNCHER_ERRORS:
             return False
         self._closed[key] = (current, line.number)

@@ -56,6 +56,8 @@ class Trouble:
     uncaught: bool = False
     thread_name: str = "MainThread"
     of_rank: int | None = None
+    cause: str = ""
+    """What the first exception said that this one was raised from."""
     """Whose it is, where the writer only repeats it."""
 
 

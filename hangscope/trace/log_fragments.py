@@ -21,6 +21,7 @@ from hangscope.trace.log_settle import settle
 from hangscope.trace.log_stacks import threads_of
 from hangscope.trace.merge_groups import numel
 from hangscope.trace.model import (
+    CAUSED_BY,
     MEMBER_DTYPE,
     NONE,
     RECORD_DTYPE,
@@ -308,7 +309,7 @@ def _ending(notes: RankNotes) -> tuple[ExitFacts | None, ExceptionFacts | None]:
     if trouble is not None:
         exception = ExceptionFacts(
             type_name=trouble.type_name,
-            message=trouble.message,
+            message=trouble.message + (CAUSED_BY + trouble.cause if trouble.cause else ""),
             stack=tuple(trouble.frames),
             at_ns=trouble.at_ns,
             thread_name=trouble.thread_name,

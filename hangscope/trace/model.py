@@ -192,6 +192,10 @@ class Phase:
     detail: str = ""
 
 
+CAUSED_BY = "\ncaused by "
+"""Behind it an exception's message tells what the exception was raised from (``from error``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExceptionFacts:
     """An uncaught exception: ``type_name`` as ``module.Class``, frames innermost first."""

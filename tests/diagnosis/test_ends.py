@@ -184,3 +184,20 @@ def test_a_single_process_is_never_quiescent() -> None:
     job = Job(1, live=True, timeout_s=5)
     job.steps(3)
     assert diagnose(job.trace()).verdict is Verdict.HEALTHY
+
+
+def test_an_exception_is_judged_by_what_it_was_raised_from() -> None:
+    """Rank 0 wraps the connection that broke when rank 2 failed; rank 2 wraps what it did wrong."""
+    job = Job(3)
+    job.steps(12)
+    words = "Failed to run a stage:\nargs: 3"
+    for rank, cause, at_ns in (
+        (0, "RuntimeError: Connection closed by peer [127.0.0.1]:5535", END),
+        (2, "ValueError: only scalars have a gradient", END + SECOND // 10),
+    ):
+        error = _raise("RuntimeError", f"{words}\ncaused by {cause}", TORCH, at_ns=at_ns)
+        job.rank(rank, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=at_ns))
+    job.lose(1)
+    found = diagnose(job.trace(after_s=6))
+    assert _blame(found) == ("rank_crashed", (2,))
+    assert "caused by ValueError: only scalars have a gradient" in found.summary

@@ -134,3 +134,31 @@ def test_unused_parameters_of_one_rank() -> None:
     answer = found(text)
     assert blame(answer) == ("rank_crashed", (1,))
     assert "D8" in answer.findings[0].playbook
+
+
+def test_a_traceback_of_two_parts_is_judged_by_the_first() -> None:
+    def said(rank: int, first: str) -> str:
+        lines = [
+            "Traceback (most recent call last):",
+            '  File "/srv/stage.py", line 7, in forward',
+            "    y = self.module(x)",
+            first,
+            "",
+            "The above exception was the direct cause of the following exception:",
+            "",
+            "Traceback (most recent call last):",
+            '  File "/srv/train.py", line 18, in <module>',
+            "    schedule.step()",
+            "RuntimeError: ",
+            "        Failed to run stage backward:",
+        ]
+        return "".join(f"[rank{rank}]: {line}\n" for line in lines)
+
+    for first, second in ((0, 1), (1, 0)):
+        texts = {
+            0: said(0, "RuntimeError: [gloo/transport/pair.cc:553] Connection closed by peer"),
+            1: said(1, "ValueError: only scalars have a gradient"),
+        }
+        answer = found(texts[first] + texts[second])
+        assert blame(answer) == ("rank_crashed", (1,)), (first, second)
+        assert "only scalars have a gradient" in answer.summary

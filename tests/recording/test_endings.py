@@ -38,6 +38,14 @@ def test_what_it_survived_is_not(tmp_path: Path) -> None:
     assert facts.exit.code == 5  # type: ignore[attr-defined]
 
 
+def test_what_an_exception_was_raised_from_is_told_with_it(tmp_path: Path) -> None:
+    facts = facts_after("wrapped", tmp_path)
+    assert facts.exception is not None  # type: ignore[attr-defined]
+    lines = facts.exception.message.splitlines()  # type: ignore[attr-defined]
+    assert lines[0] == "failed to run a stage:"
+    assert lines[-1] == "caused by ConnectionError: connection closed by peer"
+
+
 def test_a_signal_handler_that_raises_in_the_hook_hides_nothing(tmp_path: Path) -> None:
     env = environment(HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_MONITOR="0", HOW="interrupted")
     done = run([sys.executable, str(JOBS / "ending_job.py")], env)

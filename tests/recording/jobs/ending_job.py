@@ -61,6 +61,19 @@ def interrupted() -> None:
     raise ScaleError("the scale went below its minimum")
 
 
+def wrapped() -> None:
+    import hangscope
+
+    hangscope.start()
+    try:
+        try:
+            raise ConnectionError("connection closed by peer")
+        except ConnectionError as error:
+            raise KeyError("stage 2") from error
+    except KeyError as error:
+        raise RuntimeError("failed to run a stage:\nwith 3 arguments") from error
+
+
 def forgiven() -> None:
     try:
         caught()
