@@ -23,6 +23,7 @@ from hangscope.trace import (
     log_gloo,
     log_launcher,
     log_ras,
+    log_ray,
     log_stacks,
     log_stalls,
     log_starters,
@@ -79,8 +80,10 @@ def gather(
     evidence = Evidence()
     readers = _Readers(year)
     skip_own = 0
+    newest: LogLine | None = None
     for line in lines:
         text = line.text
+        newest = line
         if text.lstrip().startswith(_OWN):
             skip_own = _OWN_LINES  # our own report quotes evidence; it is none
             continue
@@ -108,6 +111,11 @@ def gather(
         readers.read(line, at_ns, evidence)
     readers.stalls.finish(evidence)
     readers.ras.finish(evidence)
+    if newest is not None and log_watchdog.is_unfinished(newest):
+        evidence.cut = True
+        if newest.rank is not None:
+            evidence.of(newest.rank).half_told = True
+    evidence.fall_back()
     return evidence
 
 
@@ -121,6 +129,7 @@ class _Readers:
         self.stalls = log_stalls.Stalls()
         self.ras = log_ras.RasReport()
         self._first_to_know = (
+            log_ray.RayDeaths().read,
             log_deaths.Tracebacks().read,
             log_stacks.Stacks().read,
             log_watchdog.read,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from hangscope.trace.log_lines import LogLine
 from hangscope.trace.model import Claim, Frame, Signature
@@ -55,9 +56,9 @@ class Trouble:
     line: int = 0
     uncaught: bool = False
     thread_name: str = "MainThread"
-    of_rank: int | None = None
     cause: str = ""
     """What the first exception said that this one was raised from."""
+    of_rank: int | None = None
     """Whose it is, where the writer only repeats it."""
 
 
@@ -98,6 +99,10 @@ class RankNotes:
     echo: bool = False
     """Its end is explained by a connection or a meeting that failed."""
     oom_killed: bool = False
+    found_dead: bool = False
+    """A scheduler says that its process died, and not how."""
+    half_told: bool = False
+    """Its watchdog has spoken, and what it waits in is not in the log."""
     seen: Seen | None = None
     """Its newest stacks."""
 
@@ -113,6 +118,8 @@ class Evidence:
     terminated_pids: set[int] = field(default_factory=set)
     local_to_rank: dict[int, int] = field(default_factory=dict)
     oom_pids: set[int] = field(default_factory=set)
+    dead_pids: dict[int, int] = field(default_factory=dict)
+    """Processes of which it is only said that they died, and when."""
     launcher_failures: list[tuple[int, int, int, int, int | None, str | None]] = field(
         default_factory=list
     )
@@ -134,10 +141,15 @@ class Evidence:
     """What torch's debug server made of Flight Recorder dumps is in it."""
     elastic: bool = False
     """torchrun speaks in it: it starts several processes, and a scheduler's task is one of it."""
+    cut: bool = False
+    """It ends in the middle of a watchdog's line: somebody pasted the beginning of a log."""
     unattributed_ends: int = 0
     """Processes that ended and of which the log does not say which rank they were."""
     attempt: int = 0
+    fell_back: bool = False
+    """It is about an earlier attempt, because the newest says nothing."""
     lines: int = 0
+    _earlier: dict[str, Any] | None = None
     _said: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def of(self, rank: int) -> RankNotes:
@@ -190,8 +202,34 @@ class Evidence:
         """A new attempt begins: what the last one told is about another life of the job."""
         attempt = self.attempt + 1
         world = max(self.world_size or 0, max(self.ranks, default=-1) + 1) or None
+        earlier = {f.name: getattr(self, f.name) for f in fields(self)} if self._tells() else None
+        earlier = earlier or self._earlier
         self.__init__()  # type: ignore[misc]
-        self.world_size, self.attempt = world, attempt
+        self.world_size, self.attempt, self._earlier = world, attempt, earlier
+
+    def fall_back(self) -> None:
+        """Where the newest attempt says nothing of how it fared: the last one that does."""
+        if self._earlier is None or self._tells():
+            return
+        attempt, lines = self.attempt, self.lines
+        for name, value in self._earlier.items():
+            setattr(self, name, value)
+        self.attempt, self.lines, self.fell_back = attempt, lines, True
+
+    def _tells(self) -> bool:
+        """Whether anything in it is evidence, not only who has written."""
+        return bool(
+            self.claims
+            or self.troubles
+            or self.nobodys
+            or self.launcher_failures
+            or self.task_ends
+            or self.stacks
+            or any(
+                n.operations or n.counters or n.troubles or n.exit_text or n.exit_code or n.seen
+                for n in self.ranks.values()
+            )
+        )
 
 
 def rank_ranges(text: str) -> tuple[int, ...]:

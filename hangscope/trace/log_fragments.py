@@ -62,9 +62,10 @@ def fragments_of(
     ]
     notes: list[str] = []
     if evidence.attempt:
+        which = "last that tells anything" if evidence.fell_back else "newest"
         notes.append(
             f"holds {evidence.attempt} earlier attempt{'s' if evidence.attempt > 1 else ''}; "
-            "this report is about the newest"
+            f"this report is about the {which}"
         )
     if evidence.stacks:
         notes.append(_whose_stacks(evidence.stacks))
@@ -215,6 +216,8 @@ def _fragment(
     ]
     if notes.by_local_rank:
         said.append(Claim("other", reporter=notes.rank, details={"by_local_rank": True}))
+    if notes.half_told and not notes.operations and not notes.counters:
+        said.append(Claim("other", reporter=notes.rank, details={"half_told": True}))
     exit_facts, exception = _ending(notes)
     failure = _launcher_claim(notes, exit_facts, exception)
     if failure is not None:
@@ -337,6 +340,8 @@ def _ending(notes: RankNotes) -> tuple[ExitFacts | None, ExceptionFacts | None]:
     if notes.exit_code is not None:
         kind = "code" if notes.exit_code else "clean"
         return ExitFacts(kind, notes.exit_code, None, notes.exit_ns, told, text), exception
+    if notes.found_dead:
+        return ExitFacts("unknown", at_ns=notes.exit_ns, text=text), exception
     if told:
         return ExitFacts("signal", None, _SIGTERM, notes.exit_ns, True, text), exception
     return None, exception

@@ -43,6 +43,9 @@ def settle(evidence: Evidence) -> None:
     _settle_endings(evidence)
     _settle_groups(evidence)
     _settle_barriers(evidence)
+    if evidence.cut:
+        cut = Claim("other", certain=False, details={"cut": True})
+        evidence.claims.append((cut, None))
 
 
 def _settle_writers(evidence: Evidence) -> None:
@@ -137,6 +140,7 @@ def _settle_endings(evidence: Evidence) -> None:
         notes.exit_signal = notes.exit_signal if notes.exit_signal is not None else signal
         notes.oom_killed |= oom
         notes.exit_ns = notes.exit_ns or at_ns
+    _died(evidence)
     for pid in evidence.oom_pids:
         rank = evidence.pid_rank.get(pid)
         if rank is not None:
@@ -147,6 +151,19 @@ def _settle_endings(evidence: Evidence) -> None:
     if len(crashed) == 1 and len(evidence.stacks) == 1 and crashed[0].seen is None:
         crashed[0].seen = evidence.stacks.pop()  # what it printed when it died
     _explained_by_nobodys_words(evidence)
+
+
+def _died(evidence: Evidence) -> None:
+    """Workers that a scheduler found dead; one whose watchdog had given up aborted itself."""
+    for pid, at_ns in evidence.dead_pids.items():
+        rank = evidence.pid_rank.get(pid)
+        if rank is None:
+            evidence.unattributed_ends += 1
+            continue
+        notes = evidence.of(rank)
+        if not (_has_end(notes) or notes.operations):
+            notes.found_dead, notes.exit_ns = True, at_ns
+            notes.exit_text = "its process died, says Ray, and not how"
 
 
 def _only_one_to_raise(evidence: Evidence, code: int) -> int | None:

@@ -46,6 +46,7 @@ _LAST_ENQUEUED = re.compile(
 _LAST_STARTED = re.compile(r"last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+)")
 _DUMP_SIGNAL = re.compile(r"Received\s*a(?:\s*global)?\s*dump\s*signal")
 _PEER_SIGNAL = re.compile(r"Observed\s*flight\s*recorder\s*dump\s*signal\s*from\s*another\s*rank")
+_PREPARING = re.compile(r"preparing\s*to\s*dump\s*debug\s*info")
 _SIGNAL_FROM = re.compile(r"from\s+rank\s+(\d+)")
 _STUCK = re.compile(r"(?:watchdog\s*got\s*stuck|Heartbeat\s*monitor\s*timed\s*out)")
 _TERMINATED = re.compile(r"watchdog\s*thread\s*terminated\s*with\s*exception:\s*(?P<msg>.*)", re.S)
@@ -63,7 +64,7 @@ _MOST = 1 << 62
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Note what a watchdog line says. Returns whether it was one."""
     text = line.text
-    if not any(word in text for word in ("ork", "atchdog", "signal", "abort", "Notify")):
+    if not any(word in text for word in ("ork", "atchdog", "signal", "abort", "Notify", "dump")):
         return bool(_GIL.search(text)) and _gil(line, at_ns, evidence)
     rank = line.rank
     group, place = label(text)
@@ -80,6 +81,9 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     counters = _LAST_ENQUEUED.search(text)
     if counters:
         _counters(line, at_ns, evidence, rank, group, counters)
+        return True
+    if _PREPARING.search(text) and rank is not None:
+        notes.half_told = True
         return True
     if _PEER_SIGNAL.search(text):
         if rank is not None:
@@ -101,6 +105,21 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if _ABORTED.search(text) and rank is not None:
         evidence.claim("other", line, at_ns, reporter=rank, aborted=True)
         return True
+    return False
+
+
+_LINE_BEGINS = re.compile(r"\[r(?:a(?:n(?:k\d*)?)?)?\]?:?|\[[EWI]\d*(?: [\d:.]*)?")
+
+
+def is_unfinished(line: LogLine) -> bool:
+    """Whether a line, the last of a log, is the beginning of one that a watchdog prints."""
+    text = line.text.strip()
+    if _LINE_BEGINS.fullmatch(text):
+        return True
+    if "Watchdog caught" in text:
+        return "timing out" not in text
+    if "detected by watchdog" in text or "Timeout at NCCL work" in text:
+        return not _LAST_ENQUEUED.search(text)
     return False
 
 

@@ -1,0 +1,81 @@
+"""Logs as they are pasted: the end cut off, half of what a rank said, a job that was restarted."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Verdict
+
+from .logs import timeout, trace_of
+
+LATE = (
+    "[rank2]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp:629] [Rank 2] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=78, OpType=ALLRED"
+)
+
+
+@pytest.mark.parametrize("end", [LATE, LATE[:6], LATE[:3]])
+def test_who_is_not_heard_of_in_an_excerpt_may_be_cut_off(end: str) -> None:
+    text = "world_size=4\n" + "".join(timeout(r, 78) for r in (0, 1, 3))
+    whole = diagnose(trace_of(text))
+    assert (whole.verdict, whole.culprits) == (Verdict.RANK_LOST, (2,))
+    cut = diagnose(trace_of(text + end))
+    assert (cut.verdict, cut.culprits) == (Verdict.INCONCLUSIVE, ())
+
+
+def test_a_rank_that_dumps_has_waited_for_something() -> None:
+    text = "world_size=4\n" + "".join(timeout(r, 78) for r in (0, 1, 3))
+    text += (
+        "[rank2]:[E816 12:10:02.111111111 ProcessGroupNCCL.cpp:1533] [PG ID 0 PG GUID "
+        "0(default_pg) Rank 2] ProcessGroupNCCL preparing to dump debug info. Include stack "
+        "trace: 1\n"
+    )
+    diagnosis = diagnose(trace_of(text))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.INCONCLUSIVE, ())
+
+
+def test_where_the_newest_attempt_says_nothing_the_one_before_is_told() -> None:
+    text = (
+        "E0816 12:10:05.123456 47 torch/distributed/elastic/multiprocessing/api.py:833] failed "
+        "(exitcode: -9) local_rank: 1 (pid: 4711) of binary: /usr/bin/python\n"
+        "I0816 12:10:06.123456 47 torch/distributed/elastic/agent/server/api.py:900] [default] "
+        "Worker group FAILED. 3/3 attempts left; will restart worker group\n"
+        "  restart_count=1\n  global_ranks=[0, 1]\nstep 40 loss 2.5\n"
+    )
+    trace = trace_of(text)
+    assert diagnose(trace).culprits == (1,)
+    assert any("last that tells anything" in warning for warning in trace.warnings)
+    newer = trace_of(text + timeout(0, 9) + timeout(1, 9))
+    assert not diagnose(newer).culprits
+
+
+RAY = "(WorkerDict pid={pid}, ip=10.0.0.1) "
+RAYLET = (
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error. "
+    "Worker IP address: 10.0.0.1 Worker port: 10185 Worker PID: {pid} Worker exit type: "
+    "SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2.\n"
+)
+ACTOR = (
+    "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+    "\tclass_name: create_colocated_worker_cls.<locals>.WorkerDict\n\tactor_id: cc09\n"
+    "\tpid: {pid}\n\tname: qqWorkerDict_0:2\n\tip: 10.0.0.1\n"
+)
+
+
+@pytest.mark.parametrize("report", [RAYLET, ACTOR])
+def test_a_worker_that_ray_found_dead_is_the_rank_of_its_process(report: str) -> None:
+    first = "".join(
+        f"{RAY.format(pid=700 + r)}[rank{r}]:[W816 11:00:01.111111111 ProcessGroupNCCL.cpp:4115] "
+        f"[PG ID 0 PG GUID 0(default_pg) Rank {r}] using GPU {r} to perform barrier\n"
+        for r in range(4)
+    )
+    late = "".join(RAY.format(pid=700 + r) + timeout(r, 78) for r in (0, 1, 3))
+    diagnosis = diagnose(trace_of(first + report.format(pid=702) + late))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_CRASHED, (2,))
+    # Who gave up after its own timeout is found dead, too.
+    after = RAY.format(pid=702) + timeout(2, 78) + RAYLET.format(pid=702)
+    assert not diagnose(trace_of(first + late + after)).culprits
+    # A process of no known rank explains nobody's silence.
+    unknown = diagnose(trace_of(late.replace("pid=", "p=") + report.format(pid=799)))
+    assert unknown.verdict is not Verdict.RANK_CRASHED
