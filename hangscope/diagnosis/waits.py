@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from hangscope.diagnosis.agreement import ONE_SIDED, family
-from hangscope.diagnosis.any_source import debtors
 from hangscope.diagnosis.evidence import hidden_ranks, rank_bounds, recorded_ranks
 from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, blocks_caller
+from hangscope.diagnosis.half_places import HalfPlaces
 from hangscope.diagnosis.host import End, Host, in_communication
-from hangscope.diagnosis.kinds import is_on_host, is_one_sided, which
+from hangscope.diagnosis.kinds import is_one_sided, which
 from hangscope.diagnosis.pairing import Half, pending_halves
 from hangscope.diagnosis.phase_places import phase_places
 from hangscope.diagnosis.places import Place, Waits
@@ -55,11 +55,15 @@ class Builder:
         self._seen_in = {g: self._members(g, pairs) for g, pairs in of_group.items()}
         for group, pairs in of_group.items():
             self._group(group, pairs)
-        incomplete = {self._batch_of(h) for h in halves if not h.matched} - {NONE}
-        for half in halves:
-            # A batch waits for those of its halves that have no partner; the others are served.
-            if not half.matched or self._batch_of(half) not in incomplete:
-                self._half(half, incomplete)
+        self.places += HalfPlaces(
+            self.trace,
+            self.front,
+            self.hosts,
+            self.bounds,
+            self.recorded,
+            self.hidden,
+            self.oldest_row,
+        ).of(halves)
         self.places += phase_places(self.trace, self.front, self.hosts)
         waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)
         self.places += store_places(self.trace, self.hosts, waiting)
@@ -87,7 +91,7 @@ class Builder:
                 self.oldest_row[rank] = int(rows.min())
         for half in halves:
             # A batch is waited for as a whole; a lone send may be on its way while others go on.
-            in_batch = self._batch_of(half) != NONE
+            in_batch = int(front.batch_row[half.row]) != NONE
             if half.is_send and not in_batch and half.rank in self.oldest_row:
                 continue
             self.oldest_row[half.rank] = min(self.oldest_row.get(half.rank, half.row), half.row)
@@ -320,72 +324,6 @@ class Builder:
         ]
         place.behind = gone or behind
         place.waiters = first_here  # what holds the others up is older
-
-    def _batch_of(self, half: Half) -> int:
-        return int(self.front.batch_row[half.row])
-
-    def _may_be_left_alone(self, half: Half) -> bool:
-        """Whether the rank need not be waiting for this half although it is unfinished.
-
-        A send is fired and forgotten as a rule, on a device even by a caller that waits for it.
-        """
-        if self._batch_of(half) != NONE:
-            return False
-        record = self.trace.records[half.row]
-        flags = int(record["flags"])
-        if flags & int(Flag.BLOCKING | Flag.WAITED):
-            signature = self.trace.signatures[int(record["signature"])]
-            return half.is_send and not is_on_host(signature)
-        return half.is_send or bool(flags & int(Flag.ASYNC))
-
-    def _half(self, half: Half, incomplete: set[int]) -> None:
-        records = self.trace.records
-        seq = int(records["p2p_seq"][half.row])
-        if half.matched and self.oldest_row.get(half.rank, half.row) < half.row:
-            return  # both halves are there: what holds this rank up is older
-        if half.matched and half.partner_row != NONE:
-            served = not self.front.unfinished[half.partner_row]
-            if served:
-                return  # some backends say so only once somebody waits for it
-        place = Place(
-            half.group,
-            seq,
-            [half.rank],
-            row=half.row,
-            p2p=True,
-            half=half,
-            began_ns=int(records["created_ns"][half.row]),
-            weak=self._may_be_left_alone(half),
-        )
-        if half.peer == NONE:
-            group = self.trace.groups[half.group]
-            others = [r for r in group.ranks if r != half.rank]
-            owed = debtors(self.trace, half, self.bounds, self.recorded, self.hidden)
-            place.absent, place.unknown = list(owed.behind), list(owed.lost)
-            if len(others) == 1:
-                place.absent = others
-            elif not place.targets and others and all(r in self.oldest_row for r in others):
-                place.behind = others  # whoever it is, each of them waits for something
-            place.blind = not place.targets
-            if place.blind and self.oldest_row.get(half.rank, half.row) < half.row:
-                return  # what holds this rank up is older, and says for whom it waits
-        elif half.matched is False:
-            place.absent = [half.peer]
-        elif half.matched is None:
-            (place.absent if half.peer in self.recorded else place.unknown).append(half.peer)
-        else:
-            peer_oldest = self.oldest_row.get(half.peer, NONE)
-            held = NONE if half.partner_row == NONE else int(self.front.batch_row[half.partner_row])
-            if peer_oldest != NONE and peer_oldest < half.partner_row:
-                place.behind = [half.peer]
-            elif held != NONE and held in incomplete:
-                place.behind = [half.peer]  # its half is there, but its batch waits for another
-            else:
-                host = self.hosts.get(half.peer)
-                if host is not None and host.gone and host.end is not End.TORN_DOWN:
-                    place.behind = [half.peer]
-        place.members = (half.rank, half.peer) if half.peer != NONE else (half.rank,)
-        self.places.append(place)
 
     def _failed_last(self) -> set[int]:
         """Ranks whose newest record is of an operation that failed."""

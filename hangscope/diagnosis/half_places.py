@@ -1,0 +1,117 @@
+"""Sends and receives that are unfinished, and for whom each of them waits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from hangscope.diagnosis.any_source import debtors
+from hangscope.diagnosis.frontier import Frontiers
+from hangscope.diagnosis.host import End, Host
+from hangscope.diagnosis.kinds import is_on_host
+from hangscope.diagnosis.pairing import Half
+from hangscope.diagnosis.places import Place
+from hangscope.trace.model import NONE, Flag, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class HalfPlaces:
+    """What is known of the ranks whose halves are looked at.
+
+    ``bounds`` gives each rank's slice of the records, ``recorded`` the ranks that left any,
+    ``hidden`` those whose early records are gone, ``oldest_row`` the record of a rank's oldest
+    unfinished operation.
+    """
+
+    trace: Trace
+    front: Frontiers
+    hosts: Mapping[int, Host]
+    bounds: dict[int, tuple[int, int]]
+    recorded: frozenset[int]
+    hidden: frozenset[int]
+    oldest_row: Mapping[int, int]
+
+    def of(self, halves: Sequence[Half]) -> list[Place]:
+        """The places of those halves that hold their rank up."""
+        incomplete = {self._batch_of(h) for h in halves if not h.matched} - {NONE}
+        places = []
+        for half in halves:
+            # A batch waits for those of its halves that have no partner; the others are served.
+            if not half.matched or self._batch_of(half) not in incomplete:
+                place = self._place(half, incomplete)
+                if place is not None:
+                    places.append(place)
+        return places
+
+    def _batch_of(self, half: Half) -> int:
+        return int(self.front.batch_row[half.row])
+
+    def _may_be_left_alone(self, half: Half) -> bool:
+        """Whether the rank need not be waiting for this half although it is unfinished.
+
+        A send is fired and forgotten as a rule, on a device even by a caller that waits for it.
+        """
+        if self._batch_of(half) != NONE:
+            return False
+        record = self.trace.records[half.row]
+        flags = int(record["flags"])
+        if flags & int(Flag.BLOCKING | Flag.WAITED):
+            signature = self.trace.signatures[int(record["signature"])]
+            return half.is_send and not is_on_host(signature)
+        return half.is_send or bool(flags & int(Flag.ASYNC))
+
+    def _place(self, half: Half, incomplete: Collection[int]) -> Place | None:
+        """Where the half waits; None where it is served, or what holds its rank up is older."""
+        records = self.trace.records
+        older = self.oldest_row.get(half.rank, half.row) < half.row
+        if half.matched and older:
+            return None  # both halves are there
+        if half.matched and half.partner_row != NONE:
+            served = not self.front.unfinished[half.partner_row]
+            if served:
+                return None  # some backends say so only once somebody waits for it
+        place = Place(
+            half.group,
+            int(records["p2p_seq"][half.row]),
+            [half.rank],
+            row=half.row,
+            p2p=True,
+            half=half,
+            began_ns=int(records["created_ns"][half.row]),
+            weak=self._may_be_left_alone(half),
+        )
+        if half.peer == NONE:
+            self._from_anybody(place, half)
+            if place.blind and older:
+                return None  # that says for whom it waits
+        elif half.matched is False:
+            place.absent = [half.peer]
+        elif half.matched is None:
+            (place.absent if half.peer in self.recorded else place.unknown).append(half.peer)
+        elif self._is_held_up(half, incomplete):
+            place.behind = [half.peer]
+        place.members = (half.rank, half.peer) if half.peer != NONE else (half.rank,)
+        return place
+
+    def _from_anybody(self, place: Place, half: Half) -> None:
+        """Who might have sent what a receive from any source waits for."""
+        group = self.trace.groups[half.group]
+        others = [r for r in group.ranks if r != half.rank]
+        owed = debtors(self.trace, half, self.bounds, self.recorded, self.hidden)
+        place.absent, place.unknown = list(owed.behind), list(owed.lost)
+        if len(others) == 1:
+            place.absent = others
+        elif not place.targets and others and all(r in self.oldest_row for r in others):
+            place.behind = others  # whoever it is, each of them waits for something
+        place.blind = not place.targets
+
+    def _is_held_up(self, half: Half, incomplete: Collection[int]) -> bool:
+        """Whether the partner, whose half is there, cannot come to it."""
+        peer_oldest = self.oldest_row.get(half.peer, NONE)
+        if peer_oldest != NONE and peer_oldest < half.partner_row:
+            return True
+        held = NONE if half.partner_row == NONE else int(self.front.batch_row[half.partner_row])
+        if held != NONE and held in incomplete:
+            return True  # its batch waits for another
+        host = self.hosts.get(half.peer)
+        return host is not None and host.gone and host.end is not End.TORN_DOWN
