@@ -11,9 +11,9 @@ from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.counters import with_first_numbers, with_own_counters
 from hangscope.diagnosis.crossed import doubt_crossed_pairs
 from hangscope.diagnosis.embedded import with_original_exceptions
+from hangscope.diagnosis.ends import judge, killed_together
 from hangscope.diagnosis.findings import to_finding
 from hangscope.diagnosis.frontier import frontiers
-from hangscope.diagnosis.host import judge, killed_together
 from hangscope.diagnosis.memberships import with_believable_members
 from hangscope.diagnosis.mismatch import mismatches, parted_before
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge

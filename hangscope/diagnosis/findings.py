@@ -8,8 +8,9 @@ from hangscope.diagnosis import playbook
 from hangscope.diagnosis.agreement import numel
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.ends import own_errors
 from hangscope.diagnosis.evidence import told_of_only
-from hangscope.diagnosis.host import is_secondary, own_errors
+from hangscope.diagnosis.failures import is_secondary
 from hangscope.diagnosis.model import Confidence, Finding, Side, Verdict
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.sentences import (

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from hangscope.diagnosis import playbook
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.embedded import failed_ranks, original
-from hangscope.diagnosis.host import UNSEEN, End
+from hangscope.diagnosis.ends import UNSEEN
+from hangscope.diagnosis.host import End
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.stacks import innermost, user_frames, where

@@ -9,8 +9,9 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.ends import own_errors
 from hangscope.diagnosis.evidence import cut_short, half_told, recorded_ranks, told_of_only
-from hangscope.diagnosis.host import End, own_errors
+from hangscope.diagnosis.host import End
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.stacks import innermost

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.host import End, activity, own_errors
+from hangscope.diagnosis.ends import own_errors
+from hangscope.diagnosis.host import End, activity
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.stacks import innermost, is_library, user_frames, where

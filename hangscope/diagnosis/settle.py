@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.ends import primary_crashes
 from hangscope.diagnosis.exchange import broken_exchanges, size_conflict
-from hangscope.diagnosis.host import End, is_unseen, primary_crashes
+from hangscope.diagnosis.host import End, is_unseen
 from hangscope.diagnosis.mismatch import Mismatch, minority
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place

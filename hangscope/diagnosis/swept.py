@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from hangscope.diagnosis.ends import TOGETHER_NS
 from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.frontier import Frontiers
-from hangscope.diagnosis.host import TOGETHER_NS, End, Host, is_unseen
+from hangscope.diagnosis.host import End, Host, is_unseen
 from hangscope.trace.model import RankFacts, Trace
 
 _OUTSIDE = (9, 15, 2, 1)

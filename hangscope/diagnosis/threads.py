@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.host import is_secondary
+from hangscope.diagnosis.failures import is_secondary
 from hangscope.trace.model import ExceptionFacts
 
 

@@ -1,0 +1,235 @@
+"""Whose ends were their own doing: how the ends of all ranks look beside each other.
+
+A launcher ends everybody once one has failed, and peers fail of its failure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hangscope.diagnosis.embedded import failed_ranks
+from hangscope.diagnosis.host import End, Host, host_of, is_unseen, signal_name
+from hangscope.diagnosis.working import newest_threads
+from hangscope.trace.model import Claim, RankFacts, Trace
+
+_SIGABRT = 6
+_OWN_SIGNALS = (4, 7, 8, 11)
+"""SIGILL, SIGBUS, SIGFPE, SIGSEGV: nobody sends these from outside."""
+UNSEEN = "a signal nobody saw"
+TOGETHER_NS = 5_000_000_000
+_TWIN_NS = 2_000_000_000
+_NOTICED_NS = 100_000_000
+"""A peer's connection may break before the end that breaks it is noticed; a launcher that answers
+a failure needs longer."""
+
+_MODEL = re.compile(
+    r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params", re.IGNORECASE
+)
+"""What DDP raises on every rank; each compares itself with one other."""
+
+
+def judge(trace: Trace) -> dict[int, Host]:
+    """A `Host` for every rank that any source speaks about."""
+    threads = newest_threads(trace)
+    hosts = {rank: host_of(facts, threads.get(rank)) for rank, facts in trace.ranks.items()}
+    hosts = _stopped_alone(_told_by_all(hosts, trace), trace)
+    return _outlived_a_failure(_victims_of_launcher(hosts, trace), trace)
+
+
+def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Mark aborts that a log explains: a watchdog that gave up is a victim's end, and Gloo aborts
+    the rank that gets a message of another size than it asked for, whoever is wrong.
+    """
+    timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
+    got_other_size = {c.reporter for c in trace.claims if c.kind == "size_mismatch"}
+    result = dict(hosts)
+    for rank, host in hosts.items():
+        exit_ = trace.ranks[rank].exit
+        aborted = exit_ is not None and (exit_.signal == _SIGABRT or exit_.code in (-6, 134))
+        if host.end is not End.CRASHED or not aborted:
+            continue
+        unsaid = None in got_other_size and trace.ranks[rank].exception is None
+        # Of a log alone nobody knows why a process aborted itself: mostly its watchdog gave up.
+        silent = trace.only_logs and trace.ranks[rank].exception is None
+        if rank in timed_out or rank in got_other_size or unsaid or silent:
+            result[rank] = replace(host, secondary=True)
+    return result
+
+
+def _told_by_all(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Where every rank raises because some failed, and the message names those: only they did."""
+    result = dict(hosts)
+    for rank, host in hosts.items():
+        exception = trace.ranks[rank].exception
+        failed = failed_ranks(exception.message) if exception is not None else None
+        if failed and host.end is End.CRASHED:
+            result[rank] = replace(host, secondary=rank not in failed)
+    return _with_another_model(result, trace)
+
+
+def _with_another_model(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Where DDP finds that models differ every rank raises: those of the usual size are right."""
+    sizes: dict[int, str] = {}
+    raised = []
+    for rank, host in hosts.items():
+        exception = trace.ranks[rank].exception
+        said = _MODEL.search(exception.message) if exception is not None else None
+        if said is not None and host.end is End.CRASHED:
+            raised.append(rank)
+            sizes |= {int(said[1]): said[2], int(said[3]): said[4]}
+    usual = [size for size, count in Counter(sizes.values()).items() if count * 2 > len(sizes)]
+    if len(sizes) < 3 or not usual:
+        return hosts
+    right = {rank for rank in raised if sizes.get(rank) == usual[0]}
+    return {r: replace(h, secondary=True) if r in right else h for r, h in hosts.items()}
+
+
+def _stopped_alone(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """One rank that was told to stop while nobody else had ended is no victim of a failure.
+
+    The launcher tells everybody; a preemption notice, an operator or a limit may hit a single one.
+    """
+    torn = [
+        rank
+        for rank, host in hosts.items()
+        if host.end is End.TORN_DOWN and not _by_launcher(trace.ranks[rank])
+    ]
+    if len(torn) != 1 or len(hosts) < 2:
+        return hosts
+    alone = hosts[torn[0]]
+    earlier = [
+        h
+        for h in hosts.values()
+        if h is not alone
+        and h.gone
+        and (not h.secondary or not h.end_ns or h.end_ns < alone.end_ns - _NOTICED_NS)
+    ]
+    if earlier or trace.missing_ranks:
+        return hosts
+    return {**hosts, torn[0]: replace(alone, end=End.CRASHED, secondary=False)}
+
+
+def _by_launcher(facts: RankFacts) -> bool:
+    return facts.exit is not None and facts.exit.by_launcher
+
+
+def _outlived_a_failure(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Ranks whose end nobody saw, and which were alive after another one had failed.
+
+    They did not break it: the launcher ended them, or its failure did. Clocks of different hosts
+    are not compared.
+    """
+    failed: dict[str, int] = {}
+    for rank, host in hosts.items():
+        name = trace.ranks[rank].host
+        if host.end is End.CRASHED and not is_unseen(trace.ranks[rank]) and name and host.end_ns:
+            failed[name] = min(failed.get(name, host.end_ns), host.end_ns)
+    result = dict(hosts)
+    for rank, host in hosts.items():
+        facts = trace.ranks[rank]
+        first_ns = failed.get(facts.host or "")
+        unseen = host.end is End.CRASHED and is_unseen(facts)
+        if unseen and first_ns is not None and facts.heartbeat_ns > first_ns:
+            result[rank] = replace(host, end=End.TORN_DOWN, secondary=True)
+    return result
+
+
+def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
+    """How, if every rank was ended from outside by one signal at about the same time.
+
+    Of one rank alone only an end that nobody saw says so, and only where the others left nothing:
+    how it ended is known as little as what became of them.
+    """
+    alone = len(hosts) < 2
+    if alone and not trace.missing_ranks:
+        return None
+    ways = set()
+    times = []
+    facts = [trace.ranks[rank] for rank in hosts]
+    for rank, host in hosts.items():
+        exit_ = trace.ranks[rank].exit
+        exception = trace.ranks[rank].exception
+        if exception is not None and not exception.is_main_thread:
+            exception = None  # a thread's end is not the process's
+        if host.end not in (End.CRASHED, End.TORN_DOWN):
+            return None
+        interrupted = exception is not None and exception.type_name.endswith("KeyboardInterrupt")
+        if exception is not None and not interrupted:
+            return None
+        if exit_ is not None and (exit_.kind == "oom" or exit_.signal in _OWN_SIGNALS):
+            return None
+        if interrupted:
+            ways.add("SIGINT")
+        elif exit_ is not None and exit_.signal == _SIGABRT:
+            return None  # a process aborts itself
+        elif exit_ is not None and exit_.signal is not None:
+            ways.add(signal_name(exit_.signal))
+        elif exit_ is None or exit_.kind == "unknown":
+            ways.add(UNSEEN)
+        else:
+            return None
+        times.append(host.end_ns)
+    known = [t for t in times if t]
+    if len(ways) > 1 and not any(f.exit is not None and f.exit.by_launcher for f in facts):
+        # One that nobody saw may be the same as the others, unless those were a launcher's answer.
+        ways.discard(UNSEEN)
+    if alone and ways != {UNSEEN}:
+        return None
+    if len(ways) != 1 or (known and max(known) - min(known) > TOGETHER_NS):
+        return None
+    return ways.pop()
+
+
+def primary_crashes(hosts: Mapping[int, Host], waits_on: Mapping[int, set[int]]) -> list[Host]:
+    """Failures nobody else explains, earliest first.
+
+    ``waits_on`` says for whom each rank was waiting: a failure of one's own while waiting for a
+    rank that had ended before is that rank's doing.
+    """
+    crashed = [h for h in hosts.values() if h.end is End.CRASHED]
+    own = [h for h in crashed if not h.secondary]
+    result = []
+    for host in own:
+        ended_before = [
+            hosts[other]
+            for other in waits_on.get(host.rank, ())
+            if other in hosts
+            and hosts[other].gone
+            and hosts[other].end is not End.TORN_DOWN
+            and (not host.end_ns or not hosts[other].end_ns or hosts[other].end_ns <= host.end_ns)
+            and other != host.rank
+        ]
+        if not ended_before:
+            result.append(host)
+    result.sort(key=lambda h: (h.end_ns or 0, h.rank))
+    if not result:
+        return []
+    first = result[0]
+    # Later failures are as a rule consequences, except those of the same kind at the same moment.
+    alike = _but_numbers(first.end_text)
+    return [
+        h
+        for h in result
+        if h is first or (_but_numbers(h.end_text) == alike and h.end_ns - first.end_ns <= _TWIN_NS)
+    ]
+
+
+def _but_numbers(text: str) -> str:
+    """A message without its numbers: ranks, sizes and addresses differ from rank to rank."""
+    return re.sub(r"\d+", "#", text)
+
+
+_OWN_ERRORS = frozenset({"device_error", "oom", "nan", "ddp_unused_parameters", "ddp_marked_twice"})
+
+
+def own_errors(claims: tuple[Claim, ...]) -> dict[int, Claim]:
+    """Per rank the first claim of an error of its own."""
+    named: dict[int, Claim] = {}
+    for claim in sorted(claims, key=lambda c: c.at_ns or 1 << 62):
+        if claim.kind in _OWN_ERRORS:
+            for rank in claim.accused or ((claim.reporter,) if claim.reporter is not None else ()):
+                named.setdefault(rank, claim)
+    return named

@@ -1,0 +1,50 @@
+"""Which failures speak of somebody else's."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace.model import ExceptionFacts
+
+_SECONDARY = re.compile(
+    r"connection (?:was )?(?:closed|reset|refused|aborted)|broken pipe|socket closed|"
+    r"timed out waiting \d+ ?ms for (?:recv|send)|"
+    r"timed? ?out.{0,40}(?:recv|send|collective|barrier)|"
+    r"timed out in (?:blocking wait|call to wait)|"
+    r"watchdog|communicator was aborted|remote process exited|ncclremoteerror|ncclsystemerror|"
+    r"comm ?remote ?error|comm aborted due to timeout|"
+    r"hccl.{0,60}(?:timeout|error code is)|getting socket times out|the notify register|"
+    r"unhandled system error|client socket has (?:timed out|failed)|"
+    r"application timeout caused pair closure|"
+    r"gloo.{0,80}(?:peer|pair|transport|timed? ?out|timeout)|"
+    r"monitored ?barrier|wait timeout after|"
+    r"wait_?for_?(?:store|key)|recvvalue failed|sendbytes failed|failed to recv, got 0 bytes|"
+    r"signalexception|got signal|rendezvous|store.{0,40}(?:closed|shut ?down|timed? ?out|timeout)|"
+    r"collective operation timeout|has been aborted|peer process (?:died|exited)|"
+    r"op\.preamble\.length|received data size doesn't match|"
+    r"detected mismatch between collectives on ranks",
+    re.IGNORECASE | re.DOTALL,
+)
+SECONDARY_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "BarrierTimeout")
+_TORCH_FILE = re.compile(r"[\\/]torch[\\/](?:distributed|autograd|_tensor\.py)")
+_ABOUT_TORCH = re.compile(
+    r"gloo|[nhrxmc]ccl|c10d|processgroup|torch\.distributed|collective|barrier|rendezvous|(?:TCP)?Store",
+    re.IGNORECASE,
+)
+
+
+def is_secondary(text: str) -> bool:
+    """Whether an error message speaks of a peer that failed or did not come."""
+    return bool(_SECONDARY.search(text))
+
+
+def is_about_others(exception: ExceptionFacts) -> bool | None:
+    """Whether a failure to communicate was one between ranks; None where nothing tells.
+
+    "Connection reset by peer" from the client of a data store is that rank's own failure.
+    """
+    if _ABOUT_TORCH.search(exception.type_name) or _ABOUT_TORCH.search(exception.message):
+        return True
+    if not exception.stack:
+        return None
+    return any(_TORCH_FILE.search(frame.filename) for frame in exception.stack)
