@@ -10,6 +10,8 @@ from hangscope.diagnosis.evidence import hidden_ranks
 from hangscope.diagnosis.host import in_communication
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place
+from hangscope.diagnosis.stacks import user_frames
+from hangscope.diagnosis.stages import odd_stage
 from hangscope.diagnosis.stores import PREFIX
 from hangscope.diagnosis.yardstick import deviants, ran_ahead
 from hangscope.trace.model import NONE
@@ -91,8 +93,15 @@ def _circle_of_pairs(
     if len(breakers) == 1 < len(ranks) - 1 and _alone_in_collectives(places, breakers[0]):
         cause.culprits = (breakers[0],)
         return
+    stage = odd_stage(context, ranks, groups)
+    if stage is not None:
+        others = f"{rank_list(stage.others)} {stage.usual} times"
+        cause.evidence.append(
+            f"rank {stage.rank} came to {stage.line} {stage.times} times, {others} each"
+        )
     blank = {r for r in ranks if r in context.trace.ranks and context.trace.ranks[r].only_active}
     odd = () if blank else deviants(context, ranks, groups)
+    odd = (stage.rank,) if stage is not None else odd
     closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
     if closed:
         cause.culprits = tuple(sorted(closed))
@@ -112,7 +121,9 @@ def _circle_of_pairs(
     if not odd:
         # Where some have issued all that the others need, one mistake may be behind it all.
         lacking = {r for p in places for r in p.absent}
-        one_kind = len(lonely) == len(cause.places)
+        # So it may where they stand at different lines: then it is no loop that is wrong for all.
+        stacks = {user_frames(context.stack(p.row)) for p in places}
+        one_kind = len(lonely) == len(cause.places) and len(stacks) == 1
         if not one_kind or ranks - lacking or ranks & hidden_ranks(context.trace):
             cause.confidence = Confidence.AMBIGUOUS
         return
