@@ -16,6 +16,7 @@ import numpy as np
 
 from hangscope.diagnosis.evidence import rank_bounds
 from hangscope.diagnosis.frontier import returned
+from hangscope.report.json import frames
 from hangscope.trace import own_story
 from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, Trace
 
@@ -133,10 +134,7 @@ class _Shared:
     def frames(self, stack: int) -> list[dict[str, Any]]:
         """A stack as the format has it."""
         if stack not in self._frames:
-            self._frames[stack] = [
-                {"name": f.name, "filename": f.filename, "line": f.line}
-                for f in self.trace.stacks[stack]
-            ]
+            self._frames[stack] = frames(self.trace.stacks[stack])
         return self._frames[stack]
 
     def tensors(self, signature: int) -> _Tensors:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.real_jobs import environment
 
 TIMEOUT_S = "30"
 """Neither a crash nor a healthy end needs the timeout. Where a loaded machine starts the ranks some
 seconds apart, a short one is exceeded in earnest while the first of them wait for the last."""
 
 
-def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HANGSCOPE")}
+def run(
+    directory: Path, *words: str, options: Sequence[str] = ("--timeout", TIMEOUT_S)
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            sys.executable, "-m", "hangscope", "run", "--timeout", TIMEOUT_S,
-            "--dir", str(directory), "--", *words,
+            sys.executable, "-m", "hangscope", "run", *options, "--dir", str(directory),
+            "--", *words,
         ],
-        env=environment | {"OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=120, check=False,
+        env=environment(), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 
@@ -59,3 +61,16 @@ def test_a_healthy_job_is_left_in_peace(tmp_path: Path) -> None:
     assert result.returncode == 0
     assert "[hangscope]" not in result.stderr
     assert len(list((tmp_path / "run").glob("rank_*.ring"))) == 2
+
+
+@pytest.mark.slow
+def test_a_hung_job_is_ended_where_that_was_asked_for(tmp_path: Path) -> None:
+    result = run(
+        tmp_path / "run", sys.executable, "-m", "torch.distributed.run", "--standalone",
+        "--nproc-per-node=4", "-m", "hangscope.demos.train", "--fault", "asleep-in-loader",
+        options=("--timeout", "5", "--on-hang", "kill"),
+    )  # fmt: skip
+    assert result.returncode != 0
+    verdict = result.stderr.index("never joined all_reduce")
+    assert verdict < result.stderr.index("[hangscope] HANGSCOPE_ON_HANG=kill: ending the job")
+    assert result.stderr.count("[hangscope] more:") == 1, "that they were ended is no new cause"
