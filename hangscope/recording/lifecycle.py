@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from hangscope.recording.phases import Patches, PhaseStack
@@ -63,6 +63,7 @@ class Lifecycle:
             self._finalizer = multiprocessing.util.Finalize(
                 None, self._process_ends, exitpriority=_FIRST
             )
+            patches.replace(traceback, "print_exc", self._print_exc(traceback.print_exc))
 
     def remove(self) -> None:
         """Take the hooks out again where nobody has put others over them."""
@@ -113,11 +114,13 @@ class Lifecycle:
             # Only a hint: SystemExit may yet be caught. It counts when the interpreter shuts down.
             if threading.current_thread() is threading.main_thread():
                 status = args[0] if args else None
-                self._exit_code = (
-                    status & 0xFF if isinstance(status, int) else 0 if status is None else 1
+                before, self._exit_code = (
+                    self._exit_code,
+                    status & 0xFF if isinstance(status, int) else 0 if status is None else 1,
                 )
                 try:
-                    self._keep_handled(sys.exc_info()[1] if self._exit_code else None)
+                    if before != self._exit_code or not _repeats_a_status(sys._getframe(1)):
+                        self._keep_handled(sys.exc_info()[1] if self._exit_code else None)
                 except Exception as error:
                     self._guard(error)
             previous(*args)
@@ -183,6 +186,22 @@ class Lifecycle:
         except Exception as error:
             self._guard(error)
 
+    def _print_exc(self, previous: Callable[..., Any]) -> Callable[..., Any]:
+        """From Python 3.13 on `_process_ends` comes too late to see what the process died of."""
+
+        def print_exc(*args: Any, **kwargs: Any) -> None:
+            try:
+                error = sys.exc_info()[1]
+                if sys._getframe(1).f_code is _BOOTSTRAP and error is not None:
+                    self._note_exception(
+                        type(error), error, error.__traceback__, threading.main_thread()
+                    )
+            except Exception as error:
+                self._guard(error)
+            previous(*args, **kwargs)
+
+        return print_exc
+
     def _keep_handled(self, error: BaseException | None, otherwise: bytes | None = None) -> None:
         """Keep the exception in whose handler the process is told to exit.
 
@@ -218,6 +237,14 @@ class Lifecycle:
         from hangscope.recording.samples import sample_threads
 
         self._ring.write_sample(sample_threads())
+
+
+_BOOTSTRAP = multiprocessing.process.BaseProcess._bootstrap.__code__  # type: ignore[attr-defined]
+
+
+def _repeats_a_status(caller: FrameType) -> bool:
+    """Whether this is ``multiprocessing`` passing on the status its process has ended with."""
+    return caller.f_globals.get("__name__") == "multiprocessing.spawn"
 
 
 _MOST_CAUSES = 32
