@@ -18,6 +18,7 @@ from hangscope.diagnosis.phase_places import phase_places
 from hangscope.diagnosis.places import Place, Waits
 from hangscope.diagnosis.stores import store_places
 from hangscope.diagnosis.unlisted import Unlisted
+from hangscope.diagnosis.unnamed_batches import unnamed_batches
 from hangscope.trace.model import NONE, Flag, State, Trace
 
 
@@ -64,6 +65,7 @@ class Builder:
             self.hidden,
             self.oldest_row,
         ).of(halves)
+        self.places += unnamed_batches(self.trace, self.front, self.oldest_row)
         self.places += phase_places(self.trace, self.front, self.hosts)
         waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)
         self.places += store_places(self.trace, self.hosts, waiting)

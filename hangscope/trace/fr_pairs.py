@@ -57,9 +57,8 @@ def _ended_alone(records: Records, flags: Any) -> Any:
     if len(records) < 2:
         return nothing
     ids = records["record_id"]
-    gap = np.ones(len(records), bool)
-    gap[:-1] = ids[1:] != ids[:-1] + 1
-    if not gap[:-1].any():
+    gap = ids[1:] != ids[:-1] + 1
+    if not gap.any():
         return nothing
     batch = (flags & np.uint16(Flag.COALESCED_BATCH)) != 0
     half = ((flags & np.uint16(Flag.P2P)) != 0) & ~batch & (records["p2p_seq"] > 0)
@@ -71,6 +70,7 @@ def _ended_alone(records: Records, flags: Any) -> Any:
         numbers = np.unique(records["p2p_seq"][here & half])
         unbroken = int(numbers[-1] - numbers[0]) + 1 == len(numbers)
         batches = bool((here & (member | (batch & half))).any()) or len(lone) >= _BATCHES_SEEN
+        lone = lone[lone < len(records) - 1]  # nothing behind the last record tells of its end
         if unbroken and batches and gap[lone].all():
             found.append(lone)
     return np.concatenate(found)

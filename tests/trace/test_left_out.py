@@ -42,7 +42,12 @@ def only_active(names: tuple[str, str], *, batched: bool) -> list[dict[str, Any]
 def test_finished_batches_of_one_operation_wait_for_nobody(tmp_path: Path) -> None:
     for rank, names in enumerate((("send 0->1", "recv 0<-1"), ("recv 1<-0", "send 1->0"))):
         rows = only_active(names, batched=True)
-        write(tmp_path, f"trace_{rank}", dump(rows[: 4 - rank], version="2.9", pg_config=CONFIG))
+        status = {
+            "0": {"last_enqueued_collective": 4 - rank, "last_completed_collective": 3},
+            "1": {"last_enqueued_collective": 3, "last_completed_collective": 3},
+        }
+        made = dump(rows[: 4 - rank], version="2.9", pg_config=CONFIG, pg_status=status)
+        write(tmp_path, f"trace_{rank}", made)
     trace = load_trace([tmp_path])
     assert all(facts.only_active for facts in trace.ranks.values())
     assert pending_halves(trace, frontiers(trace), hidden_ranks(trace)) == []
