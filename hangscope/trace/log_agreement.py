@@ -169,7 +169,7 @@ def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     seq, mine = first
     if not seq or seq > _GARBAGE_SEQ:
         seq = 1  # the wrapper counts from 0 in some versions; a trace's numbers begin at 1
-    own = line.rank if line.rank is not None else a
+    own = line.rank_or(a)
     _operation(evidence, own, seq, mine, State.SCHEDULED, at_ns, line)
     other = None
     if found.group("b"):

@@ -254,7 +254,7 @@ def _communicator(line: LogLine, evidence: Evidence) -> None:
     host, pid = (where.group(1), int(where.group(2)[:9])) if where else (line.host, line.pid)
     if evidence.world_size is not None and size < evidence.world_size:
         return
-    notes = evidence.of(line.rank if line.rank is not None else rank)
+    notes = evidence.of(line.rank_or(rank))
     notes.host = notes.host or host
     if pid is not None:
         notes.pid = notes.pid or pid

@@ -64,15 +64,7 @@ def _processed(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """The second line of the coordinator's complaint: who did come."""
     found = _PROCESSED.search(line.text)
     if found or _NOBODY in line.text:
-        evidence.of(0)
-        evidence.claim(
-            "monitored_barrier",
-            line,
-            at_ns,
-            reporter=0,
-            op="monitored_barrier",
-            processed=_numbers(found.group(1)) if found else (),
-        )
+        _held_up(evidence, line, at_ns, 0, processed=_numbers(found.group(1)) if found else ())
         return True
     return False
 
@@ -81,56 +73,48 @@ def _monitored(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     text = line.text
     found = _FAILED.search(text)
     if found:
-        accused = _numbers(found.group(2))
-        reporter = line.rank if line.rank is not None else int(found.group(1))
-        evidence.of(reporter)
-        evidence.claim(
-            "monitored_barrier",
+        _held_up(
+            evidence,
             line,
             at_ns,
-            accused=accused,
-            reporter=reporter,
-            op="monitored_barrier",
+            line.rank_or(int(found.group(1))),
+            accused=_numbers(found.group(2)),
             wait_all="Ranks " in text,
             timeout_ms=int(found.group(3)[:15]),
         )
         return True
     found = _REACHED.search(text)
     if found:
-        reporter = line.rank if line.rank is not None else int(found.group(1))
-        evidence.of(reporter)
-        evidence.claim(
-            "monitored_barrier",
-            line,
-            at_ns,
-            reporter=reporter,
-            op="monitored_barrier",
-            arrived=True,
-        )
+        _held_up(evidence, line, at_ns, line.rank_or(int(found.group(1))), arrived=True)
         return True
     found = _LATE.search(text)
     if found:
-        reporter = line.rank if line.rank is not None else int(found.group(1))
-        evidence.of(reporter)
         done = _PROCESSED.search(text)
         details = {"processed": _numbers(done.group(1))} if done else {}
-        evidence.claim(
-            "monitored_barrier",
-            line,
-            at_ns,
-            reporter=reporter,
-            op="monitored_barrier",
-            **details,  # type: ignore[arg-type]
-        )
+        _held_up(evidence, line, at_ns, line.rank_or(int(found.group(1))), **details)
         return True
     return False
+
+
+def _held_up(
+    evidence: Evidence,
+    line: LogLine,
+    at_ns: int,
+    rank: int,
+    accused: tuple[int, ...] = (),
+    **details: object,
+) -> None:
+    """A rank says that its monitored barrier has not come to an end."""
+    name = "monitored_barrier"
+    evidence.of(rank)
+    evidence.claim(name, line, at_ns, accused=accused, reporter=rank, op=name, **details)  # type: ignore[arg-type]
 
 
 def _reducer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     text = line.text
     found = _NO_GRAD.search(text)
     if found:
-        rank = line.rank if line.rank is not None else int(found.group(1))
+        rank = line.rank_or(int(found.group(1)))
         evidence.of(rank)
         evidence.claim(
             "ddp_unused_parameters",
@@ -158,7 +142,7 @@ def _reducer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
             "ddp_model_mismatch",
             line,
             at_ns,
-            reporter=line.rank if line.rank is not None else a,
+            reporter=line.rank_or(a),
             accused=(b,) if absent else (),
             certain=False,
             counts={a: n, b: m},

@@ -226,7 +226,7 @@ def _meeting(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     found = _UNIQUE_ID.search(text)
     if found:
-        rank = line.rank if line.rank is not None else int(found.group(1)[:7])
+        rank = line.rank_or(int(found.group(1)[:7]))
         evidence.of(rank)
         # The group's first rank has not made its communicator: late, elsewhere or dead.
         evidence.claim(

@@ -43,6 +43,10 @@ class LogLine:
     excepthook: bool = False
     """Printed by torch's hook for uncaught exceptions (``[rank3]: Traceback ...``)."""
 
+    def rank_or(self, said: int) -> int:
+        """The rank as the prefix has it, else as the message itself says."""
+        return self.rank if self.rank is not None else said
+
 
 _C10 = re.compile(
     r"(?:\[rank ?(\d{1,7})[\[\]]{1,2}:)?"
