@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from hangscope.recording.phases import Patches, PhaseStack
@@ -24,6 +24,8 @@ from hangscope.ring.writer import RingWriter
 
 _FIRST = 1000
 """Before whatever else ``multiprocessing`` ends: queues, managers, temporary folders."""
+_BOOTSTRAP = multiprocessing.process.BaseProcess._bootstrap.__code__  # type: ignore[attr-defined]
+_SPAWN = "multiprocessing.spawn"
 MAX_FRAMES = 64
 MAX_MESSAGE = 8000
 
@@ -119,7 +121,9 @@ class Lifecycle:
                     status & 0xFF if isinstance(status, int) else 0 if status is None else 1,
                 )
                 try:
-                    if before != self._exit_code or not _repeats_a_status(sys._getframe(1)):
+                    # ``multiprocessing`` passes on the status that its process has ended with.
+                    passed_on = sys._getframe(1).f_globals.get("__name__") == _SPAWN
+                    if not passed_on or before != self._exit_code:
                         self._keep_handled(sys.exc_info()[1] if self._exit_code else None)
                 except Exception as error:
                     self._guard(error)
@@ -237,14 +241,6 @@ class Lifecycle:
         from hangscope.recording.samples import sample_threads
 
         self._ring.write_sample(sample_threads())
-
-
-_BOOTSTRAP = multiprocessing.process.BaseProcess._bootstrap.__code__  # type: ignore[attr-defined]
-
-
-def _repeats_a_status(caller: FrameType) -> bool:
-    """Whether this is ``multiprocessing`` passing on the status its process has ended with."""
-    return caller.f_globals.get("__name__") == "multiprocessing.spawn"
 
 
 _MOST_CAUSES = 32
