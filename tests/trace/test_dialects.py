@@ -154,7 +154,7 @@ def test_every_spelling_gives_the_same_answer(tmp_path: Path, name: str) -> None
         (b'[{"kind": "AR", "num": 1}]', "a list of objects with kind, num"),
         (b'{"entries": [{"kind": "AR", "num": 1}]}', "they have kind, num"),
         (b'{"entries": [{"op": "all_reduce", "num": 1}]}', "no sequence number"),
-        (b"rank,op,seq\n0,all_reduce,1\n", "no line in it that HangScope knows"),
+        (b"rank,op,seq\n0,all_reduce,1\n", "a table with the columns rank, op, seq"),
         (b"PAR1" + bytes(range(200)), "binary data of an unknown kind"),
     ],
 )
