@@ -60,6 +60,8 @@ def to_finding(context: Context, cause: Cause) -> Finding:
     majority = cause.verdict is Verdict.STUCK_COLLECTIVE or cause.mismatch is not None
     if majority and cause.confidence is Confidence.CERTAIN and _from_logs_alone(context):
         cause.confidence = Confidence.LIKELY  # a log may hold some of the ranks only
+    if cause.verdict is Verdict.RANK_EXITED and _status_unseen(context, cause):
+        cause.doubt("nobody saw with which status the accused ended")
     for rank in cause.culprits:
         facts = context.trace.ranks.get(rank)
         if facts is not None and facts.unobservable:
@@ -131,6 +133,15 @@ def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) ->
         and bool(sides)
         and bool(sides[0].stack)
         and len({(s.stack, s.op, s.input_sizes) for s in sides}) == 1
+    )
+
+
+def _status_unseen(context: Context, cause: Cause) -> bool:
+    """Whether one that left quietly may have given up: it had not said that it was done either."""
+    facts = [context.trace.ranks[rank] for rank in cause.culprits if rank in context.trace.ranks]
+    return any(
+        f.exit is not None and f.exit.kind == "clean" and f.exit.code is None and not f.finalized
+        for f in facts
     )
 
 

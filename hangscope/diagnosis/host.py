@@ -10,7 +10,7 @@ from enum import Enum
 from hangscope.diagnosis.failures import SECONDARY_TYPES, is_about_others, is_secondary
 from hangscope.diagnosis.stacks import innermost
 from hangscope.diagnosis.working import working_stack
-from hangscope.trace.model import CAUSED_BY, RankFacts, Stack
+from hangscope.trace.model import CAUSED_BY, ON_ITS_WAY_OUT, RankFacts, Stack
 
 _SIGTERM, _SIGINT, _SIGHUP = 15, 2, 1
 LOADER = re.compile(
@@ -56,6 +56,10 @@ class Host:
         return self.end in (End.CLEAN, End.CRASHED, End.TORN_DOWN)
 
 
+LEAVING = "interpreter exit"
+"""The phase of a process that is on its way out."""
+
+
 def signal_name(number: int) -> str:
     """``SIGKILL`` for 9."""
     try:
@@ -95,7 +99,8 @@ def host_of(facts: RankFacts, thread: int | None) -> Host:
     ended_ns = exit_.at_ns if exit_ else 0
 
     if exit_ is not None and exit_.kind == "clean" and not own_failure:
-        return Host(rank, End.CLEAN, "exited", ended_ns, "exit status 0", True, phase=phase)
+        how = "exit status 0" if exit_.code == 0 else "left by itself, with a status nobody saw"
+        return Host(rank, End.CLEAN, "exited", ended_ns, how, True, phase=phase)
     gone = exit_ is not None or facts.alive is False or facts.process_state in ("zombie", "gone")
     if own_failure or gone:
         # The exception comes before the exit that it leads to, and is the time that counts.
@@ -113,6 +118,8 @@ def host_of(facts: RankFacts, thread: int | None) -> Host:
             return Host(
                 rank, End.TORN_DOWN, "exited", ended_ns, how, True, True, phase=phase, stack=stack
             )
+        if phase == LEAVING and exception is None:
+            stack = ()  # what was seen of it is from before it left
         if not stack and exception is not None:
             stack = exception.stack
         return Host(
@@ -130,7 +137,8 @@ def _how(facts: RankFacts) -> str:
     if exit_.kind == "oom":
         return "killed for memory (OOM)"
     if exit_.kind == "signal" and exit_.signal is not None:
-        return f"killed by {signal_name(exit_.signal)}"
+        when = f" {ON_ITS_WAY_OUT}" if exit_.text == ON_ITS_WAY_OUT else ""
+        return f"killed by {signal_name(exit_.signal)}{when}"
     if exit_.signal is not None:
         return f"killed by {signal_name(exit_.signal)}"
     if exit_.code is not None:
@@ -167,7 +175,7 @@ def activity(host: Host | None, facts: RankFacts | None) -> str:
     if host is None or facts is None:
         return "left no dump"
     if host.end is End.CLEAN:
-        return "exited with status 0"
+        return "exited with status 0" if host.end_text.endswith("0") else host.end_text
     if host.end is End.CRASHED:
         return host.end_text
     words = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hangscope.diagnosis.host import CHECKPOINT, LOADER, Host
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.stacks import base, innermost, user_frames, where
+from hangscope.trace.model import ON_ITS_WAY_OUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +246,13 @@ _CRASHES = (
 
 def crash(text: str, detail: str) -> Advice:
     """A rank that ended by an error; ``text`` is the error, ``detail`` where it happened."""
+    if ON_ITS_WAY_OUT in text:
+        return Advice(
+            "that rank had left its program while the others still needed it: look at what ended "
+            f"it (SystemExit, the end of its data){': ' + detail if detail else ''}; and call "
+            "destroy_process_group before a process ends",
+            "D20, D9",
+        )
     for pattern, fix, classes in _CRASHES:
         if pattern.search(text):
             return Advice(f"{fix} ({detail})" if detail else fix, classes)

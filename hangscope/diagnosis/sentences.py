@@ -193,8 +193,8 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
         )
     if verdict is Verdict.RANK_EXITED:
         return (
-            f"{who} exited with status 0 while {waiters} still {_need(place.waiters)} it "
-            f"in {title}{members_of(place)}",
+            f"{who} {_left(context, cause.culprits)} while {waiters} still "
+            f"{_need(place.waiters)} it in {title}{members_of(place)}",
             f"{rank_s(cause.culprits)} finished early; the others have more to do",
         )
     if verdict is Verdict.RANK_LOST:
@@ -255,6 +255,16 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
             f"no dump of {rank_s(place.unknown)}" if place.unknown else "",
         )
     return f"{who}: {verdict.value}", ""
+
+
+def _left(context: Context, ranks: Iterable[int]) -> str:
+    """How ranks ended that ended well, as far as anybody knows."""
+    ways = {context.hosts[rank].end_text for rank in ranks}
+    return (
+        "exited with status 0"
+        if ways == {"exit status 0"}
+        else "left by itself, with a status nobody saw"
+    )
 
 
 def _has_left(context: Context, rank: int) -> bool:

@@ -343,8 +343,11 @@ def _exit(header: Any, look: ProcessLook) -> ExitFacts | None:
         ExitKind.HARD_EXIT: "clean" if code == 0 else "code",
     }
     text = f"os._exit({code})" if kind == ExitKind.HARD_EXIT else ""
+    # ``raise SystemExit(3)`` leaves as quietly as the end of the script: only who waits for the
+    # process knows its status.
+    known = None if kind == ExitKind.CLEAN else code
     try:
-        return ExitFacts(names[ExitKind(kind)], code=code, at_ns=at_ns, text=text)
+        return ExitFacts(names[ExitKind(kind)], code=known, at_ns=at_ns, text=text)
     except ValueError:
         return ExitFacts("unknown", at_ns=at_ns)
 

@@ -7,7 +7,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 from hangscope.trace import formats
-from hangscope.trace.model import ExceptionFacts, ExitFacts, RankFacts, ThreadStack
+from hangscope.trace.model import (
+    ON_ITS_WAY_OUT,
+    ExceptionFacts,
+    ExitFacts,
+    RankFacts,
+    ThreadStack,
+)
 
 # The better a source knows the process, the earlier it stands.
 _BY_TRUST = (formats.RING, formats.JOURNAL, formats.PICKLE, formats.JSON, formats.LOG)
@@ -97,6 +103,10 @@ def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
         exits = [e for e in exits if not e.by_launcher]
     best = min(exits, key=lambda e: _EXIT_ORDER.index(e.kind) if e.kind in _EXIT_ORDER else 9)
     times = [e.at_ns for e in exits if e.at_ns]
+    left = [e.at_ns for e in exits if e.kind in ("clean", "code") and e.signal is None]
+    alone = best.kind == "signal" and not best.text and not best.by_launcher
+    if alone and left and max(left) <= best.at_ns:
+        best = replace(best, text=ON_ITS_WAY_OUT)
     return replace(
         best,
         code=next((e.code for e in [best, *exits] if e.code is not None), None),

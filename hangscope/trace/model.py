@@ -210,12 +210,17 @@ class ExceptionFacts:
     """The kernel's number of that thread, as in the records; 0 where the source does not say."""
 
 
+ON_ITS_WAY_OUT = "on its way out"
+"""What is said of a signal that ended a process which had begun to leave by itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExitFacts:
     """How a process ended. ``code`` and ``signal`` are ``None`` where nobody saw them.
 
-    ``kind``: ``"clean"`` (exit status 0), ``"exception"``, ``"code"`` (non-zero exit status),
-    ``"signal"``, ``"oom"`` (killed for memory) or ``"unknown"`` (gone, and nobody saw how).
+    ``kind``: ``"clean"`` (exit status 0, or left by itself with a status nobody saw),
+    ``"exception"``, ``"code"`` (non-zero exit status), ``"signal"``, ``"oom"`` (killed for memory)
+    or ``"unknown"`` (gone, and nobody saw how).
     """
 
     kind: str

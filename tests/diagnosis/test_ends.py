@@ -8,7 +8,14 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
-from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Phase
+from hangscope.trace.model import (
+    ON_ITS_WAY_OUT,
+    ExceptionFacts,
+    ExitFacts,
+    Frame,
+    Phase,
+    ThreadStack,
+)
 from tests.diagnosis.builder import SECOND, START, Job
 
 TORCH = Frame("all_reduce", "/site-packages/torch/distributed/distributed_c10d.py", 1)
@@ -201,3 +208,36 @@ def test_an_exception_is_judged_by_what_it_was_raised_from() -> None:
     found = diagnose(job.trace(after_s=6))
     assert _blame(found) == ("rank_crashed", (2,))
     assert "caused by ValueError: only scalars have a gradient" in found.summary
+
+
+def test_one_that_left_by_itself_may_have_given_up() -> None:
+    """``raise SystemExit(3)`` and the end of the script look alike to the process itself."""
+    job = _job(3, waiting=(0, 1))
+    job.rank(2, alive=False, exit=ExitFacts("clean", at_ns=END))
+    found = diagnose(job.trace(after_s=6))
+    assert _blame(found) == ("rank_exited", (2,))
+    assert found.confidence is Confidence.LIKELY
+    assert "status 0" not in found.summary
+    job.rank(2, exit=ExitFacts("clean", 0, at_ns=END))
+    found = diagnose(job.trace(after_s=6))
+    assert found.confidence is Confidence.CERTAIN
+    assert "exited with status 0" in found.summary
+
+
+def test_one_that_was_aborted_on_its_way_out_had_left_before() -> None:
+    job = _job(3, waiting=(0, 1))
+    left = ExitFacts("signal", signal=6, at_ns=END, text=ON_ITS_WAY_OUT)
+    stack = (Frame("step", "/home/me/train.py", 10),)
+    job.rank(
+        2,
+        alive=False,
+        exit=left,
+        phases=(Phase("interpreter exit", END),),
+        threads=(ThreadStack("MainThread", True, stack, START),),
+    )
+    found = diagnose(job.trace(after_s=6))
+    assert _blame(found) == ("rank_crashed", (2,))
+    first = found.findings[0]
+    assert "killed by SIGABRT on its way out" in first.summary
+    assert "SystemExit" in first.fix
+    assert [side.stack for side in first.sides if side.ranks == (2,)] == [()]

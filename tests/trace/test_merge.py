@@ -12,6 +12,7 @@ from hangscope.trace.merge import merge
 from hangscope.trace.merge_facts import merge_facts
 from hangscope.trace.model import (
     MEMBER_DTYPE,
+    ON_ITS_WAY_OUT,
     RECORD_DTYPE,
     ExceptionFacts,
     ExitFacts,
@@ -143,6 +144,20 @@ def test_the_most_telling_end_wins(exits: list[ExitFacts], kind: str, signal: in
     merged = merge_facts([("job-log", RankFacts(0, exit=e)) for e in exits])
     assert merged.exit is not None
     assert (merged.exit.kind, merged.exit.signal) == (kind, signal)
+
+
+def test_what_waited_for_the_process_knows_its_status_better_than_the_process() -> None:
+    quiet = ("hangscope-ring", RankFacts(0, exit=ExitFacts("clean", at_ns=5)))
+
+    def seen(exit_: ExitFacts) -> ExitFacts | None:
+        return merge_facts([quiet, ("hangscope-journal", RankFacts(0, exit=exit_))]).exit
+
+    assert seen(ExitFacts("code", code=3, at_ns=6)) == ExitFacts("code", code=3, at_ns=5)
+    assert seen(ExitFacts("clean", code=0, at_ns=6)) == ExitFacts("clean", code=0, at_ns=5)
+    aborted = seen(ExitFacts("signal", signal=6, at_ns=6))
+    assert aborted == ExitFacts("signal", signal=6, at_ns=5, text=ON_ITS_WAY_OUT)
+    earlier = seen(ExitFacts("signal", signal=9, at_ns=4))
+    assert earlier is not None and earlier.text == ""
 
 
 @pytest.mark.parametrize(
