@@ -263,7 +263,7 @@ def _left(context: Context, ranks: Iterable[int]) -> str:
     return (
         "exited with status 0"
         if ways == {"exit status 0"}
-        else "left by itself, with a status nobody saw"
+        else "left by itself, with a status nobody saw,"
     )
 
 
