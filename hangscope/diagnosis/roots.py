@@ -11,7 +11,7 @@ from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends import own_errors
 from hangscope.diagnosis.evidence import cut_short, half_told, recorded_ranks, told_of_only
-from hangscope.diagnosis.host import End
+from hangscope.diagnosis.host import End, is_unseen
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.stacks import innermost
@@ -115,6 +115,11 @@ def _root_cause(
     if all(waits.places[i].phase.startswith(PREFIX) for i in places):
         cause.confidence = Confidence.LIKELY if len(ranks) == 1 else Confidence.AMBIGUOUS
         cause.unknowns.append("who is to set the key that is waited for in the store")
+    if verdict is Verdict.RANK_CRASHED and all(is_unseen(context.trace.ranks[r]) for r in ranks):
+        cause.doubt(
+            "nobody saw how the accused ended: one that was stopped, or in which C code holds the "
+            "GIL, falls silent as well"
+        )
     if verdict is Verdict.RANK_CRASHED and all(context.hosts[r].secondary for r in ranks):
         cause.doubt("what they failed of speaks of somebody else's failure")
     halves = [waits.places[i].half for i in places]

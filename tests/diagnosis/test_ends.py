@@ -241,3 +241,15 @@ def test_one_that_was_aborted_on_its_way_out_had_left_before() -> None:
     assert "killed by SIGABRT on its way out" in first.summary
     assert "SystemExit" in first.fix
     assert [side.stack for side in first.sides if side.ranks == (2,)] == [()]
+
+
+def test_one_that_fell_silent_long_before_the_others_may_have_been_stopped() -> None:
+    """Rings alone, after somebody ended the job: no more is known than when each fell silent."""
+    job = _job(3, waiting=(0, 1))
+    for rank, after_s in ((0, 60), (1, 60), (2, 1)):
+        beat_ns = START + after_s * SECOND
+        job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat_ns, host="n0")
+    found = diagnose(job.trace(after_s=90))
+    assert _blame(found) == ("rank_crashed", (2,))
+    assert found.confidence is Confidence.LIKELY
+    assert any("falls silent" in line for line in found.findings[0].unknowns)
