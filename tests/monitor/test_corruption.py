@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.monitor.corruption import MAX_SAID, Corruptions
 from hangscope.trace.load import load_trace
+from tests.real_jobs import environment, torchrun
 
 JOB = """
 import sys, time, torch, torch.distributed as dist
@@ -35,20 +33,12 @@ dist.destroy_process_group()
 
 
 def run(tmp_path: Path, what: str) -> tuple[str, Path]:
-    (tmp_path / "job.py").write_text(JOB)
-    directory = tmp_path / what
-    result = subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4",
-            str(tmp_path / "job.py"), what,
-        ],
-        env={
-            **os.environ, "HANGSCOPE": "1", "HANGSCOPE_DIR": str(directory),
-            "HANGSCOPE_CHECK_REDUCE": "2", "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    return result.stderr, directory
+    script, directory = tmp_path / "job.py", tmp_path / what
+    script.write_text(JOB)
+    env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(directory), HANGSCOPE_CHECK_REDUCE="2")
+    job = torchrun(script, 4, env, arguments=[what])
+    assert job.returncode == 0, job.output
+    return job.output, directory
 
 
 def test_a_flipped_bit_is_said_with_its_rank(tmp_path: Path) -> None:
