@@ -1,7 +1,8 @@
 """Groups that every rank has numbered for itself: one number, several groups.
 
-The oldest dumps name a group by how many the process had made before it. Number 1 is the first
-tensor group on some ranks and the second on others, and nothing says who belongs together.
+The oldest dumps, and the watchdog of torch 2.3, name a group by how many the process had made
+before it. Number 1 is the first tensor group on some ranks and the second on others, and nothing
+says who belongs together.
 """
 
 from __future__ import annotations
@@ -33,27 +34,52 @@ def with_groups_apart(trace: Trace, sizes: dict[int, int]) -> Trace:
     ]
     if not ambiguous:
         return trace
+    return _apart(trace, ambiguous)
+
+
+def with_logged_groups_apart(trace: Trace) -> Trace:
+    """The same for logs, whose labels show it: a place in a group belongs to one rank."""
+    taken: dict[tuple[int, int], int] = {}
+    shared = False
+    for claim in trace.claims:
+        place = claim.details.get("place")
+        if claim.reporter is not None and type(place) is int and claim.group >= 0:
+            known = taken.setdefault((claim.group, place), claim.reporter)
+            shared |= known != claim.reporter and _is_number(trace.groups[claim.group])
+    if not shared:
+        return trace
+    return _apart(trace, [i for i, group in enumerate(trace.groups) if _is_number(group)])
+
+
+def _is_number(group: Group) -> bool:
+    return group.name.isdigit() and group.name != "0" and not group.desc
+
+
+def _apart(trace: Trace, ambiguous: list[int]) -> Trace:
+    """Each of the groups once per rank, without a list of members."""
     records, members = trace.records.copy(), trace.members.copy()
     groups = list(trace.groups)
+    moved: dict[tuple[int, int], int] = {}
     for index in ambiguous:
-        first, number = True, trace.groups[index].name
-        for rank in sorted(used):
-            mine = (records["group"] == index) & (records["rank"] == rank)
-            counted = (members["group"] == index) & (members["rank"] == rank)
-            if not mine.any() and not counted.any():
-                continue
+        number = trace.groups[index].name
+        here = set(records["rank"][records["group"] == index].tolist())
+        here |= set(members["rank"][members["group"] == index].tolist())
+        for rank in sorted(here):
             apart = Group(f"{number} of rank {rank}", "", ())
-            if first:  # its place in the table is taken over, so that no other index moves
+            if rank == min(here):  # its place in the table is taken over: no other index moves
                 groups[index] = apart
-                first = False
                 continue
             groups.append(apart)
-            records["group"][mine] = len(groups) - 1
-            members["group"][counted] = len(groups) - 1
-            records["peer"][mine] = NONE
-    taken_over = np.isin(records["group"], ambiguous)
-    records["peer"][taken_over] = NONE
-    return replace(trace, records=records, members=members, groups=tuple(groups))
+            moved[index, rank] = len(groups) - 1
+    records["peer"][np.isin(records["group"], ambiguous)] = NONE
+    for table in (records, members):
+        old = list(zip(table["group"].tolist(), table["rank"].tolist(), strict=True))
+        table["group"] = [moved.get(pair, pair[0]) for pair in old]
+    claims = tuple(
+        replace(c, group=moved.get((c.group, c.reporter), c.group)) if c.reporter is not None else c
+        for c in trace.claims
+    )
+    return replace(trace, records=records, members=members, groups=tuple(groups), claims=claims)
 
 
 def _numbers(trace: Trace) -> dict[int, set[int]]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hangscope.diagnosis import meshes
 from hangscope.diagnosis.agreement import group_size
-from hangscope.diagnosis.local_numbers import with_groups_apart
+from hangscope.diagnosis.local_numbers import with_groups_apart, with_logged_groups_apart
 from hangscope.trace import formats, operations
 from hangscope.trace.fr_pairs import global_peer
 from hangscope.trace.model import NONE, Flag, Group, Trace
@@ -34,6 +34,8 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     place in the group then means another rank.
     """
     dumps = [s for s in trace.sources if s.format in formats.DUMPS]
+    if trace.only_logs:
+        trace = with_logged_groups_apart(trace)
     alike = _alike(trace.groups)
     if trace.only_logs:
         trace = replace(trace, world_size=meshes.world_of(trace, alike))
