@@ -14,6 +14,7 @@ import numpy as np
 from hangscope.diagnosis.agreement import family, input_numel, output_numel
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import hidden_ranks
+from hangscope.diagnosis.half_places import place_of
 from hangscope.diagnosis.kinds import is_sending, which
 from hangscope.diagnosis.pairing import Half, pending_halves, tags_count
 from hangscope.diagnosis.places import Place
@@ -56,22 +57,12 @@ def broken_exchanges(context: Context) -> list[Place]:
 
 def _unfinished_pairs(context: Context) -> list[Place]:
     """Halves whose partner, which asked for another size, has finished its own."""
-    records = context.trace.records
+    states = context.trace.records["state"]
     halves = pending_halves(context.trace, context.front, hidden_ranks(context.trace))
     return [
-        Place(
-            half.group,
-            int(records["p2p_seq"][half.row]),
-            [half.rank],
-            row=half.row,
-            p2p=True,
-            half=half,
-            began_ns=int(records["created_ns"][half.row]),
-            members=(half.rank, half.peer),
-        )
+        place_of(context.trace, half)
         for half in halves[:_MAX_BROKEN]
-        if half.partner_row != NONE
-        and context.trace.records["state"][half.partner_row] == int(State.COMPLETED)
+        if half.partner_row != NONE and states[half.partner_row] == int(State.COMPLETED)
     ]
 
 

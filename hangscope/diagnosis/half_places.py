@@ -14,6 +14,21 @@ from hangscope.diagnosis.places import Place
 from hangscope.trace.model import NONE, Flag, Trace
 
 
+def place_of(trace: Trace, half: Half) -> Place:
+    """An unfinished half as the place at which its rank stands, whoever it waits for."""
+    record = trace.records[half.row]
+    return Place(
+        half.group,
+        int(record["p2p_seq"]),
+        [half.rank],
+        row=half.row,
+        p2p=True,
+        half=half,
+        began_ns=int(record["created_ns"]),
+        members=(half.rank, half.peer) if half.peer != NONE else (half.rank,),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class HalfPlaces:
     """What is known of the ranks whose halves are looked at.
@@ -62,7 +77,6 @@ class HalfPlaces:
 
     def _place(self, half: Half, incomplete: Collection[int]) -> Place | None:
         """Where the half waits; None where it is served, or what holds its rank up is older."""
-        records = self.trace.records
         older = self.oldest_row.get(half.rank, half.row) < half.row
         if half.matched and older:
             return None  # both halves are there
@@ -70,16 +84,8 @@ class HalfPlaces:
             served = not self.front.unfinished[half.partner_row]
             if served:
                 return None  # some backends say so only once somebody waits for it
-        place = Place(
-            half.group,
-            int(records["p2p_seq"][half.row]),
-            [half.rank],
-            row=half.row,
-            p2p=True,
-            half=half,
-            began_ns=int(records["created_ns"][half.row]),
-            weak=self._may_be_left_alone(half),
-        )
+        place = place_of(self.trace, half)
+        place.weak = self._may_be_left_alone(half)
         if half.peer == NONE:
             self._from_anybody(place, half)
             if place.blind and older:
@@ -90,7 +96,6 @@ class HalfPlaces:
             (place.absent if half.peer in self.recorded else place.unknown).append(half.peer)
         elif self._is_held_up(half, incomplete):
             place.behind = [half.peer]
-        place.members = (half.rank, half.peer) if half.peer != NONE else (half.rank,)
         return place
 
     def _from_anybody(self, place: Place, half: Half) -> None:
