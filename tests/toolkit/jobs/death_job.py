@@ -35,6 +35,7 @@ elif sys.argv[1] == "inside":
             error = raises(hangscope.BarrierTimeout, hangscope.barrier, 2, "step")
 elif sys.argv[1] == "store":
     if rank == 0:
+        time.sleep(2)  # the others have left the barrier of the launch by then
         os.kill(os.getpid(), signal.SIGKILL)  # and the store with it
     with report.check("lost_store_is_said"):
         error = raises(hangscope.BarrierTimeout, hangscope.barrier, 5, "step")
