@@ -54,6 +54,11 @@ class EnvironmentReport:
         return {s.variable: s.value for s in self.settings if s.set_by in ("user", "torchrun")}
 
     @property
+    def conflicts(self) -> tuple[Problem, ...]:
+        """Settings that contradict each other."""
+        return tuple(p for p in self.problems if p.kind == "conflict")
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Every problem in one sentence with its fix."""
         return tuple(f"{p.what}. {p.fix}" for p in self.problems)

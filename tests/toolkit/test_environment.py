@@ -54,6 +54,15 @@ def test_names_are_those_this_torch_version_reads() -> None:
     assert ASYNC not in old
 
 
+def test_the_report_tells_what_was_set_kept_and_conflicts() -> None:
+    report = configure({ASYNC: "9", "NCCL_SOCKET_IFNAME": "eth0"})
+    assert ASYNC in report.kept
+    assert ASYNC not in report.set
+    assert "TORCH_FR_BUFFER_SIZE" in report.set
+    assert ASYNC in [problem.variable for problem in report.conflicts]
+    assert {problem.kind for problem in report.conflicts} == {"conflict"}
+
+
 def test_user_settings_are_kept_unless_overwritten() -> None:
     env = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "99"}
     report = configure(env)
