@@ -25,6 +25,8 @@ class Operation:
     seq: int
     signature: Signature
     group: GroupId = UNKNOWN_GROUP
+    place: int | None = None
+    """The rank inside some group that the line gives beside the process's own."""
     timed_out: bool = False
     state: int = 0
     timeout_ms: int = 0

@@ -238,7 +238,9 @@ def _settle_groups(evidence: Evidence) -> None:
     """Find a group for timeouts that name none.
 
     First by the counters of the same rank; else, where all such numbers may belong to one history,
-    the default group; else every cluster of numbers becomes a group of its own.
+    the default group; else every cluster of numbers becomes a group of its own. Where a line shows
+    that a rank has another place in some group, there are smaller groups: then only a place that
+    none of those has shown is one in the default group.
     """
     open_: list[tuple[int, Operation]] = []
     for rank, notes in evidence.ranks.items():
@@ -252,6 +254,13 @@ def _settle_groups(evidence: Evidence) -> None:
                 open_.append((rank, operation))
         _counters_without_label(notes)
     open_ = [item for item in open_ if not _adopted(item[1], evidence)]
+    inner = [o.place for rank, o in open_ if o.place not in (None, rank)]
+    if inner:
+        largest = max(place for place in inner if place is not None)
+        for rank, operation in open_:
+            if operation.place != rank or rank <= largest:
+                operation.group = (f"?{rank}", "unknown group")
+        open_ = [item for item in open_ if item[1].group == UNKNOWN_GROUP]
     collectives = sorted(
         (item for item in open_ if not operations.is_p2p(item[1].signature.op)),
         key=lambda item: item[1].seq,

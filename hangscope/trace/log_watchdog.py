@@ -76,7 +76,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
             notes.places.setdefault(group, place)
     work = _WORK.search(text)
     if work and _TIMED_OUT.search(text):
-        _timeout(line, at_ns, evidence, rank, group, work)
+        _timeout(line, at_ns, evidence, rank, group, place, work)
         return True
     counters = _LAST_ENQUEUED.search(text)
     if counters:
@@ -152,6 +152,7 @@ def _timeout(
     evidence: Evidence,
     rank: int | None,
     group: GroupId,
+    place: int | None,
     work: re.Match[str],
 ) -> None:
     raw = re.sub(r"\s", "", work.group("op"))
@@ -184,6 +185,7 @@ def _timeout(
             seq=seq or 0,
             signature=signature,
             group=group,
+            place=place,
             timed_out=True,
             timeout_ms=_number(work.group("timeout")) or 0,
             ran_ms=(_number(ran.group("ms")) or 0) if ran else 0,

@@ -41,3 +41,22 @@ def test_who_waits_for_nothing_is_still_told() -> None:
 def test_a_number_that_all_places_share_is_one_group() -> None:
     text = "world_size=4\n" + "".join(overdue(r, 1, r, 97) for r in (0, 1, 3))
     assert diagnose(trace_of(text)).culprits == (2,)
+
+
+def bare(rank: int, place: int, seq: int, op: str = "ALLREDUCE", size: int = 64) -> str:
+    """What torch 2.2 prints: no group, and the rank inside it."""
+    return (
+        f"[rank{rank}]:[E ProcessGroupNCCL.cpp:523] [Rank {place}] Watchdog caught collective "
+        f"operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={size}, NumelOut={size}, "
+        "Timeout(ms)=600000) ran for 600041 milliseconds before timing out.\n"
+    )
+
+
+def test_a_place_that_is_not_the_rank_shows_smaller_groups() -> None:
+    """Rank 5 is the second of some group; what rank 1 waits in need not be everybody's group."""
+    text = "world_size=8\n" + bare(1, 1, 7, size=1) + bare(4, 0, 7, "BROADCAST")
+    text += bare(5, 1, 7, "BROADCAST")
+    assert not diagnose(trace_of(text)).culprits
+    everybody = "world_size=8\n" + "".join(bare(r, r, 7, "BROADCAST") for r in range(8) if r != 1)
+    found = diagnose(trace_of(everybody + bare(1, 1, 7, size=1)))
+    assert (found.verdict, found.culprits) == (Verdict.COLLECTIVE_MISMATCH, (1,))
