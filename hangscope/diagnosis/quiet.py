@@ -45,6 +45,8 @@ _SIGNS = (
     ("dump_signal", "A rank announced a collective timeout"),
 )
 """Kinds of statements that may name nobody, the most telling first."""
+_DEAD_THREAD = "dead_thread"
+"""What a job log's reader notes of a thread that died of an exception nobody caught."""
 _SAME_MOMENT_NS = SECOND_NS
 _IDLE = 0.08
 """CPU seconds a second that a process without work may need; on a crowded machine one that computes
@@ -94,6 +96,8 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
     if any(e is End.CRASHED for e in ends):
         return Quiet((_secondary_only(context),))
     stopped = next((c for c in trace.claims if c.details.get("stopped")), None)
+    if stopped is not None and any(c.details.get(_DEAD_THREAD) for c in trace.claims):
+        return Quiet((_inconclusive(context),))
     if stopped is not None and not len(trace.records):
         return Quiet(notes=(f"the job was told to stop from outside: {stopped.text[:160]}",))
     if trace.live:
@@ -184,6 +188,9 @@ def _signs(claims: tuple[Claim, ...]) -> str:
             by = tuple(sorted({c.reporter for c in told if c.reporter is not None}))
             whose = f" (reported by {rank_s(by)})" if by else ""
             return f"{words}{whose}, and what was given names no rank as the cause"
+    dead = next((c.text for c in claims if c.details.get(_DEAD_THREAD)), "")
+    if dead:
+        return f"{dead[:1].upper()}{dead[1:200]}; of which rank, and who waits for it, is not told"
     if any(c.details.get("watchdog_stuck") for c in claims):
         return "A watchdog got stuck itself, and what was given names no rank as the cause"
     if not claims:

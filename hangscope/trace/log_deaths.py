@@ -16,7 +16,7 @@ _OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)"
 """A checkpoint tells all ranks what some of them failed of."""
 _DIRECT_CAUSE = "The above exception was the direct cause of the following exception"
 _BOX_FRAME = re.compile(r"^[│|\s]*(\S.{0,400}?):(\d{1,8}) in (\S{1,200})\s*[│|]?\s*$")
-_THREAD = re.compile(r"Exception in thread (\S+)")
+_THREAD = re.compile(r"Exception in thread (.{1,80}?):?\s*$")
 _RAISED = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,120}"
     r"|(?:[a-z_]\w{0,80}\.){1,12}[A-Za-z]\w{0,120})"

@@ -17,6 +17,7 @@ from hangscope.trace.log_evidence import (
     GroupId,
     Operation,
     RankNotes,
+    Trouble,
 )
 from hangscope.trace.log_launcher import ended
 from hangscope.trace.model import Claim
@@ -68,7 +69,17 @@ def _settle_writers(evidence: Evidence) -> None:
             evidence.of(rank).troubles.append(trouble)
         elif local is None and pid is None and node is None:
             evidence.nobodys.append(trouble)
+            if trouble.thread_name != "MainThread":
+                evidence.claims.append((_dead_thread(trouble), None))
     evidence.troubles.clear()
+
+
+def _dead_thread(trouble: Trouble) -> Claim:
+    """A thread of some rank's that died: its process lives on, and others may wait for it."""
+    at = next((f for f in trouble.frames if "/lib/python" not in f.filename), None)
+    where = f" at {at.filename.rpartition('/')[2]}:{at.line} in {at.name}" if at else ""
+    text = f"thread {trouble.thread_name} ended with {trouble.type_name}: {trouble.message}{where}"
+    return Claim("other", text=text[:400], at_ns=trouble.at_ns, details={"dead_thread": True})
 
 
 def _settle_stacks(evidence: Evidence) -> None:

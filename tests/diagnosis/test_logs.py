@@ -162,3 +162,19 @@ def test_a_traceback_of_two_parts_is_judged_by_the_first() -> None:
         answer = found(texts[first] + texts[second])
         assert blame(answer) == ("rank_crashed", (1,)), (first, second)
         assert "only scalars have a gradient" in answer.summary
+
+
+def test_a_thread_that_died_in_a_job_that_was_stopped_is_told() -> None:
+    answer = found(
+        "Exception in thread reporter:\n"
+        "Traceback (most recent call last):\n"
+        '  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner\n'
+        "    self.run()\n"
+        '  File "/srv/metrics.py", line 14, in run\n'
+        "    value = self.values[name]\n"
+        "KeyError: 'loss'\n"
+        "W0816 12:10:09.000000 100 torch/distributed/elastic/agent/server/api.py:753] Received 15 "
+        "death signal, shutting down workers\n"
+    )
+    assert blame(answer) == ("inconclusive", ())
+    assert "Thread reporter ended with KeyError: 'loss' at metrics.py:14 in run" in answer.summary
