@@ -45,7 +45,8 @@ def read_status(
 def finished_halves(status: Any, table: GroupTable, records: Records) -> Any:
     """Rows of sends and receives that the counter of a group without collectives has reached.
 
-    Of numbers below it nothing is said: operations with several partners finish in any order.
+    And what was issued before for the same partner. Of other numbers below it nothing is said:
+    operations with several partners finish in any order.
     """
     if not isinstance(status, Mapping):
         return np.zeros(0, np.int64)
@@ -60,7 +61,9 @@ def finished_halves(status: Any, table: GroupTable, records: Records) -> Any:
             value.get("last_completed_collective", value.get("last_completed")), NONE
         )
         if done > 0 and here.any() and (half[here] & (records["collective_seq"][here] <= 0)).all():
-            found.append(np.flatnonzero(here & (records["p2p_seq"] == done)))
+            last = here & (records["p2p_seq"] == done)
+            with_them = np.isin(records["peer"], records["peer"][last & (records["peer"] >= 0)])
+            found.append(np.flatnonzero(last | (here & with_them & (records["p2p_seq"] < done))))
     return np.concatenate(found)
 
 

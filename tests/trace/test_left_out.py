@@ -135,3 +135,14 @@ def test_numbers_that_every_rank_gave_for_itself_are_several_groups(tmp_path: Pa
     diagnosis = diagnose(load_trace([tmp_path]))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISSING_RANK, (3,))
     assert diagnosis.findings[0].confidence is not Confidence.CERTAIN
+
+
+def test_what_was_issued_before_for_the_same_partner_is_over_too(tmp_path: Path) -> None:
+    """The sends of two batches, too few to show a pattern; the counter has reached the second."""
+    status = {"1": {"last_enqueued_collective": 30, "last_completed_collective": 30}}
+    for rank, name in enumerate(("send 0->1", "recv 1<-0")):
+        rows = [half(29, 438, name), half(30, 452, name)]
+        made = dump(rows, version="2.9", pg_config=CONFIG, pg_status=status)
+        write(tmp_path, f"trace_{rank}", made)
+    trace = load_trace([tmp_path])
+    assert pending_halves(trace, frontiers(trace), hidden_ranks(trace)) == []
