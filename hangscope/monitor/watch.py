@@ -173,7 +173,7 @@ class Monitor:
         return min(wanted_s, remaining_s) if remaining_s > 0 else wanted_s
 
     def _discover(self) -> None:
-        """Look for new rings: once a tick the directory is listed."""
+        """Look for new rings, and for what else they tell; lists the directory."""
         self._ranks.discover()
         for pair in self._run.twins:
             if pair.rank not in self._doubled:
