@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.mismatch import Mismatch
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import Stack
 
 
 @dataclass(slots=True)
@@ -27,6 +28,10 @@ class Cause:
     """How the sizes of an exchange contradict each other."""
     crossed: str = ""
     """How two halves of pairs miss each other."""
+    words: tuple[str, str, str] = ("", "", "")
+    """Summary, mechanism and fix, where they are not those of the verdict."""
+    stack: Stack = ()
+    """Where the culprit stands, where that is not to be seen in its main thread."""
     unknowns: list[str] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
 

@@ -19,6 +19,7 @@ from hangscope.diagnosis.mismatch import mismatches, parted_before
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
 from hangscope.diagnosis.quiet import without_cause
 from hangscope.diagnosis.ranks import rank_reports
+from hangscope.diagnosis.remote_calls import name_handlers
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.settle import conflict_causes, crash_causes, mismatch_causes, settle
 from hangscope.diagnosis.swept import not_before_last_record, swept_up
@@ -70,6 +71,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         found += conflict_causes(context)
     found += graph_causes(context)
     doubt_crossed_pairs(context, found)
+    name_handlers(context, found)
     found += crash_causes(context, found)
     found = settle(context, found)
     lasting.doubt_staircases(context, found)

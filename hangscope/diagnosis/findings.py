@@ -159,6 +159,8 @@ def place_is_pair(place: Place | None) -> bool:
 def _advice(
     context: Context, cause: Cause, place: Place | None, sides: tuple[Side, ...]
 ) -> playbook.Advice:
+    if cause.words[2]:
+        return playbook.Advice(cause.words[2], "D19")
     if cause.mismatch is not None:
         aspect = cause.mismatch.aspect
         advice = playbook.mismatch(aspect, guarded(sides))

@@ -114,6 +114,8 @@ def _need(ranks: Iterable[int]) -> str:
 def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str, str]:
     who = _capital(rank_s(cause.culprits)) if cause.culprits else "Nobody"
     verdict = cause.verdict
+    if cause.words[0]:
+        return cause.words[0], cause.words[1]
     if cause.mismatch is not None:
         return _mismatch_sentences(context, cause)
     if verdict is Verdict.RANK_CRASHED:
@@ -344,7 +346,10 @@ def _other_threads(context: Context, rank: int) -> list[str]:
             continue
         if frames[0] not in context.hosts[rank].stack:
             shown.setdefault(thread.name, where(frames[0]))
-    return [f"rank {rank}: its thread {name} is at {at}" for name, at in [*shown.items()][:3]]
+    return [
+        f"rank {rank}: {f'its thread {name}' if name else 'a thread of it'} is at {at}"
+        for name, at in [*shown.items()][:3]
+    ]
 
 
 def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:

@@ -68,6 +68,11 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
             sides.append(_side_of_absent(context, blamed[8:], place.group))
     elif cause.culprits:
         sides = [_side_of_absent(context, (r,), NONE) for r in cause.culprits[:8]]
+    if cause.stack:
+        shown = user_frames(cause.stack)
+        sides = [s for s in sides if s.ranks != cause.culprits]
+        doing = f"in {shown[0].name}"
+        sides.append(Side(cause.culprits, stack=shown, full_stack=cause.stack, activity=doing))
     return _with_parting(_told_apart(sides))
 
 
