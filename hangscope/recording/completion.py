@@ -108,11 +108,8 @@ class Completions:
         record_id, _, seq, flags, state = found
         if flags & _UNOBSERVED:
             flags &= ~_UNOBSERVED
-        else:
-            try:
-                state.pending.remove(found)
-            except ValueError:  # the watcher was here
-                return
+        elif not _take(state.pending, found):  # the watcher was here
+            return
         now = self.finish(record_id, flags, succeeded=succeeded)
         if flags & _P2P:
             return
@@ -156,14 +153,13 @@ class Completions:
                 entry = pending[0]
                 if not self._is_completed(entry):
                     break
-                pending.popleft()
-                self._finish_pending(state, entry, ask=deep)
+                if _take(pending, entry):
+                    self._finish_pending(state, entry, ask=deep)
             while len(pending) >= MAX_PENDING:
                 self._give_up(pending.popleft())
             if deep and len(pending) > 1:
                 for entry in list(pending)[1:_LOOK_BEHIND]:
-                    if self._is_completed(entry):
-                        pending.remove(entry)
+                    if self._is_completed(entry) and _take(pending, entry):
                         self._finish_pending(state, entry, ask=True)
         finally:
             state.draining = False
@@ -236,6 +232,15 @@ class Completions:
             self.finish(record_id, flags, succeeded=False)
             if not state.failed_seq:
                 state.failed_seq = seq
+
+
+def _take(pending: deque[Pending], entry: Pending) -> bool:
+    """Take an entry out; False where another thread has done so since it was looked at."""
+    try:
+        pending.remove(entry)
+    except ValueError:
+        return False
+    return True
 
 
 def _first_unfinished(state: GroupState) -> int:

@@ -270,3 +270,37 @@ def test_a_reduce_op_that_does_not_tell(recording: Session) -> None:
     fragment = read_ring(recording.ring.path)
     assert fragment.signatures[fragment.records[-1]["signature"]].reduce_op is None
     assert not recording.failed
+
+
+@pytest.mark.parametrize("waited", [0, 1, 2])
+def test_a_wait_while_the_watcher_is_asking(
+    recording_gloo: Session, monkeypatch: pytest.MonkeyPatch, waited: int
+) -> None:
+    """The job waits for an operation just when the watcher has found it finished: each operation is
+    noted once, and none takes another's place."""
+    recording = recording_gloo
+    monkeypatch.setattr(recording.watcher, "tick", lambda: None)
+    time.sleep(0.05)  # a turn that is under way
+    completions = recording.recorder.completions
+    works = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(3)]
+    (state,) = recording.recorder.groups.states()
+    completions.unbox()
+    watched = list(state.pending)
+    assert len(watched) == len(works) == 3
+    while not all(work.is_completed() for work in works):
+        time.sleep(0.01)
+
+    def is_completed(entry: list[object]) -> bool:
+        if entry is watched[waited]:
+            completions.waited(entry[1], True)
+        # The first is asked only when it is alone, so that the others lie behind an unfinished one.
+        return waited == 0 or entry is not watched[0] or len(state.pending) == 1
+
+    monkeypatch.setattr(completions, "_is_completed", is_completed)
+    completions.drain(state, deep=True)
+    completions.drain(state, deep=True)
+    assert not state.pending
+    fragment = read_ring(recording.ring.path)
+    assert [int(row["state"]) for row in fragment.records] == [2, 2, 2]
+    assert int(fragment.members[0]["completed"]) == 3
+    assert not recording.failed
