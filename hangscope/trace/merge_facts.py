@@ -55,7 +55,7 @@ def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
             continue
         values[field.name] = _first(ordered, field.name, field.default)
     recorders = [f for name, f in said if name in _RECORDERS]
-    exit_facts = _merge_exits([f.exit for f in ordered if f.exit is not None])
+    exit_facts = _merge_exits(_with_seen_status(said, [f.exit for f in ordered if f.exit]))
     alive = _first(newest, "alive", None)
     ended = exit_facts is not None and not any(
         f.alive and f.observed_ns > exit_facts.at_ns > 0 for f in newest
@@ -90,6 +90,24 @@ def _any_true(values: Sequence[bool | None]) -> bool | None:
     if any(values):
         return True
     return False if any(v is False for v in values) else None
+
+
+def _with_seen_status(
+    said: Sequence[tuple[str, RankFacts]], exits: Sequence[ExitFacts]
+) -> list[ExitFacts]:
+    """The ends, with the status that the monitor saw where it saw one.
+
+    A process knows what it meant to end with: ``SystemExit`` may have been raised without its
+    knowledge, or caught.
+    """
+    for name, facts in said:
+        seen = facts.exit
+        if name == formats.JOURNAL and seen is not None and seen.kind in ("clean", "code"):
+            return [
+                replace(e, kind=seen.kind, code=seen.code) if e.kind in ("clean", "code") else e
+                for e in exits
+            ]
+    return list(exits)
 
 
 def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
