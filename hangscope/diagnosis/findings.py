@@ -22,7 +22,7 @@ from hangscope.diagnosis.sentences import (
 from hangscope.diagnosis.sides import guarded, in_backward, sides_of
 from hangscope.diagnosis.stacks import innermost, user_frames, where
 from hangscope.diagnosis.stores import PREFIX as STORE
-from hangscope.diagnosis.threads import dead_thread
+from hangscope.diagnosis.threads import dead_thread, race_of_threads
 from hangscope.trace.model import NONE, Flag
 from hangscope.trace.twins import doubled
 
@@ -168,6 +168,8 @@ def _advice(
             advice = playbook.buckets()
         elif (aspect == "numel" and guarded(sides)) or _another_call(sides, aspect):
             advice = playbook.mismatch("op", guarded(sides))
+        if race_of_threads(context, cause.mismatch):
+            advice = playbook.two_threads()
         lines = [where(s.stack[0]) for s in sides[:2] if s.stack]
         if len(set(lines)) == 2:
             advice = replace(advice, fix=f"{advice.fix}: compare {lines[1]} with {lines[0]}")

@@ -102,6 +102,15 @@ def key_to_set(where_it_is: str) -> Advice:
     )
 
 
+def two_threads() -> Advice:
+    """Operations of one group from several threads of a rank."""
+    return Advice(
+        "two threads issue operations in this group, so their order differs from rank to rank: "
+        "give the thread a group of its own (dist.new_group)",
+        "D19",
+    )
+
+
 def buckets() -> Advice:
     """Gradient buckets of different sizes under one number."""
     return Advice(

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.failures import is_secondary
+from hangscope.diagnosis.mismatch import Mismatch
 from hangscope.trace.model import ExceptionFacts
+
+_STARTS_THREAD = re.compile(
+    r"(?:^|[\\/])threading\.py$|[\\/]concurrent[\\/]futures[\\/]thread\.py$"
+)
 
 
 def dead_thread(context: Context, rank: int, group: int) -> ExceptionFacts | None:
@@ -44,3 +51,27 @@ def died_of(exception: ExceptionFacts) -> str:
     return f"thread {exception.thread_name} ended with {kind}" + (
         f": {said[0][:160]}" if said else ""
     )
+
+
+def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
+    """Whether two threads of the user's share the group: then their order is a matter of chance.
+
+    One side's operation comes from the main thread, another's from one that Python code of the
+    rank's own started, on a rank whose main thread uses the group as well.
+    """
+    records = context.trace.records
+    main, other = False, False
+    for part in mismatch.parts:
+        rank, thread = int(records["rank"][part.row]), int(records["thread"][part.row])
+        facts = context.trace.ranks.get(rank)
+        if facts is None or not facts.pid or thread <= 0:
+            return False
+        if thread == facts.pid:
+            main = True
+            continue
+        low, high = context.bounds[rank]
+        mine = records[low:high]
+        shared = (mine["group"] == mismatch.group) & (mine["thread"] == facts.pid)
+        started = any(_STARTS_THREAD.search(f.filename) for f in context.stack(part.row)[-3:])
+        other |= bool(shared.any()) and started
+    return main and other

@@ -96,3 +96,29 @@ def test_another_thread_s_end_or_a_victim_s_explains_nothing(job: Job) -> None:
     found = diagnose(job.trace())
     assert found.verdict.value == "deadlock_cycle"
     assert "its thread" not in found.summary
+
+
+def _race(*, started: bool = True, shared: bool = True) -> Job:
+    """A thread of ranks 0 and 1 gathers in the default group while rank 2's main thread reduces."""
+    job = Job(3, live=True)
+    job.steps(4)
+    if not shared:
+        job.rows.clear()
+    for rank in (0, 1):
+        job.op(rank, "all_gather", size=(1,), done=False, line=8, function="save")
+    job.op(2, done=False)
+    stack = [Frame("run", "/usr/lib/python3.11/threading.py", 982)] if started else []
+    save = next(i for i, s in enumerate(job.stacks) if s[0].name == "save")
+    job.stacks[save] = (job.stacks[save][0], *stack)
+    for row in job.rows:
+        row["thread"] = SIDE + row["rank"] if row["stack"] == save else MAIN
+    for rank in range(3):
+        job.rank(rank, pid=MAIN)
+    return job
+
+
+def test_two_threads_in_one_group_are_a_race() -> None:
+    fix = diagnose(_race().trace()).findings[0].fix
+    assert "two threads issue operations in this group" in fix
+    for job in (_race(started=False), _race(shared=False)):
+        assert "two threads" not in diagnose(job.trace()).findings[0].fix
