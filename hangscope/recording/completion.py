@@ -4,8 +4,8 @@ A `Work` pins its tensors, so it is dropped when the job has waited for it, at t
 turn (at most half a second), or when many have gathered, whichever comes first.
 
 There is no lock here. A thread that finds another one at work in a group leaves it to that one;
-every step that two threads could disturb is a run of plain stores without a call, between which
-the interpreter does not switch threads.
+every step that two threads could disturb is a run of plain stores without a call (see
+`hangscope.ring.atomic`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from hangscope.recording.foreign import is_foreign
 from hangscope.recording.groups import GroupState, Pending
+from hangscope.ring.atomic import exclusive
 from hangscope.ring.layout import (
     SLOT,
     SLOT_COMPLETED_OFFSET,
@@ -149,8 +150,11 @@ class Completions:
             if self.boxed:
                 self.unbox()
             pending = state.pending
-            while pending:
-                entry = pending[0]
+            while True:
+                try:
+                    entry = pending[0]
+                except IndexError:  # empty, perhaps since another thread's wait is over
+                    break
                 if not self._is_completed(entry):
                     break
                 if _take(pending, entry):
@@ -186,6 +190,7 @@ class Completions:
             )
         return now
 
+    @exclusive
     def completed(self, state: GroupState, seq: int, now: int) -> None:
         """A collective is finished: move the group's counter as far as nothing stands before it."""
         if not state.observable:

@@ -5,15 +5,13 @@ signature and its stack each, one ``pack_into`` and a few single stores. The fun
 every operation are closures: what they need stands in cells, not behind attributes.
 
 There is no lock. What must happen together (a group's counters and the record's number) is a run of
-plain loads, stores and arithmetic without a call: between those the interpreter never switches
-threads or runs a signal handler. Where there is no interpreter lock a real one is taken.
+plain loads, stores and arithmetic without a call (see `hangscope.ring.atomic`).
 """
 
 from __future__ import annotations
 
 import os
 import struct
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from sys import _getframe as getframe
@@ -29,6 +27,7 @@ from hangscope.recording.plans import MAX_PLANS, Plan, PlanKey, Planner
 from hangscope.recording.reductions import MAX_UNREAD, Reductions
 from hangscope.recording.signatures import FACTOR, INCREMENT, MASK, SignatureInterner
 from hangscope.recording.stacks import StackInterner
+from hangscope.ring.atomic import exclusive
 from hangscope.ring.layout import SLOT_FORMAT, SlotFlag, Unobservable, group_offset, header_offset
 from hangscope.ring.writer import LAST_RECORD_CELL, RingWriter
 
@@ -223,15 +222,7 @@ class Recorder:
                 q[base + _ENQUEUED_NS] = now
             return (state, record_id, seq, flags, spec)
 
-        if getattr(sys, "_is_gil_enabled", lambda: True)():
-            return write
-        lock = threading.RLock()
-
-        def write_locked(*args: Any) -> Token:
-            with lock:
-                return write(*args)
-
-        return write_locked
+        return exclusive(write)
 
     # -- after the operator ----------------------------------------------------------------
 

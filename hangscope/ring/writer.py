@@ -2,9 +2,8 @@
 
 Every method is a handful of stores into mapped memory: no system call, no lock, no allocation that
 grows with the job. Where two threads could meet, what must happen together is a run of loads and
-stores without a call in it, between which the interpreter switches neither threads nor to a signal
-handler. The file's blocks are reserved when it is made, so a full disk is found out then and can
-never become a SIGBUS later.
+stores without a call in it (see `hangscope.ring.atomic`). The file's blocks are reserved when it is
+made, so a full disk is found out then and can never become a SIGBUS later.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from hangscope.ring import layout
+from hangscope.ring.atomic import exclusive
 from hangscope.ring.layout import GROUP, HEADER, SLOT, ValueKind, header_offset
 
 _U4 = struct.Struct("=I")
@@ -149,13 +149,9 @@ class RingWriter:
         if known is not None:
             return known
         size = layout.align8(layout.VALUE_HEADER.size + len(value))
-        limit = self._values_bytes if essential else self._common_bytes
-        # No call in these lines: two threads must not get the same place.
-        start = self._values_used
-        if start + size > limit:
-            self.cells[_VALUES_REFUSED] += 1
+        start = self._reserve(size, self._values_bytes if essential else self._common_bytes)
+        if start < 0:
             return 0
-        self._values_used = start + size
         at = self._values_at + start
         layout.VALUE_HEADER.pack_into(self.memory, at, len(value), kind)
         at += layout.VALUE_HEADER.size
@@ -164,6 +160,17 @@ class RingWriter:
         identifier = start // 8
         self._interned[key] = identifier
         return identifier
+
+    @exclusive
+    def _reserve(self, size: int, limit: int) -> int:
+        """Where so many bytes of the value area begin that nobody else is given; -1: nowhere."""
+        # No call in these lines: two threads must not get the same place.
+        start = self._values_used
+        if start + size > limit:
+            self.cells[_VALUES_REFUSED] += 1
+            return -1
+        self._values_used = start + size
+        return start
 
     def text(self, value: str) -> int:
         """Intern a text."""
@@ -197,12 +204,10 @@ class RingWriter:
         """Enter a process group; returns its index + 1, or 0 when the table is full."""
         name_id, desc_id, backend_id = self.text(name), self.text(desc), self.text(backend)
         ranks_id = self.intern(ValueKind.RANKS, np.asarray(ranks, dtype="<i4").tobytes())
-        # No call in these lines: two threads must not get the same place.
-        index = self._groups_used
-        if index >= self.group_count:
+        index = self._next_group()
+        if index < 0:
             self.put_u4("groups_refused", 1)
             return 0
-        self._groups_used = index + 1
         entry = np.zeros((), GROUP)
         entry["name"], entry["desc"], entry["ranks"] = name_id, desc_id, ranks_id
         entry["backend"], entry["epoch"] = backend_id, epoch
@@ -215,6 +220,16 @@ class RingWriter:
         _U4.pack_into(self.memory, at, 1)
         self.put_u4("groups_used", self._groups_used)
         return index + 1
+
+    @exclusive
+    def _next_group(self) -> int:
+        """A place in the group table that nobody else is given; -1: none is left."""
+        # No call in these lines, either.
+        index = self._groups_used
+        if index >= self.group_count:
+            return -1
+        self._groups_used = index + 1
+        return index
 
     def group_cells(self, group: int) -> int:
         """Index of the first eight-byte cell of a group's entry (``group`` as from `add_group`)."""

@@ -18,6 +18,7 @@ from hangscope.recording import completion, signatures, stacks
 from hangscope.recording.operations import spec_for
 from hangscope.recording.session import Session
 from hangscope.ring import layout
+from hangscope.ring.atomic import ATOMIC, exclusive
 from hangscope.trace.from_ring import read_ring
 from tests.real_jobs import environment, run
 from tests.recording.launcher import JOBS
@@ -272,13 +273,18 @@ def test_numbers_hold_between_threads(recording: Session) -> None:
 def test_no_lock_in_what_a_collective_runs_through() -> None:
     """A lock held by a thread that waits for the interpreter could hold up another for ever.
 
-    The exceptions are taken with a time limit, or where there is no interpreter lock.
+    The exceptions are taken with a time limit, or where plain statements are not atomic.
     """
     package = Path(hangscope.recording.__file__).parent
     found = {
         path.name: re.findall(r"threading\.R?Lock\(\)", path.read_text())
-        for path in [*package.glob("*.py"), package.parent / "ring" / "writer.py"]
+        for path in [*package.glob("*.py"), *(package.parent / "ring").glob("*.py")]
     }
-    assert {name for name, locks in found.items() if locks} == {"groups.py", "recorder.py"}
+    assert {name for name, locks in found.items() if locks} == {"groups.py", "atomic.py"}
     assert "acquire(timeout=" in (package / "groups.py").read_text()
-    assert "_is_gil_enabled" in (package / "recorder.py").read_text()
+
+    def plain() -> int:
+        return 1
+
+    assert (exclusive(plain) is plain) is ATOMIC
+    assert exclusive(plain)() == 1

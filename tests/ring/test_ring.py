@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import struct
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -224,3 +226,37 @@ def test_the_layout_is_what_the_format_says() -> None:
 
 def test_text_fields_are_decoded() -> None:
     assert decode_text(np.bytes_(b"abc\x00\x00")) == "abc"
+
+
+def test_threads_are_given_places_of_their_own(tmp_path: Path) -> None:
+    """Values, groups and records of four threads that are switched as often as can be."""
+    ring = RingWriter(tmp_path / "rank_3.ring", IDENTITY, 16, values_bytes=1 << 22)
+    ids: list[dict[bytes, int]] = [{} for _ in range(4)]
+    groups: list[list[int]] = [[] for _ in range(4)]
+
+    def work(number: int) -> None:
+        for turn in range(4000):
+            value = f"{number} {turn} {'x' * (turn % 50)}".encode()
+            ids[number][value] = ring.intern(ValueKind.TEXT, value)
+            if turn % 8 == 0:
+                groups[number].append(
+                    ring.add_group("g", "", [number], "gloo", turn, 0, observable=True)
+                )
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-9)
+    try:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    reader = RingReader(ring.path)
+    for own in ids:
+        assert {value: reader.value(i, ValueKind.TEXT) for value, i in own.items()} == {
+            value: value for value in own
+        }
+    places = sorted(place for own in groups for place in own)
+    assert places == list(range(1, 2001))
