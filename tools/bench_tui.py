@@ -33,16 +33,6 @@ from hangscope.tui.source import LIVE_ROWS, Live, Still  # noqa: E402
 RANKS = 1024
 
 
-def median_ms(work: Callable[[], Any], repeats: int) -> float:
-    """Median duration of `work` in milliseconds."""
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times) * 1e3
-
-
 def sleepers(count: int) -> list[subprocess.Popen[bytes]]:
     """Processes that do nothing, to be the ranks' own."""
     return [subprocess.Popen(["sleep", "3600"], close_fds=False) for _ in range(count)]

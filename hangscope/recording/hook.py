@@ -34,7 +34,6 @@ class DispatcherHook:
         self.listening = False
         self._on_error = on_error
         self._library: Any = None
-        self.operators: tuple[str, ...] = ()
 
     def install(self, listener: Listener) -> None:
         """Register the kernels; nothing is recorded until ``listening`` is set.
@@ -54,7 +53,6 @@ class DispatcherHook:
         if not names:
             raise RuntimeError("this torch has no c10d operators (built without distributed?)")
         library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
-        done: list[str] = []
         for qualified in names:
             name = qualified.split("::", 1)[1]
             base, _, overload = name.partition(".")
@@ -63,9 +61,7 @@ class DispatcherHook:
             library.impl(
                 name, self._kernel(listener, spec, operator), "BackendSelect", with_keyset=True
             )
-            done.append(name)
         self._library = library
-        self.operators = tuple(done)
 
     def remove(self) -> None:
         """Take the kernels out again; calls in flight finish."""

@@ -10,13 +10,6 @@ from hangscope.recording.operations import OpSpec
 from hangscope.recording.recorder import Recorder, Token
 
 
-class Communicator:
-    """Stands in for a process group that torch does not know."""
-
-    def __init__(self, name: str, ranks: Sequence[int], desc: str) -> None:
-        self.name, self.ranks, self.desc = name, list(ranks), desc
-
-
 class ManualToken(NamedTuple):
     """An operation between `ManualRecorder.begin` and ``end``."""
 
