@@ -17,21 +17,10 @@ def read_status(
     status: Any, table: GroupTable, records: Records, rank: int, native_gloo: bool
 ) -> Records:
     """One row per group with counters in ``pg_status``."""
-    if not isinstance(status, Mapping):
-        return np.zeros(0, MEMBER_DTYPE)
-    counters = {clean.as_name(key): value for key, value in status.items()}
-    counters = {
-        key: snake_keys(value) for key, value in counters.items() if isinstance(value, Mapping)
-    }
-    where = match_status(list(counters), table)
     rows = []
-    for key, value in counters.items():
-        group = where.get(key)
-        if group is None:
-            continue
+    for group, numbers in _stated(status, table):
         enqueued, started, completed = (
-            clean.as_int(value.get(f"last_{what}_collective", value.get(f"last_{what}")), NONE)
-            for what in ("enqueued", "started", "completed")
+            _number(numbers, what) for what in ("enqueued", "started", "completed")
         )
         rows.append((group, *_counters(enqueued, started, completed, group, records, native_gloo)))
     members = np.zeros(len(rows), MEMBER_DTYPE)
@@ -48,23 +37,30 @@ def finished_halves(status: Any, table: GroupTable, records: Records) -> Any:
     And what was issued before for the same partner. Of other numbers below it nothing is said:
     operations with several partners finish in any order.
     """
-    if not isinstance(status, Mapping):
-        return np.zeros(0, np.int64)
-    counters = {clean.as_name(key): value for key, value in status.items()}
-    where = match_status([k for k, v in counters.items() if isinstance(v, Mapping)], table)
     half = (records["flags"] & Flag.P2P) != 0
     found = [np.zeros(0, np.int64)]
-    for key, group in where.items():
+    for group, numbers in _stated(status, table):
         here = records["group"] == group
-        value = snake_keys(counters[key])
-        done = clean.as_int(
-            value.get("last_completed_collective", value.get("last_completed")), NONE
-        )
+        done = _number(numbers, "completed")
         if done > 0 and here.any() and (half[here] & (records["collective_seq"][here] <= 0)).all():
             last = here & (records["p2p_seq"] == done)
             with_them = np.isin(records["peer"], records["peer"][last & (records["peer"] >= 0)])
             found.append(np.flatnonzero(last | (here & with_them & (records["p2p_seq"] < done))))
     return np.concatenate(found)
+
+
+def _stated(status: Any, table: GroupTable) -> list[tuple[int, Mapping[str, Any]]]:
+    """What ``pg_status`` holds of each group that is known."""
+    if not isinstance(status, Mapping):
+        return []
+    named = {clean.as_name(key): value for key, value in status.items()}
+    counters = {k: snake_keys(v) for k, v in named.items() if isinstance(v, Mapping)}
+    where = match_status(list(counters), table)
+    return [(where[key], value) for key, value in counters.items() if key in where]
+
+
+def _number(numbers: Mapping[str, Any], what: str) -> int:
+    return clean.as_int(numbers.get(f"last_{what}_collective", numbers.get(f"last_{what}")), NONE)
 
 
 def _counters(
