@@ -174,24 +174,17 @@ class Lifecycle:
             self._guard(error)
 
     def _process_ends(self) -> None:
-        """``multiprocessing`` runs this on the way out of a process of its own.
-
-        It prints what such a process died of itself, so that no hook of the interpreter is called.
-        """
+        """``multiprocessing`` runs this on the way out of a process of its own."""
         try:
             error = sys.exc_info()[1]
             self._catch_up()  # a forked one leaves by os._exit, past everything else of ours
-            if isinstance(error, Exception):
-                self._note_exception(
-                    type(error), error, error.__traceback__, threading.main_thread()
-                )
-            elif isinstance(error, SystemExit) and self._exit_code:
+            if isinstance(error, SystemExit) and self._exit_code:
                 self._tell_handled()
         except Exception as error:
             self._guard(error)
 
     def _print_exc(self, previous: Callable[..., Any]) -> Callable[..., Any]:
-        """From Python 3.13 on `_process_ends` comes too late to see what the process died of."""
+        """``multiprocessing`` prints what its processes die of; no hook is called for that."""
 
         def print_exc(*args: Any, **kwargs: Any) -> None:
             try:
