@@ -16,18 +16,50 @@ _LONG = 32
 _MOST_RANKS = 1 << 22
 """Bound on what a sender keeps, in members of all lists; further ones stay where they are."""
 
+_MOST_KEPT = 256
+"""Lists that are known by their address; equal ones that are read anew must not all stay."""
+
 Ranks = tuple[int, ...]
 Packed = tuple[tuple[Fragment, ...], list[tuple[int, int, int]], list[Ranks]]
 """Fragments without their long lists; which list belongs where, as (fragment, group, number of the
 list); the lists that were not sent before."""
 
 
+class _Lists:
+    """Equal lists have one number; a long one that was seen before is not hashed again."""
+
+    def __init__(self) -> None:
+        self.lists: list[Ranks] = []
+        self._numbers: dict[Ranks, int] = {}
+        self._by_id: dict[int, tuple[Ranks, int]] = {}
+
+    def find(self, ranks: Ranks) -> int | None:
+        """The number of a list, None for one that is new."""
+        known = self._by_id.get(id(ranks))
+        if known is not None:
+            return known[1]
+        number = self._numbers.get(ranks)
+        if number is not None:
+            self._keep(ranks, number)
+        return number
+
+    def add(self, ranks: Ranks) -> int:
+        """The number of a list that is new."""
+        number = self._numbers[ranks] = len(self.lists)
+        self.lists.append(ranks)
+        self._keep(ranks, number)
+        return number
+
+    def _keep(self, ranks: Ranks, number: int) -> None:
+        if len(ranks) >= _LONG and len(self._by_id) < _MOST_KEPT:
+            self._by_id[id(ranks)] = ranks, number  # kept, so its address stays its own
+
+
 class Sender:
     """The end of a connection that takes long lists out of fragments."""
 
     def __init__(self) -> None:
-        self._numbers: dict[Ranks, int] = {}
-        self._by_id: dict[int, tuple[Ranks, int]] = {}
+        self._lists = _Lists()
         self._kept = 0
 
     def pack(self, fragments: Sequence[Fragment]) -> Packed:
@@ -48,14 +80,10 @@ class Sender:
         return tuple(packed), places, fresh
 
     def _number(self, ranks: Ranks, fresh: list[Ranks]) -> int | None:
-        known = self._by_id.get(id(ranks))
-        if known is not None:
-            return known[1]
-        number = self._numbers.get(ranks)
+        number = self._lists.find(ranks)
         if number is None and self._kept + len(ranks) <= _MOST_RANKS:
             self._kept += len(ranks)
-            number = self._numbers[ranks] = len(self._numbers)
-            self._by_id[id(ranks)] = ranks, number  # kept, so that the address stays its own
+            number = self._lists.add(ranks)
             fresh.append(ranks)
         return number
 
@@ -82,28 +110,22 @@ class Receiver:
 
 
 class SharedGroups:
-    """Makes equal groups the same object; a list that was seen before is not hashed again."""
+    """Makes equal groups the same object."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[object, ...], Group] = {}
-        self._lists: dict[Ranks, Ranks] = {}
-        self._by_id: dict[int, tuple[Ranks, Ranks]] = {}
+        self._lists = _Lists()
 
     def __call__(self, group: Group) -> Group:
         """The first group that is equal."""
-        ranks = self._shared(group.ranks)
-        key = (group.name, group.desc, group.epoch, group.backend, group.size, id(ranks))
+        number = self._lists.find(group.ranks)
+        if number is None:
+            number = self._lists.add(group.ranks)
+        key = (group.name, group.desc, group.epoch, group.backend, group.size, number)
         known = self._groups.get(key)
         if known is None:
-            known = group if ranks is group.ranks else replace(group, ranks=ranks)
-            self._groups[key] = known
+            ranks = self._lists.lists[number]
+            known = self._groups[key] = (
+                group if ranks is group.ranks else replace(group, ranks=ranks)
+            )
         return known
-
-    def _shared(self, ranks: Ranks) -> Ranks:
-        known = self._by_id.get(id(ranks))
-        if known is not None:
-            return known[1]
-        shared = self._lists.setdefault(ranks, ranks)
-        if len(ranks) >= _LONG:
-            self._by_id[id(ranks)] = ranks, shared  # both kept: addresses stay their own
-        return shared
