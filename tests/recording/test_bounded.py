@@ -22,6 +22,7 @@ from hangscope.ring.atomic import ATOMIC, exclusive
 from hangscope.trace.from_ring import read_ring
 from tests.real_jobs import environment, run
 from tests.recording.launcher import JOBS
+from tests.threads import run_together
 
 
 def rss_mib() -> float:
@@ -237,23 +238,14 @@ def _arguments(operator: str) -> list[str]:
 
 def test_numbers_hold_between_threads(recording: Session) -> None:
     """Without a lock: every number is given once, in order, with the history that belongs to it."""
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        group = dist.new_group([0, 1])
-        value = torch.ones(1)
+    group = dist.new_group([0, 1])
+    value = torch.ones(1)
 
-        def hammer() -> None:
-            for _ in range(150):
-                dist.all_reduce(value, group=group)
+    def hammer() -> None:
+        for _ in range(150):
+            dist.all_reduce(value, group=group)
 
-        threads = [threading.Thread(target=hammer) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval_s)
+    run_together([hammer] * 6, 1e-6)
     fragment = read_ring(recording.ring.path)
     rows = fragment.records
     assert rows["record_id"].tolist() == list(range(1, 901))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import struct
-import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.ring.reader_once import OneTimeReader
 from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
 from hangscope.trace.from_ring import read_ring
+from tests.threads import run_together
 
 IDENTITY = RingIdentity(run_id="run", rank=3, world_size=4, host="node0", pid=1, boot_id="another")
 SMALL = {"group_count": 4, "values_bytes": 4096}
@@ -243,16 +243,7 @@ def test_threads_are_given_places_of_their_own(tmp_path: Path) -> None:
                     ring.add_group("g", "", [number], "gloo", turn, 0, observable=True)
                 )
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-9)
-    try:
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
+    run_together([functools.partial(work, number) for number in range(4)], 1e-9)
     reader = RingReader(ring.path)
     for own in ids:
         assert {value: reader.value(i, ValueKind.TEXT) for value, i in own.items()} == {
