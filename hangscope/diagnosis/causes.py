@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.circles import circle, only_sent
-from hangscope.diagnosis.components import components
+from hangscope.diagnosis.components import circles_without, components
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import cut_short, half_told
 from hangscope.diagnosis.host import End, Host
@@ -51,6 +51,9 @@ def graph_causes(context: Context) -> list[Cause]:
             ]
         else:
             causes.append(circle(context, ranks, places))
+    lost = {r for r in roots if r not in context.trace.ranks}
+    if lost:  # a circle that stands without them is no doing of theirs
+        causes += [circle(context, *found) for found in circles_without(waits, lost)]
     causes = _with_suspects(context, causes)
     causes += _device(context)
     causes += from_roots(context, roots)

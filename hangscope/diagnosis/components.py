@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
 from hangscope.diagnosis.places import Waits
 
 
@@ -60,3 +63,21 @@ def components(waits: Waits) -> list[tuple[set[int], set[int]]]:
         if all(component[t] == index for m in members for t in edges(m)):
             sinks.append(({m for m in members if m >= 0}, {~m for m in members if m < 0}))
     return sinks
+
+
+def circles_without(waits: Waits, lost: AbstractSet[int]) -> list[tuple[set[int], set[int]]]:
+    """Circles of waiting that would stand although all of ``lost`` came: (ranks, places).
+
+    Only waiting for ranks that are known not to have come counts: those who have come and are held
+    up may be so by the lost ones.
+    """
+    places = []
+    for place in waits.places:
+        unsure = place.weak or (place.half is not None and place.half.matched is not False)
+        absent = [] if unsure else [r for r in place.absent if r not in lost]
+        places.append(replace(place, absent=absent, behind=[], unknown=[]))
+    for place in places:
+        place.waiters = place.waiters if place.absent else []
+    places_of = {r: [i for i in m if places[i].absent] for r, m in waits.places_of.items()}
+    found = components(replace(waits, places=places, places_of=places_of))
+    return [(ranks, here) for ranks, here in found if ranks and here]

@@ -1,17 +1,16 @@
-"""Ranks that are waited for and wait for nobody, and those of which nothing is left."""
+"""Ranks that are waited for and wait for nobody."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
 
-import numpy as np
-
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends import own_errors
-from hangscope.diagnosis.evidence import cut_short, half_told, recorded_ranks, told_of_only
+from hangscope.diagnosis.evidence import half_told, told_of_only
 from hangscope.diagnosis.host import End, is_unseen
+from hangscope.diagnosis.lost import lost_ranks
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.stacks import innermost
@@ -71,7 +70,7 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
     explained: set[int] = set()
     for cause in causes:
         explained |= waits.reachers(cause.culprits, cause.places)
-    causes += _lost(context, lost, waited_for, explained)
+    causes += lost_ranks(context, lost, waited_for, explained)
     return causes
 
 
@@ -211,91 +210,3 @@ def _verdict_of_root(context: Context, rank: int, places: list[int]) -> Verdict:
     if only_p2p and not seen_elsewhere:
         return Verdict.P2P_UNMATCHED
     return Verdict.MISSING_RANK
-
-
-def _lost(
-    context: Context, lost: list[int], waited_for: dict[int, list[int]], explained: set[int]
-) -> list[Cause]:
-    """Ranks without a dump, where someone waits for them and nothing else explains it."""
-    waits = context.waits
-    accused = []
-    # Who shares a group with a known cause may well be waiting for it too.
-    excused = {
-        r
-        for place in waits.places
-        if explained.intersection(place.waiters)
-        for r in place.unknown
-        if place.absent or place.behind
-    }
-    for rank in lost:
-        if rank in excused:
-            continue
-        waiters = {w for i in waited_for[rank] for w in waits.places[i].waiters}
-        if waiters - explained:
-            accused.append(rank)
-    made_up = any(not g.ranks for g in context.trace.groups)
-    if not accused or (made_up and explained):
-        return []  # who shares a group with the known cause is not listed
-    places = sorted({i for r in accused for i in waited_for[r]})
-    idle = _idle_beside(context, accused)
-    if 0 < len(idle) <= len(accused):
-        # Were the lost rank the cause, its neighbours would be waiting for it.
-        cause = Cause(Verdict.MISSING_RANK, idle, places, Confidence.LIKELY, began(context, places))
-        cause.victims = set(accused)
-        return [cause]
-    first_ns = began(context, places)
-    total = len(set(context.trace.ranks) | set(context.gaps))
-    # Half a world without dumps is a collection that failed, or one node's log: who of the missing
-    # is waited for says nothing about what the others of them do.
-    silent = max(len(accused), len(context.gaps))
-    if silent * 2 >= total and (silent > 1 or _one_rank_s_log(context)):
-        cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, first_ns)
-        cause.unknowns.append(f"{silent} of {total} ranks left no dump")
-        cause.victims = {w for i in places for w in waits.places[i].waiters}
-        return [cause]
-    if cut_short(context.trace):
-        cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, first_ns)
-        cause.unknowns.append(f"{rank_s(accused)} may have spoken after the end of this excerpt")
-        cause.victims = {w for i in places for w in waits.places[i].waiters}
-        return [cause]
-    confidence = Confidence.LIKELY if len(accused) == 1 else Confidence.AMBIGUOUS
-    return [Cause(Verdict.RANK_LOST, tuple(sorted(accused)), places, confidence, first_ns)]
-
-
-def _one_rank_s_log(context: Context) -> bool:
-    """Whether all that was given is what one rank printed: it says nothing of the others."""
-    return len(context.trace.ranks) < 2 and context.trace.only_logs
-
-
-def _idle_beside(context: Context, lost: list[int]) -> tuple[int, ...]:
-    """Ranks in a group with a lost one that wait for nobody although the job stands still."""
-    beside = {r for g in context.trace.groups if set(lost) & set(g.ranks) for r in g.ranks}
-    beside &= recorded_ranks(context.trace)
-    return tuple(
-        sorted(
-            r
-            for r in beside
-            if not context.waits.places_of.get(r)
-            and not context.hosts[r].gone
-            and not context.trace.ranks[r].finalized
-            and _lags(context, r)
-        )
-    )
-
-
-def _lags(context: Context, rank: int) -> bool:
-    """Whether the rank is less far in one of its groups than others are in groups of that kind.
-
-    One that is as far as anybody has no part of its own left to do.
-    """
-    front, groups = context.front, context.trace.groups
-    for pair in context.pairs_of_rank.get(rank, ()):
-        group = int(front.group[pair])
-        desc = groups[group].desc
-        kind = [group]
-        if desc and desc not in ("default_pg", "undefined"):
-            kind = [i for i, g in enumerate(groups) if g.desc == desc]
-        furthest = int(front.enqueued[np.isin(front.group, kind)].max())
-        if front.enqueued[pair] < furthest:
-            return True
-    return not len(context.pairs_of_rank.get(rank, ()))

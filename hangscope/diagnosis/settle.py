@@ -161,6 +161,7 @@ def settle(context: Context, causes: list[Cause]) -> list[Cause]:
                     crash.victims |= (cause.victims | set(cause.culprits)) - set(crash.culprits)
                 continue
         kept.append(cause)
+    kept = _excuse_lost(context, kept)
     parted = [c for c in kept if c.mismatch is not None or c.conflict]
     result = []
     for cause in kept:
@@ -191,6 +192,35 @@ def settle(context: Context, causes: list[Cause]) -> list[Cause]:
         )
     )
     return result
+
+
+def _excuse_lost(context: Context, causes: list[Cause]) -> list[Cause]:
+    """The causes without ranks of which nothing is left, where something on record is wrong.
+
+    What is on record is enough to hang a job, and a lost rank that shares a group with those whom
+    it holds up may be one of them; not where it had been waited for long before that began.
+    """
+    limit_ns = int(context.trace.timeout_s * SECOND_NS)
+    lost = [c for c in causes if c.verdict is Verdict.RANK_LOST]
+    shown = [
+        c
+        for c in causes
+        if c.verdict not in (Verdict.RANK_LOST, Verdict.INCONCLUSIVE)
+        and not (c.mismatch is not None and c.mismatch.completed_by_all)
+    ]
+    for cause in lost:
+        groups = [g.ranks for g in context.trace.groups if set(cause.culprits) & set(g.ranks)]
+        near = {r for ranks in groups for r in ranks}
+        latest_ns = cause.began_ns + limit_ns if cause.began_ns else 1 << 62
+        held_up = [
+            c for c in shown if near & (set(c.culprits) | c.victims) and c.began_ns < latest_ns
+        ]
+        if not held_up:
+            continue
+        causes = [c for c in causes if c is not cause]
+        for other in held_up:
+            other.victims |= (cause.victims | set(cause.culprits)) - set(other.culprits)
+    return causes
 
 
 def _only_logged(context: Context, cause: Cause) -> bool:

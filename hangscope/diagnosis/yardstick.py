@@ -58,7 +58,7 @@ def deviants(
     ranks that nobody suspects is where it should be.
     """
     suspects = sorted(set(ranks))
-    found = [r for r in suspects if _unlike_siblings(context, r, groups)]
+    found = [r for r in suspects if unlike_siblings(context, r, groups)]
     if 0 < len(found) < len(suspects):
         return tuple(found)
     # Something new is weak evidence: it counts only where a single rank did it, and where the
@@ -100,7 +100,7 @@ def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:
     return bool(reached) and max(reached) < number
 
 
-def _unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
+def unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
     """Whether the rank did something else in its groups than its counterparts elsewhere."""
     votes: Counter[bool] = Counter()
     for group in groups:

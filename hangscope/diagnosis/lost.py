@@ -1,0 +1,141 @@
+"""Ranks of which nothing is left and for whom others wait: at fault, or victims like the rest?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hangscope.diagnosis.cause import Cause, began
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.evidence import cut_short, recorded_ranks
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern import Left, left_pattern
+from hangscope.diagnosis.sentences import describe, rank_s, title_of
+
+_VERDICTS = {
+    "numel": Verdict.SHAPE_MISMATCH,
+    "dtype": Verdict.DTYPE_MISMATCH,
+    "reduce_op": Verdict.ARGUMENT_MISMATCH,
+    "root": Verdict.ARGUMENT_MISMATCH,
+    "pair": Verdict.P2P_UNMATCHED,
+}
+
+
+def lost_ranks(
+    context: Context, lost: list[int], waited_for: dict[int, list[int]], explained: set[int]
+) -> list[Cause]:
+    """Ranks without a dump, where someone waits for them and nothing else explains it."""
+    waits = context.waits
+    accused = []
+    # Who shares a group with a known cause may well be waiting for it too.
+    excused = {
+        r
+        for place in waits.places
+        if explained.intersection(place.waiters)
+        for r in place.unknown
+        if place.absent or place.behind
+    }
+    for rank in lost:
+        if rank in excused:
+            continue
+        waiters = {w for i in waited_for[rank] for w in waits.places[i].waiters}
+        if waiters - explained:
+            accused.append(rank)
+    made_up = any(not g.ranks for g in context.trace.groups)
+    if not accused or (made_up and explained):
+        return []  # who shares a group with the known cause is not listed
+    places = sorted({i for r in accused for i in waited_for[r]})
+    idle = _idle_beside(context, accused)
+    if 0 < len(idle) <= len(accused):
+        # Were the lost rank the cause, its neighbours would be waiting for it.
+        cause = Cause(Verdict.MISSING_RANK, idle, places, Confidence.LIKELY, began(context, places))
+        cause.victims = set(accused)
+        return [cause]
+    first_ns = began(context, places)
+    total = len(set(context.trace.ranks) | set(context.gaps))
+    # Half a world without dumps is a collection that failed, or one node's log: who of the missing
+    # is waited for says nothing about what the others of them do.
+    silent = max(len(accused), len(context.gaps))
+    if silent * 2 >= total and (silent > 1 or _one_rank_s_log(context)):
+        cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, first_ns)
+        cause.unknowns.append(f"{silent} of {total} ranks left no dump")
+        cause.victims = {w for i in places for w in waits.places[i].waiters}
+        return [cause]
+    if cut_short(context.trace):
+        cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, first_ns)
+        cause.unknowns.append(f"{rank_s(accused)} may have spoken after the end of this excerpt")
+        cause.victims = {w for i in places for w in waits.places[i].waiters}
+        return [cause]
+    limit_ns = int(context.trace.timeout_s * SECOND_NS)
+    odd = left_pattern(context, set(accused), first_ns + limit_ns if first_ns else 1 << 62)
+    if len(odd) == 1:
+        return [_left_pattern(context, odd[0], accused, places)]
+    confidence = Confidence.LIKELY if len(accused) == 1 else Confidence.AMBIGUOUS
+    return [Cause(Verdict.RANK_LOST, tuple(sorted(accused)), places, confidence, first_ns)]
+
+
+def _left_pattern(context: Context, left: Left, lost: list[int], places: list[int]) -> Cause:
+    """One who waits for a lost rank where its siblings did something else explains the waiting."""
+    cause = Cause(
+        _VERDICTS.get(left.aspect, Verdict.COLLECTIVE_MISMATCH),
+        (left.rank,),
+        [*context.waits.places_of[left.rank]],
+        Confidence.LIKELY,
+        began(context, places),
+        {*lost, *context.waits.reachers(lost, places)},
+    )
+    if left.aspect == "numel":  # sizes may differ from replica to replica
+        cause.culprits = tuple(sorted([left.rank, *lost]))
+        cause.confidence = Confidence.AMBIGUOUS
+    where = title_of(context, left.place)
+    its = context.signature(left.row)
+    what = "by another way than its counterparts in sibling groups"
+    if left.aspect == "pair":
+        what = "and has sent or received something else than its counterparts in sibling groups"
+    elif its is not None:
+        what = f"where its counterparts in sibling groups issued {describe(its)}"
+    mine = f" as {describe(context.signature(left.place.row))}" if its is not None else ""
+    cause.words = (
+        f"Rank {left.rank} came to {where}{mine}, {what}",
+        f"{rank_s(lost)} left no dump and may wait for it, as others do",
+        "compare what that rank runs there with what the same rank of a sibling group runs",
+    )
+    return cause
+
+
+def _one_rank_s_log(context: Context) -> bool:
+    """Whether all that was given is what one rank printed: it says nothing of the others."""
+    return len(context.trace.ranks) < 2 and context.trace.only_logs
+
+
+def _idle_beside(context: Context, lost: list[int]) -> tuple[int, ...]:
+    """Ranks in a group with a lost one that wait for nobody although the job stands still."""
+    beside = {r for g in context.trace.groups if set(lost) & set(g.ranks) for r in g.ranks}
+    beside &= recorded_ranks(context.trace)
+    return tuple(
+        sorted(
+            r
+            for r in beside
+            if not context.waits.places_of.get(r)
+            and not context.hosts[r].gone
+            and not context.trace.ranks[r].finalized
+            and _lags(context, r)
+        )
+    )
+
+
+def _lags(context: Context, rank: int) -> bool:
+    """Whether the rank is less far in one of its groups than others are in groups of that kind.
+
+    One that is as far as anybody has no part of its own left to do.
+    """
+    front, groups = context.front, context.trace.groups
+    for pair in context.pairs_of_rank.get(rank, ()):
+        group = int(front.group[pair])
+        desc = groups[group].desc
+        kind = [group]
+        if desc and desc not in ("default_pg", "undefined"):
+            kind = [i for i, g in enumerate(groups) if g.desc == desc]
+        furthest = int(front.enqueued[np.isin(front.group, kind)].max())
+        if front.enqueued[pair] < furthest:
+            return True
+    return not len(context.pairs_of_rank.get(rank, ()))

@@ -1,0 +1,148 @@
+"""Ranks that wait for one that left nothing: did they leave the pattern that their siblings keep?
+
+One half of such a meeting is not on record. What the other half does is compared with what ranks
+at its place of sibling groups did: who issued something else, or came there by another way, would
+be left waiting whatever the lost rank did.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+
+from hangscope.diagnosis.agreement import ROOTED, disagreement, terms
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.places import Place
+from hangscope.diagnosis.yardstick import siblings, unlike_siblings
+from hangscope.trace.model import NONE
+
+_ENOUGH_PAST = 2
+_PAST = 24
+_MOST_LOST = 4
+_LARGE_GROUP = 64
+"""Members of larger groups are too many to be compared, and everybody is in one of those."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """``rank`` left the pattern.
+
+    ``aspect``: how its operation differs from what siblings issued at that number (as in
+    `hangscope.diagnosis.mismatch.Mismatch`); ``pair`` where it sent or received something else,
+    ``order`` where it came there by another way.
+    ``place`` is where it waits, ``row`` a record of what the siblings issued there, or -1.
+    """
+
+    rank: int
+    place: Place
+    aspect: str
+    row: int = NONE
+
+
+def left_pattern(context: Context, lost: AbstractSet[int], until_ns: int) -> list[Left]:
+    """Those who wait, share a group with one of the ``lost`` and did not do as their siblings did.
+
+    Who began to wait after ``until_ns`` explains nothing. Nothing is said where all of them differ:
+    then it is the siblings that run another program; nor where many are lost.
+    """
+    if len(lost) > _MOST_LOST:
+        return []
+    shared = [i for i, g in enumerate(context.trace.groups) if not lost.isdisjoint(g.ranks)]
+    sizes = [context.trace.groups[i].ranks for i in shared]
+    near = {r for ranks in sizes if len(ranks) <= _LARGE_GROUP for r in ranks}
+    at = {}
+    for rank in near:
+        places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]
+        if mine := [p for p in places if p.group >= 0 and p.began_ns <= until_ns]:
+            at[rank] = mine
+    found = {}
+    for rank, mine in sorted(at.items()):
+        left = _by_operation(context, rank, mine)
+        if left is None and unlike_siblings(context, rank, shared):
+            unlike = [g for g in shared if unlike_siblings(context, rank, [g])]
+            aspect = "pair" if any(_has_pairs(context, rank, g) for g in unlike) else "order"
+            left = Left(rank, mine[0], aspect)
+        if left is not None:
+            found[rank] = left
+    return list(found.values()) if len(found) < max(len(at), 2) else []
+
+
+def _has_pairs(context: Context, rank: int, group: int) -> bool:
+    """Whether the rank sent or received anything in the group."""
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    return bool(((part["group"] == group) & (part["peer"] >= 0)).any())
+
+
+def _by_operation(context: Context, rank: int, places: Sequence[Place]) -> Left | None:
+    """Whether most siblings with the same past issued something else where the rank waits."""
+    for place in places:
+        row = _row_at(context, rank, place.group, place.seq)
+        ranks = context.trace.groups[place.group].ranks
+        if place.p2p or row == NONE or rank not in ranks:
+            continue
+        votes: Counter[str] = Counter()
+        examples = {}
+        for other in siblings(context, place.group):
+            twin = context.trace.groups[other].ranks[ranks.index(rank)]
+            its = _row_at(context, twin, other, place.seq)
+            if its != NONE and _same_past(context, row, its):
+                aspect = _disagreement(context, row, its)
+                votes[aspect] += 1
+                examples[aspect] = its
+        best = max(votes, key=lambda a: votes[a], default="")
+        if best and votes[best] * 2 > votes.total():
+            return Left(rank, place, best, examples[best])
+    return None
+
+
+def _row_at(context: Context, rank: int, group: int, seq: int) -> int:
+    """The record of a rank's collective by number; -1 where there is none."""
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    here = (part["group"] == group) & (part["collective_seq"] == seq)
+    hits = np.flatnonzero(here & context.front.collective[low:high])
+    return int(low + hits[0]) if len(hits) else NONE
+
+
+def _disagreement(context: Context, row: int, other: int) -> str:
+    """How the operations of two groups differ; empty where they could be one."""
+    trace = context.trace
+    mine, its = (trace.signatures[int(trace.records["signature"][r])] for r in (row, other))
+    found = disagreement(terms(mine), terms(its))
+    if found is None and terms(mine).op in ROOTED:
+        roots = _root_place(context, row), _root_place(context, other)
+        if None not in roots and roots[0] != roots[1]:
+            return "root"
+    return found or ""
+
+
+def _root_place(context: Context, row: int) -> int | None:
+    """Which member of its group the root is."""
+    record = context.trace.records[row]
+    ranks = context.trace.groups[int(record["group"])].ranks
+    return ranks.index(int(record["root"])) if int(record["root"]) in ranks else None
+
+
+def _same_past(context: Context, row: int, other: int) -> bool:
+    """Whether the two ranks issued the same in their groups shortly before."""
+    mine, its = _before(context, row), _before(context, other)
+    common = mine.keys() & its.keys()
+    return len(common) >= _ENOUGH_PAST and not any(
+        _disagreement(context, mine[seq], its[seq]) for seq in common
+    )
+
+
+def _before(context: Context, row: int) -> dict[int, int]:
+    """Record per number of the group's collectives shortly before a record of it."""
+    record = context.trace.records[row]
+    low, _ = context.bounds[int(record["rank"])]
+    part = context.trace.records[low:row]
+    seq = int(record["collective_seq"])
+    here = (part["group"] == record["group"]) & (part["collective_seq"] >= seq - _PAST)
+    hits = np.flatnonzero(here & context.front.collective[low:row])
+    return dict(zip(part["collective_seq"][hits].tolist(), (low + hits).tolist(), strict=True))

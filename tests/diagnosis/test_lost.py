@@ -1,0 +1,137 @@
+"""The dump of a victim is missing: who of the others explains the waiting all the same?"""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+
+from .builder import Job
+
+Blame = tuple[Verdict, tuple[int, ...], Confidence]
+
+
+def mesh(steps: int = 4) -> tuple[Job, list[int], list[int]]:
+    """Four tensor pairs, four ranks to each of two data groups; steps of both."""
+    job = Job(8)
+    tensor = [job.group(r, r + 1, desc="tensor") for r in range(0, 8, 2)]
+    data = [job.group(*range(i, 8, 2), desc="data") for i in (0, 1)]
+    for _ in range(steps):
+        for group in tensor:
+            job.all(group=group, line=10)
+            job.all("broadcast", group=group, line=15, root=job.groups[group].ranks[0])
+        for group in data:
+            job.all(group=group, line=20)
+    return job, tensor, data
+
+
+def blame(diagnosis: Diagnosis) -> Blame:
+    return diagnosis.verdict, diagnosis.culprits, diagnosis.confidence
+
+
+def everybody_but(job: Job, tensor: list[int], data: list[int], *pair: int) -> None:
+    """The next step of all but one pair; its data groups wait."""
+    for group in tensor:
+        if job.groups[group].ranks != pair:
+            job.all(group=group, line=10)
+            job.all("broadcast", group=group, line=15, root=job.groups[group].ranks[0])
+    for group in data:
+        for rank in job.groups[group].ranks:
+            if rank not in pair:
+                job.op(rank, group=group, line=20, done=False)
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ({"op": "reduce", "root": 3}, (Verdict.COLLECTIVE_MISMATCH, (3,), Confidence.LIKELY)),
+        ({"dtype": "Half"}, (Verdict.DTYPE_MISMATCH, (3,), Confidence.LIKELY)),
+        ({"size": (4,)}, (Verdict.SHAPE_MISMATCH, (2, 3), Confidence.AMBIGUOUS)),
+        ({}, (Verdict.RANK_LOST, (2,), Confidence.LIKELY)),
+    ],
+)
+def test_who_waits_in_what_its_siblings_did_not_issue_there(
+    other: dict[str, object], expected: Blame
+) -> None:
+    job, tensor, data = mesh()
+    everybody_but(job, tensor, data, 2, 3)
+    job.op(3, group=tensor[1], line=11, done=False, **other)  # type: ignore[arg-type]
+    job.lose(2)
+    assert blame(diagnose(job.trace())) == expected
+
+
+def test_a_root_at_another_place_of_the_group_than_in_its_siblings() -> None:
+    job, tensor, data = mesh()
+    everybody_but(job, tensor, data, 2, 3)
+    job.op(3, group=tensor[1], line=10)
+    job.op(3, "broadcast", group=tensor[1], root=3, line=15, done=False)
+    job.lose(2)
+    found = diagnose(job.trace())
+    assert blame(found) == (Verdict.ARGUMENT_MISMATCH, (3,), Confidence.LIKELY)
+    assert any("rank 2 left no dump" in unknown for unknown in found.findings[0].unknowns)
+
+
+def test_who_left_a_collective_out_and_waits_for_the_lost_one_in_the_next() -> None:
+    """Rank 3 skips the data group; its counterparts never came to another tensor step first."""
+    job, tensor, data = mesh()
+    for group in tensor:
+        job.all(group=group, line=10)
+        job.all("broadcast", group=group, line=15, root=job.groups[group].ranks[0])
+    job.all(group=data[0], line=20)
+    for rank in (1, 5, 7):
+        job.op(rank, group=data[1], line=20, done=False)
+    for rank in (0, 4, 6, 3):
+        job.op(rank, group=tensor[rank // 2], line=10, done=False)
+    job.lose(2)
+    found = diagnose(job.trace())
+    assert found.culprits == (3,)
+    assert found.confidence is Confidence.LIKELY
+
+
+def test_a_circle_that_stands_without_the_lost_rank() -> None:
+    """Rank 1 waits for rank 2, and rank 2 with all others for rank 1: rank 0 changes nothing."""
+    job = Job(4)
+    ring = job.group(0, 1, 2, desc="ring")
+    for _ in range(4):
+        job.all(group=ring)
+        job.all(line=20)
+    for rank in (2, 3):
+        job.op(rank, line=20, done=False)
+    job.op(1, "recv", group=ring, peer=2, done=False)
+    job.op(1, "recv", group=ring, peer=0, done=False)
+    job.lose(0)
+    found = diagnose(job.trace())
+    assert 0 not in found.culprits
+    assert found.verdict in (Verdict.DEADLOCK_CYCLE, Verdict.P2P_UNMATCHED)
+    assert all(f.verdict is not Verdict.RANK_LOST for f in found.findings)
+
+
+def test_what_is_on_record_is_told_and_the_lost_rank_is_no_second_cause() -> None:
+    job, tensor, data = mesh()
+    for group in (tensor[1], tensor[2]):
+        job.all(group=group, line=10)
+    job.op(6, group=tensor[3], line=10, done=False)
+    job.op(7, "all_gather", group=tensor[3], line=11, done=False)
+    for rank in (3, 5):
+        job.op(rank, group=data[1], line=20, done=False)
+    for rank in (2, 4):
+        job.op(rank, group=data[0], line=20, done=False)
+    job.op(1, group=tensor[0], line=10, done=False)  # waits for the lost one before all others
+    job.lose(0)
+    found = diagnose(job.trace())
+    assert [f.verdict for f in found.findings] == [Verdict.COLLECTIVE_MISMATCH]
+    assert found.culprits == (7,)
+    assert {1, 0} <= set(found.findings[0].victims)
+
+
+def test_who_was_waited_for_long_before_is_not_held_up_by_what_came_later() -> None:
+    job, tensor, data = mesh()
+    for group in (tensor[0], tensor[3]):
+        job.all(group=group, line=10)
+    job.op(3, group=tensor[1], line=10, done=False)  # waits for rank 2
+    job.op(4, group=tensor[2], line=10, at=1_000.0, done=False)
+    job.op(5, "all_gather", group=tensor[2], line=11, at=1_000.0, done=False)
+    job.lose(2)
+    found = diagnose(job.trace())
+    assert [f.culprits for f in found.findings] == [(2,), (5,)]
