@@ -29,13 +29,41 @@ def place_of(trace: Trace, half: Half) -> Place:
     )
 
 
+def blocking_sends(
+    trace: Trace, front: Frontiers, halves: Sequence[Half], oldest_row: Mapping[int, int]
+) -> frozenset[int]:
+    """Records of lone sends on devices that hold up what their rank issued for the partner later.
+
+    What two ranks exchange runs in order of issue: where the partner has come to its half of
+    something later and the pair is not carried out, the send before it has not gone out.
+    """
+
+    def alone(half: Half) -> bool:
+        signature = trace.signatures[int(trace.records["signature"][half.row])]
+        return int(front.batch_row[half.row]) == NONE and not is_on_host(signature)
+
+    later: dict[tuple[int, int, int], int] = {}
+    for half in halves:
+        first = NONE < half.partner_row <= oldest_row.get(half.peer, NONE)
+        if half.matched and first and alone(half):
+            key = (half.rank, half.group, half.peer)
+            later[key] = max(later.get(key, NONE), half.row)
+    return frozenset(
+        half.row
+        for half in halves
+        if half.is_send
+        and half.row < later.get((half.rank, half.group, half.peer), NONE)
+        and alone(half)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class HalfPlaces:
     """What is known of the ranks whose halves are looked at.
 
     ``bounds`` gives each rank's slice of the records, ``recorded`` the ranks that left any,
     ``hidden`` those whose early records are gone, ``oldest_row`` the record of a rank's oldest
-    unfinished operation.
+    unfinished operation, ``blocking`` the sends of `blocking_sends`.
     """
 
     trace: Trace
@@ -45,6 +73,7 @@ class HalfPlaces:
     recorded: frozenset[int]
     hidden: frozenset[int]
     oldest_row: Mapping[int, int]
+    blocking: frozenset[int]
 
     def of(self, halves: Sequence[Half]) -> list[Place]:
         """The places of those halves that hold their rank up."""
@@ -85,7 +114,7 @@ class HalfPlaces:
             if served:
                 return None  # some backends say so only once somebody waits for it
         place = place_of(self.trace, half)
-        place.weak = self._may_be_left_alone(half)
+        place.weak = half.row not in self.blocking and self._may_be_left_alone(half)
         if half.peer == NONE:
             self._from_anybody(place, half)
             if place.blind and older:
@@ -113,9 +142,10 @@ class HalfPlaces:
     def _is_held_up(self, half: Half, incomplete: Collection[int]) -> bool:
         """Whether the partner, whose half is there, cannot come to it."""
         peer_oldest = self.oldest_row.get(half.peer, NONE)
-        if peer_oldest != NONE and peer_oldest < half.partner_row:
-            return True
         held = NONE if half.partner_row == NONE else int(self.front.batch_row[half.partner_row])
+        together = held != NONE and int(self.front.batch_row[peer_oldest]) == held
+        if peer_oldest != NONE and peer_oldest < half.partner_row and not together:
+            return True
         if held != NONE and held in incomplete:
             return True  # its batch waits for another
         host = self.hosts.get(half.peer)

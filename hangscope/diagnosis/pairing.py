@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hangscope.diagnosis.alignment import Side, shift
 from hangscope.diagnosis.frontier import Frontiers, Ints
 from hangscope.diagnosis.kinds import is_on_host, is_sending, which
-from hangscope.trace.model import NONE, Flag, Trace
+from hangscope.trace.model import NONE, Flag, Records, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,19 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
     order = order[np.argsort(channel[order], kind="stable")]
     if len(order):
         bounds = np.flatnonzero(np.diff(channel[order])) + 1
-        tag, seq = _tags(trace, rows), records["p2p_seq"][rows]
+        tag = _tags(trace, rows)
+        side = Side(
+            records["p2p_seq"][rows],
+            records["created_ns"][rows],
+            _ended(records, rows, batched),
+            open_,
+        )
         for part in np.split(order, bounds):
             found: list[Half] = []
             alike = _by_tag(tag, part)
             for same in alike:
                 found += _channel(
-                    trace, rows, rank, peer, seq, is_send, open_, same, hidden, anybody
+                    trace, rows, rank, peer, side, is_send, open_, same, hidden, anybody
                 )
             halves += found if len(alike) == 1 else _across_tags(trace, found)
     for i in np.flatnonzero(open_ & (peer < 0)).tolist():
@@ -70,6 +77,14 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
             Half(int(rank[i]), NONE, int(records["group"][rows[i]]), int(rows[i]), False, None)
         )
     return halves
+
+
+def _ended(records: Records, rows: Ints, batched: Ints) -> Ints:
+    """When each half was seen to have finished, a batched one with its batch; 0: not known."""
+    ended: Ints = records["completed_ns"][rows].astype(np.int64)
+    inside = batched >= 0
+    ended[inside] = records["completed_ns"][batched[inside]]
+    return ended
 
 
 def _from_anybody(
@@ -143,7 +158,7 @@ def _channel(
     rows: Ints,
     rank: Ints,
     peer: Ints,
-    seq: Ints,
+    side: Side,
     is_send: np.typing.NDArray[np.bool_],
     open_: np.typing.NDArray[np.bool_],
     part: Ints,
@@ -162,7 +177,10 @@ def _channel(
     result = []
     flags = trace.records["flags"][rows[part]]
     batched = set(part[(flags & int(Flag.COALESCED_MEMBER)) != 0].tolist())
+    counted = partial and batched and not concluded and not takers
     for mine, others in ((sending, receiving), (receiving, sending)):
+        known = counted and len(mine) and len(others)
+        by = shift(side.at(mine), side.at(others)) if known else None
         open_mine = mine[open_[mine]]
         open_others = others[open_[others]]
         done_mine = len(mine) - len(open_mine)
@@ -171,8 +189,12 @@ def _channel(
             matched: bool | None
             if absent or int(peer[i]) not in trace.ranks:
                 matched = None
+            elif by is not None:
+                place = len(others) - len(mine) + int(np.flatnonzero(mine == i)[0]) + by
+                matched = place < len(others)
+                partner = int(rows[others[place]]) if 0 <= place < len(others) else NONE
             elif partial:
-                place = _same_number(seq, i, open_others) if i in batched else k
+                place = _same_number(side.seq, i, open_others) if i in batched else k
                 matched = 0 <= place < len(open_others)
                 partner = int(rows[open_others[place]]) if matched else NONE
                 if not matched and int(peer[i]) in hidden and len(open_others) == 0:

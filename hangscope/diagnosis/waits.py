@@ -10,7 +10,7 @@ import numpy as np
 from hangscope.diagnosis.agreement import ONE_SIDED, family
 from hangscope.diagnosis.evidence import hidden_ranks, rank_bounds, recorded_ranks
 from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, blocks_caller
-from hangscope.diagnosis.half_places import HalfPlaces
+from hangscope.diagnosis.half_places import HalfPlaces, blocking_sends
 from hangscope.diagnosis.host import End, Host, in_communication
 from hangscope.diagnosis.kinds import is_one_sided, which
 from hangscope.diagnosis.pairing import Half, pending_halves
@@ -51,7 +51,7 @@ class Builder:
     def build(self) -> Waits:
         """The graph over all groups and all unfinished sends and receives."""
         halves = pending_halves(self.trace, self.front, self.hidden)
-        self._find_oldest(halves)
+        blocking = self._find_oldest(halves)
         of_group = self.front.of_group()
         self._seen_in = {g: self._members(g, pairs) for g, pairs in of_group.items()}
         for group, pairs in of_group.items():
@@ -64,6 +64,7 @@ class Builder:
             self.recorded,
             self.hidden,
             self.oldest_row,
+            blocking,
         ).of(halves)
         self.places += unnamed_batches(self.trace, self.front, self.oldest_row)
         self.places += phase_places(self.trace, self.front, self.hosts)
@@ -77,14 +78,40 @@ class Builder:
         # A fire-and-forget send explains a rank's standstill only where nothing else does.
         for rank, indexes in places_of.items():
             strong = [i for i in indexes if not self.places[i].weak]
-            if strong:
+            if strong and self._sends_explain(rank, strong, indexes):
+                places_of[rank] = [i for i in indexes if i not in strong]
+            elif strong:
                 for i in indexes:
                     if self.places[i].weak:
                         self.places[i].waiters = [r for r in self.places[i].waiters if r != rank]
                 places_of[rank] = strong
         return Waits(self.places, dict(places_of), self.device)
 
-    def _find_oldest(self, halves: list[Half]) -> None:
+    def _sends_explain(self, rank: int, strong: list[int], indexes: list[int]) -> bool:
+        """Whether lone sends hold a rank up: it waits for nobody else, where all have come.
+
+        A device carries the send out before what its caller issued later; then the rank is held up
+        by it and the others are held up by the rank.
+        """
+        oldest = self.oldest_row.get(rank, NONE)
+        whole = [self.places[i] for i in strong]
+        if not all(
+            not p.targets and not p.blind and not p.p2p and set(p.members) == set(p.waiters)
+            for p in whole
+        ):
+            return False
+        older = [p for i in indexes if (p := self.places[i]).weak and p.row < oldest and p.targets]
+        if not older:
+            return False
+        for place in whole:
+            place.waiters = [r for r in place.waiters if r != rank]
+            place.behind = [rank]
+        for place in older:
+            place.weak = False
+        return True
+
+    def _find_oldest(self, halves: list[Half]) -> frozenset[int]:
+        """Fills `oldest_row`; returns the sends that hold up what comes after them."""
         front = self.front
         for rank, pairs in front.of_rank().items():
             rows = front.pending_row[pairs]
@@ -97,6 +124,11 @@ class Builder:
             if half.is_send and not in_batch and half.rank in self.oldest_row:
                 continue
             self.oldest_row[half.rank] = min(self.oldest_row.get(half.rank, half.row), half.row)
+        blocking = blocking_sends(self.trace, front, halves, self.oldest_row)
+        for row in blocking:
+            rank = int(self.trace.records["rank"][row])
+            self.oldest_row[rank] = min(self.oldest_row[rank], row)
+        return blocking
 
     def _members(self, group: int, pairs: Ints) -> tuple[int, ...]:
         ranks = self.trace.groups[group].ranks if group < len(self.trace.groups) else ()

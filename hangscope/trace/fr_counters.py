@@ -32,20 +32,30 @@ def read_status(
 
 
 def finished_halves(status: Any, table: GroupTable, records: Records) -> Any:
-    """Rows of sends and receives that the counter of a group without collectives has reached.
+    """Rows of sends and receives that a group's counter has reached.
 
-    And what was issued before for the same partner. Of other numbers below it nothing is said:
-    operations with several partners finish in any order.
+    The counter tells pairs where the group has no collectives, or where it stands at its newest
+    record and that is a pair. What was issued before for the same partner is over too, and so is
+    what was issued in earlier batches, which run one after the other. Of other numbers below it
+    nothing is said: operations with several partners finish in any order.
     """
     half = (records["flags"] & Flag.P2P) != 0
+    batched = half & ((records["flags"] & Flag.COALESCED_MEMBER) != 0)
     found = [np.zeros(0, np.int64)]
     for group, numbers in _stated(status, table):
         here = records["group"] == group
         done = _number(numbers, "completed")
-        if done > 0 and here.any() and (half[here] & (records["collective_seq"][here] <= 0)).all():
-            last = here & (records["p2p_seq"] == done)
+        if done <= 0 or not here.any():
+            continue
+        newest = records[here][-1]
+        stands = newest["p2p_seq"] == done == _number(numbers, "enqueued")
+        stands &= bool(half[here][-1]) and newest["collective_seq"] != done
+        if stands or (half[here] & (records["collective_seq"][here] <= 0)).all():
+            last = here & half & (records["p2p_seq"] == done)
             with_them = np.isin(records["peer"], records["peer"][last & (records["peer"] >= 0)])
-            found.append(np.flatnonzero(last | (here & with_them & (records["p2p_seq"] < done))))
+            with_them |= batched & (last & batched).any()
+            earlier = half & (records["p2p_seq"] < done)
+            found.append(np.flatnonzero(last | (here & with_them & earlier)))
     return np.concatenate(found)
 
 

@@ -1,0 +1,166 @@
+"""Sends and receives of ranks whose records both begin somewhere in the middle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.alignment import Side, shift
+from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.trace.load import load_trace
+from tests.trace.dumps import BASE_NS, dump, entry, pending, write
+
+MS = 10**6
+PIPE: dict[str, Any] = {"pg_id": 1, "process_group": ("7", "PIPELINE")}
+
+
+def side(times_ms: list[int], waiting: int, first: int = 1) -> Side:
+    """Halves that were issued at these times and finished 2 ms later, the last ones not."""
+    count = len(times_ms)
+    created = BASE_NS + np.array(times_ms, np.int64) * MS
+    unfinished = np.arange(count) >= count - waiting
+    return Side(
+        np.arange(first, first + count),
+        created,
+        np.where(unfinished, 0, created + 2 * MS),
+        unfinished,
+    )
+
+
+STEPS = [at + step for step in (0, 1000, 2000) for at in (0, 1, 2)]
+"""Three steps of three halves each, with a pause between the steps."""
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "expected"),
+    [
+        (side(STEPS, 1), side(STEPS, 0, 40), 0),  # served, though its batch is not through
+        (side(STEPS, 1), side(STEPS[:-1], 0, 40), 1),  # the other never issued it
+        (side(STEPS, 2), side(STEPS[2:-1], 1, 40), 1),
+        (side(STEPS[3:], 0), side(STEPS, 1, 40), 0),
+        (side(STEPS[:-1], 0), side(STEPS, 1, 40), -1),
+        (side(STEPS, 2), side(STEPS, 2, 40), 0),
+    ],
+)
+def test_pauses_of_the_job_lie_side_by_side(mine: Side, others: Side, expected: int) -> None:
+    assert shift(mine, others) == expected
+    assert shift(others, mine) == -expected
+
+
+def test_without_times_as_many_have_finished_on_both_sides() -> None:
+    mine, others = side([0] * 5, 2), side([0] * 5, 1, 40)
+    assert shift(mine, others) == 1
+
+
+def batch(
+    number: int, record: int, halves: tuple[str, ...], at_ms: int, *, done: bool
+) -> list[dict[str, Any]]:
+    """The halves of a batch, which never show their end, and the row that does."""
+    made = entry if done else pending
+    common = {**PIPE, "p2p_seq_id": number, "time_created_ns": BASE_NS + at_ms * MS}
+    rows = [
+        pending(0, f"nccl:{half}", **common, is_p2p=True, record_id=record + place)
+        for place, half in enumerate(halves)
+    ]
+    common |= {"input_sizes": [], "output_sizes": [], "input_dtypes": [], "output_dtypes": []}
+    if done:
+        common["time_discovered_completed_ns"] = BASE_NS + (at_ms + 2) * MS
+    return [*rows, made(0, "nccl:coalesced", **common, record_id=record + len(halves))]
+
+
+def judged(folder: Path, rows: dict[int, list[dict[str, Any]]]) -> Diagnosis:
+    world = str(sorted(rows))
+    config = {
+        "0": {"name": "0", "desc": "default_pg", "ranks": world},
+        "7": {"name": "7", "desc": "PIPELINE", "ranks": world},
+    }
+    for rank, entries in rows.items():
+        write(folder, f"trace_{rank}", dump(entries, pg_config=config, pg_status=None))
+    return diagnose(load_trace([folder]))
+
+
+def ring(rank: int, first: int, *, leave_out: str = "", wait: bool = True) -> list[dict[str, Any]]:
+    """Exchanges around a ring of three, numbered from ``first``; the last may lack a half."""
+    last = len(STEPS) - 1
+    halves = (f"send {rank}->{(rank + 1) % 3}", f"recv {rank}<-{(rank - 1) % 3}")
+    rows = []
+    for place, at in enumerate(STEPS):
+        kept = tuple(h for h in halves if place < last or not leave_out or leave_out not in h)
+        open_ = place == last and wait
+        rows += batch(first + place, 300 + 3 * place, kept, at, done=not open_)
+    return rows
+
+
+def test_a_half_whose_batch_waits_for_another_may_have_been_served(tmp_path: Path) -> None:
+    """Rank 1 left its send out; what rank 2 sent to rank 0 has arrived, as rank 0 shows."""
+    rows = {
+        0: [*ring(0, 500, wait=False), pending(9, record_id=400)],
+        1: [*ring(1, 700, leave_out="send", wait=False), pending(9, record_id=400)],
+        2: ring(2, 900),
+    }
+    diagnosis = judged(tmp_path, rows)
+    assert diagnosis.verdict is Verdict.P2P_UNMATCHED
+    assert diagnosis.culprits == (1,)
+
+
+def test_an_exchange_that_both_have_issued_is_no_circle(tmp_path: Path) -> None:
+    """Each half of a batch is behind the other half in the records, not in what it waits for."""
+    rows = {}
+    for rank, first in ((0, 500), (1, 700)):
+        halves = (f"send {rank}->{1 - rank}", f"recv {rank}<-{1 - rank}")
+        rows[rank] = [
+            row
+            for place, at in enumerate(STEPS)
+            for row in batch(first + place, 30 + 3 * place, halves, at, done=place < 8)
+        ]
+    diagnosis = judged(tmp_path, rows)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.STUCK_COLLECTIVE, ())
+
+
+def lone(number: int, half: str, *, done: bool, record: int) -> dict[str, Any]:
+    made = entry if done else pending
+    return made(0, f"nccl:{half}", **PIPE, p2p_seq_id=number, is_p2p=True, record_id=record)
+
+
+def test_a_send_before_a_receive_that_does_not_run_is_waited_for(tmp_path: Path) -> None:
+    """Rank 1 left out the receive for a send of rank 0, whose receive behind it never runs."""
+    rows = {
+        0: [
+            lone(1, "send 0->1", done=True, record=0),
+            lone(2, "recv 0<-1", done=True, record=1),
+            lone(3, "send 0->1", done=False, record=2),
+            lone(4, "recv 0<-1", done=False, record=3),
+            pending(1, record_id=4),
+        ],
+        1: [
+            lone(1, "recv 1<-0", done=True, record=0),
+            lone(2, "send 1->0", done=True, record=1),
+            lone(3, "send 1->0", done=False, record=2),
+            pending(1, record_id=3),
+        ],
+    }
+    diagnosis = judged(tmp_path, rows)
+    assert diagnosis.culprits == (1,)
+    assert diagnosis.verdict is Verdict.P2P_UNMATCHED
+
+
+def test_a_counter_at_its_newest_half_tells_that_its_batch_is_through(tmp_path: Path) -> None:
+    """The group has had collectives before: its counter stands at a pair for all that."""
+    row = pending(5, "nccl:send 0->1", **PIPE, p2p_seq_id=30, is_p2p=True, record_id=438)
+    config = {"7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 1]"}}
+    for rank, name in enumerate(("send 0->1", "recv 1<-0")):
+        status = {"1": {"last_enqueued_collective": 30, "last_completed_collective": 30}}
+        made = dump(
+            [{**row, "profiling_name": f"nccl:{name}"}],
+            version="2.9",
+            pg_config=config,
+            pg_status=status,
+        )
+        write(tmp_path, f"trace_{rank}", made)
+    diagnosis = diagnose(load_trace([tmp_path]))
+    assert not diagnosis.culprits
+    assert diagnosis.verdict is not Verdict.STUCK_COLLECTIVE
