@@ -141,7 +141,7 @@ def _assemble(context: Context, findings: tuple[Finding, ...], notes: list[str])
         verdict, culprits, confidence, summary = (
             Verdict.HEALTHY,
             (),
-            Confidence.CERTAIN,
+            Confidence.LIKELY if trace.missing_ranks else Confidence.CERTAIN,
             "Nothing waits for longer than it should",
         )
     else:

@@ -72,11 +72,15 @@ def lasting_only(context: Context) -> None:
 def was_moving(context: Context) -> str | None:
     """A remark, if dumps were taken while the job still moved; None where that cannot be said.
 
-    A dump written seconds after its last record shows a moment, not a standstill. Only a complete
-    set of dumps with credible times counts, and no process that ended.
+    A dump written seconds after its last record shows a moment, not a standstill. Only dumps with
+    credible times count, and no process that ended. Where some left no dump, one of them may have
+    ended at that moment: then all others wait for it.
     """
     trace = context.trace
-    if trace.live or trace.claims or trace.missing_ranks:
+    if trace.live or trace.claims:
+        return None
+    missing = trace.missing_ranks
+    if missing and context.waits.reachers(missing) >= set(trace.ranks):
         return None
     if any(h.end is not End.UNKNOWN for h in context.hosts.values()):
         return None

@@ -86,6 +86,8 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
         stood_s = _stood_before_the_end(context)
         if stood_s >= trace.timeout_s:
             return Quiet((_quiescent(context, stood_s),))
+    if moving and len(trace.missing_ranks) >= len(trace.ranks):
+        return Quiet((_inconclusive(context),))  # what half of the ranks did tells little
     if killed is not None or moving:
         return Quiet()
     ends = [h.end for h in hosts.values()]

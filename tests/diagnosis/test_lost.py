@@ -7,7 +7,7 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 
-from .builder import Job
+from .builder import SECOND, START, Job
 
 Blame = tuple[Verdict, tuple[int, ...], Confidence]
 
@@ -126,7 +126,7 @@ def test_what_is_on_record_is_told_and_the_lost_rank_is_no_second_cause() -> Non
 
 
 def test_who_was_waited_for_long_before_is_not_held_up_by_what_came_later() -> None:
-    job, tensor, data = mesh()
+    job, tensor, _ = mesh()
     for group in (tensor[0], tensor[3]):
         job.all(group=group, line=10)
     job.op(3, group=tensor[1], line=10, done=False)  # waits for rank 2
@@ -135,3 +135,40 @@ def test_who_was_waited_for_long_before_is_not_held_up_by_what_came_later() -> N
     job.lose(2)
     found = diagnose(job.trace())
     assert [f.culprits for f in found.findings] == [(2,), (5,)]
+
+
+def moving(lost: tuple[int, ...], *, behind: tuple[int, ...] = ()) -> Diagnosis:
+    """Dumps from a second after the last step: all but ``behind`` wait in the next one."""
+    job, tensor, _ = mesh()
+    for group in tensor:
+        for rank in job.groups[group].ranks:
+            if rank not in behind:
+                job.op(rank, group=group, line=10, done=False)
+    for rank in range(8):
+        job.rank(rank, observed_ns=START + int((job.now + 1) * SECOND))
+    job.lose(*lost)
+    return diagnose(job.trace(after_s=1))
+
+
+def test_a_job_that_moves_is_healthy_though_a_dump_is_missing() -> None:
+    found = moving((3,), behind=(0, 5, 6))
+    assert blame(found) == (Verdict.HEALTHY, (), Confidence.LIKELY)
+    assert any("rank 3 left no dump" in note for note in found.notes)
+
+
+def test_of_half_a_job_nothing_is_healthy() -> None:
+    assert moving((1, 3, 4, 7), behind=(0, 5, 6)).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_job_that_waits_for_the_lost_rank_as_one_has_just_lost_it() -> None:
+    job = Job(4)
+    job.steps(3)
+    for rank in range(4):
+        job.op(rank, done=False)
+        job.rank(rank, observed_ns=START + int((job.now + 1) * SECOND))
+    job.lose(2)
+    assert blame(diagnose(job.trace(after_s=1))) == (
+        Verdict.RANK_LOST,
+        (2,),
+        Confidence.LIKELY,
+    )
