@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.circles import circle, only_sent
 from hangscope.diagnosis.components import circles_without, components
@@ -12,10 +10,9 @@ from hangscope.diagnosis.evidence import cut_short, half_told
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.new_groups import PHASE, name_different_calls
-from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.roots import Union, from_roots
-from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.threads import ranks_of_dead_threads
+from hangscope.diagnosis.worlds import INIT, different_worlds
 from hangscope.trace.twins import doubled
 
 
@@ -120,8 +117,8 @@ def _stuck(context: Context, index: int) -> Cause:
             cause.unknowns.append(
                 "the records do not say whom the waiting send or recv is meant for"
             )
-    if place.phase == "init_process_group":
-        _different_worlds(context, place, cause)
+    if place.phase == INIT:
+        different_worlds(context, place.members, cause)
     if place.phase == PHASE:
         name_different_calls(context, place, cause)
     lost = context.overrun.intersection(place.waiters)
@@ -145,32 +142,6 @@ def _stuck(context: Context, index: int) -> Cause:
     if place.p2p:
         cause.victims.update(place.members)
     return cause
-
-
-def _different_worlds(context: Context, place: Place, cause: Cause) -> None:
-    """Ranks that wait for each other because they were told different numbers of ranks."""
-    worlds: dict[int, list[int]] = defaultdict(list)
-    for rank in place.members:
-        facts = context.trace.ranks.get(rank)
-        size = facts.world_size if facts is not None else None
-        if size:
-            worlds[size].append(rank)
-    if len(worlds) < 2:
-        return
-    most = max(len(ranks) for ranks in worlds.values())
-    usual = [ranks for ranks in worlds.values() if len(ranks) == most]
-    decided = len(usual) == 1
-    cause.verdict = Verdict.ARGUMENT_MISMATCH
-    cause.culprits = tuple(
-        sorted(
-            r for ranks in worlds.values() if not decided or ranks is not usual[0] for r in ranks
-        )
-    )
-    cause.confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
-    cause.conflict = " and ".join(
-        f"{rank_s(ranks)} expect{'s' if len(ranks) == 1 else ''} {size} ranks"
-        for size, ranks in sorted(worlds.items(), key=lambda item: len(item[1]))
-    )
 
 
 def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:

@@ -14,6 +14,7 @@ from hangscope.diagnosis.embedded import with_original_exceptions
 from hangscope.diagnosis.ends import judge, killed_together
 from hangscope.diagnosis.findings import to_finding
 from hangscope.diagnosis.frontier import frontiers
+from hangscope.diagnosis.group_order import with_group_order
 from hangscope.diagnosis.memberships import with_believable_members
 from hangscope.diagnosis.mismatch import mismatches, parted_before
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
@@ -24,6 +25,7 @@ from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.settle import conflict_causes, crash_causes, mismatch_causes, settle
 from hangscope.diagnosis.swept import not_before_last_record, swept_up
 from hangscope.diagnosis.waits import Builder
+from hangscope.diagnosis.worlds import world_causes
 from hangscope.trace.clocks import align_clocks
 from hangscope.trace.model import Trace
 
@@ -70,6 +72,8 @@ def diagnose(trace: Trace) -> Diagnosis:
     if not found:
         found += conflict_causes(context)
     found += graph_causes(context)
+    found += world_causes(context, found)
+    found = with_group_order(context, found)
     doubt_crossed_pairs(context, found)
     name_handlers(context, found)
     found += crash_causes(context, found)

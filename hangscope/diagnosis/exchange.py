@@ -22,6 +22,9 @@ from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, Signature, State
 
 _MAX_BROKEN = 4096
+_NOT_TOLD = -1
+_COUNTED = 3
+"""Tags with one distance from each other that make a count, and no accident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ def tag_conflict(context: Context, half: Half) -> SizeConflict | None:
 
 
 def _odd_tag(context: Context, rank: int, row: int) -> bool:
-    """Whether the rank had used one and the same other tag every time before."""
+    """Whether the tag breaks a pattern: one and the same every time, or counted up by one step."""
     records = context.trace.records
     low, _ = context.bounds.get(rank, (0, 0))
     part, record = records[low:row], records[row]
@@ -149,8 +152,14 @@ def _odd_tag(context: Context, rank: int, row: int) -> bool:
     same = (part["group"] == record["group"]) & (part["peer"] == record["peer"])
     same &= which(context.trace, is_sending, np.arange(low, row)) == sends
     same &= (part["flags"] & int(Flag.P2P)) != 0
-    before = np.unique(part["root"][same])
-    return len(before) == 1 and int(before[0]) != int(record["root"])
+    before = part["root"][same].astype(np.int64)
+    steps = np.unique(np.diff(before))
+    if not len(before) or len(steps) > 1:
+        return False
+    if len(steps) and steps[0] and len(before) < _COUNTED:
+        return False
+    expected = int(before[-1]) + (int(steps[0]) if len(steps) else 0)
+    return expected != int(record["root"])
 
 
 def _payload(signature: Signature) -> int | None:
@@ -188,13 +197,13 @@ def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
     row_of = {int(records["rank"][r]): int(r) for r in rows.tolist()}
     # Neither the oldest dumps nor logs list members: who is missing would be missing in the total.
     made_up = any(s.version == "none" or s.format == formats.LOG for s in context.trace.sources)
-    if not members or set(row_of) != set(members) or made_up:
+    if not members or not set(row_of) <= set(members) or made_up:
         return None
     signatures = {
-        r: context.trace.signatures[int(records["signature"][row_of[r]])] for r in members
+        r: context.trace.signatures[int(records["signature"][row])] for r, row in row_of.items()
     }
     wrong = _split_conflicts(members, signatures)
-    if wrong is not None:
+    if wrong is not None or len(row_of) < len(members):
         return wrong
     sent = [input_numel(s) for s in signatures.values()]
     received = [output_numel(s) for s in signatures.values()]
@@ -212,15 +221,20 @@ def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
 def _split_conflicts(
     members: tuple[int, ...], signatures: dict[int, Signature]
 ) -> SizeConflict | None:
-    """Compare what i sends to j with what j expects from i, where all split lists are known."""
+    """Compare what i sends to j with what j expects from i, where both split lists are known."""
     size = len(members)
-    sending = [signatures[r].input_splits for r in members]
-    expecting = [signatures[r].output_splits for r in members]
-    if any(s is None or len(s) != size for s in (*sending, *expecting)):
-        return None
-    out = np.array(sending, np.int64)
-    into = np.array(expecting, np.int64).T
-    bad = np.argwhere(out != into)
+    out = np.full((size, size), _NOT_TOLD, np.int64)
+    into = np.full((size, size), _NOT_TOLD, np.int64)
+    for place, rank in enumerate(members):
+        told = signatures.get(rank)
+        if told is None:
+            continue
+        if told.input_splits is None or told.output_splits is None:
+            return None
+        if len(told.input_splits) != size or len(told.output_splits) != size:
+            return None
+        out[place], into[:, place] = told.input_splits, told.output_splits
+    bad = np.argwhere((out != into) & (out != _NOT_TOLD) & (into != _NOT_TOLD))
     if not len(bad):
         return None
     i, j = (int(x) for x in bad[0])

@@ -16,7 +16,7 @@ from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.sentences import rank_s
 
 PHASE = "new_group"
-_CALL = re.compile(r"^call (\d{1,9})\b")
+CALL = re.compile(r"^call (\d{1,9})\b")
 """How the recorder's detail of the phase begins."""
 
 
@@ -25,12 +25,13 @@ def name_different_calls(context: Context, place: Place, cause: Cause) -> None:
     calls: dict[int, list[int]] = defaultdict(list)
     for rank in place.waiters:
         phases = context.trace.ranks[rank].phases
-        found = _CALL.match(phases[-1].detail) if phases else None
+        found = CALL.match(phases[-1].detail) if phases else None
         if found is None:
             return
         calls[int(found[1])].append(rank)
-    if len(calls) < 2:
-        return
+    made = {_members(context.trace.ranks[r].phases[-1].detail) for r in place.waiters}
+    if len(calls) < 2 or len(made) > 1:
+        return  # different groups may well be made at one time, each by those who wait for it
     sides = sorted(calls.items(), key=lambda item: (-len(item[1]), item[0]))
     decided = len(sides[0][1]) > len(sides[1][1])
     cause.verdict = Verdict.COLLECTIVE_MISMATCH
@@ -41,3 +42,7 @@ def name_different_calls(context: Context, place: Place, cause: Cause) -> None:
         f"{rank_s(ranks)} {'is' if len(ranks) == 1 else 'are'} in call {number} of new_group"
         for number, ranks in reversed(sides)
     )
+
+
+def _members(detail: str) -> str:
+    return detail.partition(", ")[2]

@@ -101,7 +101,7 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
     if stopped is not None and any(c.details.get(_DEAD_THREAD) for c in trace.claims):
         return Quiet((_inconclusive(context),))
     if stopped is not None and not len(trace.records):
-        return Quiet(notes=(f"the job was told to stop from outside: {stopped.text[:160]}",))
+        return Quiet((_told_to_stop(context, stopped.text),))
     if trace.live:
         return _live(context)
     if any(e is not End.UNKNOWN for e in ends):
@@ -179,6 +179,24 @@ def _inconclusive(context: Context) -> Finding:
         advice.playbook,
         unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
         evidence=tuple(f"log: {c.text[:200]}" for c in context.trace.claims[:8] if c.text),
+    )
+
+
+def _told_to_stop(context: Context, words: str) -> Finding:
+    """Somebody ended the job, and no rank said before whether it waited: a hang looks no other."""
+    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        tuple(sorted(context.hosts)),
+        Confidence.LIKELY,
+        "The job was told to stop from outside, and nothing in this log tells whether it hung "
+        "before or for whom",
+        "ranks that wait say nothing until a timeout of theirs expires, and none had",
+        "if its last steps came long before, it hung: run it with HANGSCOPE=1, or take the stacks "
+        "of all ranks (py-spy dump) before it is stopped",
+        advice.playbook,
+        evidence=(f"log: {words[:200]}",),
     )
 
 

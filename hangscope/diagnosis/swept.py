@@ -16,7 +16,7 @@ from hangscope.diagnosis.ends import TOGETHER_NS
 from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.frontier import Frontiers
 from hangscope.diagnosis.host import End, Host, is_unseen
-from hangscope.trace.model import RankFacts, Trace
+from hangscope.trace.model import Flag, RankFacts, State, Trace
 
 _OUTSIDE = (9, 15, 2, 1)
 """SIGKILL, SIGTERM, SIGINT, SIGHUP: sent by somebody else."""
@@ -77,7 +77,7 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
             continue
         late = host.end_ns >= stood_ns
         # Beside a rank that left nothing, the end of one that waited is nobody's failure.
-        late |= lost and is_unseen(trace.ranks[rank]) and _was_waiting(front, rank)
+        late |= lost and is_unseen(trace.ranks[rank]) and _may_have_waited(trace, front, rank)
         if late or (rank in unrecorded and 0 < gave_up_ns <= host.end_ns + _SECOND_NS):
             ended[rank] = host
     first = min(ended.values(), key=lambda h: h.end_ns, default=None)
@@ -86,7 +86,12 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
     alone = all(
         h is first or h.end_ns - first.end_ns > TOGETHER_NS for h in ended.values()
     ) and not _was_waiting(front, first.rank)
-    if alone and first.rank not in unrecorded:
+    # Who is ended after others were is ended with them, however long that takes.
+    after_others = any(
+        h.end is End.TORN_DOWN and stood_ns <= h.end_ns < first.end_ns and _signalled(trace, r)
+        for r, h in hosts.items()
+    )
+    if alone and not after_others and first.rank not in unrecorded:
         del ended[first.rank]
     return {
         rank: replace(host, end=End.TORN_DOWN, secondary=True) if rank in ended else host
@@ -106,6 +111,12 @@ def _from_outside(facts: RankFacts, unrecorded: bool) -> bool:
     return exit_.signal in _OUTSIDE or (unrecorded and exit_.kind == "code")
 
 
+def _signalled(trace: Trace, rank: int) -> bool:
+    """Whether somebody saw that the rank was ended by a signal from outside."""
+    exit_ = trace.ranks[rank].exit
+    return exit_ is not None and exit_.kind == "signal" and exit_.signal in _OUTSIDE
+
+
 def _in_vain(host: Host) -> bool:
     """Whether a rank gave up waiting for others that were still there."""
     return bool(_WAITED_IN_VAIN.search(host.end_text))
@@ -113,6 +124,15 @@ def _in_vain(host: Host) -> bool:
 
 def _was_waiting(front: Frontiers, rank: int) -> bool:
     return bool((front.pending[front.rank == rank] > 0).any())
+
+
+def _may_have_waited(trace: Trace, front: Frontiers, rank: int) -> bool:
+    """Whether what a rank did last is unfinished, or nobody could see whether it is."""
+    rows = np.flatnonzero(trace.records["rank"] == rank)
+    if _was_waiting(front, rank) or not len(rows):
+        return _was_waiting(front, rank)
+    last = trace.records[rows[-1]]
+    return bool(last["flags"] & int(Flag.UNOBSERVED)) and last["state"] != int(State.COMPLETED)
 
 
 def _latest_ns(trace: Trace) -> Mapping[int, int]:

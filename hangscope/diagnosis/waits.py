@@ -17,6 +17,7 @@ from hangscope.diagnosis.pairing import Half, pending_halves
 from hangscope.diagnosis.phase_places import phase_places
 from hangscope.diagnosis.places import Place, Waits
 from hangscope.diagnosis.stores import store_places
+from hangscope.diagnosis.swept import standstill_s
 from hangscope.diagnosis.unlisted import Unlisted
 from hangscope.diagnosis.unnamed_batches import unnamed_batches
 from hangscope.trace.model import NONE, Flag, State, Trace
@@ -164,8 +165,11 @@ class Builder:
                 if host.state == "stopped":
                     self.halted.setdefault((group, int(pending[i])), []).append(rank)
                 # Nobody could write down that it finished; a peer did.
+                older = int(rows[i])
                 pending[i] = finished + 1 if enqueued[i] > finished else 0
                 rows[i] = self._row_of(group, rank, int(pending[i])) if pending[i] else NONE
+                if host.gone and self.oldest_row.get(rank) == older and rows[i] != NONE:
+                    self.oldest_row[rank] = int(rows[i])  # it waited there, for nothing older
         known = enqueued >= 0
         if not known.any():
             return
@@ -203,6 +207,8 @@ class Builder:
             if not on_peer:
                 place.absent = ranks[known & (enqueued < seq)].tolist() + absent_everywhere
                 place.unknown = list(unknown)
+                if unknown and all(self._failed_with_others(r) for r in place.absent):
+                    place.absent = []  # one that left nothing explains their ends
             place.done = ranks[
                 known & (enqueued >= seq) & ((pending > seq) | (pending == 0)) & (completed >= seq)
             ].tolist()
@@ -260,6 +266,14 @@ class Builder:
         return not any(in_communication(t.stack) for t in facts.threads) and not any(
             f.name == "backward" for f in host.stack
         )
+
+    def _failed_with_others(self, rank: int) -> bool:
+        """Whether a rank ended in an operation by no doing of its own, while the job moved."""
+        host, row = self.hosts.get(rank), self.oldest_row.get(rank)
+        if host is None or row is None or not (host.gone and host.secondary):
+            return False
+        lasted_ns = host.end_ns - int(self.trace.records["created_ns"][row])
+        return bool(host.end_ns) and lasted_ns < standstill_s(self.trace) * 1e9
 
     def _together(self, group: int, row: int) -> bool:
         """Whether nobody can finish the operation before every member has issued it."""

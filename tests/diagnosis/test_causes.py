@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -414,6 +415,24 @@ def test_an_all_to_all_that_expects_more_than_is_sent() -> None:
     assert found.verdict is Verdict.SHAPE_MISMATCH
     assert "32 elements are sent and 33 expected" in found.summary
     assert found.confidence is Confidence.AMBIGUOUS
+
+
+def test_splits_that_contradict_each_other_although_a_rank_is_lost() -> None:
+    job = Job(4)
+    job.steps(2)
+    for rank in range(4):
+        job.op(rank, "all_to_all", size=(8,), out=(8,), line=rank, done=False)
+    even = replace(job.trace().signatures[-1], input_splits=(2,) * 4, output_splits=(2,) * 4)
+    odd = replace(even, input_splits=(2, 2, 4, 2))
+    trace = job.trace()
+    rows = (trace.records["rank"] == 1) & (trace.records["collective_seq"] == 3)
+    trace.records["signature"][rows] = len(trace.signatures)
+    trace = replace(trace, signatures=(*trace.signatures[:-1], even, odd))
+    kept = trace.records[trace.records["rank"] != 3]
+    facts = {rank: told for rank, told in trace.ranks.items() if rank != 3}
+    found = diagnose(replace(trace, records=kept, ranks=facts))
+    assert (found.verdict.value, found.culprits) == ("shape_mismatch", (1, 2))
+    assert "rank 1 sends 4 to rank 2, which expects 2" in found.summary
 
 
 def test_a_pair_of_different_sizes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Phase, Source, Trace
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Phase, Source, Trace
 from tests.diagnosis.builder import SECOND, START, Job
 
 
@@ -214,3 +214,89 @@ def test_ranks_that_leave_because_of_the_kill_do_not_move() -> None:
         leaving_ns = START + int((job.now + 12.1) * SECOND)
         job.rank(rank, phases=(Phase("interpreter exit", leaving_ns),))
     assert _told(job.trace()) == ("missing_rank", (2,), "certain")
+
+
+def test_who_outlives_the_signal_that_ended_the_others_is_ended_with_them() -> None:
+    """A stopped process takes no SIGTERM: the launcher kills it in the end, long after the rest."""
+    job = _hung()
+    for rank in (0, 1, 3):
+        at_ns = START + int((job.now + 12.0) * SECOND)
+        ended = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=rank > 0)
+        job.rank(rank, alive=False, exit=ended)
+    _killed(job, 2, 42.0)
+    assert _told(job.trace())[:2] == ("missing_rank", (2,))
+
+
+def test_who_was_killed_before_the_launcher_ended_the_others_has_crashed() -> None:
+    job = _hung()
+    _killed(job, 2, 12.0)
+    for rank in (0, 1, 3):
+        at_ns = START + int((job.now + 12.5) * SECOND)
+        ended = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=True)
+        job.rank(rank, alive=False, exit=ended)
+    assert _told(job.trace())[:2] == ("rank_crashed", (2,))
+
+
+def _broken_off(job: Job, rank: int) -> None:
+    """The end of a process that nobody saw, in the moment of its last operation."""
+    beat = START + int(job.now * SECOND)
+    job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
+
+
+def test_beside_a_lost_rank_one_that_ended_in_an_operation_is_not_accused() -> None:
+    """What rank 2 had finished is not on record, but its peers finished it."""
+    job = Job(4)
+    job.steps(4)
+    for rank in (0, 1, 2):
+        job.op(rank, done=rank != 2)
+    for rank in (0, 1, 2):
+        job.op(rank, done=False)
+    for rank in (0, 1):
+        _disconnected(job, rank, 0.1)
+    _broken_off(job, 2)
+    job.lose(3)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("rank_lost", (3,))
+
+
+def test_beside_a_lost_rank_one_whose_operation_nobody_could_see_end_is_not_accused() -> None:
+    job = Job(4)
+    job.steps(4)
+    for rank in (0, 1, 2):
+        job.op(rank, done=False, flags=Flag.UNOBSERVED)
+    _disconnected(job, 1, 0.1)
+    for rank in (0, 2):
+        _broken_off(job, rank)
+    job.lose(3)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("rank_lost", (3,))
+
+
+def test_who_ended_in_an_exchange_that_others_finished_is_not_accused_beside_a_lost_rank() -> None:
+    job = Job(4)
+    job.steps(4)
+    for rank in (0, 1, 2):
+        job.op(rank, "all_to_all", done=rank == 0)
+    job.op(0, done=False)
+    _disconnected(job, 1, 0.1)
+    for rank in (0, 2):
+        _broken_off(job, rank)
+    job.lose(3)
+    found = diagnose(job.trace())
+    assert not {0, 1, 2} & set(found.culprits)
+
+
+def test_who_was_elsewhere_in_a_long_hang_stays_accused_beside_a_lost_rank() -> None:
+    """Rank 2 waits in another group when the others have long been waiting for it."""
+    job = Job(5)
+    pair = job.group(2, 3)
+    job.steps(6)
+    job.op(2, "recv", peer=3, group=pair, done=False)
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+    for rank in range(4):
+        _killed(job, rank, 20.0)
+    job.lose(4)
+    found = diagnose(job.trace(after_s=30))
+    assert 4 not in found.culprits
+    assert set(found.culprits) <= {2, 3}

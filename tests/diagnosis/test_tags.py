@@ -74,3 +74,25 @@ def _on_nccl(signature):  # type: ignore[no-untyped-def]
     from dataclasses import replace
 
     return replace(signature, backend="nccl")
+
+
+def _counted(sent: int, wanted: int, past: int = 4) -> Job:
+    """Rank 1 sends to rank 2 under a tag that both count up by two."""
+    job = Job(3)
+    for step in range(past):
+        job.op(1, "send", peer=2, root=2 * step, flags=Flag.BLOCKING)
+        job.op(2, "recv", peer=1, root=2 * step, flags=Flag.BLOCKING)
+    job.op(1, "send", peer=2, root=sent, done=False, flags=Flag.BLOCKING)
+    job.op(2, "recv", peer=1, root=wanted, done=False, flags=Flag.BLOCKING)
+    job.op(0, "barrier", done=False)
+    return job
+
+
+def test_the_rank_that_left_the_count_is_named() -> None:
+    assert diagnose(_counted(8, 6).trace()).culprits == (2,)
+    assert diagnose(_counted(10, 8).trace()).culprits == (1,)
+
+
+def test_two_tags_are_no_count() -> None:
+    found = diagnose(_counted(4, 2, past=2).trace())
+    assert (found.culprits, found.confidence.value) == ((1, 2), "ambiguous")

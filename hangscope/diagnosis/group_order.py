@@ -1,0 +1,209 @@
+"""Ranks that make their groups in another order than the others.
+
+Groups are named after the number of the call, and only a group's members keep it. So each rank
+tells of some numbers which ranks they stand for. Two ranks that tell different things of one number
+contradict each other, and so does a rank that is past a number it knows nothing of although others
+say that it is a member. The fewest ranks without which nothing is contradicted are named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.new_groups import CALL, PHASE
+from hangscope.diagnosis.places import Place
+from hangscope.diagnosis.sentences import rank_s
+from hangscope.trace import formats
+from hangscope.trace.model import NONE
+
+_RANKS = re.compile(r"ranks ([\d,]+)")
+_SHOWN = 16
+"""As many members the recorder's detail of a call shows."""
+_MAX_EDGES = 4096
+_NUMBER = re.compile(r"[1-9]\d{0,8}")
+
+Told = dict[int, dict[int, tuple[int, ...]]]
+"""number of the call -> rank -> members that it stands for there"""
+
+
+def with_group_order(context: Context, causes: list[Cause]) -> list[Cause]:
+    """``causes``, with one more where ranks contradict each other about groups that hold them up.
+
+    What counts calls alone has said of ``new_group`` is replaced, unless it named the same ranks.
+    """
+    told = _told(context)
+    edges = _contradictions(told, _past(context, told), _under_way(context))
+    if not edges or not _held_up(context, edges):
+        return causes
+    culprits, decided = _fewest(edges)
+    counted = [c for c in causes if c.conflict and _is_new_group(context, c)]
+    if any(c.culprits == culprits for c in counted):
+        return causes
+    return [c for c in causes if c not in counted] + [_cause(context, culprits, decided, edges)]
+
+
+def _told(context: Context) -> Told:
+    trace = context.trace
+    told: Told = defaultdict(dict)
+    if _foreign(context) and not any(_call(context, rank) for rank in trace.ranks):
+        return told  # other recorders number groups by themselves, and keep those long gone
+    newest = max((g.epoch for g in trace.groups), default=0)
+    for member in trace.members:
+        group = trace.groups[int(member["group"])]
+        if group.epoch == newest and _NUMBER.fullmatch(group.name) and group.ranks:
+            told[int(group.name)][int(member["rank"])] = group.ranks
+    for rank in trace.ranks:
+        call = _call(context, rank)
+        if call is not None and call[1]:
+            told[call[0]].setdefault(rank, call[1])
+    return told
+
+
+def _foreign(context: Context) -> bool:
+    """Whether not everything comes from rings: groups that were never used may be left out."""
+    return any(s.format not in (formats.RING, formats.JOURNAL) for s in context.trace.sources)
+
+
+def _call(context: Context, rank: int) -> tuple[int, tuple[int, ...]] | None:
+    """The call of ``new_group`` a rank is in: its number and the members as far as shown."""
+    phases = context.trace.ranks[rank].phases
+    if not phases or phases[-1].name != PHASE:
+        return None
+    number, ranks = CALL.match(phases[-1].detail), _RANKS.search(phases[-1].detail)
+    if number is None:
+        return None
+    members = tuple(int(r) for r in ranks[1].split(",") if r) if ranks is not None else ()
+    return int(number[1]), members
+
+
+def _past(context: Context, told: Told) -> dict[int, int]:
+    """Per rank the highest number that it is known to have come to."""
+    past: dict[int, int] = {}
+    for number, by_rank in told.items():
+        for rank in by_rank:
+            past[rank] = max(past.get(rank, 0), number)
+    for rank in context.trace.ranks:
+        call = _call(context, rank)
+        if call is not None:
+            past[rank] = max(past.get(rank, 0), call[0])
+    return past
+
+
+def _under_way(context: Context) -> set[tuple[int, int]] | None:
+    """(number, rank) of the calls that ranks are in, where only those are known to be complete."""
+    if not _foreign(context):
+        return None
+    calls = {rank: _call(context, rank) for rank in context.trace.ranks}
+    return {(call[0], rank) for rank, call in calls.items() if call is not None}
+
+
+def _contradictions(
+    told: Told, past: dict[int, int], under_way: set[tuple[int, int]] | None
+) -> list[tuple[int, int, int]]:
+    """(number, rank, rank) of pairs that cannot both have made the same groups.
+
+    Who is past a number and knows nothing of it contradicts those who tell of it: all of them, or
+    only those whose call is ``under_way``, where groups made long ago may not be on record.
+    """
+    edges: list[tuple[int, int, int]] = []
+    for number, by_rank in sorted(told.items()):
+        lists: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        members: dict[tuple[int, ...], set[int]] = defaultdict(set)
+        for rank, ranks in sorted(by_rank.items()):
+            lists[ranks[:_SHOWN]].append(rank)
+            members[ranks[:_SHOWN]].update(ranks)
+        # Where each list is what all its members say, every part of the job numbers its own.
+        apart = {key for key, by in lists.items() if members[key] <= set(by)}
+        for key, by in lists.items():
+            for other, rest in lists.items():
+                if key < other and not {key, other} <= apart:
+                    edges += [(number, a, b) for a in by for b in rest]
+            silent = [r for r in members[key] if r not in by_rank and past.get(r, 0) > number]
+            sure = [a for a in by if under_way is None or (number, a) in under_way]
+            edges += [(number, a, b) for a in sure for b in silent]
+            if len(edges) > _MAX_EDGES:
+                return edges[:_MAX_EDGES]
+    return edges
+
+
+def _fewest(edges: list[tuple[int, int, int]]) -> tuple[tuple[int, ...], bool]:
+    """The ranks without which nothing is contradicted, and whether that was decided."""
+    rest = {(min(a, b), max(a, b)) for _, a, b in edges}
+    chosen: list[int] = []
+    while rest:
+        degrees = Counter(r for pair in rest for r in pair)
+        (first, most), *others = degrees.most_common(2)
+        if others and others[0][1] == most:
+            return tuple(sorted({*chosen, *(r for pair in rest for r in pair)})), False
+        chosen.append(first)
+        rest = {pair for pair in rest if first not in pair}
+    return tuple(sorted(chosen)), True
+
+
+def _is_new_group(context: Context, cause: Cause) -> bool:
+    return any(context.waits.places[i].phase == PHASE for i in cause.places)
+
+
+def _held_up(context: Context, edges: list[tuple[int, int, int]]) -> bool:
+    """Whether one of those who contradict each other waits for anything."""
+    involved = {r for _, a, b in edges for r in (a, b)}
+    return any(not involved.isdisjoint(p.waiters) for p in context.waits.places)
+
+
+def _cause(
+    context: Context, culprits: tuple[int, ...], decided: bool, edges: list[tuple[int, int, int]]
+) -> Cause:
+    trace = context.trace
+    told = _told(context)
+    about = [n for n, a, b in edges if not decided or {a, b} & set(culprits)]
+    number = next((n for n in about if told[n].keys() & set(culprits)), about[0])
+    sides: dict[str, list[int]] = defaultdict(list)
+    for rank, ranks in sorted(told[number].items()):
+        sides[rank_s(ranks)].append(rank)
+    silent = {r for n, a, b in edges if n == number for r in (a, b)} - told[number].keys()
+    if silent:
+        sides["others"] += sorted(silent)
+    odd_first = sorted(sides.items(), key=lambda item: not set(item[1]) & set(culprits))
+    text = " and ".join(f"for {what} on {rank_s(by)}" for what, by in odd_first)
+    who = rank_s(culprits).capitalize() if decided else "Ranks"
+    verb = "makes" if decided and len(culprits) == 1 else "make"
+    involved = sorted({r for _, a, b in edges for r in (a, b)})
+    since = [p.since_ns for r in trace.ranks for p in trace.ranks[r].phases[-1:] if p.name == PHASE]
+    began = min([s for s in since if s] or [1])
+    context.waits.places.append(
+        Place(
+            NONE,
+            NONE,
+            [r for r in sorted(trace.ranks) if _call(context, r)],
+            members=tuple(sorted(trace.ranks)),
+            phase=PHASE,
+            began_ns=began,
+        )
+    )
+    cause = Cause(
+        Verdict.COLLECTIVE_MISMATCH,
+        culprits,
+        [len(context.waits.places) - 1],
+        began_ns=1,
+        conflict=text,
+        words=(
+            f"{who} {verb} {'other groups than the others' if decided else 'different groups'}, or "
+            f"in another order: call {number} of new_group is {text}",
+            "every rank makes every group, in one order: members find each other by the number of "
+            "the call",
+            "",
+        ),
+    )
+    if not decided:
+        cause.confidence = Confidence.AMBIGUOUS
+    elif trace.missing_ranks:
+        cause.confidence = Confidence.LIKELY
+    rest = tuple(r for r in involved if r not in culprits)
+    if all(_call(context, r) for r in involved) and rest:
+        cause.sides = [rest, culprits]
+    cause.victims = set(trace.ranks) - set(culprits)
+    return cause

@@ -1,0 +1,107 @@
+"""Ranks that make their groups in another order: what the numbers of the calls stand for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace import formats
+from hangscope.trace.model import Group, Phase, Source
+from tests.diagnosis.builder import SECOND, START, Job
+
+Calls = dict[int, dict[int, tuple[int, ...]]]
+"""rank -> number of the call -> members it stands for there; the last one may be under way."""
+
+
+def _judged(world: int, made: Calls, under_way: Calls, *, lost: tuple[int, ...] = ()) -> Diagnosis:
+    job = Job(world, live=True)
+    job.steps(2)
+    for rank, calls in made.items():
+        for number, ranks in calls.items():
+            group = Group(str(number), "", ranks)
+            if group not in job.groups:
+                job.groups.append(group)
+            job.members.append({"rank": rank, "group": job.groups.index(group)})
+    for rank in range(world):
+        for number, ranks in under_way.get(rank, {}).items():
+            detail = f"call {number}, ranks {','.join(map(str, ranks))}"
+            job.rank(rank, phases=(Phase("new_group", START + SECOND, detail),))
+        if rank not in under_way:
+            job.op(rank, "barrier", done=False)
+        job.rank(rank, observed_ns=START + 60 * SECOND)
+    if lost:
+        job.lose(*lost)
+        job.members = [m for m in job.members if m["rank"] not in lost]
+    return diagnose(job.trace())
+
+
+def test_the_one_with_two_groups_in_the_other_order() -> None:
+    """Ranks 0 and 3 wait for the rest of their group; 3 would wait in another call than 0 does."""
+    found = _judged(
+        4,
+        {1: {2: (0, 1)}, 2: {2: (2, 3)}},
+        {0: {1: (0, 1)}, 3: {2: (2, 3)}},
+    )
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (1,))
+    assert "call 2 of new_group is for ranks 0, 1 on rank 1 and for ranks 2, 3 on ranks 2, 3" in (
+        found.summary
+    )
+    assert "in the same order" in found.findings[0].fix
+
+
+def test_every_rank_in_a_call_of_another_number() -> None:
+    """A grid of 2 x 4, whose rank 5 makes the rows before the columns."""
+    rows, columns = (0, 2, 4, 6), (1, 3, 5, 7)
+    pairs = {r: {1 + r // 2: (r - r % 2, r - r % 2 + 1)} for r in (0, 1, 2, 3, 6, 7)}
+    waiting: Calls = {r: {5 + r % 2: columns if r % 2 else rows} for r in range(8)}
+    waiting |= {4: {3: (4, 5)}, 5: {2: columns}}
+    found = _judged(8, pairs, waiting)
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (5,))
+    assert found.confidence.value == "certain"
+
+
+def test_halves_that_contradict_each_other_are_both_named() -> None:
+    found = _judged(
+        4,
+        {},
+        {r: {1: (0, 1, 2, 3)} for r in (0, 1)} | {r: {1: (1, 2, 3)} for r in (2, 3)},
+    )
+    assert (found.culprits, found.confidence.value) == ((0, 1, 2, 3), "ambiguous")
+
+
+def test_parts_of_a_job_that_number_their_own_groups_do_not_contradict_each_other() -> None:
+    found = _judged(
+        4,
+        {0: {1: (0, 1)}, 1: {1: (0, 1)}, 2: {1: (2, 3)}, 3: {1: (2, 3)}},
+        {0: {2: (0, 1, 2, 3)}, 1: {2: (0, 1, 2, 3)}, 2: {2: (0, 1, 2, 3)}},
+    )
+    assert found.culprits == (3,)
+    assert "other groups" not in found.summary
+
+
+def test_different_groups_under_way_at_one_time_tell_nothing_of_numbers() -> None:
+    """Without what rank 1 left, the calls of 0 and 3 are those of two groups."""
+    found = _judged(
+        4,
+        {2: {2: (2, 3)}},
+        {0: {1: (0, 1)}, 3: {2: (2, 3)}},
+        lost=(1,),
+    )
+    assert not {0, 2, 3} & set(found.culprits) or found.confidence.value == "ambiguous"
+
+
+@pytest.mark.parametrize("version", ["2.4", "none"])
+def test_recorders_that_number_groups_by_themselves_prove_nothing(version: str) -> None:
+    job = Job(4)
+    job.steps(3)
+    job.groups += [Group("1", "", (0, 1)), Group("1", "", (2, 3)), Group("1", "", (1, 2))]
+    for rank, group in ((0, 1), (2, 2), (3, 2), (1, 3)):
+        job.members.append({"rank": rank, "group": group})
+    for rank in (0, 1, 2):
+        job.op(rank, done=False)
+    source = Source("dump", formats.PICKLE, version)
+    found = diagnose(replace(job.trace(), sources=(source,)))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))

@@ -1,0 +1,41 @@
+"""Ranks that expect different numbers of ranks, in jobs that never got as far as a collective."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.model import ExitFacts
+from tests.diagnosis.builder import SECOND, START, Job
+
+
+def _judged(sizes: dict[int, int], *, finished: bool = False, world: int = 4) -> Diagnosis:
+    """Jobs of which every process is gone without a word, a moment after its first collective."""
+    job = Job(world)
+    for rank, size in sizes.items():
+        job.op(rank, done=finished)
+        beat = START + SECOND // 2
+        job.rank(rank, world_size=size, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
+    job.lose(*(set(range(world)) - set(sizes)))
+    return diagnose(job.trace())
+
+
+def test_no_end_and_no_timeout_is_needed() -> None:
+    found = _judged({0: 4, 1: 3, 2: 4, 3: 4})
+    assert (found.verdict.value, found.culprits) == ("argument_mismatch", (1,))
+    assert "rank 1 expects 3 ranks and ranks 0, 2, 3 expect 4 ranks" in found.summary
+    assert "WORLD_SIZE" in found.findings[0].fix
+
+
+def test_what_a_lost_rank_expected_is_not_known() -> None:
+    found = _judged({0: 4, 1: 3, 2: 4})
+    assert (found.culprits, found.confidence.value) == ((1,), "likely")
+
+
+def test_a_tie_names_all() -> None:
+    found = _judged({0: 4, 1: 3, 2: 3, 3: 4})
+    assert (found.culprits, found.confidence.value) == ((0, 1, 2, 3), "ambiguous")
+
+
+def test_a_job_that_has_met_was_of_one_size() -> None:
+    found = _judged({0: 4, 1: 3, 2: 4, 3: 4}, finished=True)
+    assert found.verdict.value != "argument_mismatch"
