@@ -128,12 +128,24 @@ def _circle_of_pairs(
         one_kind = len(lonely) == len(cause.places) and len(stacks) == 1
         if not one_kind or ranks - lacking or ranks & hidden_ranks(context.trace):
             cause.confidence = Confidence.AMBIGUOUS
+            cause.culprits = _ends_of_what_is_missing(places, ranks) or cause.culprits
         return
     cause.culprits = odd
     due = [i for i, p in enumerate(waits.places) if p.p2p and set(p.targets) & set(odd)]
     if due:
         cause.verdict = Verdict.P2P_UNMATCHED
         cause.places = due + [i for i in cause.places if i not in due]
+
+
+def _ends_of_what_is_missing(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
+    """The ranks between which something was never issued, where all else on a circle has been.
+
+    The others only stand in line: they have issued what their partners have issued.
+    """
+    missing = [p for p in places if p.absent or not p.behind]
+    ends = {r for p in missing for r in (*p.waiters, *p.targets)} & ranks
+    between = {frozenset((frozenset(p.waiters), frozenset(p.targets))) for p in missing}
+    return tuple(sorted(ends)) if len(between) == 1 and 1 < len(ends) < len(ranks) else ()
 
 
 def _alone_in_collectives(places: list[Place], rank: int) -> bool:

@@ -85,10 +85,17 @@ class HalfPlaces:
                 place = self._place(half, incomplete)
                 if place is not None:
                     places.append(place)
-        return places
+        # Nor does it wait for partners that stand at it, where others have not come to it yet.
+        late = {self._batch_of(p.half) for p in places if p.half and p.targets} - {NONE}
+        return [p for p in places if p.targets or not p.half or self._batch_of(p.half) not in late]
 
     def _batch_of(self, half: Half) -> int:
         return int(self.front.batch_row[half.row])
+
+    def _together(self, row: int, other: int) -> bool:
+        """Whether two records are of one batch, which is carried out as a whole."""
+        batch = int(self.front.batch_row[row])
+        return batch != NONE and batch == int(self.front.batch_row[other])
 
     def _may_be_left_alone(self, half: Half) -> bool:
         """Whether the rank need not be waiting for this half although it is unfinished.
@@ -106,7 +113,8 @@ class HalfPlaces:
 
     def _place(self, half: Half, incomplete: Collection[int]) -> Place | None:
         """Where the half waits; None where it is served, or what holds its rank up is older."""
-        older = self.oldest_row.get(half.rank, half.row) < half.row
+        oldest = self.oldest_row.get(half.rank, half.row)
+        older = oldest < half.row and not self._together(oldest, half.row)
         if half.matched and older:
             return None  # both halves are there
         if half.matched and half.partner_row != NONE:
@@ -142,10 +150,10 @@ class HalfPlaces:
     def _is_held_up(self, half: Half, incomplete: Collection[int]) -> bool:
         """Whether the partner, whose half is there, cannot come to it."""
         peer_oldest = self.oldest_row.get(half.peer, NONE)
-        held = NONE if half.partner_row == NONE else int(self.front.batch_row[half.partner_row])
-        together = held != NONE and int(self.front.batch_row[peer_oldest]) == held
-        if peer_oldest != NONE and peer_oldest < half.partner_row and not together:
+        older = NONE != peer_oldest < half.partner_row
+        if older and not self._together(peer_oldest, half.partner_row):
             return True
+        held = NONE if half.partner_row == NONE else int(self.front.batch_row[half.partner_row])
         if held != NONE and held in incomplete:
             return True  # its batch waits for another
         host = self.hosts.get(half.peer)

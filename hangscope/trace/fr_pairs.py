@@ -41,6 +41,8 @@ def mark_batches(records: Records, flags: Any, p2p: Any, batch: Any) -> None:
         pairs_only = np.zeros(len(order), bool)
         pairs_only[1:] = same_group & ends & p[:-1]
         p2p[order[pairs_only]] = True
+        # The oldest record of a ring that wrapped may be a batch whose members are gone.
+        p2p[0] |= batch[0] and bool((pairs_only & (group == records["group"][0])).any())
     flags[p2p] |= np.uint16(Flag.P2P)
     flags[_ended_alone(records, flags)] |= np.uint16(Flag.COALESCED_MEMBER)
 

@@ -1,0 +1,103 @@
+"""Batches of sends and receives, which are carried out as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.trace.load import load_trace
+from tests.trace.dumps import dump, entry, pending, write
+
+PIPE: dict[str, Any] = {"pg_id": 1, "process_group": ("7", "PIPELINE")}
+TENSOR = {0: ("8", [0, 1]), 1: ("8", [0, 1]), 2: ("9", [2, 3]), 3: ("9", [2, 3])}
+
+
+def batch(number: int, record: int, *halves: str, done: bool = False) -> list[dict[str, Any]]:
+    """The halves, and behind them the row of the batch."""
+    made = entry if done else pending
+    rows = [
+        pending(0, f"nccl:{h}", **PIPE, p2p_seq_id=number, is_p2p=True, record_id=record + place)
+        for place, h in enumerate(halves)
+    ]
+    bare: dict[str, Any] = {
+        "input_sizes": [],
+        "output_sizes": [],
+        "input_dtypes": [],
+        "output_dtypes": [],
+    }
+    row = made(0, "nccl:coalesced", **PIPE, **bare, p2p_seq_id=number, record_id=record + 9)
+    return [*rows, row]
+
+
+def judged(folder: Path, rows: dict[int, list[dict[str, Any]]], tensor: bool = False) -> Diagnosis:
+    everybody = str(sorted(rows))
+    for rank, entries in rows.items():
+        config = {
+            "0": {"name": "0", "desc": "default_pg", "ranks": everybody},
+            "7": {"name": "7", "desc": "PIPELINE", "ranks": everybody},
+        }
+        if tensor:
+            name, members = TENSOR[rank]
+            config[name] = {"name": name, "desc": "TENSOR", "ranks": str(members)}
+        write(folder, f"trace_{rank}", dump(entries, pg_config=config, pg_status=None))
+    return diagnose(load_trace([folder]))
+
+
+def tensor(rank: int, seq: int, record: int, *, done: bool = False) -> dict[str, Any]:
+    made = entry if done else pending
+    place: dict[str, Any] = {"pg_id": 2, "process_group": (TENSOR[rank][0], "TENSOR")}
+    return made(seq, **place, record_id=record)
+
+
+def test_who_waits_in_the_second_half_of_a_batch_waits(tmp_path: Path) -> None:
+    """Rank 0's send has been served; its receive waits for rank 2, which waits for rank 3."""
+    rows = {
+        0: [*batch(1, 0, "send 0->1", "recv 0<-2"), pending(1, record_id=20)],
+        1: [*batch(1, 0, "recv 1<-0", done=True), pending(1, record_id=20)],
+        2: [tensor(2, 1, 0), *batch(1, 1, "send 2->0"), pending(1, record_id=20)],
+        3: [entry(9, pg_id=3, process_group=("11", "DATA"), record_id=0)],
+    }
+    diagnosis = judged(tmp_path, rows, tensor=True)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISSING_RANK, (3,))
+
+
+def test_a_batch_waits_for_the_partner_that_has_not_come_to_it(tmp_path: Path) -> None:
+    """Ranks 0 and 1 stand at what passes between them; what rank 0 lacks comes from rank 2."""
+    rows = {
+        0: batch(1, 0, "send 0->1", "recv 0<-2"),
+        1: batch(1, 0, "recv 1<-0", "send 1->2"),
+        2: [tensor(2, 1, 0), *batch(1, 1, "send 2->0", "recv 2<-1")],
+        3: [entry(9, pg_id=3, process_group=("11", "DATA"), record_id=0)],
+    }
+    diagnosis = judged(tmp_path, rows, tensor=True)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISSING_RANK, (3,))
+    assert len(diagnosis.findings) == 1
+
+
+def test_who_only_stands_in_line_has_not_left_a_circle_s_order(tmp_path: Path) -> None:
+    """Rank 3 issued one operation more than rank 2, or rank 2 one less; rank 0 is behind both."""
+    rows = {
+        0: [*batch(1, 0, "recv 0<-3"), pending(1, record_id=20)],
+        1: [pending(1, record_id=20)],
+        2: [pending(1, record_id=20)],
+        3: [tensor(3, 1, 0), *batch(1, 1, "send 3->0"), pending(1, record_id=20)],
+    }
+    diagnosis = judged(tmp_path, rows, tensor=True)
+    assert diagnosis.confidence is not Confidence.CERTAIN
+    assert set(diagnosis.culprits) <= {2, 3}
+    assert diagnosis.culprits
+
+
+def test_the_first_row_of_a_ring_that_wrapped_may_be_a_batch_without_its_members(
+    tmp_path: Path,
+) -> None:
+    """It is no collective, which the other ranks of the group would have to have issued."""
+    rows = {}
+    for rank, half in ((0, "send 0->1"), (1, "recv 1<-0")):
+        whole = batch(40, 100, half) + batch(41, 110, half) + [pending(1, record_id=130)]
+        rows[rank] = whole[1 - rank :] if rank else whole[1:]
+    diagnosis = judged(tmp_path, rows)
+    assert Verdict.MISSING_RANK is not diagnosis.verdict
+    assert all(f.op != "coalesced" for f in diagnosis.findings)
