@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.diagnosis.embedded import failed_ranks
@@ -204,17 +204,30 @@ def primary_crashes(hosts: Mapping[int, Host], waits_on: Mapping[int, set[int]])
         ]
         if not ended_before:
             result.append(host)
-    result.sort(key=lambda h: (h.end_ns or 0, h.rank))
-    if not result:
-        return []
-    first = result[0]
-    # Later failures are as a rule consequences, except those of the same kind at the same moment.
-    alike = _but_numbers(first.end_text)
-    return [
+    return first_to_fail(result or own)  # some may have waited for each other
+
+
+def first_to_fail(failed: Sequence[Host]) -> list[Host]:
+    """Of failures that nobody else explains those that came first, earliest first.
+
+    Later ones are as a rule consequences, except those of the same kind at the same moment; one of
+    which nobody noted the time may have been the first.
+    """
+    dated = sorted((h for h in failed if h.end_ns), key=lambda h: (h.end_ns, h.rank))
+    undated = sorted((h for h in failed if not h.end_ns), key=lambda h: h.rank)
+    if not dated:
+        return undated
+    first, words = dated[0], _but_numbers(dated[0].end_text)
+    return undated + [
         h
-        for h in result
-        if h is first or (_but_numbers(h.end_text) == alike and h.end_ns - first.end_ns <= _TWIN_NS)
+        for h in dated
+        if h is first or (_but_numbers(h.end_text) == words and h.end_ns - first.end_ns <= _TWIN_NS)
     ]
+
+
+def alike(failed: Sequence[Host]) -> bool:
+    """Whether all failed of the same: one fault in all of them."""
+    return len({_but_numbers(h.end_text) for h in failed}) < 2
 
 
 def _but_numbers(text: str) -> str:

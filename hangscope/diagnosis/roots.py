@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends import own_errors
+from hangscope.diagnosis.ends import alike, first_to_fail, own_errors
 from hangscope.diagnosis.evidence import half_told, told_of_only
 from hangscope.diagnosis.host import End, is_unseen
 from hangscope.diagnosis.lost import lost_ranks
@@ -62,9 +62,12 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
         for index in {i for r in ranks for i in waited_for[r]}:
             sets.join([r for r in waits.places[index].targets if r in member])
         for part in sets.parts():
-            part = _first_to_fail(context, verdict, part)
-            places = sorted({i for r in part for i in waited_for[r]})
-            causes += _root_cause(context, verdict, tuple(sorted(part)), places)
+            first = _first_to_fail(context, verdict, part)
+            places = sorted({i for r in first for i in waited_for[r]})
+            made = _root_cause(context, verdict, tuple(sorted(first)), places)
+            for cause in made:
+                cause.victims |= set(part) - set(first)
+            causes += made
     if held:
         _hold_up(context, causes, held)
     explained: set[int] = set()
@@ -92,10 +95,11 @@ def _hold_up(context: Context, causes: list[Cause], held: set[int]) -> None:
 
 
 def _first_to_fail(context: Context, verdict: Verdict, ranks: list[int]) -> list[int]:
-    """Of ranks that crashed, those whose failure does not speak of somebody else's."""
+    """Of ranks that crashed, the first of those whose failure speaks of nobody else's."""
     if verdict is not Verdict.RANK_CRASHED:
         return ranks
-    return [r for r in ranks if not context.hosts[r].secondary] or ranks
+    own = [r for r in ranks if not context.hosts[r].secondary] or ranks
+    return [host.rank for host in first_to_fail([context.hosts[r] for r in own])]
 
 
 def _root_cause(
@@ -121,6 +125,9 @@ def _root_cause(
         )
     if verdict is Verdict.RANK_CRASHED and all(context.hosts[r].secondary for r in ranks):
         cause.doubt("what they failed of speaks of somebody else's failure")
+    if verdict is Verdict.RANK_CRASHED and not alike([context.hosts[r] for r in ranks]):
+        cause.confidence = Confidence.AMBIGUOUS
+        cause.unknowns.append("which of the accused failed first")
     halves = [waits.places[i].half for i in places]
     if all(half is not None and half.peer == NONE for half in halves):
         cause.confidence = Confidence.LIKELY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.ends import primary_crashes
+from hangscope.diagnosis.ends import alike, primary_crashes
 from hangscope.diagnosis.exchange import broken_exchanges, size_conflict
 from hangscope.diagnosis.host import End, is_unseen
 from hangscope.diagnosis.mismatch import Mismatch, minority
@@ -123,12 +123,13 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     if shared.intersection(cause.culprits):  # either rank's choice of its device is the wrong one
         cause.culprits = tuple(sorted({*cause.culprits, *(shared & context.hosts.keys())}))
         cause.confidence = Confidence.AMBIGUOUS
-    if len(rest) > 1 and all(h.end_text.startswith("exit status") for h in rest):
-        cause.confidence = Confidence.AMBIGUOUS  # a status tells a first failure from no echo
+    bare = len(rest) > 1 and all(h.end_text.startswith("exit status") for h in rest)
+    if bare or not alike(rest):
+        cause.confidence = Confidence.AMBIGUOUS  # nothing tells a first failure from its echo
     cause.victims = {
         r
         for r, h in context.hosts.items()
-        if h.rank not in cause.culprits and (h.end is End.TORN_DOWN or h.secondary)
+        if h.rank not in cause.culprits and (h.end in (End.TORN_DOWN, End.CRASHED) or h.secondary)
     }
     return [cause]
 

@@ -25,6 +25,8 @@ _FRAMES = 4
 """So many frames around the call tell the phases of a schedule apart, and not its callers."""
 _MOST_RANKS = 512
 _ENOUGH = 2
+_ENOUGH_UNFINISHED = 3
+"""So many others tell how often a line is to be come to where some of them may come again."""
 
 Site = tuple[tuple[str, int], ...]
 
@@ -49,49 +51,102 @@ class _Phase:
     last: bool
 
 
+Phases = dict[Site, _Phase]
+
+
 def odd_stage(context: Context, suspects: Iterable[int], groups: Iterable[int]) -> OddStage | None:
     """The one of ``suspects`` that went through a phase another number of times than the others."""
     chosen = sorted(groups)
     members = sorted({r for g in chosen for r in context.trace.groups[g].ranks})
     if len(members) > _MOST_RANKS or hidden_ranks(context.trace).intersection(members):
         return None
-    phases = {rank: _phases(context, rank, chosen) for rank in members}
+    sites = _sites(context, members, chosen)
+    phases = {rank: _phases(context, rank, chosen, sites) for rank in members}
     found = {}
     for suspect in sorted(suspects):
-        for site, mine in phases.get(suspect, {}).items():
-            left = {r: p[site] for r, p in phases.items() if r != suspect and site in p}
-            left = {r: p for r, p in left.items() if p.left}
-            usual = {p.times for p in left.values()}
-            if len(left) < _ENOUGH or len(usual) != 1:
-                continue
-            (times,) = usual
-            if (mine.left and mine.times != times) or (mine.last and mine.times > times):
-                line = where(Frame("", *site[0])).removesuffix(" in ")
-                found[suspect] = OddStage(suspect, mine.times, tuple(sorted(left)), times, line)
+        others = {r: p for r, p in phases.items() if r != suspect}
+        odd = _unlike_those_done(suspect, phases.get(suspect, {}), others)
+        odd = odd or _fewer_than_all(suspect, phases.get(suspect, {}), others)
+        if odd is not None:
+            found[suspect] = odd
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def _phases(context: Context, rank: int, groups: list[int]) -> dict[Site, _Phase]:
+def _unlike_those_done(suspect: int, mine: Phases, others: dict[int, Phases]) -> OddStage | None:
+    """Whether all who have left a line did so after one number of times, and the suspect not."""
+    odd = None
+    for site, phase in mine.items():
+        left = {r: p[site] for r, p in others.items() if site in p and p[site].left}
+        usual = {p.times for p in left.values()}
+        if len(left) < _ENOUGH or len(usual) != 1:
+            continue
+        (times,) = usual
+        if (phase.left and phase.times != times) or (phase.last and phase.times > times):
+            odd = OddStage(suspect, phase.times, tuple(sorted(left)), times, _line(site))
+    return odd
+
+
+def _fewer_than_all(suspect: int, mine: Phases, others: dict[int, Phases]) -> OddStage | None:
+    """Whether the suspect has left its lines after fewer times than anybody else has come there.
+
+    Those who come after it wait in vain for one more, so few of the others can have left. All of
+    them have to agree, and there have to be enough of them: stages that leave a phase after numbers
+    of their own (1F1B) agree by chance only.
+    """
+    for site in {site for phases in others.values() for site in phases}:
+        if len({p[site].times for p in others.values() if site in p and p[site].left}) > 1:
+            return None
+    less, more, fewest = set(), set(), None
+    for site, phase in mine.items():
+        there = {r: p[site].times for r, p in others.items() if site in p}
+        if not phase.left or not there or min(there.values()) <= phase.times:
+            continue
+        less.add(phase.times)
+        more |= set(there.items())
+        fewest = fewest or site
+    ranks = tuple(sorted({r for r, _ in more}))
+    if fewest is None or len(less) != 1 or len({n for _, n in more}) != 1:
+        return None
+    if len(ranks) < max(len(others), _ENOUGH_UNFINISHED):
+        return None
+    return OddStage(suspect, less.pop(), ranks, next(iter(more))[1], _line(fewest))
+
+
+def _line(site: Site) -> str:
+    return where(Frame("", *site[0])).removesuffix(" in ")
+
+
+def _sites(context: Context, members: list[int], groups: list[int]) -> dict[int, Site]:
+    """Per stack from which a half was issued the frames around the call, without torch's own."""
+    records = context.trace.records
+    found: dict[int, Site] = {}
+    for rank in members:
+        low, high = context.bounds.get(rank, (0, 0))
+        part = records[low:high]
+        rows = np.flatnonzero(np.isin(part["group"], groups) & (part["peer"] >= 0)) + low
+        stacks, first = np.unique(records["stack"][rows], return_index=True)
+        for stack, at in zip(stacks.tolist(), first.tolist(), strict=True):
+            if stack not in found:
+                frames = [f for f in context.stack(rows[at]) if not _WRAPPER.search(f.filename)]
+                found[stack] = tuple((f.filename, f.line) for f in frames[:_FRAMES])
+    return found
+
+
+def _phases(context: Context, rank: int, groups: list[int], sites: dict[int, Site]) -> Phases:
     """Per line from which the rank sent or received: how often, and whether it has left it."""
     low, high = context.bounds.get(rank, (0, 0))
     part = context.trace.records[low:high]
-    rows = np.flatnonzero(np.isin(part["group"], groups) & (part["peer"] >= 0)) + low
-    sites = [_site(context, row) for row in rows.tolist()]
+    rows = np.isin(part["group"], groups) & (part["peer"] >= 0)
+    visits = [sites[stack] for stack in part["stack"][rows].tolist()]
     first: dict[Site, int] = {}
     last: dict[Site, int] = {}
-    for index, site in enumerate(sites):
+    for index, site in enumerate(visits):
         if site:
             first.setdefault(site, index)
             last[site] = index
     newest = max(first.values(), default=0)
-    times = Counter(site for site in sites if site)
+    times = Counter(site for site in visits if site)
     return {
-        site: _Phase(times[site], newest > last[site], last[site] == len(sites) - 1)
+        site: _Phase(times[site], newest > last[site], last[site] == len(visits) - 1)
         for site in first
     }
-
-
-def _site(context: Context, row: int) -> Site:
-    """The frames from which a half was issued, without those of torch's own wrappers."""
-    frames = [f for f in context.stack(row) if not _WRAPPER.search(f.filename)]
-    return tuple((f.filename, f.line) for f in frames[:_FRAMES])

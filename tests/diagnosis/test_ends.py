@@ -253,3 +253,48 @@ def test_one_that_fell_silent_long_before_the_others_may_have_been_stopped() -> 
     assert _blame(found) == ("rank_crashed", (2,))
     assert found.confidence is Confidence.LIKELY
     assert any("falls silent" in line for line in found.findings[0].unknowns)
+
+
+def _two_failures(first_s: float, second_s: float, second: str, *, waiting: bool) -> Diagnosis:
+    """Ranks 1 and 3 fail by exceptions of their own at these times after the start; 0: unknown."""
+    job = _job(waiting=(0, 2) if waiting else ())
+    told = ((1, first_s, "bad loss"), (3, second_s, second))
+    for rank, at_s, said in told:
+        at_ns = END + int(at_s * SECOND) if at_s else 0
+        job.rank(
+            rank,
+            alive=False,
+            exit=ExitFacts("code", code=1, at_ns=at_ns),
+            exception=ExceptionFacts("builtins.ValueError", said, at_ns=at_ns),
+        )
+    if not waiting:
+        for rank in (0, 2):
+            end = ExitFacts("signal", signal=15, by_launcher=True, at_ns=END + 60 * SECOND)
+            job.rank(rank, alive=False, exit=end)
+    return diagnose(job.trace(after_s=90))
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+@pytest.mark.parametrize(
+    ("first_s", "second_s", "second", "culprits", "confidence"),
+    [
+        (5, 0, "bad image", (1, 3), Confidence.AMBIGUOUS),
+        (0, 5, "bad image", (1, 3), Confidence.AMBIGUOUS),
+        (0, 0, "bad image", (1, 3), Confidence.AMBIGUOUS),
+        (0, 0, "bad loss", (1, 3), Confidence.CERTAIN),
+        (9, 5, "bad image", (3,), Confidence.CERTAIN),
+        (5, 5.5, "bad loss", (1, 3), Confidence.CERTAIN),
+    ],
+)
+def test_the_first_of_two_failures_is_named_where_their_times_are_known(
+    waiting: bool,
+    first_s: float,
+    second_s: float,
+    second: str,
+    culprits: tuple[int, ...],
+    confidence: Confidence,
+) -> None:
+    found = _two_failures(first_s, second_s, second, waiting=waiting)
+    assert _blame(found) == ("rank_crashed", culprits)
+    assert found.confidence is confidence
+    assert set(found.findings[0].victims) == set(range(4)) - set(culprits)

@@ -43,6 +43,34 @@ def test_the_stage_that_waits_for_one_more_than_its_siblings_had(world: int) -> 
     assert any(told in line for line in found.findings[0].evidence)
 
 
+def _fewer(world: int, odd: int, batches: int = 4) -> Diagnosis:
+    """``odd`` turns to its backward pass one micro-batch before all others; they block in sends."""
+    job = Job(world)
+    job.steps(2)
+    for batch in range(batches):
+        for rank in range(world):
+            missed = batch == batches - 1 and odd in (rank, rank - 1)
+            if rank > 0 and not (batch == batches - 1 and rank == odd):
+                _half(job, rank, "recv", rank - 1, FORWARD_IN, done=not missed)
+            if missed:
+                continue
+            if rank < world - 1:
+                waits = batch == batches - 1 and rank + 1 == odd
+                _half(job, rank, "send", rank + 1, FORWARD_OUT, done=not waits)
+    _half(job, odd, "recv", odd + 1, BACKWARD_IN, done=False)
+    for rank in range(world - 1):
+        if rank + 1 < odd:
+            _half(job, rank, "recv", rank + 1, BACKWARD_IN, done=False)
+    return diagnose(job.trace())
+
+
+@pytest.mark.parametrize(("world", "odd"), [(4, 2), (4, 1), (5, 3)])
+def test_the_stage_that_stops_before_its_siblings_do(world: int, odd: int) -> None:
+    found = _fewer(world, odd)
+    assert found.culprits == (odd,)
+    assert found.confidence.value == "likely"
+
+
 def test_without_siblings_nothing_is_certain() -> None:
     """Of three stages only one other has left the forward pass that both of the two know."""
     found = _more(3)
