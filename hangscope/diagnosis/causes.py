@@ -170,7 +170,8 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
         )
     )
     suspects = idle or (() if cut_short(trace) else context.gaps)
-    rest = [c for c in causes if c not in open_ended]
+    chosen = {id(c) for c in open_ended}
+    rest = [c for c in causes if id(c) not in chosen]
     places = sorted(i for c in open_ended for i in c.places)
     total = len(set(trace.ranks) | set(context.gaps))
     victims = {w for i in places for w in waits.places[i].waiters}

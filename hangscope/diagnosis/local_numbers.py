@@ -58,23 +58,23 @@ def _is_number(group: Group) -> bool:
 def _apart(trace: Trace, ambiguous: list[int]) -> Trace:
     """Each of the groups once per rank, without a list of members."""
     records, members = trace.records.copy(), trace.members.copy()
+    records["peer"][np.isin(records["group"], ambiguous)] = NONE
     groups = list(trace.groups)
     moved: dict[tuple[int, int], int] = {}
     for index in ambiguous:
         number = trace.groups[index].name
-        here = set(records["rank"][records["group"] == index].tolist())
-        here |= set(members["rank"][members["group"] == index].tolist())
-        for rank in sorted(here):
-            apart = Group(f"{number} of rank {rank}", "", ())
-            if rank == min(here):  # its place in the table is taken over: no other index moves
-                groups[index] = apart
-                continue
-            groups.append(apart)
-            moved[index, rank] = len(groups) - 1
-    records["peer"][np.isin(records["group"], ambiguous)] = NONE
-    for table in (records, members):
-        old = list(zip(table["group"].tolist(), table["rank"].tolist(), strict=True))
-        table["group"] = [moved.get(pair, pair[0]) for pair in old]
+        uses = [(table, table["group"] == index) for table in (records, members)]
+        here = np.unique(np.concatenate([table["rank"][rows] for table, rows in uses]))
+        # The first takes over the group's place in the table: no other index moves.
+        places = np.array([index, *range(len(groups), len(groups) + len(here) - 1)][: len(here)])
+        for rank, place in zip(here.tolist(), places.tolist(), strict=True):
+            if place == len(groups):
+                groups.append(trace.groups[index])
+            groups[place] = Group(f"{number} of rank {rank}", "", ())
+            moved[index, rank] = place
+        for table, rows in uses:
+            if rows.any():
+                table["group"][rows] = places[np.searchsorted(here, table["rank"][rows])]
     claims = tuple(
         replace(c, group=moved.get((c.group, c.reporter), c.group)) if c.reporter is not None else c
         for c in trace.claims

@@ -113,7 +113,7 @@ def _root_cause(
         cause.unknowns.append(f"what {rank_s(ranks)} waits in: the excerpt does not hold it")
         return [cause]
     if not any(set(ranks) & set(p.absent + p.behind) for p in (waits.places[i] for i in places)):
-        cause.confidence = Confidence.LIKELY
+        cause.confidence = Confidence.LIKELY if len(ranks) == 1 else Confidence.AMBIGUOUS
         cause.unknowns.append("what the accused issued is not on record; nobody else is left")
     if all(waits.places[i].phase.startswith(PREFIX) for i in places):
         cause.confidence = Confidence.LIKELY if len(ranks) == 1 else Confidence.AMBIGUOUS

@@ -211,9 +211,10 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
         return _circle_sentences(context, cause)
     if verdict is Verdict.P2P_UNMATCHED:
         half = place.half
-        missing = "send" if half is not None and not half.is_send else "recv"
+        missing = "half" if half is None else "recv" if half.is_send else "send"
+        its = "its" if len(cause.culprits) == 1 else "their"
         return (
-            f"{who} never issued its {missing} for {title}",
+            f"{who} never issued {its} {missing} for {title}",
             f"{waiters} waits for the other half of the pair",
         )
     if verdict is Verdict.STUCK_COLLECTIVE:

@@ -18,6 +18,7 @@ class Unlisted:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.gaps = frozenset(gaps(trace))
+        self._known = frozenset(trace.ranks)
         self._unlisted = frozenset(unlisted(trace))
         self._sizes: dict[int, int] | None = None
 
@@ -26,14 +27,14 @@ class Unlisted:
     ) -> list[int]:
         """Members of ``group`` beside those ``seen``; ``seen_in`` holds those of every group."""
         trace = self.trace
-        missing = self.gaps - set(seen)
         if trace.groups[group].ranks and not self._unlisted - set(seen):
             return []
+        missing = self.gaps - set(seen)
+        whole = set(seen) == self._known
         if not missing:
             size = trace.groups[group].size or self._size_from_operations(group) or 0
-            whole = set(seen) == set(trace.ranks)
             return sorted(set(range(size)) - set(seen)) if whole else []
-        if set(seen) == set(trace.ranks):
+        if whole:
             return sorted(missing)  # a group of the whole world
         # Groups of one description share the world out evenly: who is in none of them is missing.
         desc = trace.groups[group].desc

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,21 +17,22 @@ _ONLY_LOGGED = int(Flag.P2P | Flag.COALESCED_BATCH | Flag.SYNTHETIC)
 def unnamed_batches(trace: Trace, front: Frontiers, waiting: Collection[int]) -> list[Place]:
     """A place for each overdue batch; ``waiting`` are ranks that wait for anything else.
 
-    Where every other member of the group waits as well, it may be for any of them; where they all
-    wait in such batches of the group, nothing tells who for whom. One that has spoken and waits for
-    nothing is who it is, several are too many to tell.
+    Where members of the group wait in something else, it is for one of them as a rule: who waits
+    for nothing has mostly done its part. Where all others wait in such batches too, the only one
+    that has spoken and waits for nothing is who it is; several are too many to tell.
     """
     records = trace.records
     rows = np.flatnonzero(((records["flags"] & _ONLY_LOGGED) == _ONLY_LOGGED) & front.unfinished)
-    inside = set(zip(records["group"][rows].tolist(), records["rank"][rows].tolist(), strict=True))
+    inside: dict[int, set[int]] = {}
+    for row in rows.tolist():
+        inside.setdefault(int(records["group"][row]), set()).add(int(records["rank"][row]))
     busy = {*waiting, *records["rank"][rows].tolist()}
+    others = {group: _beside(trace, group, ranks, busy) for group, ranks in inside.items()}
     places = []
     for row in rows.tolist():
         record = records[row]
         rank, group = int(record["rank"]), int(record["group"])
-        others = [m for m in trace.groups[group].ranks if m != rank]
-        idle = [m for m in others if m in trace.ranks and m not in busy]
-        lost = [m for m in others if m not in trace.ranks]
+        beside = others[group]
         place = Place(
             group,
             int(record["p2p_seq"]),
@@ -38,14 +40,35 @@ def unnamed_batches(trace: Trace, front: Frontiers, waiting: Collection[int]) ->
             row=row,
             p2p=True,
             began_ns=int(record["created_ns"]),
-            members=(rank, *others),
+            members=beside.members or (rank,),
         )
-        if len(idle) == 1 and not lost:
-            place.absent = idle
-        elif idle or lost:
-            place.unknown = [*idle, *lost]
-        elif any((group, other) not in inside for other in others):
-            place.behind = others
+        if beside.elsewhere and not beside.lost:
+            place.behind = [*beside.elsewhere]
+        elif len(beside.idle) == 1 and not beside.lost:
+            place.absent = [*beside.idle]
+        else:
+            place.unknown = [*beside.idle, *beside.lost]
         place.blind = not place.targets
         places.append(place)
     return places
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """Who else is in the group of a batch: ranks that wait for nothing, that are not heard of, and
+    that wait in something else."""
+
+    members: tuple[int, ...]
+    idle: tuple[int, ...]
+    lost: tuple[int, ...]
+    elsewhere: tuple[int, ...]
+
+
+def _beside(trace: Trace, group: int, inside: Set[int], busy: Set[int]) -> _Beside:
+    members = trace.groups[group].ranks
+    return _Beside(
+        members,
+        tuple(r for r in members if r in trace.ranks and r not in busy),
+        tuple(r for r in members if r not in trace.ranks),
+        tuple(r for r in members if r in busy and r not in inside),
+    )

@@ -57,3 +57,14 @@ def test_batches_of_everybody_name_nobody() -> None:
     text = "world_size=4\n"
     text += "".join(batch(rank, PIPES[rank % 2], rank // 2) for rank in range(4))
     assert not diagnose(trace_of(text)).culprits
+
+
+def test_stages_that_wait_for_nothing_are_not_accused_alone() -> None:
+    """Rank 0 has done its part: of its pipeline rank 4 waits in something else, and the batches of
+    ranks 2 and 6 may be for that. Of the other pipeline ranks 1 and 5 wait for nothing."""
+    text = "world_size=8\n" + overdue(4, "ALLREDUCE", 95, "5(tensor)", 0)
+    text += batch(6, "7(pipe)", 3) + batch(2, "7(pipe)", 1)
+    text += batch(7, "8(pipe)", 3) + batch(3, "8(pipe)", 1) + heard(0) + heard(1) + heard(5)
+    found = diagnose(trace_of(text))
+    assert (found.culprits, found.confidence) == ((1, 5), Confidence.AMBIGUOUS)
+    assert all(0 not in finding.culprits for finding in found.findings)
