@@ -26,9 +26,12 @@ _SECONDARY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 SECONDARY_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "BarrierTimeout")
-_TORCH_FILE = re.compile(r"[\\/]torch[\\/](?:distributed|autograd|_tensor\.py)")
+_TORCH_FILE = re.compile(
+    r"[\\/]torch[\\/](?:distributed|autograd|_tensor\.py|nn[\\/]parallel[\\/]distributed)"
+)
 _ABOUT_TORCH = re.compile(
-    r"gloo|[nhrxmc]ccl|c10d|processgroup|torch\.distributed|collective|barrier|rendezvous|(?:TCP)?Store",
+    r"gloo|pair closure|[nhrxmc]ccl|c10d|processgroup|torch\.distributed|collective|barrier|"
+    r"rendezvous|(?:TCP)?Store",
     re.IGNORECASE,
 )
 

@@ -9,6 +9,7 @@ from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.embedded import failed_ranks, original
 from hangscope.diagnosis.ends import UNSEEN
 from hangscope.diagnosis.host import End
+from hangscope.diagnosis.last_words import by_last_words, places_of_waits
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.stacks import innermost, user_frames, where
@@ -75,7 +76,7 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
     """Judge a trace in which nobody is found to wait for anybody."""
     trace, hosts = context.trace, context.hosts
     named = _from_claims(trace.claims)
-    named = named or by_stacks(context)
+    named = named or by_stacks(context) or by_last_words(context)
     if named is not None:
         return Quiet((named,))
     finished = all(facts.finalized for facts in trace.ranks.values())
@@ -178,7 +179,8 @@ def _inconclusive(context: Context) -> Finding:
         advice.fix,
         advice.playbook,
         unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
-        evidence=tuple(f"log: {c.text[:200]}" for c in context.trace.claims[:8] if c.text),
+        evidence=places_of_waits(context)
+        + tuple(f"log: {c.text[:200]}" for c in context.trace.claims[:8] if c.text),
     )
 
 

@@ -28,6 +28,8 @@ _RENDEZVOUS = re.compile(
     r"Rendezvous(?:Timeout|Closed|Connection)Error|has failed to send a keep-alive heartbeat"
 )
 _STORE_WAIT = re.compile(r"wait timeout after \d+ms, keys: |Timeout waiting for key: ")
+_ADDRESS = re.compile(r"wait timeout after \d+ms, keys: \S*default_pg/\S*//cpu//(?:\d+/)*(\d+)\s*$")
+"""Gloo gives up waiting for the address of the rank whose number ends the key."""
 _FAILED = re.compile(
     r"failed \(exitcode: (?P<code>-?\d+)\) (?:for binary located at .*? with )?local_rank: "
     r"(?P<local>\d+) \((?:pid|process ID): (?P<pid>\d+)\)"
@@ -237,6 +239,11 @@ def _meeting(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
             certain=False,
             waits_for_group_rank=int(found.group(2)[:7]),
         )
+        return True
+    found = _ADDRESS.search(text)
+    if found:
+        rank = int(found[1][:7])
+        evidence.claim("rendezvous", line, at_ns, certain=False, waits_for_address_of=rank)
         return True
     if _CANNOT_REACH.search(text) or _RENDEZVOUS.search(text) or _STORE_WAIT.search(text):
         evidence.claim("rendezvous", line, at_ns, certain=False)

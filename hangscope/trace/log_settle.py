@@ -44,6 +44,7 @@ def settle(evidence: Evidence) -> None:
     _settle_endings(evidence)
     _settle_groups(evidence)
     _settle_barriers(evidence)
+    _settle_addresses(evidence)
     if evidence.cut:
         cut = Claim("other", certain=False, details={"cut": True})
         evidence.claims.append((cut, None))
@@ -198,19 +199,19 @@ def _killed_after_failures(evidence: Evidence) -> None:
 
 
 def _explained_by_nobodys_words(evidence: Evidence) -> None:
-    """One process ended, and one reason was printed without a rank: it is that process's."""
+    """Processes ended, and one reason was printed without a rank, as often as they are: theirs."""
     ended_ = [n for n in evidence.ranks.values() if n.exit_code and n.exit_signal is None]
-    if len(ended_) != 1 or evidence.unattributed_ends or ended_[0].troubles:
+    if not ended_ or evidence.unattributed_ends or any(n.troubles for n in ended_):
         return
-    (notes,) = ended_
-    reasons = {(t.type_name, t.message) for t in evidence.nobodys}
-    if len(reasons) == 1:
-        notes.troubles.append(evidence.nobodys[-1])
-    elif not reasons and not notes.exit_text:
+    reasons = {(t.type_name, t.message.partition("\n")[0]) for t in evidence.nobodys}
+    if len(reasons) == 1 and len(evidence.nobodys) >= len(ended_):
+        for notes in ended_:
+            notes.troubles.append(evidence.nobodys[0])
+    elif not reasons and len(ended_) == 1 and not ended_[0].exit_text:
         said = [c for c, _ in evidence.claims if c.kind in _REASONS and c.reporter is None]
         own = [c for c in said if c.kind in _OWN_REASONS]
         for claim in (own or said)[:1]:
-            notes.exit_text, notes.echo = claim.text[:300], claim not in own
+            ended_[0].exit_text, ended_[0].echo = claim.text[:300], claim not in own
 
 
 def _tasks_are_ranks(evidence: Evidence) -> bool:
@@ -359,3 +360,16 @@ def _counters_without_label(notes: RankNotes) -> None:
     groups = {o.group for o in notes.operations if o.group != UNKNOWN_GROUP}
     target = groups.pop() if len(groups) == 1 else DEFAULT_GROUP
     notes.counters.setdefault(target, bare)
+
+
+def _settle_addresses(evidence: Evidence) -> None:
+    """A rank whose address in the default group was waited for in vain never came there.
+
+    An address beyond the world is one that somebody with another idea of its size waits for.
+    """
+    world = evidence.world_size or max(evidence.ranks, default=-1) + 1
+    for index, (claim, group) in enumerate(evidence.claims):
+        absent = claim.details.get("waits_for_address_of")
+        if isinstance(absent, int) and absent < world:
+            told = replace(claim, kind="missing_ranks", accused=(absent,), certain=True)
+            evidence.claims[index] = (told, group)

@@ -1,0 +1,186 @@
+"""Where ranks were waiting when they gave up, told by nothing but their last tracebacks.
+
+Over Gloo a job without a recorder ends in one traceback a rank: a timeout, or a connection that
+closed because somebody else's timeout came first. What was issued is not told, but who waited in
+which call, and who was stopped without having said anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+from hangscope.diagnosis import playbook
+from hangscope.diagnosis.agreement import ONE_SIDED, family
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.host import End
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.sentences import rank_s
+from hangscope.diagnosis.stacks import base, innermost, where
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame
+
+_FEWEST = 3
+"""Of two ranks at two places either may be the one that is waited for."""
+_C10D = ("distributed_c10d.py", "_functional_collectives.py")
+_WRAPPERS = frozenset({"wrapper", "wait", "wait_tensor"})
+_OWN_LINES = frozenset(
+    {"broadcast", "reduce", "gather", "scatter", "barrier", "monitored_barrier", "gather_object"}
+    | {"broadcast_object_list", "scatter_object_list"}
+)
+"""Calls that ranks often make from lines of their own: that of the root is another than the rest's,
+and a barrier stands at the end of either branch."""
+_PAIRS = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", ""})
+"""Who waits in one of these waits for one rank, and not for all; nor is it known of a bare wait."""
+_IN_STORE = re.compile(r"wait timeout after|timeout waiting for key", re.IGNORECASE)
+_MOST_PLACES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """``operation``: the outermost call of torch.distributed; ``alone``: some may finish it without
+    the others."""
+
+    operation: str
+    frame: Frame | None
+    alone: bool
+
+    @property
+    def call(self) -> tuple[str, str, int]:
+        """What counts as one call: the operation, and file and line where those matter."""
+        if self.frame is None or self.operation in _OWN_LINES:
+            return self.operation, "", 0
+        return self.operation, base(self.frame.filename), self.frame.line
+
+    def __str__(self) -> str:
+        return f"{self.operation or 'a wait'} ({where(self.frame)})"
+
+
+def by_last_words(context: Context) -> Finding | None:
+    """The few ranks that waited elsewhere, or did not wait, while most waited in one call."""
+    if not context.trace.only_logs or len(context.trace.records):
+        return None
+    waits = _waits(context)
+    everybody = sorted({*context.trace.ranks, *context.trace.missing_ranks})
+    if len(waits) < _FEWEST:
+        return None
+    calls: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for rank, wait in waits.items():
+        calls[wait.call].append(rank)
+    usual, most = max(calls.items(), key=lambda item: len(item[1]))
+    silent = [r for r in everybody if r not in waits]
+    if len(most) * 2 <= len(everybody) or not all(_was_stopped(context, r) for r in silent):
+        return None
+    odd = tuple(sorted(r for call, ranks in calls.items() if call != usual for r in ranks))
+    # Who waits for a send or a receive may wait for one of the many, and who went on from what
+    # some may finish alone need not be wrong.
+    if any(waits[r].operation in _PAIRS for r in (most[0], *odd)):
+        return None
+    if odd and waits[most[0]].alone:
+        return None
+    left = _left_well(context, silent)
+    suspects = left or tuple(sorted({*odd, *silent}))
+    if not suspects or len(suspects) * 2 >= len(everybody):
+        return None
+    return _finding(context, suspects, odd, tuple(sorted(most)), waits, left=bool(left))
+
+
+def places_of_waits(context: Context) -> tuple[str, ...]:
+    """For a report that names nobody: who gave up waiting where."""
+    at: dict[str, list[int]] = defaultdict(list)
+    for rank, wait in sorted(_waits(context).items()):
+        at[str(wait)].append(rank)
+    return tuple(f"{rank_s(ranks)} waited in {place}" for place, ranks in at.items())[:_MOST_PLACES]
+
+
+def _waits(context: Context) -> dict[int, Wait]:
+    """Per rank the call in which it gave up, or lost its peers."""
+    return {
+        rank: _wait(facts.exception)
+        for rank, facts in context.trace.ranks.items()
+        if facts.exception is not None
+        and facts.exception.is_main_thread
+        and facts.exception.stack
+        and context.hosts[rank].secondary
+    }
+
+
+def _wait(error: ExceptionFacts) -> Wait:
+    names = [f.name for f in error.stack]
+    calls = [f.name for f in error.stack if base(f.filename) in _C10D and f.name not in _WRAPPERS]
+    alone = bool(calls) and family(calls[0]) in ONE_SIDED
+    operation = calls[-1] if calls else ""
+    if not calls and _IN_STORE.search(error.message):
+        operation = "the store"
+    elif not calls and "backward" in names:
+        operation = "backward"
+    elif not calls and "_pre_forward" in names:
+        operation = "forward"
+    elif not calls and any(base(f.filename) == "_ops.py" for f in error.stack):
+        operation = "a compiled operation"
+    return Wait(operation, innermost(error.stack), alone)
+
+
+def _was_stopped(context: Context, rank: int) -> bool:
+    """Whether a rank without a word was alive until the launcher ended it, as far as is known."""
+    host = context.hosts.get(rank)
+    return host is None or host.end in (End.TORN_DOWN, End.UNKNOWN)
+
+
+def _left_well(context: Context, silent: list[int]) -> tuple[int, ...]:
+    """The one rank of which the launcher tells no end, while it tells those of all others.
+
+    A launcher lists who failed and whom it stopped: who is in neither had ended with status 0.
+    """
+    told = {r for r, facts in context.trace.ranks.items() if _listed(facts.exit)}
+    rest = {*context.trace.ranks, *context.trace.missing_ranks} - told
+    return tuple(rest) if len(rest) == 1 and rest <= set(silent) else ()
+
+
+def _listed(exit_: ExitFacts | None) -> bool:
+    """Whether a launcher has told how a rank ended."""
+    return exit_ is not None and (exit_.code is not None or exit_.signal is not None)
+
+
+def _finding(
+    context: Context,
+    suspects: tuple[int, ...],
+    odd: tuple[int, ...],
+    most: tuple[int, ...],
+    waits: dict[int, Wait],
+    *,
+    left: bool,
+) -> Finding:
+    there, them = waits[most[0]], rank_s(most)
+    who = rank_s(suspects).capitalize()
+    many = len(suspects) > 1
+    advice = playbook.missing(None, "", False, False)
+    if left:
+        verdict, advice = Verdict.RANK_EXITED, playbook.by_verdict(Verdict.RANK_EXITED)
+        summary = f"{who} had ended with status 0 when {them} gave up waiting in {there}"
+    elif odd:
+        verdict, advice = Verdict.COLLECTIVE_MISMATCH, playbook.mismatch("op", False)
+        elsewhere = [f"rank {r} in {waits[r]}" for r in odd[:4]]
+        silent = tuple(r for r in suspects if r not in odd)
+        if silent:
+            elsewhere.append(f"{rank_s(silent)} had said nothing when the job was stopped")
+        summary = f"{them.capitalize()} waited in {there}, {', '.join(elsewhere)}"
+    else:
+        verdict = Verdict.MISSING_RANK
+        summary = (
+            f"{who} {'were' if many else 'was'} alive and not waiting when {them} gave up "
+            f"waiting in {there}"
+        )
+    return Finding(
+        verdict,
+        suspects,
+        tuple(sorted({*context.trace.ranks} - set(suspects))),
+        Confidence.AMBIGUOUS if many else Confidence.LIKELY,
+        summary,
+        "told by tracebacks alone: who waited in which call, and who was stopped without one",
+        advice.fix,
+        advice.playbook,
+        op=there.operation or None,
+        evidence=places_of_waits(context),
+        unknowns=("what the ranks issued is not on record: HANGSCOPE=1 would tell",),
+    )

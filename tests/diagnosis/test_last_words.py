@@ -1,0 +1,138 @@
+"""Hangs over Gloo without a recorder: what the tracebacks of the ranks that gave up tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from tests.trace.logs import trace_of
+
+TIMED_OUT = (
+    "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 900ms for recv "
+    "operation to complete"
+)
+CLOSED = "RuntimeError: Application timeout caused pair closure"
+C10D = "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+REDUCE = (("/job/train.py", 40, "step"), (C10D, 3000, "all_reduce"))
+BARRIER = (("/job/train.py", 52, "save"), (C10D, 5000, "barrier"))
+RECV = (("/job/train.py", 61, "halo"), (C10D, 2500, "recv"))
+BROADCAST = (("/job/train.py", 70, "config"), (C10D, 2900, "broadcast"))
+FORWARD = (
+    ("/job/train.py", 33, "evaluate"),
+    ("/env/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", 1782, "_pre_forward"),
+)
+STORE = (("/job/train.py", 20, "index"),)
+KEY = "torch.distributed.DistStoreError: wait timeout after 900ms, keys: /default_pg/0//index"
+Frames = tuple[tuple[str, int, str], ...]
+
+
+def gave_up(rank: int, frames: Frames, error: str = TIMED_OUT, *, prefix: bool = True) -> str:
+    """What Python prints of one rank."""
+    lines = ["Traceback (most recent call last):"]
+    lines += [f'  File "{file}", line {line}, in {name}' for file, line, name in frames]
+    lines.append(error)
+    return "".join(f"[rank{rank}]: {line}\n" if prefix else f"{line}\n" for line in lines)
+
+
+def table(codes: dict[int, int]) -> str:
+    """What torchrun prints at the end: who failed and whom it stopped."""
+    text = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    text += "=" * 60 + "\ntrain.py FAILED\n" + "-" * 60 + "\nFailures:\n"
+    for index, (rank, code) in enumerate(codes.items()):
+        text += f"[{index}]:\n  time      : 2026-11-21_10:00:0{min(rank, 9)}\n  host      : node0\n"
+        text += f"  rank      : {rank} (local_rank: {rank})\n"
+        text += f"  exitcode  : {code} (pid: {700 + rank})\n  error_file: <N/A>\n"
+        text += "  traceback : none\n"
+    return text
+
+
+def judged(
+    waits: dict[int, Frames], world: int = 4, *, codes: dict[int, int] | None = None
+) -> Diagnosis:
+    told = {r: 1 if r in waits else -15 for r in range(world)} if codes is None else codes
+    text = "".join(gave_up(rank, frames) for rank, frames in waits.items())
+    return diagnose(trace_of(f"world_size={world}\n" + text + table(told)))
+
+
+def test_who_waited_in_another_collective_is_named() -> None:
+    found = judged({0: REDUCE, 1: BARRIER, 2: REDUCE, 3: REDUCE})
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (1,))
+    assert found.confidence.value == "likely"
+    assert "ranks 0, 2, 3 waited in all_reduce (train.py:40 in step)" in found.summary.lower()
+    assert "rank 1 in barrier (train.py:52 in save)" in found.summary
+
+
+def test_who_was_stopped_without_having_waited_is_missing() -> None:
+    found = judged({0: REDUCE, 1: REDUCE, 3: REDUCE})
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+
+
+def test_who_is_in_no_list_of_the_launcher_had_ended_well() -> None:
+    waits = dict.fromkeys((0, 1, 2, 3, 5), REDUCE)
+    found = judged(waits, 6, codes=dict.fromkeys(waits, 1))
+    assert (found.verdict.value, found.culprits) == ("rank_exited", (4,))
+    assert "status 0" in found.summary
+
+
+def test_one_elsewhere_and_one_silent_are_both_named() -> None:
+    waits = dict.fromkeys(range(6), REDUCE) | {6: BARRIER}
+    found = judged(waits, 8)
+    assert (found.culprits, found.confidence.value) == ((6, 7), "ambiguous")
+
+
+def test_a_broken_pair_in_the_forward_pass_is_no_failure_of_its_own() -> None:
+    text = gave_up(0, FORWARD, CLOSED) + "".join(gave_up(r, BARRIER) for r in (1, 2, 3))
+    found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
+    assert "rank 0 in forward (train.py:33 in evaluate)" in found.summary
+
+
+def test_who_waits_for_no_key_of_the_store_has_not_set_it() -> None:
+    text = gave_up(0, REDUCE) + "".join(gave_up(r, STORE, KEY) for r in (1, 2, 3))
+    found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
+
+
+@pytest.mark.parametrize(
+    ("waits", "world"),
+    [
+        ({0: REDUCE, 1: REDUCE, 2: REDUCE, 3: REDUCE}, 4),
+        ({0: REDUCE, 1: REDUCE, 2: RECV, 3: REDUCE}, 4),
+        ({0: BROADCAST, 1: BROADCAST, 2: REDUCE, 3: BROADCAST}, 4),
+        ({0: REDUCE, 1: REDUCE, 2: BARRIER, 3: BARRIER}, 4),
+        ({0: REDUCE, 1: REDUCE, 2: REDUCE}, 6),
+        ({0: REDUCE, 1: BARRIER}, 2),
+    ],
+    ids=["all at one", "a pair", "one that some finish alone", "halves", "half silent", "two"],
+)
+def test_what_names_nobody_tells_at_least_who_waited_where(
+    waits: dict[int, Frames], world: int
+) -> None:
+    found = judged(waits, world)
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert any("rank" in line and "waited in" in line for line in found.findings[0].evidence)
+
+
+def test_the_branches_of_a_root_and_of_the_rest_are_one_call() -> None:
+    root = (("/job/train.py", 68, "config"), (C10D, 2900, "broadcast"))
+    found = judged({0: root, 1: BROADCAST, 2: BROADCAST, 3: BROADCAST})
+    assert found.verdict.value == "inconclusive"
+
+
+def test_the_address_that_never_came_names_its_rank() -> None:
+    """Before a process knows its rank, nothing it prints tells whose it is."""
+    error = "torch.distributed.DistStoreError: wait timeout after 900ms, keys: {}"
+    key = error.format("/default_pg/0//cpu//0/2")
+    text = "".join(gave_up(r, STORE, key, prefix=False) for r in (0, 1, 3))
+    found = diagnose(trace_of(text + table({0: 1, 1: 1, 2: -15, 3: -15})))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+
+
+def test_an_address_beyond_the_world_accuses_nobody() -> None:
+    key = (
+        "torch.distributed.DistStoreError: wait timeout after 900ms, keys: /default_pg/0//cpu//0/4"
+    )
+    text = "".join(gave_up(r, STORE, key, prefix=False) for r in (0, 1))
+    found = diagnose(trace_of("world_size=4\n" + text + table({0: 1, 1: 1, 2: -15, 3: -15})))
+    assert found.culprits == ()
