@@ -10,8 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from hangscope.diagnosis.evidence import rank_bounds
 from hangscope.trace.log_agreement import comparison
 from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Signature, Stack, State, Trace
+
+Told = dict[int, tuple[int, dict[int, Signature]]]
+"""By rank the place in the group that it gives itself, and what members ran by place."""
 
 
 def with_compared_operations(trace: Trace) -> Trace:
@@ -21,15 +25,21 @@ def with_compared_operations(trace: Trace) -> Trace:
     """
     if trace.only_logs:
         return trace
-    ran: dict[int, Signature] = {}
+    told: Told = {}
     for rank, facts in trace.ranks.items():
-        if facts.exception is None or not facts.exception.is_main_thread:
-            continue
-        told = comparison(facts.exception.message)
-        ran |= {other: side for other, side in told.items() if other not in ran or other == rank}
-    ran = {rank: side for rank, side in ran.items() if rank in trace.ranks}
-    group = _group(trace, ran)
-    if len(ran) < 2 or group == NONE:
+        if facts.exception is not None and facts.exception.is_main_thread:
+            said = comparison(facts.exception.message)
+            if said is not None:
+                told[rank] = said
+    group, writers = _group(trace, told)
+    ran: dict[int, Signature] = {}
+    for rank in writers:  # each knows best what it ran itself
+        place, sides = told[rank]
+        for other, signature in sides.items():
+            member = trace.groups[group].ranks[other]
+            if member in trace.ranks and (member not in ran or other == place):
+                ran[member] = signature
+    if len(ran) < 2:
         return trace
     records = trace.records
     here = np.isin(records["rank"], list(ran)) & (records["group"] == group)
@@ -37,10 +47,12 @@ def with_compared_operations(trace: Trace) -> Trace:
     raised = [e.at_ns for r in ran if (e := trace.ranks[r].exception) is not None and e.at_ns]
     rows = np.zeros(len(ran), RECORD_DTYPE)
     signatures, stacks = [*trace.signatures], [*trace.stacks]
+    bounds = rank_bounds(trace)
     for row, (rank, signature) in zip(rows, sorted(ran.items()), strict=True):
         exception = trace.ranks[rank].exception
         stack: Stack = exception.stack if exception is not None else ()
-        own = records[records["rank"] == rank]
+        low, high = bounds.get(rank, (0, 0))
+        own = records[low:high]
         row["rank"], row["group"], row["collective_seq"] = rank, group, number
         row["record_id"] = int(own["record_id"].max(initial=0)) + 1
         row["signature"], row["stack"] = len(signatures), len(stacks)
@@ -60,9 +72,28 @@ def with_compared_operations(trace: Trace) -> Trace:
     )
 
 
-def _group(trace: Trace, ranks: dict[int, Signature]) -> int:
-    """The group of all of them that they used last; else the first that holds them all."""
-    whole = [i for i, group in enumerate(trace.groups) if set(ranks) <= set(group.ranks)]
-    rows = np.flatnonzero(np.isin(trace.records["rank"], list(ranks)))
-    used = trace.records["group"][rows[np.argsort(trace.records["created_ns"][rows])]].tolist()
-    return next((g for g in reversed(used) if g in whole), whole[0] if whole else NONE)
+def _group(trace: Trace, told: Told) -> tuple[int, list[int]]:
+    """The group that was compared, and those who tell of it: messages number its members.
+
+    It is the one in which most writers are at the places they give; of several the one they used
+    last.
+    """
+    fits: dict[int, list[int]] = {}
+    for index, group in enumerate(trace.groups):
+        for place, rank in enumerate(group.ranks):
+            if (
+                rank in told
+                and told[rank][0] == place
+                and max(told[rank][1], default=0) < len(group.ranks)
+            ):
+                fits.setdefault(index, []).append(rank)
+    most = max(map(len, fits.values()), default=0)
+    if not most:
+        return NONE, []
+    chosen = [index for index, ranks in fits.items() if len(ranks) == most]
+    records = trace.records
+    rows = np.flatnonzero(np.isin(records["group"], chosen) & np.isin(records["rank"], list(told)))
+    used = np.full(len(trace.groups), NONE, np.int64)
+    np.maximum.at(used, records["group"][rows], records["created_ns"][rows])
+    best = max(chosen, key=lambda index: (int(used[index]), -index))
+    return best, fits[best]

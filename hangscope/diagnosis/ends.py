@@ -71,19 +71,24 @@ def _told_by_all(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
 
 
 def _with_another_model(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
-    """Where DDP finds that models differ every rank raises: those of the usual size are right."""
-    sizes: dict[int, str] = {}
-    raised = []
+    """Where DDP finds that models differ every rank raises: those of the usual size are right.
+
+    The message numbers the members of DDP's group: of whom else it speaks is known only where each
+    writer's number is its rank.
+    """
+    told = {}
     for rank, host in hosts.items():
         exception = trace.ranks[rank].exception
         said = _MODEL.search(exception.message) if exception is not None else None
         if said is not None and host.end is End.CRASHED:
-            raised.append(rank)
-            sizes |= {int(said[1]): said[2], int(said[3]): said[4]}
+            told[rank] = said
+    sizes = {rank: said[2] for rank, said in told.items()}
+    if all(int(said[1]) == rank for rank, said in told.items()):
+        sizes = {int(said[3]): said[4] for said in told.values()} | sizes
     usual = [size for size, count in Counter(sizes.values()).items() if count * 2 > len(sizes)]
     if len(sizes) < 3 or not usual:
         return hosts
-    right = {rank for rank in raised if sizes.get(rank) == usual[0]}
+    right = {rank for rank in told if sizes[rank] == usual[0]}
     return {r: replace(h, secondary=True) if r in right else h for r, h in hosts.items()}
 
 

@@ -10,6 +10,7 @@ from hangscope.trace.log_evidence import (
     DEFAULT_GROUP,
     Counters,
     Evidence,
+    GroupId,
     Operation,
     rank_ranges,
 )
@@ -41,6 +42,8 @@ _NCCL_MISMATCH = re.compile(
     r"Mismatched collective detected, please check your collective calls at and around rank (\d+)"
 )
 _GARBAGE_SEQ = 100_000_000
+_SMALLER = ("", "subgroup")
+"""A group of which nothing is known but that it is not everybody's."""
 _MOST = 1 << 62
 _MAX_AGREEING = 4096
 
@@ -123,17 +126,18 @@ def _operation(
     state: State,
     at_ns: int,
     line: LogLine,
+    group: GroupId = DEFAULT_GROUP,
 ) -> None:
     notes = evidence.of(rank)
     for known in notes.operations:
-        if known.seq == seq and known.signature.op == signature.op:
+        if (known.seq, known.signature.op, known.group) == (seq, signature.op, group):
             known.state = max(known.state, state)
             return
     notes.operations.append(
         Operation(
             seq=seq,
             signature=signature,
-            group=DEFAULT_GROUP,
+            group=group,
             state=state,
             at_ns=at_ns,
             line=line.number,
@@ -142,58 +146,77 @@ def _operation(
     )
 
 
-def comparison(text: str) -> dict[int, Signature]:
-    """What ranks ran, as a message tells in which torch compared two of them; empty for others."""
+def comparison(text: str) -> tuple[int, dict[int, Signature]] | None:
+    """What a message tells in which torch compared two ranks of a group: the writer's own place in
+    the group, and by place what members ran. None for other messages.
+    """
     found = _MISMATCH.search(text)
     if not found:
-        return {}
+        return None
     sides = {int(found.group("a")): _signature(found.group("fa"))}
     if found.group("b"):
         sides[int(found.group("b"))] = _signature(found.group("fb"))
-    return {rank: side[1] for rank, side in sides.items() if side is not None}
+    return int(found.group("a")), {p: side[1] for p, side in sides.items() if side is not None}
 
 
 def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Both sides of a comparison, as operations that their ranks issued.
-
-    The numbers are those of the wrapper's own count; the peer's is garbage in torch 2.0 and 2.1, so
-    both sides are put at the reporter's.
-    """
-    found = _MISMATCH.search(line.text)
-    if not found:
+    """Note a comparison; whom it speaks of is known when all lines are read."""
+    told = comparison(line.text)
+    if told is None:
         return False
-    a = int(found.group("a"))
-    first = _signature(found.group("fa"))
-    if first is None:
+    place, sides = told
+    if place not in sides:
         return False
-    seq, mine = first
-    if not seq or seq > _GARBAGE_SEQ:
-        seq = 1  # the wrapper counts from 0 in some versions; a trace's numbers begin at 1
-    own = line.rank_or(a)
-    _operation(evidence, own, seq, mine, State.SCHEDULED, at_ns, line)
-    other = None
-    if found.group("b"):
-        other = int(found.group("b"))
-        second = _signature(found.group("fb"))
-        if second is not None:
-            _operation(evidence, other, seq, second[1], State.SCHEDULED, at_ns, line)
-            if own == a:
-                # The comparison names the lowest rank that differs: those below it agree.
-                for rank in range(min(other, _MAX_AGREEING)):
-                    if rank != a:
-                        _operation(evidence, rank, seq, mine, State.SCHEDULED, at_ns, line)
+    evidence.comparisons.append((line, at_ns))
     evidence.claim(
         "fingerprint_mismatch",
         line,
         at_ns,
-        reporter=own,
+        reporter=line.rank_or(place),
         group=DEFAULT_GROUP,
-        seq=seq,
-        op=mine.op,
-        other=other,
-        barrier_only=mine.op == "barrier",
+        seq=_compared_seq(line.text),
+        op=sides[place].op,
+        other=next((p for p in sides if p != place), None),
+        barrier_only=sides[place].op == "barrier",
     )
     return True
+
+
+def _compared_seq(text: str) -> int:
+    """The wrapper's own count, which begins at 0 in some versions.
+
+    A peer's is garbage in torch 2.0 and 2.1, so both sides are put at the reporter's.
+    """
+    found = _FINGERPRINT.search(text)
+    seq = int(found.group("seq")[:18]) if found is not None and found.group("seq") else 0
+    return seq if 0 < seq <= _GARBAGE_SEQ else 1
+
+
+def settle_comparisons(evidence: Evidence) -> None:
+    """Note what was compared as operations of the ranks that issued them.
+
+    Messages number the members of the group. Where a writer's number is not its rank, that is a
+    smaller group, and only what each writer says of itself tells of whom it speaks.
+    """
+    told = [(line, at_ns, comparison(line.text)) for line, at_ns in evidence.comparisons]
+    smaller = any(c is not None and line.rank not in (None, c[0]) for line, _, c in told)
+    for line, at_ns, compared in told:
+        if compared is None:
+            continue
+        place, sides = compared
+        seq, mine = _compared_seq(line.text), sides[place]
+        if smaller:
+            if line.rank is not None:
+                _operation(evidence, line.rank, seq, mine, State.SCHEDULED, at_ns, line, _SMALLER)
+            continue
+        _operation(evidence, place, seq, mine, State.SCHEDULED, at_ns, line)
+        for other, signature in sides.items():
+            _operation(evidence, other, seq, signature, State.SCHEDULED, at_ns, line)
+            # The comparison names the lowest rank that differs: those below it agree.
+            for rank in range(min(other, _MAX_AGREEING) if other != place else 0):
+                if rank != place:
+                    _operation(evidence, rank, seq, mine, State.SCHEDULED, at_ns, line)
+    evidence.comparisons.clear()
 
 
 def _signature(text: str) -> tuple[int | None, Signature] | None:

@@ -130,6 +130,8 @@ class Evidence:
         default_factory=list
     )
     """(task, host, exit code, signal, killed for memory, at_ns), as the scheduler reports them."""
+    comparisons: list[tuple[LogLine, int]] = field(default_factory=list)
+    """Lines in which torch compared two ranks' operations, and when they were written."""
     desync_seq: int | None = None
     comm_size: int | None = None
     troubles: list[tuple[int | None, int | None, int | None, Trouble]] = field(default_factory=list)

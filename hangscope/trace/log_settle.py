@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.trace import operations
+from hangscope.trace.log_agreement import settle_comparisons
 from hangscope.trace.log_evidence import (
     DEFAULT_GROUP,
     MAX_RANK,
@@ -40,6 +41,7 @@ def settle(evidence: Evidence) -> None:
     if (evidence.world_size or 0) > MAX_RANK + 1:
         evidence.world_size = None  # a damaged number
     _settle_writers(evidence)
+    settle_comparisons(evidence)
     _settle_stacks(evidence)
     _settle_endings(evidence)
     _settle_groups(evidence)

@@ -6,6 +6,7 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame
 from tests.diagnosis.builder import SECOND, START, Job
+from tests.trace.logs import trace_of
 
 LINE = (Frame("step", "/home/me/train.py", 6),)
 END = START + SECOND
@@ -60,3 +61,46 @@ def test_one_of_them_alone_accuses_nobody() -> None:
     job = _job()
     job.lose(0, 2)
     assert _blame(diagnose(job.trace())) == ("inconclusive", ())
+
+
+SMALLER = {4: (0, 2), 5: (1, 2), 6: (2, 0), 7: (3, 2)}
+"""Ranks 4 to 7 are places 0 to 3 of their group, and the messages give places."""
+
+
+def _told(place: int, other: int) -> str:
+    sides = ", but ".join(_print(p, 12 if p == 2 else 10, "ALLREDUCE") for p in (place, other))
+    return f"Detected mismatch between collectives on ranks. {sides}"
+
+
+def test_messages_number_the_members_of_a_smaller_group() -> None:
+    """Its third member is rank 6; rank 2 has nothing to do with it."""
+    job = Job(8)
+    halves = [job.group(0, 1, 2, 3, desc="dp"), job.group(4, 5, 6, 7, desc="dp")]
+    for _ in range(3):
+        job.all()
+        for half in halves:
+            job.all(group=half)
+    for rank, (place, other) in SMALLER.items():
+        error = ExceptionFacts("RuntimeError", _told(place, other), LINE, at_ns=END + rank)
+        job.rank(
+            rank, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=END + SECOND)
+        )
+    found = diagnose(job.trace())
+    assert _blame(found) == ("shape_mismatch", (6,))
+    assert found.findings[0].group is not None
+    assert found.findings[0].group.ranks == (4, 5, 6, 7)
+
+
+def test_a_log_of_a_smaller_group_accuses_who_says_so_itself() -> None:
+    lines = {r: f"[rank{r}]: RuntimeError: {_told(*places)}" for r, places in SMALLER.items()}
+    found = diagnose(trace_of("world_size=8\n" + "\n".join(lines.values()) + "\n"))
+    assert _blame(found) == ("shape_mismatch", (6,))
+    alone = diagnose(trace_of(f"world_size=8\n{lines[4]}\n"))
+    assert _blame(alone) == ("inconclusive", ())
+
+
+def test_who_has_the_same_number_as_its_place_does_not_vouch_for_the_others() -> None:
+    """Of ranks 0, 1, 5 and 7 the third is rank 5: that rank 0 is the first says nothing of it."""
+    told = {0: (0, 2), 1: (1, 2), 5: (2, 0), 7: (3, 2)}
+    text = "".join(f"[rank{r}]: RuntimeError: {_told(*p)}\n" for r, p in told.items())
+    assert _blame(diagnose(trace_of("world_size=8\n" + text))) == ("shape_mismatch", (5,))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.embedded import original
 from hangscope.trace.model import Claim, ExceptionFacts, ExitFacts, Frame
@@ -93,16 +95,17 @@ def test_another_model_on_one_rank_is_told_as_such() -> None:
     assert "same model on every rank" in diagnose(job.trace()).findings[0].fix
 
 
-def models(*sizes: int) -> tuple[str, tuple[int, ...]]:
-    """Every rank has found that models differ."""
-    job = Job(len(sizes))
+def models(*sizes: int, first: int = 0) -> tuple[str, tuple[int, ...]]:
+    """Every rank from ``first`` on has found that models differ; messages give places."""
+    job = Job(first + len(sizes))
     for rank, size in enumerate(sizes):
         other = next(r for r, s in enumerate(sizes) if s != size)
         text = f"Rank {rank} has {size} params, while rank {other} has inconsistent {sizes[other]}"
         message = f"DDP expects same model across all ranks, but {text} params."
         at = START + SECOND + (rank + 1) % len(sizes)
         error = ExceptionFacts("RuntimeError", message, MINE, at, "MainThread", True)
-        job.rank(rank, exception=error, exit=ExitFacts("exception", code=1), alive=False)
+        end = ExitFacts("exception", code=1)
+        job.rank(first + rank, exception=error, exit=end, alive=False)
     found = diagnose(job.trace())
     return found.verdict.value, found.culprits
 
@@ -110,6 +113,12 @@ def models(*sizes: int) -> tuple[str, tuple[int, ...]]:
 def test_of_models_that_differ_the_unusual_one_is_named() -> None:
     assert models(4, 6, 4) == ("rank_crashed", (1,))
     assert models(4, 4, 4, 2) == ("rank_crashed", (3,))
+
+
+@pytest.mark.parametrize("first", [1, 4])
+def test_models_of_a_smaller_group_are_told_by_who_raises(first: int) -> None:
+    assert models(4, 4, 4, 2, first=first) == ("rank_crashed", (first + 3,))
+    assert models(4, 6, 4, first=first) == ("rank_crashed", (first + 1,))
 
 
 def test_of_two_models_both_are_named() -> None:
