@@ -89,6 +89,9 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
             return Quiet((_quiescent(context, stood_s),))
     if moving and len(trace.missing_ranks) >= len(trace.ranks):
         return Quiet((_inconclusive(context),))  # what half of the ranks did tells little
+    stopped = next((c for c in trace.claims if c.details.get("stopped")), None)
+    if killed is not None and trace.only_logs and not len(trace.records):
+        return Quiet((_told_to_stop(context, stopped.text if stopped else killed),))
     if killed is not None or moving:
         return Quiet()
     ends = [h.end for h in hosts.values()]
@@ -98,14 +101,14 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
         return Quiet((_inconclusive(context),))
     if any(e is End.CRASHED for e in ends):
         return Quiet((_secondary_only(context),))
-    stopped = next((c for c in trace.claims if c.details.get("stopped")), None)
     if stopped is not None and any(c.details.get(_DEAD_THREAD) for c in trace.claims):
         return Quiet((_inconclusive(context),))
     if stopped is not None and not len(trace.records):
         return Quiet((_told_to_stop(context, stopped.text),))
     if trace.live:
         return _live(context)
-    if any(e is not End.UNKNOWN for e in ends):
+    nothing_issued = trace.only_logs and not len(trace.records)
+    if any(e is not End.UNKNOWN for e in ends) and not nothing_issued:
         return Quiet()
     if not len(trace.records) and not len(trace.members):
         return Quiet((_inconclusive(context),))
@@ -213,6 +216,9 @@ def _signs(claims: tuple[Claim, ...]) -> str:
     dead = next((c.text for c in claims if c.details.get(_DEAD_THREAD)), "")
     if dead:
         return f"{dead[:1].upper()}{dead[1:200]}; of which rank, and who waits for it, is not told"
+    alone = next((c.text for c in claims if c.details.get("nobodys")), "")
+    if alone:
+        return f"{alone[:200]} was raised; by which rank, and what became of the rest, is not told"
     if any(c.details.get("watchdog_stuck") for c in claims):
         return "A watchdog got stuck itself, and what was given names no rank as the cause"
     if not claims:

@@ -31,7 +31,8 @@ _TELLING = (
     b"MISMATCH", b"INCOMPLETE", b"torch/distributed/run.py", b"torch.distributed.run",
     b"ailures:", b"(local_rank: ", b"time      :", b"most recent call first", b'"MainThread"',
     b"Python v", b"=== Rank ", b"<h2>Rank ", b" FR Trace ===",
-    b"Duplicate GPU",
+    b"Duplicate GPU", b"Cuda failure", b"crashed with", b"exited with code", b"heartbeat. Waited",
+    b"shared memory broadcast", b"actor died", b"actor is dead", b"exit type: SYSTEM",
 )  # fmt: skip
 
 

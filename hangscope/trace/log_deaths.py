@@ -10,7 +10,7 @@ from hangscope.trace.log_lines import LogLine
 from hangscope.trace.model import Frame
 
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
-_HEAD = re.compile(r"^\s*(?P<box>╭─+ )?Traceback \(most recent call last\)")
+_HEAD = re.compile(r"^\s*(?:\^C)*(?P<box>╭─+ )?Traceback \(most recent call last\)")
 _LOGGED = re.compile(r": Traceback \(most recent call last\):\s*$")
 _OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
 """A checkpoint tells all ranks what some of them failed of."""
@@ -23,6 +23,7 @@ _RAISED = re.compile(
     r"(?::\s?(?P<message>.*))?$",
     re.S,
 )
+_ERROR_ALONE = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80}(?:Error|Exception): ")
 _LAUNCHER_ERRORS = (
     "ChildFailedError", "SignalException", "CalledProcessError", "ProcessRaisedException",
     "ProcessExitedException",
@@ -37,20 +38,31 @@ _DEVICE = re.compile(
     r"unknown error|failure|error))"
 )
 _NCCL = re.compile(
-    r"NCCL error.{0,80}?(?:remote process exited|unhandled (?:system|cuda) error|internal error)|"
-    r"ncclRemoteError|ncclSystemError|NET/IB : Got completion .* with error|"
+    r"NCCL error.{0,80}?(?:remote process exited|unhandled system error|internal error)|"
+    r"ncclRemoteError|ncclSystemError|NET/IB\w* ?: ?Got completion .* with (?:error|status=)|"
+    r"NCCL WARN Call to ibv_\w+ failed|"
     r"socketProgress(?:Opt)?: Connection closed by remote peer|"
     r"failed : (?:Broken pipe|Connection reset|No route|Connection refused|Software caused)|"
     r"collective mismatch error, local size|Getting socket times out|"
     r"comm aborted due to timeout|commRemoteError"
 )
+_NCCL_DEVICE = re.compile(
+    r"\b(?:Cuda|HIP) failure (?:\d{1,4} )?'(?P<what>[^'\n]{3,120})'|ncclUnhandledCudaError|"
+    r"NCCL error.{0,80}?unhandled cuda error",
+    re.S,
+)
+"""The communicator's call into the driver failed: this rank's own device, not its peers'."""
 _SHARED = re.compile(r"Duplicate GPU detected ?: rank (\d{1,7}) and rank (\d{1,7}) both on")
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d{1,3}), (?:pid='?(\d+)'?)?")
 _OOM_KILL = re.compile(
     r"Out of memory: Killed process (\d+)|oom-kill:.{0,400}?pid=(\d+)|"
     r"oom_reaper: reaped process (\d+)"
 )
-_OOM_EVENT = re.compile(r"oom[_-]kill event|OOMKilled|OOM Killed", re.I)
+_OOM_EVENT = re.compile(
+    r"oom[_-]kill event|OOMKilled|OOM Killed|killed due to memory pressure|"
+    r"killed due to the node running low on memory",
+    re.I,
+)
 _SEGFAULT = re.compile(
     r"Fatal Python error: (?P<what>[\w ]+)|Segmentation fault|signal (?:SIG)?SEGV"
 )
@@ -109,6 +121,7 @@ class Tracebacks:
             return True
         current = self._open.get(key)
         if current is None:
+            self._last_line_alone(key, line, at_ns, evidence)
             return self._message_tail(key, line)
         if key in self._boxed and text.lstrip().startswith("╰"):
             self._boxed.discard(key)
@@ -156,6 +169,30 @@ class Tracebacks:
             evidence.troubles.append((line.local_rank, line.pid, line.node, current))
         return False  # other readers may know the message
 
+    def _last_line_alone(
+        self,
+        key: tuple[int | None, int | None, int | None],
+        line: LogLine,
+        at_ns: int,
+        evidence: Evidence,
+    ) -> None:
+        """The line that names an uncaught exception, of which the rest is not in the log."""
+        if not line.excepthook or line.rank is None or key in self._closed:
+            return
+        raised = _RAISED.match(line.text) if _ERROR_ALONE.match(line.text) else None
+        notes = evidence.of(line.rank)
+        if raised is None or notes.troubles:
+            return
+        trouble = Trouble(
+            type_name=clean.name(raised.group("type")),
+            message=clean.prose(raised.group("message") or "", 2000),
+            at_ns=at_ns,
+            line=line.number,
+            uncaught=True,
+        )
+        notes.troubles.append(trouble)
+        self._closed[key] = (trouble, line.number)
+
     def _message_tail(self, key: tuple[int | None, int | None, int | None], line: LogLine) -> bool:
         """Messages of several lines (Gloo, NCCL) go on behind the line with the type."""
         closed = self._closed.get(key)
@@ -186,6 +223,10 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     if "NCCL" in text or "nccl" in text:
         _communicator(line, evidence)
+    own = _NCCL_DEVICE.search(text)
+    if own:
+        _own_device(own, line, at_ns, evidence)
+        return True
     shared = _SHARED.search(text)
     if shared:  # both chose it, whichever of them says so
         both = (int(shared.group(1)), int(shared.group(2)))
@@ -238,6 +279,19 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         evidence.claim("other", line, at_ns, accused=accused, certain=False, data_loader=True)
         return True
     return False
+
+
+def _own_device(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:
+    """A failure of the device, told by NCCL with the rank or the process in front."""
+    rank, where = line.rank, _NCCL_PID.match(line.text)
+    if rank is None and where:
+        rank = evidence.pid_rank.get(int(where.group(2)[:9]))
+    what = found.group("what")
+    kind = "oom" if what == "out of memory" else "device_error"
+    accused = () if rank is None else (rank,)
+    evidence.claim(
+        kind, line, at_ns, accused=accused, certain=rank is not None, what=what or "CUDA error"
+    )
 
 
 def _communicator(line: LogLine, evidence: Evidence) -> None:

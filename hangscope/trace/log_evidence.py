@@ -130,6 +130,9 @@ class Evidence:
         default_factory=list
     )
     """(task, host, exit code, signal, killed for memory, at_ns), as the scheduler reports them."""
+    step_ended: bool = False
+    """The scheduler has said that it ends the job: whom it kills after that is no cause."""
+    stopped_tasks: set[int] = field(default_factory=set)
     comparisons: list[tuple[LogLine, int]] = field(default_factory=list)
     """Lines in which torch compared two ranks' operations, and when they were written."""
     desync_seq: int | None = None

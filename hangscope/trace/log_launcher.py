@@ -44,6 +44,9 @@ _T_TIME = re.compile(r"^\s*time\s+: \d{4}-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
 _T_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)")
 _T_TRACE = re.compile(r"^\s*traceback\s*: (.*)")
 _SRUN = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<how>.*)")
+_STEP_ENDS = re.compile(
+    r"srun: .*?Terminating (?:StepId|job step)|slurmstepd: .*? CANCELLED AT |srun: Job step aborted"
+)
 _MPIRUN = re.compile(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)")
 _RESTART = re.compile(r"Worker group FAILED\. \d+/\d+ attempts left; will restart worker group")
 _BANNER = re.compile(
@@ -176,6 +179,8 @@ def _failures(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if found:
         _srun(found, at_ns, evidence)
         return True
+    if "srun" in text or "slurmstepd" in text:
+        evidence.step_ended |= bool(_STEP_ENDS.search(text))
     found = _MPIRUN.search(text)
     if found:
         rank = int(found.group(1)[:7])
@@ -194,6 +199,8 @@ def _srun(found: re.Match[str], at_ns: int, evidence: Evidence) -> None:
     oom = "out of memory" in how or "oom" in how
     for low, high in re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", found.group("tasks")):
         for task in range(int(low), min(int(high or low), int(low) + 10000) + 1):
+            if evidence.step_ended and signal in (9, 15) and not oom:
+                evidence.stopped_tasks.add(task)
             evidence.task_ends.append(
                 (
                     task,

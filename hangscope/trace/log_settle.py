@@ -26,6 +26,7 @@ from hangscope.trace.model import Claim
 _ON_ONE_NODE = 8
 """Ranks from this one on may belong to another node, however few processes a log speaks of."""
 _GRACE_NS = 20 * 10**9
+_SIGINT = 2
 _SIGTERM, _SIGKILL = 15, 9
 _FATAL = (4, 7, 8, 11)
 _OWN_REASONS = ("oom", "device_error")
@@ -47,9 +48,20 @@ def settle(evidence: Evidence) -> None:
     _settle_groups(evidence)
     _settle_barriers(evidence)
     _settle_addresses(evidence)
+    if evidence.nobodys and not evidence.claims and not evidence.ranks:
+        evidence.claims.append((_nobodys_words(evidence.nobodys[-1]), None))
     if evidence.cut:
         cut = Claim("other", certain=False, details={"cut": True})
         evidence.claims.append((cut, None))
+
+
+def _nobodys_words(trouble: Trouble) -> Claim:
+    """All that a log holds is an exception, and nothing tells whose."""
+    name = trouble.type_name.rsplit(".", 1)[-1]
+    said = trouble.message.strip().partition("\n")[0]
+    text = f"{name}: {said}".rstrip(": ")[:300]
+    details = {"stopped": _SIGINT} if name == "KeyboardInterrupt" else {"nobodys": True}
+    return Claim("other", text=text, at_ns=trouble.at_ns, certain=False, details=details)
 
 
 def _settle_writers(evidence: Evidence) -> None:
@@ -153,6 +165,7 @@ def _settle_endings(evidence: Evidence) -> None:
         notes.exit_code = notes.exit_code if notes.exit_code is not None else exit_code
         notes.exit_signal = notes.exit_signal if notes.exit_signal is not None else signal
         notes.oom_killed |= oom
+        notes.by_launcher |= task in evidence.stopped_tasks
         notes.exit_ns = notes.exit_ns or at_ns
     _died(evidence)
     for pid in evidence.oom_pids:
@@ -173,6 +186,9 @@ def _died(evidence: Evidence) -> None:
         rank = evidence.pid_rank.get(pid)
         if rank is None:
             evidence.unattributed_ends += 1
+            text = f"Ray: the worker of process {pid} died"
+            died = Claim("launcher_failure", text=text, at_ns=at_ns, certain=False)
+            evidence.claims.append((died, None))
             continue
         notes = evidence.of(rank)
         if not (_has_end(notes) or notes.operations):

@@ -23,6 +23,20 @@ _MPI_NAME = re.compile(r"Process name:\s+\[(?:\[\d+,\d+\],|[\w.\-]+@\d+,)(\d{1,7
 _MPI_CODE = re.compile(r"^\s*Exit code:\s+(\d{1,3})")
 _HYDRA_NAME = re.compile(r"RANK (\d{1,7}) PID (\d{1,9}) RUNNING AT (\S+)")
 _HYDRA_END = re.compile(r"(?:KILLED BY SIGNAL|EXIT STRING|EXIT CODE): (\d{1,3})")
+_COMPOSER = re.compile(r"^(?:ERROR:[\w.]+:)?Rank (\d{1,7}) crashed with exit code (-?\d{1,4})\.")
+_COMPOSER_ENDS = re.compile(
+    r"^(?:ERROR:[\w.]+:)?Global rank (\d{1,7}) \(PID (\d{1,9})\) exited with code (-?\d{1,4})"
+)
+_CHILD_ENDS = re.compile(
+    r"Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,4})\.|"
+    r"Worker \w+ pid (?P<worker>\d{1,9}) died, exit code: (?P<its>-?\d{1,4})"
+)
+"""Lightning's observer and vLLM's monitor know the process, not its rank."""
+_SILENCE = re.compile(
+    r"Did not get (?:subsequent|initial) heartbeat\. Waited|"
+    r"No available shared memory broadcast block found in \d+ seconds"
+)
+_MONITORED_RANK = re.compile(r"\[RankMonitorServer:Rank=(\d{1,7})\]")
 _STOPPED = re.compile(
     r"Received (\d{1,2}) death signal|SignalException: Process \d+ got signal: (\d{1,2})|"
     r"(?:STEP|JOB) [\w.]+ ON \S+ CANCELLED AT"
@@ -105,7 +119,13 @@ class Starters:
         if found:
             _deepspeed(int(found.group(1)), int(found.group(2)), line, at_ns, evidence)
             return True
-        return self._mpi(line, at_ns, evidence) or _stopped(line, at_ns, evidence)
+        return (
+            self._mpi(line, at_ns, evidence)
+            or _composer(line, at_ns, evidence)
+            or _child(line, at_ns, evidence)
+            or _silent(line, at_ns, evidence)
+            or _stopped(line, at_ns, evidence)
+        )
 
     def _mpi(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         text = line.text
@@ -153,4 +173,47 @@ def _stopped(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return False
     number = found.group(1) or found.group(2)
     evidence.claim("other", line, at_ns, stopped=int(number) if number else 15)
+    return True
+
+
+def _composer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Composer tells which rank failed first, stops the others, and then how each of them ended."""
+    found = _COMPOSER.match(line.text)
+    if found:
+        ended(evidence, int(found.group(1)), int(found.group(2)), at_ns)
+        return True
+    found = _COMPOSER_ENDS.match(line.text)
+    if not found:
+        return False
+    rank, pid, code = (int(x) for x in found.groups())
+    notes = evidence.of(rank)
+    notes.pid = notes.pid or pid
+    first = notes.exit_code is None and notes.exit_signal is None
+    if first and code:
+        ended(evidence, rank, code, at_ns)
+        notes.by_launcher = code in (-_SIGNALS["TERM"], -_SIGNALS["KILL"])
+    return True
+
+
+def _child(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    found = _CHILD_ENDS.search(line.text)
+    if not found:
+        return False
+    pid, code = int(found["pid"] or found["worker"]), int(found["code"] or found["its"])
+    rank = evidence.pid_rank.get(pid)
+    if rank is None:
+        evidence.claim("launcher_failure", line, at_ns, certain=False, code=code, pid=pid)
+    else:
+        ended(evidence, rank, code, at_ns)
+    return True
+
+
+def _silent(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Something that watches processes has not heard of them, as in every hang."""
+    found = _SILENCE.search(line.text)
+    if not found:
+        return False
+    watched = _MONITORED_RANK.search(line.text)
+    rank = int(watched[1]) if watched else line.rank
+    evidence.claim("timeout", line, at_ns, reporter=rank, certain=False)
     return True

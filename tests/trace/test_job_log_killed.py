@@ -1,0 +1,129 @@
+"""Logs of jobs that somebody or something ended, and what starters say of single processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Verdict
+
+from .logs import claims, trace_of
+
+STOPPED = """\
+slurmstepd: error: *** STEP 77.0 ON g1 CANCELLED AT 2025-02-03T04:05:06 ***
+srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
+srun: error: g1: tasks 0-3: Terminated
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        STOPPED,
+        "srun: error: g1: tasks 0-3: Terminated\n",
+        "step 7 loss 2.5\n^CTraceback (most recent call last):\n"
+        '  File "/app/t.py", line 5, in <module>\n    loss.backward()\nKeyboardInterrupt\n',
+        "Global rank 0 (PID 8) exited with code -15\nGlobal rank 1 (PID 9) exited with code -9\n",
+    ],
+)
+def test_a_job_that_was_ended_is_not_healthy(text: str) -> None:
+    diagnosis = diagnose(trace_of(text))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.INCONCLUSIVE, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [
+        (
+            "srun: error: g4: task 6: Out Of Memory\nsrun: Terminating StepId=8.0\n"
+            "srun: error: g3: tasks 0-3: Terminated\nsrun: error: g4: tasks 4-5,7: Killed\n",
+            6,
+        ),
+        (
+            "ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.\n"
+            "Global rank 0 (PID 40) exited with code -15\n"
+            "Global rank 2 (PID 42) exited with code -7\n",
+            2,
+        ),
+        (
+            "world_size=4\n[rank1]: torch.distributed.DistBackendError: NCCL error in: /p/x.cpp:3, "
+            "unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.3\n"
+            "[rank1]: Last error:\n[rank1]: Cuda failure 217 'peer access is not supported'\n",
+            1,
+        ),
+        (
+            "[rank3]: RuntimeError: [/p/gloo/transport/tcp/pair.cc:59] Connection closed by peer "
+            "[10.1.2.3]:2804\n[rank1]: ZeroDivisionError: division by zero\n",
+            1,
+        ),
+        ("[rank2]: RuntimeError: DataLoader worker (pid 81) is killed by signal: Killed.\n", 2),
+        (
+            "g1:71:90 [3] NCCL INFO comm 0x5c rank 3 nranks 4 cudaDev 3 busId 1a - Init COMPLETE\n"
+            "g1:71:90 [3] include/alloc.h:17 NCCL WARN Cuda failure 'out of memory'\n",
+            3,
+        ),
+    ],
+)
+def test_the_process_that_failed_by_itself_is_named(text: str, rank: int) -> None:
+    diagnosis = diagnose(trace_of(text))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_CRASHED, (rank,))
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "reporter"),
+    [
+        (
+            "gpu1:34:39 [4] ib_plugin.c:16 NCCL WARN NET/IB : Got completion from peer "
+            "10.2.2.3<548> with status=12 opcode=0 len=0 vendor err 129 (Recv)",
+            "network_error",
+            None,
+        ),
+        (
+            "w1:9:14 [2] misc/ibvwrap.cc:26 NCCL WARN Call to ibv_modify_qp failed with error "
+            "Connection timed out errno 110",
+            "network_error",
+            None,
+        ),
+        (
+            "[rank: 0] Child process with PID 47 terminated with code -9. Forcefully terminating",
+            "launcher_failure",
+            None,
+        ),
+        (
+            "ERROR 11-05 10:11 utils.py:12] Worker VllmWorkerProcess pid 81 died, exit code: -15",
+            "launcher_failure",
+            None,
+        ),
+        (
+            "[2025-11-05 10:00:01,123] [WARNING] [RankMonitorServer:Rank=3] Did not get subsequent "
+            "heartbeat. Waited 45.00 seconds.",
+            "timeout",
+            3,
+        ),
+        (
+            "INFO 11-05 10:11:12 [shm_broadcast.py:46] No available shared memory broadcast block "
+            "found in 60 seconds.",
+            "timeout",
+            None,
+        ),
+        (
+            "(raylet) Worker PID: 9073 Worker exit type: SYSTEM_ERROR Worker exit detail: Worker "
+            "unexpectedly exits with a connection error code 2.",
+            "launcher_failure",
+            None,
+        ),
+    ],
+)
+def test_signs_that_name_nobody(line: str, kind: str, reporter: int | None) -> None:
+    trace = trace_of(line + "\n")
+    found = claims(trace, kind)
+    assert [(c.accused, c.reporter) for c in found] == [((), reporter)]
+    diagnosis = diagnose(trace)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.INCONCLUSIVE, ())
+
+
+def test_an_exception_without_a_rank_is_told() -> None:
+    text = 'Traceback (most recent call last):\n  File "/app/t.py", line 3, in main\nKeyError: 7\n'
+    diagnosis = diagnose(trace_of(text))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.INCONCLUSIVE, ())
+    assert "KeyError: 7" in diagnosis.summary
