@@ -134,13 +134,13 @@ class Guard:
             except (RingError, OSError):
                 continue
             header = reader.header()
-            state.append((int(header["last_record_id"]), reader.groups()["completed"].tobytes()))
-            pid = int(header["pid"])
+            state.append((header.last_record_id, reader.groups()["completed"].tobytes()))
+            pid = header.pid
             look = look_at(
                 pid=pid,
-                start_ticks=int(header["start_ticks"]),
-                boot_id=decode_text(header["boot_id"]),
-                pid_namespace=int(header["pid_namespace"]),
+                start_ticks=header.start_ticks,
+                boot_id=decode_text(header.boot_id),
+                pid_namespace=header.pid_namespace,
             )
             reader.close()
             if look.alive:

@@ -84,8 +84,8 @@ def _standstill(directory: Path, world: int) -> Callable[[], bool]:
                 continue
             header = reader.header()
             state.append(
-                (int(header["last_record_id"]), header["phases"].tobytes(),
-                 reader.groups()["completed"].tobytes(), int(header["exit_ns"]))
+                (header.last_record_id, header.phases,
+                 reader.groups()["completed"].tobytes(), header.exit_ns)
             )  # fmt: skip
             reader.close()
         if state != last[0]:
@@ -207,7 +207,7 @@ def _records(directory: Path) -> int:
             reader = RingReader(path)
         except (RingError, OSError):
             continue
-        total += int(reader.header()["last_record_id"])
+        total += reader.header().last_record_id
         reader.close()
     return total
 

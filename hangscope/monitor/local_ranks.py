@@ -65,13 +65,13 @@ class LocalRanks:
         self.rings = self._run.refresh()
         for ring in self.rings:
             header = ring.reader.header()
-            pid = int(header["pid"])
+            pid = header.pid
             if self.seen.get(ring.rank) == pid:
                 continue
-            if is_elsewhere(decode_text(header["boot_id"]), int(header["pid_namespace"])):
+            if is_elsewhere(decode_text(header.boot_id), header.pid_namespace):
                 continue  # another node's or container's: here that pid is some other process
             self.seen[ring.rank] = pid
-            self.local_world_size = self.local_world_size or int(header["local_world_size"])
+            self.local_world_size = self.local_world_size or header.local_world_size
             self.key = self.key or ring.key
             if self.journal is None:
                 self.journal = Journal(self._directory, self.key)
@@ -86,9 +86,9 @@ class LocalRanks:
             header = ring.reader.header()
             state[ring.rank] = b"".join(
                 (
-                    header["last_record_id"].tobytes(),
-                    header["phase_count"].tobytes(),
-                    header["phases"].tobytes(),
+                    header.last_record_id.to_bytes(8, "little"),
+                    header.phase_count.to_bytes(4, "little"),
+                    header.phases,
                     ring.reader.groups()["completed"].tobytes(),
                 )
             )

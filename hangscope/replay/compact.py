@@ -158,8 +158,9 @@ def _header(reader: RingReader) -> Any:
     its fields, and paths in it, into the file."""
     header = np.zeros((), layout.HEADER)
     old = reader.header()
-    for name in layout.HEADER.names or ():
-        header[name] = old[name]
+    header["phases"] = np.frombuffer(old.phases, layout.PHASE)
+    for name in old._fields[:-1]:
+        header[name] = getattr(old, name)
     return header
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.ring import layout
+from hangscope.ring.header import RingHeader, decode_header
 from hangscope.ring.layout import GROUP, HEADER, SLOT, ValueKind
 
 _NUMBERS = {
@@ -107,18 +108,21 @@ class RingReader:
         except BufferError:  # an array still points into it: the map goes with the array
             pass
 
-    def header(self) -> Any:
-        """A copy of the header as it is now: a 0-d structured array of `HEADER`."""
-        return np.frombuffer(self._read(0, layout.HEADER_BYTES), HEADER)[0]
+    def header(self) -> RingHeader:
+        """The header as it is now."""
+        return decode_header(self._read(0, layout.HEADER_BYTES))
 
     def _number(self, field: str) -> int:
         """One unsigned number of the header as it is now."""
         at, length = _NUMBERS[field]
         return int.from_bytes(self._read(at, length), "little")
 
-    def groups(self) -> npt.NDArray[np.void]:
-        """The complete entries of the group table, read-only: shape (groups,), dtype `GROUP`."""
-        used = min(self._number("groups_used"), self._group_count)
+    def groups(self, used: int | None = None) -> npt.NDArray[np.void]:
+        """The complete entries of the group table, read-only: shape (groups,), dtype `GROUP`.
+
+        ``used``: how many there are, where the caller has just looked.
+        """
+        used = min(self._number("groups_used") if used is None else used, self._group_count)
         table: npt.NDArray[np.void] = np.frombuffer(
             self._read(self._groups_at, used * GROUP.itemsize), GROUP
         )
@@ -196,9 +200,13 @@ class RingReader:
         if len(target):
             self._read_into(self._slots_at + start * SLOT.itemsize, target.view(np.uint8).data)
 
-    def values(self) -> bytes:
-        """A copy of the used part of the value area, for decoding many values at once."""
-        return self._read(self._values_at, min(self._number("values_used"), self._values_bytes))
+    def values(self, used: int | None = None) -> bytes:
+        """A copy of the used part of the value area, for decoding many values at once.
+
+        ``used``: how many bytes that is, where the caller has just looked.
+        """
+        used = self._number("values_used") if used is None else used
+        return self._read(self._values_at, min(used, self._values_bytes))
 
     def value(self, identifier: int, kind: ValueKind | None = None) -> bytes | None:
         """An interned value, or None where the id means nothing (or another kind)."""

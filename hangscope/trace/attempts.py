@@ -99,6 +99,8 @@ def _newest_run(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
 def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
     """Of several jobs of one name the newest; the others go with what was seen of them."""
     rings = [f for f in fragments if f.source.format == formats.RING and f.facts.started_ns]
+    if len({f.facts.rank for f in rings}) == len(rings):
+        return fragments, []  # nobody began twice; what follows looks at all records
     starts = [
         Start(
             f.facts.rank,

@@ -13,8 +13,8 @@ import numpy as np
 from hangscope.ring.layout import HEADER
 from hangscope.trace import formats
 from hangscope.trace.from_journal import looks_like_journal, read_journal
-from hangscope.trace.from_ring import fragment_of, main_call
-from hangscope.trace.live_facts import changed_headers
+from hangscope.trace.from_ring import fragment_of
+from hangscope.trace.live_facts import Beat, changed_headers
 from hangscope.trace.live_rings import JournalFiles, OpenRing, RingFolder, RunKey
 from hangscope.trace.live_table import LiveTable, StaleError
 from hangscope.trace.merge import in_order, merge
@@ -22,6 +22,7 @@ from hangscope.trace.merge_facts import merge_facts
 from hangscope.trace.merge_groups import GroupMatcher
 from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
 from hangscope.trace.process import signal_thread
+from hangscope.trace.ring_facts import main_call
 from hangscope.trace.twins import Twins, claims_of
 
 _DEEP = (
@@ -152,8 +153,8 @@ class LiveRun:
             if facts is None or not wanted(facts):
                 continue
             header = ring.reader.header()
-            number, beats = int(header["fault_signal"]), int(header["heartbeat_count"])
-            pid, thread = facts.pid, int(header["watcher_thread"])
+            number, beats = header.fault_signal, header.heartbeat_count
+            pid, thread = facts.pid, header.watcher_thread
             if not (number and pid and thread and facts.alive):
                 continue
             if ring.asked_at_count == beats:
@@ -205,7 +206,8 @@ class LiveRun:
         oldest[some] = table.records["record_id"][table.low[some]]
         dropped = (table.torn + headers["dropped"].astype(np.int64)).tolist()
         facts: dict[int, RankFacts] = {}
-        seen = zip(headers, changed.tolist(), moved.tolist(), dropped, oldest.tolist(), strict=True)
+        beats = Beat.of_all(headers)
+        seen = zip(beats, changed.tolist(), moved.tolist(), dropped, oldest.tolist(), strict=True)
         for ring, what in zip(rings, seen, strict=True):
             facts[ring.rank] = ring.process.again(*what)
         if merged.from_journals:
@@ -280,15 +282,15 @@ class LiveRun:
 
     def _read(self, ring: OpenRing) -> Fragment:
         header = ring.reader.header()
-        ring.rank = int(header["rank"])  # a rank may learn its number after it began
+        ring.rank = header.rank  # a rank may learn its number after it began
         # What moves with every record and every completion; heartbeats alone change only facts.
-        fingerprint = ring.reader.groups().tobytes() + int(header["last_record_id"]).to_bytes(
-            8, "little"
-        )
-        generation = int(header["sample_generation"])
+        fingerprint = ring.reader.groups().tobytes() + header.last_record_id.to_bytes(8, "little")
+        generation = header.sample_generation
         if ring.fragment is not None and fingerprint == ring.fingerprint:
             old = ring.fragment.facts
-            facts = ring.process.again(header, True, False, old.dropped, old.oldest_record_id)
+            facts = ring.process.again(
+                Beat.of(header), True, False, old.dropped, old.oldest_record_id
+            )
         else:
             ring.fragment = fragment_of(ring.reader, newest=self._newest_records)
             facts = ring.process.first(ring.fragment.facts, generation)

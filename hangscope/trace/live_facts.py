@@ -6,16 +6,17 @@ import os
 import time
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import HEADER
 from hangscope.ring.reader import RingReader, decode_text
-from hangscope.trace.from_ring import facts_of
 from hangscope.trace.model import RankFacts, Records, Stack, ThreadStack
 from hangscope.trace.process import ProcessLook, is_here, look_here
+from hangscope.trace.ring_facts import facts_of
 from hangscope.trace.stack_dump import parse_sample
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -61,6 +62,25 @@ def changed_headers(now: Records, before: Records) -> npt.NDArray[np.bool_]:
     return changed
 
 
+class Beat(NamedTuple):
+    """What a look at a healthy process needs of its ring's header, named as there."""
+
+    heartbeat_ns: int
+    exit_ns: int
+    sample_generation: int
+
+    @classmethod
+    def of(cls, header: RingHeader) -> Beat:
+        """That of one header."""
+        return cls(header.heartbeat_ns, header.exit_ns, header.sample_generation)
+
+    @classmethod
+    def of_all(cls, headers: Records) -> list[Beat]:
+        """That of many: shape (rings,), dtype `hangscope.ring.layout.HEADER`."""
+        columns = (headers[name].tolist() for name in cls._fields)
+        return list(map(cls._make, zip(*columns, strict=True)))
+
+
 @dataclass(slots=True)
 class ProcessView:
     """One ring's process between two looks."""
@@ -81,13 +101,13 @@ class ProcessView:
     """CPU seconds a second, and whether the stack moved, when that was last compared."""
 
     @classmethod
-    def of(cls, reader: RingReader, header: Any) -> ProcessView:
+    def of(cls, reader: RingReader, header: RingHeader) -> ProcessView:
         """The view of a ring that was just opened."""
         return cls(
             reader,
-            int(header["pid"]),
-            int(header["start_ticks"]),
-            is_here(decode_text(header["boot_id"]), int(header["pid_namespace"])),
+            header.pid,
+            header.start_ticks,
+            is_here(decode_text(header.boot_id), header.pid_namespace),
         )
 
     def first(self, facts: RankFacts, generation: int) -> RankFacts:
@@ -97,17 +117,15 @@ class ProcessView:
         self.generation = generation
         return self._kept(facts, self.look())
 
-    def again(
-        self, header: Any, changed: bool, moved: bool, dropped: int, oldest: int
-    ) -> RankFacts:
+    def again(self, beat: Beat, changed: bool, moved: bool, dropped: int, oldest: int) -> RankFacts:
         """The facts now.
 
         Parameters
         ----------
-        header:
-            The ring's header as it is now.
+        beat:
+            Of the ring's header as it is now.
         changed:
-            Whether more of it has changed than moves in a healthy job.
+            Whether more of the header has changed than moves in a healthy job.
         moved:
             Whether records have changed.
         dropped, oldest:
@@ -117,13 +135,14 @@ class ProcessView:
         if known is not None and not changed and look.alive is known.alive:
             if look.alive is False and not moved:
                 return known  # it had ended before
-            now_ns, beat_ns = time.time_ns(), int(header["heartbeat_ns"])
+            now_ns, beat_ns = time.time_ns(), beat.heartbeat_ns
             silent_ns = now_ns - beat_ns if look.alive else 0
             if silent_ns <= _STALE_BEATS * (known.heartbeat_interval_s or 1.0) * 1e9:
-                at_ns = now_ns if look.alive else max(beat_ns, int(header["exit_ns"]))
-                self.facts = self._moved_on(known, header, look, at_ns, dropped, oldest)
+                at_ns = now_ns if look.alive else max(beat_ns, beat.exit_ns)
+                self.facts = self._moved_on(known, beat, look, at_ns, dropped, oldest)
                 return self.facts
-        self.generation = int(header["sample_generation"])
+        header = self.reader.header()
+        self.generation = header.sample_generation
         facts = facts_of(self.reader, header, dropped, oldest)
         return self._kept(replace(facts, threads=self._with_call(facts.threads)), look)
 
@@ -134,14 +153,14 @@ class ProcessView:
     def _moved_on(
         self,
         known: RankFacts,
-        header: Any,
+        beat: Beat,
         look: ProcessLook,
         at_ns: int,
         dropped: int,
         oldest: int,
     ) -> RankFacts:
         """``known`` of a process whose heart beats, or that is elsewhere, a moment later."""
-        generation = int(header["sample_generation"])
+        generation = beat.sample_generation
         threads = tuple(t for t in known.threads if t.source != "record")
         if generation != self.generation:
             self.generation = generation
@@ -151,11 +170,11 @@ class ProcessView:
                 threads = (*parse_sample(sample.text, sample.at_ns), *others)
         threads = self._with_call(threads)
         busy, moved = self._compared(look, newest_main(threads)) if look.alive else (None, None)
-        beating = look.alive and look.state != "stopped" and not int(header["exit_ns"])
+        beating = look.alive and look.state != "stopped" and not beat.exit_ns
         values = list(_values(known))
         for name, value in (
             ("process_state", look.state),
-            ("heartbeat_ns", int(header["heartbeat_ns"])),
+            ("heartbeat_ns", beat.heartbeat_ns),
             ("gil_blocked", False if beating else None),
             ("cpu_busy", busy),
             ("stack_moved", moved),

@@ -126,10 +126,10 @@ class RingFolder:
         header = reader.header()
         self._rings[str(path)] = OpenRing(
             reader,
-            RunKey(decode_text(header["run_id"]), int(header["attempt"])),
-            int(header["rank"]),
-            int(header["created_ns"]),
-            decode_text(header["host"]),
+            RunKey(decode_text(header.run_id), header.attempt),
+            header.rank,
+            header.created_ns,
+            decode_text(header.host),
             ProcessView.of(reader, header),
         )
 
@@ -188,5 +188,5 @@ def files_of(directory: Path) -> Listing:
 
 def _start(ring: OpenRing) -> Start:
     header = ring.reader.header()
-    last_sign_ns = max(int(header["heartbeat_ns"]), int(header["exit_ns"]))
+    last_sign_ns = max(header.heartbeat_ns, header.exit_ns)
     return Start(ring.rank, ring.created_ns, (ring.host, ring.process.pid), last_sign_ns)

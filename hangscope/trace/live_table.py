@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from hangscope.ring.layout import GROUP, SLOT
 from hangscope.ring.reader import RingReader
-from hangscope.trace.from_ring import MEMBER_COPIED, with_numels
+from hangscope.trace.from_ring import members_of, with_numels
 from hangscope.trace.merge_records import merge_members, settle_mixed_counters
 from hangscope.trace.model import (
     MEMBER_DTYPE,
@@ -359,11 +359,7 @@ class LiveTable:
             np.maximum.at(self._implied[row], place, values)
 
     def _count(self) -> None:
-        stated = np.zeros(len(self._common), MEMBER_DTYPE)
-        stated["rank"] = self._ranks[self._ring_of_group]
-        stated["group"] = self._common
-        for column in MEMBER_COPIED:
-            stated[column] = self._groups[column]
+        stated = members_of(self._groups, self._ranks[self._ring_of_group], self._common)
         implied = np.zeros(len(self._common), MEMBER_DTYPE)
         implied["rank"], implied["group"] = stated["rank"], stated["group"]
         implied["started"] = NONE

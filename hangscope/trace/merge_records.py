@@ -156,7 +156,7 @@ def counters_of(records: Records, groups: int) -> Records:
     finished = records["state"] == _COMPLETED
     highest = np.full((3, groups), np.int64(NONE - 1))
     np.maximum.at(highest[0], group, seq)
-    if int(p2p_seq.max()) > 0 or int(p2p_seq.min()) < 0:
+    if p2p_seq.any():
         np.maximum.at(highest[2], group, p2p_seq)
         finished &= (records["flags"] & _P2P) == 0
     else:  # no pairs at all

@@ -34,7 +34,6 @@ Ids = npt.NDArray[np.int64]
 # Plain numbers: looking a member of an enumeration up costs a microsecond.
 _SIGNATURE, _STACK, _FRAME = int(ValueKind.SIGNATURE), int(ValueKind.STACK), int(ValueKind.FRAME)
 _TEXT, _RANKS = int(ValueKind.TEXT), int(ValueKind.RANKS)
-_GROUP_KINDS = np.array([_TEXT, _TEXT, _TEXT, _RANKS])
 _unpack = VALUE_HEADER.unpack_from
 
 
@@ -49,19 +48,17 @@ class RingValues:
         words = len(area) // 8 * 2
         self._words = np.frombuffer(area, "<u4", words).reshape(-1, 2)
 
-    def raw(self, ids: Ids, kinds: int | npt.NDArray[np.int64]) -> list[bytes]:
+    def raw(self, ids: Ids, kind: int) -> list[bytes]:
         """The bytes of values, in order; empty where an id means nothing or another kind."""
         words = self._words
         if not len(words):
             return [b""] * len(ids)
-        inside = (ids > 0) & (ids < len(words))
-        at = ids if inside.all() else np.where(inside, ids, 0)
-        lengths, found = words[at].T.astype(np.int64)
+        at = np.where((ids > 0) & (ids < len(words)), ids, 0)  # the id 0 is nobody's
+        lengths, found = words[at].T
         starts = at * 8 + VALUE_HEADER.size
         ends = starts + lengths
-        usable = inside & (found == kinds) & (ends <= len(self._area))
-        if not usable.all():
-            ends = np.where(usable, ends, starts)
+        usable = (found == kind) & (ends <= len(self._area)) & (at > 0)
+        ends = np.where(usable, ends, starts)
         area = self._area
         return [area[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
 
@@ -84,11 +81,9 @@ class RingValues:
     def stack(self, identifier: int) -> Stack:
         """One stack, innermost frame first; empty where the id means nothing."""
         raw = self._value(identifier, _STACK)
-        count = min(len(raw) // 4, _MOST_FRAMES)
-        value = self._value
-        return tuple(
-            [_frame(value(frame, _FRAME)) for frame in struct.unpack_from(f"<{count}I", raw)]
-        )
+        value, frame = self._value, _frame
+        ids = struct.unpack_from(f"<{min(len(raw) // 4, _MOST_FRAMES)}I", raw)
+        return tuple([frame(value(identifier, _FRAME)) for identifier in ids])
 
     def _value(self, identifier: int, kind: int) -> bytes:
         area, at = self._area, identifier * 8
@@ -98,13 +93,22 @@ class RingValues:
         end = at + 8 + length
         return area[at + 8 : end] if found == kind and end <= len(area) else b""
 
+    def text(self, identifier: int) -> str:
+        """A text as it stands in the ring; empty where absent."""
+        return self._value(identifier, _TEXT).decode("utf-8", "replace")
+
     def groups(self, table: npt.NDArray[np.void]) -> tuple[Group, ...]:
         """The groups of a ring's group table (dtype `hangscope.ring.layout.GROUP`)."""
-        count = len(table)
-        ids = np.concatenate([table[c] for c in ("name", "desc", "backend", "ranks")])
-        raws = self.raw(ids.astype(np.int64), np.repeat(_GROUP_KINDS, count))
-        columns = (raws[i * count : (i + 1) * count] for i in range(4))
-        return tuple(map(_group, *columns, table["epoch"].tolist(), table["size"].tolist()))
+        value = self._value
+        return tuple(
+            [
+                _group(
+                    value(name, _TEXT), value(desc, _TEXT), value(backend, _TEXT),
+                    value(ranks, _RANKS), epoch, size,
+                )
+                for _, name, desc, ranks, backend, epoch, size, *_ in table.tolist()
+            ]
+        )  # fmt: skip
 
 
 @functools.lru_cache(_KEPT_AREAS)

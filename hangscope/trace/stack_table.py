@@ -32,7 +32,9 @@ class StackTable(Sequence[Stack]):
         """
         if not isinstance(stacks, tuple):
             start = self._append(stacks)
-            return np.array([*range(start, start + len(stacks)), NONE], np.int32)
+            places = np.arange(start, start + len(stacks) + 1, dtype=np.int32)
+            places[-1] = NONE
+            return places
         known = self._known
         fresh = [stack for stack in dict.fromkeys(stacks) if stack not in known]
         if fresh:

@@ -136,7 +136,7 @@ def test_network_file_system_gets_a_link(tmp_path: Path, monkeypatch: pytest.Mon
     link = tmp_path / "nfs" / "rank_0.ring"
     assert link.is_symlink()
     assert local in ring.path.parents
-    assert RingReader(link).header()["world_size"] == 1
+    assert RingReader(link).header().world_size == 1
     monkeypatch.setattr(placement, "LOCAL_PLACES", (tmp_path / "nowhere",))
     with pytest.raises(OSError, match="neither"):
         placement.open_ring(tmp_path / "nfs2", identity, 16)
