@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,8 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
         If nothing could be read.
     """
     from hangscope.diagnosis.engine import diagnose
+    from hangscope.diagnosis.model import Confidence, Verdict
+    from hangscope.monitor.main_threads import MainThreads
     from hangscope.trace.live import LiveRun, is_gil_blocked
     from hangscope.trace.live_rings import run_directory_of
     from hangscope.trace.load import NothingReadable, load_trace
@@ -108,12 +111,25 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
     # Whatever is wrong with a running job has to stay so; and only a second look can tell whether
     # one that has issued nothing for long still moves.
     run = LiveRun(directory)
-    run.look()
+    first = run.look()
     run.ask_for_stacks(is_gil_blocked)
+    threads, pids = MainThreads(), [f.pid for f in first.ranks.values() if f.pid]
+    threads.ran(pids)
     time.sleep(SECOND_LOOK_S)
     trace = run.look()
     run.close()
-    return trace, diagnose(trace)
+    diagnosis = diagnose(trace)
+    if diagnosis.findings and diagnosis.findings[0].unchanged_s and threads.ran(pids):
+        # Nothing on record dates it, and it is not even one and the same wait.
+        diagnosis = replace(
+            diagnosis,
+            verdict=Verdict.HEALTHY,
+            culprits=(),
+            confidence=Confidence.CERTAIN,
+            summary="Nothing waits for longer than it should",
+            findings=(),
+        )
+    return trace, diagnosis
 
 
 def _stands_still(trace: Trace) -> bool:

@@ -112,6 +112,9 @@ class Finding:
     """What is not known and lowered the confidence."""
     began_ns: int = 0
     """When the first victim began to wait, or the culprit ended; 0 if unknown."""
+    unchanged_s: float = 0.0
+    """For how long looks at a running job must agree on this before it is said, where nothing on
+    record dates it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from hangscope.diagnosis.ends import UNSEEN
 from hangscope.diagnosis.host import End
 from hangscope.diagnosis.last_words import by_last_words, places_of_waits
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.remote_calls import unanswered
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.stacks import innermost, user_frames, where
 from hangscope.diagnosis.standing import by_stacks
@@ -79,6 +80,9 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
     named = named or by_stacks(context) or by_last_words(context)
     if named is not None:
         return Quiet((named,))
+    remote = unanswered(context)
+    if remote is not None:
+        return Quiet((remote,))
     finished = all(facts.finalized for facts in trace.ranks.values())
     unclear = killed == UNSEEN or (killed is not None and bool(trace.missing_ranks))
     if unclear and not moving and not finished:

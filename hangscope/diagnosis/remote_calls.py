@@ -11,13 +11,18 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.host import End
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.sentences import address, rank_s
 from hangscope.diagnosis.stacks import innermost, is_library, where
 from hangscope.trace.model import RankFacts, Stack
 
 _RPC = re.compile(r"[\\/]torch[\\/](?:distributed[\\/]rpc|futures)[\\/]")
 _RUNS_HANDLER = "_run_function"
+_SHUTDOWN = frozenset({"_all_gather", "_wait_all_workers", "shutdown", "_barrier"})
+"""Functions of the rpc package in which a rank that has nothing left to do waits for the others."""
+_COMPUTING = 0.8
+"""CPU seconds a second of a process that works; the agent's threads alone poll away half of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,60 @@ def name_handlers(context: Context, causes: list[Cause]) -> None:
             f"look at {at} {address(context, handler.rank)}".rstrip()
             + ": the function that others call there does not return; give calls a timeout",
         )
+
+
+def unanswered(context: Context) -> Finding | None:
+    """What a job without any collective waits for, where its ranks sit in remote calls.
+
+    Calls have no number and no time on record, and a rank that makes one after the other looks the
+    same in every sample: so nobody is named but by looks that went on for as long as a collective
+    may wait, and of a job that has ended only what was seen last is told.
+    """
+    trace = context.trace
+    if len(trace.records) or not trace.ranks:
+        return None
+    if any(h.end not in (End.ALIVE, End.TORN_DOWN) for h in context.hosts.values()):
+        return None
+    if trace.live and (trace.looks < 2 or any(_moves(f) for f in trace.ranks.values())):
+        return None
+    waiting = [r for r in sorted(trace.ranks) if _waits_for_answer(context, r)]
+    leaving = [r for r in waiting if any(f.name in _SHUTDOWN for f in _main(context, r))]
+    callers = tuple(r for r in waiting if r not in leaving)
+    busy = [h for rank in sorted(trace.ranks) if (h := _handler(context, rank))]
+    if not callers and not busy:
+        return None
+    told = [f"rank {h.rank} runs a handler at {where(innermost(h.stack))}" for h in busy]
+    who = f"{rank_s(callers).capitalize()} {'waits' if len(callers) == 1 else 'wait'} for an answer"
+    named = busy[0].rank if trace.live and len(busy) == 1 else None
+    at = where(innermost(busy[0].stack)) if busy else ""
+    evidence = [f"rank {r}: {where(innermost(_main(context, r)))}" for r in callers[:8]] + told[:8]
+    if leaving:
+        evidence.append(f"{rank_s(leaving)} in rpc.shutdown, where all calls have to be over")
+    summary = "; ".join([*([who + " to a remote call"] if callers else []), *told[:4]])
+    return Finding(
+        Verdict.INCONCLUSIVE if named is None else Verdict.MISSING_RANK,
+        () if named is None else (named,),
+        tuple(r for r in sorted(trace.ranks) if r != named),
+        Confidence.LIKELY,
+        summary[:1].upper() + summary[1:],
+        "a remote call returns when the function that it runs elsewhere does",
+        f"look at {at}: the function that others call there does not return; give calls a timeout"
+        if len(busy) == 1
+        else "look at what each handler does, and give remote calls a timeout",
+        "D9",
+        evidence=tuple(evidence),
+        unknowns=("who has called whom, and since when, is not recorded",),
+        unchanged_s=trace.timeout_s,
+    )
+
+
+def _moves(facts: RankFacts) -> bool:
+    return bool(facts.stack_moved) or (facts.cpu_busy is not None and facts.cpu_busy > _COMPUTING)
+
+
+def _main(context: Context, rank: int) -> Stack:
+    host = context.hosts.get(rank)
+    return host.stack if host is not None else ()
 
 
 def _waits_for_answer(context: Context, rank: int) -> bool:

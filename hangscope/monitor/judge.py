@@ -41,11 +41,20 @@ class Judge:
     _culprits_said: set[tuple[int, ...]] = field(default_factory=set)
     _previous: set[Cause] = field(default_factory=set)
     _previous_progress: Mapping[int, object] = field(default_factory=dict)
+    _since: tuple[str, float] = ("", 0.0)
+    """What the last looks have all said first, and since when."""
     spoke: bool = False
     told: bool = False
     """Another node's monitor has given the verdict on the whole job."""
 
-    def hear(self, diagnosis: Diagnosis, progress: Mapping[int, object], *, final: bool) -> bool:
+    def hear(
+        self,
+        diagnosis: Diagnosis,
+        progress: Mapping[int, object],
+        *,
+        final: bool,
+        now_s: float = 0.0,
+    ) -> bool:
         """Whether this diagnosis is to be printed now.
 
         Parameters
@@ -57,10 +66,15 @@ class Judge:
             last look.
         final:
             The ranks are gone: there will be no further look.
+        now_s:
+            The time of the look, on any clock.
         """
         causes = {cause_of(finding) for finding in diagnosis.findings}
         before, previous = self._previous_progress, self._previous
         self._previous, self._previous_progress = causes, progress
+        told = diagnosis.findings[0].summary if diagnosis.findings else ""
+        if told != self._since[0]:
+            self._since = told, now_s
         if diagnosis.verdict is Verdict.HEALTHY or not diagnosis.findings:
             return False
         first = diagnosis.findings[0]
@@ -69,6 +83,9 @@ class Judge:
             return False
         if (self.told or first.verdict is Verdict.INCONCLUSIVE) and self.spoke:
             return False
+        if first.unchanged_s:
+            # What nothing on record dates is said only of a job that was seen to stand so long.
+            return not final and now_s - self._since[1] >= first.unchanged_s
         if final:
             # After the end of a job that was already explained, the rest is aftermath.
             return not self.spoke

@@ -16,6 +16,7 @@ from hangscope.monitor.elsewhere import only_what_is_seen
 from hangscope.monitor.helpers import Helpers
 from hangscope.monitor.judge import Judge, cause_of
 from hangscope.monitor.local_ranks import TICK_S, LocalRanks
+from hangscope.monitor.main_threads import MainThreads
 from hangscope.monitor.mirror import mirror
 from hangscope.monitor.nodes import OtherNodes
 from hangscope.monitor.processes import ProcessWatch
@@ -98,6 +99,7 @@ class Monitor:
         self._corruptions = Corruptions()
         self._judge = Judge()
         self._helpers = Helpers()
+        self._main_threads = MainThreads()
         self._doubled: set[int] = set()
         self._hung_since_ns = 0
         self._leaving_since_s = 0.0
@@ -204,6 +206,9 @@ class Monitor:
         if quiet and self._helpers.at_work(self._ranks.seen.values()):
             # Nobody waits in a collective: all of them wait for a compiler of theirs, say.
             diagnosis = replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
+        undated = bool(diagnosis.findings and diagnosis.findings[0].unchanged_s) and not final
+        if undated and self._main_threads.ran(self._ranks.seen.values()):
+            diagnosis = replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
         self.last = diagnosis
         if not final and diagnosis.verdict in (*ENDED, Verdict.INCONCLUSIVE):
             known = diagnosis.verdict is Verdict.RANK_CRASHED and all(
@@ -217,7 +222,8 @@ class Monitor:
             waited_s = (time.time_ns() - self._hung_since_ns) / 1e9
             say(f"moving again after {waited_s:.0f} s", self._out)
             self._hung_since_ns = 0
-        if self._judge.hear(diagnosis, self._ranks.progress(), final=final):
+        now_s = time.monotonic()
+        if self._judge.hear(diagnosis, self._ranks.progress(), final=final, now_s=now_s):
             trace, diagnosis = self._with_pulse(trace, diagnosis)
             if diagnosis.findings:
                 self._speak(diagnosis, trace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
-from hangscope.trace.model import Frame, ThreadStack
+from hangscope.trace.model import ExitFacts, Frame, ThreadStack
 from tests.diagnosis.builder import START, Job
 
 API = "/site-packages/torch/distributed/rpc/api.py"
@@ -40,3 +40,58 @@ def test_without_one_handler_alone_the_absent_rank_stays_accused() -> None:
     assert _judged().culprits == (0,)
     assert _judged(1, 2).culprits == (0,)
     assert _judged(2, nested=True).culprits == (0,)
+
+
+SHUTDOWN = (
+    Frame("wait", "/usr/lib/python3.11/threading.py", 629),
+    Frame("_all_gather", API, 257),
+    Frame("shutdown", API, 340),
+    Frame("<module>", "/home/me/train.py", 21),
+)
+
+
+def _calls_alone(
+    *handlers: int, live: bool = True, moved: bool = False, end: ExitFacts | None = None
+) -> Diagnosis:
+    """A job without collectives: rank 0 calls, the others have nothing left to do."""
+    job = Job(4, live=live)
+    for rank in range(4):
+        main = ThreadStack("MainThread", True, CALL if rank == 0 else SHUTDOWN, START)
+        handler = (ThreadStack("", False, (PUSH, RUN), START),) if rank in handlers else ()
+        job.rank(rank, threads=(main, *handler), stack_moved=moved if live else None)
+        if end is not None:
+            job.rank(rank, alive=False, exit=end)
+    return diagnose(job.trace())
+
+
+def test_without_any_collective_the_call_that_does_not_return_is_told() -> None:
+    found = _calls_alone(2)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert found.confidence.value == "likely"
+    assert found.summary == (
+        "Rank 0 waits for an answer to a remote call; rank 2 runs a handler at server.py:6 in "
+        "push_grad"
+    )
+    first = found.findings[0]
+    assert first.unchanged_s == 10.0
+    assert any("ranks 1–3 in rpc.shutdown" in line for line in first.evidence)
+
+
+def test_of_several_handlers_none_is_named() -> None:
+    assert _calls_alone(1, 3).verdict.value == "inconclusive"
+    assert _calls_alone().verdict.value == "inconclusive"
+
+
+def test_ranks_that_move_are_no_hang() -> None:
+    assert _calls_alone(2, moved=True).verdict.value == "healthy"
+
+
+def test_of_a_job_that_was_ended_only_the_last_sight_is_told() -> None:
+    found = _calls_alone(2, live=False, end=ExitFacts("signal", signal=15, at_ns=START))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert "rank 2 runs a handler" in found.summary
+
+
+def test_a_job_that_ended_well_is_healthy() -> None:
+    found = _calls_alone(live=False, end=ExitFacts("clean", 0, at_ns=START))
+    assert found.verdict.value == "healthy"

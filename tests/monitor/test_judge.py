@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, GroupRef, Verdict
 from hangscope.monitor.judge import Judge
 
@@ -91,3 +93,25 @@ def test_a_hang_is_said_although_other_threads_and_ranks_go_on() -> None:
     judge = Judge()
     judge.hear(MISSING, {0: "beat 7", 7: "step 7"}, final=False)
     assert judge.hear(MISSING, {0: "beat 8", 7: "step 8"}, final=False)
+
+
+def undated(summary: str) -> Diagnosis:
+    found = diagnosis(Verdict.MISSING_RANK, 1, seq=None)
+    finding = replace(found.findings[0], summary=summary, unchanged_s=4.0)
+    return replace(found, summary=summary, findings=(finding,))
+
+
+def test_what_nothing_dates_is_said_when_every_look_for_long_has_said_the_same() -> None:
+    judge = Judge()
+    for now_s in (0.0, 2.0, 3.9):
+        assert not judge.hear(undated("at a"), {0: "x"}, final=False, now_s=now_s)
+    assert not judge.hear(undated("at b"), {0: "x"}, final=False, now_s=4.0)
+    assert not judge.hear(HEALTHY, {0: "x"}, final=False, now_s=7.0)
+    assert not judge.hear(undated("at b"), {0: "x"}, final=False, now_s=8.5)
+    assert judge.hear(undated("at b"), {0: "x"}, final=False, now_s=12.5)
+
+
+def test_what_nothing_dates_is_not_said_of_a_job_that_has_ended() -> None:
+    judge = Judge()
+    assert not judge.hear(undated("at a"), {0: "x"}, final=False, now_s=0.0)
+    assert not judge.hear(undated("at a"), {0: "x"}, final=True, now_s=60.0)

@@ -1,0 +1,37 @@
+"""Whether the kernel has run a process's main thread between two looks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hangscope.monitor.main_threads import MainThreads
+
+ONE_CALL = "import threading; print(1, flush=True); threading.Event().wait()"
+MANY_CALLS = "import time; print(1, flush=True)\nwhile True: time.sleep(0.02)"
+
+
+@pytest.mark.parametrize(("code", "runs"), [(ONE_CALL, False), (MANY_CALLS, True)])
+def test_one_long_call_is_told_from_many_short_ones(code: str, runs: bool) -> None:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(0.3)  # until the call has been entered
+            threads = MainThreads()
+            assert threads.ran([process.pid])  # nothing to compare with yet
+            time.sleep(0.3)
+            assert threads.ran([process.pid]) is runs
+        finally:
+            process.kill()
+
+
+def test_what_cannot_be_read_may_have_run(tmp_path: Path) -> None:
+    threads = MainThreads(tmp_path)
+    assert threads.ran([1])
+    assert threads.ran([1])
+    assert threads.ran([])
