@@ -154,6 +154,7 @@ def _note_writer(line: LogLine, evidence: Evidence) -> None:
     rank = line.rank
     assert rank is not None
     notes = evidence.of(rank)
+    evidence.writer = rank
     if line.pid is not None:
         notes.pid = notes.pid or line.pid
         evidence.pid_rank.setdefault(line.pid, rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from hangscope.trace import operations
 from hangscope.trace.fr_columns import dtypes
@@ -18,7 +19,7 @@ from hangscope.trace.log_lines import LogLine
 from hangscope.trace.model import Signature, State
 
 _LIST = r"\[(?P<ranks>[\d,\s\-.]*)\]"
-_DESYNC_AT = re.compile(r"- \[\d+\] Timeout at collective: (?P<op>\w+), #(?P<n>\d+)")
+_DESYNC_AT = re.compile(r"- \[(?P<place>\d+)\] Timeout at collective: \w+, #\d+")
 _LAGGING = re.compile(r"ranks " + _LIST + r" are the lagging ranks that caused this timeout")
 _JOINED = re.compile(_LIST + r" joined but didn't finish collective #(?P<n>\d+)")
 _FINISHED = re.compile(
@@ -61,6 +62,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     if (
         "collective #" in text
+        or "Timeout at" in text
         or "lagging" in text
         or "ranks:" in text
         or "] started" in text
@@ -71,7 +73,18 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """A report of several lines, whose first tells the writer's place in the group."""
     text = line.text
+    found = _DESYNC_AT.search(text)
+    if found:
+        place = int(found.group("place")[:9])
+        evidence.desync_places = replace(line, rank=evidence.writer).is_place(place)
+        evidence.claim("desync_report", line, at_ns, reporter=evidence.writer)
+        return True
+    if evidence.desync_places and any(
+        pattern.search(text) for pattern in (_LAGGING, _FINISHED, _JOINED, _SNAPSHOT_ROW)
+    ):
+        return True  # it numbers the members of a smaller group
     found = _LAGGING.search(text)
     if found:
         ranks = _ranks(found)
@@ -104,7 +117,7 @@ def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
                 evidence, rank, evidence.desync_seq, _bare(row.group("op")), state, at_ns, line
             )
         return True
-    return bool(_DESYNC_AT.search(text))
+    return False
 
 
 def _counters(evidence: Evidence, rank: int, enqueued: int, completed: int) -> None:

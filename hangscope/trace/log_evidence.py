@@ -136,6 +136,10 @@ class Evidence:
     comparisons: list[tuple[LogLine, int]] = field(default_factory=list)
     """Lines in which torch compared two ranks' operations, and when they were written."""
     desync_seq: int | None = None
+    desync_places: bool = False
+    """The desync report that is being read numbers the members of a smaller group."""
+    writer: int | None = None
+    """The rank that wrote the newest line which says whose it is."""
     comm_size: int | None = None
     troubles: list[tuple[int | None, int | None, int | None, Trouble]] = field(default_factory=list)
     """(local rank, pid, node, exception) of writers whose rank is not known yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from hangscope.trace.log_evidence import Evidence, rank_ranges
 from hangscope.trace.log_lines import LogLine
@@ -64,7 +65,8 @@ def _processed(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """The second line of the coordinator's complaint: who did come."""
     found = _PROCESSED.search(line.text)
     if found or _NOBODY in line.text:
-        _held_up(evidence, line, at_ns, 0, processed=_numbers(found.group(1)) if found else ())
+        details = _came(line, 0, found.group(1) if found else "")
+        _held_up(evidence, line, at_ns, line.rank_or(0), **details)
         return True
     return False
 
@@ -72,26 +74,35 @@ def _processed(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 def _monitored(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     text = line.text
     found = _FAILED.search(text)
+def _came(line: LogLine, own: int, ranks: str) -> dict[str, Any]:
+    """Whom the coordinator has seen, where its message numbers ranks and not places."""
+    return {"places": True} if line.is_place(own) else {"processed": _numbers(ranks)}
+
+
     if found:
         _held_up(
             evidence,
             line,
+        own = int(found.group(1))
             at_ns,
-            line.rank_or(int(found.group(1))),
-            accused=_numbers(found.group(2)),
+            line.rank_or(own),
+            accused=() if line.is_place(own) else _numbers(found.group(2)),
+            places=line.is_place(own),
             wait_all="Ranks " in text,
             timeout_ms=int(found.group(3)[:15]),
         )
         return True
     found = _REACHED.search(text)
     if found:
-        _held_up(evidence, line, at_ns, line.rank_or(int(found.group(1))), arrived=True)
+        own = int(found.group(1))
+        reporter, places = line.rank_or(own), line.is_place(own)
+        _held_up(evidence, line, at_ns, reporter, arrived=True, places=places)
         return True
     found = _LATE.search(text)
     if found:
-        done = _PROCESSED.search(text)
-        details = {"processed": _numbers(done.group(1))} if done else {}
-        _held_up(evidence, line, at_ns, line.rank_or(int(found.group(1))), **details)
+        own, done = int(found.group(1)), _PROCESSED.search(text)
+        details = _came(line, own, done.group(1)) if done else {}
+        _held_up(evidence, line, at_ns, line.rank_or(own), **details)
         return True
     return False
 
@@ -143,7 +154,7 @@ def _reducer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
             line,
             at_ns,
             reporter=line.rank_or(a),
-            accused=(b,) if absent else (),
+            accused=(b,) if absent and not line.is_place(a) else (),
             certain=False,
             counts={a: n, b: m},
             absent=absent,

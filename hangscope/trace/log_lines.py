@@ -47,6 +47,11 @@ class LogLine:
         """The rank as the prefix has it, else as the message itself says."""
         return self.rank if self.rank is not None else said
 
+    def is_place(self, said: int) -> bool:
+        """Whether what the writer calls its rank is its place in a smaller group: then so are the
+        other numbers that its message gives."""
+        return self.rank is not None and self.rank != said
+
 
 _C10 = re.compile(
     r"(?:\[rank ?(\d{1,7})[\[\]]{1,2}:)?"

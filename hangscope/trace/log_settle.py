@@ -354,7 +354,7 @@ def _settle_barriers(evidence: Evidence) -> None:
         for place, (claim, _) in enumerate(evidence.claims)
         if claim.kind == "monitored_barrier"
     ]
-    if not said or any(claim.accused for _, claim in said):
+    if not said or any(claim.accused or claim.details.get("places") for _, claim in said):
         return
     listed = [(place, c) for place, c in said if "processed" in c.details]
     came = {rank for _, c in said for rank in (*c.details.get("processed", ()), c.reporter)}

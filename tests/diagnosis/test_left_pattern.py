@@ -99,3 +99,35 @@ def test_who_has_gone_on_alone_is_named_though_pairs_are_in_the_circle() -> None
     job.op(2, "all_gather", done=False)
     diagnosis = diagnose(job.trace())
     assert diagnosis.culprits == (2,)
+
+
+def test_of_several_one_that_could_break_the_circle_may_be_all_there_is() -> None:
+    """Ranks 1 and 2 do not go through the last step as their counterparts 5 and 6 did. Rank 2 waits
+    for rank 1, without which nobody would wait: whether it went wrong itself is left open."""
+    job = Job(8)
+    pipes = [job.group(*range(first, first + 4), desc="pipe") for first in (0, 4)]
+
+    def through(first: int, pipe: int) -> None:
+        for rank in range(first, first + 3):
+            job.op(rank, "send", group=pipe, peer=rank + 1, line=10)
+            job.op(rank + 1, "recv", group=pipe, peer=rank, line=12)
+
+    for _ in range(4):
+        for first, pipe in zip((0, 4), pipes, strict=True):
+            through(first, pipe)
+            job.all(group=pipe, line=20)
+        job.all(line=30)
+    through(4, pipes[1])
+    job.all(group=pipes[1], line=20)
+    for rank in range(4, 8):
+        job.op(rank, line=30, done=False)
+    for rank in (0, 3):
+        job.op(rank, group=pipes[0], line=20, done=False)
+    for rank, peers in ((1, (3, 0)), (2, (1,))):
+        if rank == 2:
+            job.op(rank, "send", group=pipes[0], peer=3, line=16)
+        for peer in peers:
+            job.op(rank, "recv", group=pipes[0], peer=peer, line=14, done=False)
+    diagnosis = diagnose(job.trace())
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (1, 2))
+    assert diagnosis.confidence is Confidence.AMBIGUOUS

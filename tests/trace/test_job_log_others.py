@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Verdict
 from hangscope.trace.from_job_log import read_job_log
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import State
 
 from .logs import claims, counters, overdue, timeout, trace_of
 
+MODEL = "ddp_model_mismatch"
 DESYNC = """\
 [rank1]:[E ProcessGroupNCCL.cpp:1] Rank 1
 \t - [1] Timeout at collective: ALLREDUCE, #21
@@ -40,6 +43,39 @@ def test_a_desync_report_names_and_counts() -> None:
         (2, "0", "broadcast", 20),
     ]
     assert trace.records["state"].tolist() == [State.STARTED, State.STARTED, State.COMPLETED]
+
+
+def test_a_desync_report_of_a_smaller_group_numbers_its_members() -> None:
+    """Its writer is rank 5, and calls itself 1: who is 2 there is not told."""
+    trace = trace_of("world_size=8\n" + DESYNC.replace("[rank1]", "[rank5]"))
+    assert [c.accused for c in claims(trace, "desync_report")] == [()]
+    assert not counters(trace)
+    assert not overdue(trace)
+    after = trace_of(DESYNC.replace("[rank1]", "[rank5]") + DESYNC)
+    assert (2,) in [c.accused for c in claims(after, "desync_report")]
+
+
+BARRIER = (
+    "[rank{first}]: RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms\n"
+    "[rank{second}]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received "
+    "errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n"
+)
+
+
+def test_a_monitored_barrier_of_a_smaller_group_numbers_its_members() -> None:
+    whole = diagnose(trace_of(BARRIER.format(first=0, second=1)))
+    assert (whole.verdict, whole.culprits) == (Verdict.MISSING_RANK, (2,))
+    smaller = diagnose(trace_of(BARRIER.format(first=1, second=2)))
+    assert (smaller.verdict, smaller.culprits) == (Verdict.INCONCLUSIVE, ())
+
+
+def test_a_model_without_parameters_of_a_smaller_group_is_no_rank_s_of_that_number() -> None:
+    text = (
+        "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 8 params, while "
+        "rank 1 has inconsistent 0 params.\n"
+    )
+    told = [c.accused for r in (0, 4) for c in claims(trace_of(f"[rank{r}]: {text}"), MODEL)]
+    assert told == [(1,), ()]
 
 
 def test_ranks_that_never_joined_anything() -> None:
