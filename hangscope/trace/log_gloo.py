@@ -71,19 +71,19 @@ def _processed(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     return False
 
 
-def _monitored(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    text = line.text
-    found = _FAILED.search(text)
 def _came(line: LogLine, own: int, ranks: str) -> dict[str, Any]:
     """Whom the coordinator has seen, where its message numbers ranks and not places."""
     return {"places": True} if line.is_place(own) else {"processed": _numbers(ranks)}
 
 
+def _monitored(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    text = line.text
+    found = _FAILED.search(text)
     if found:
+        own = int(found.group(1))
         _held_up(
             evidence,
             line,
-        own = int(found.group(1))
             at_ns,
             line.rank_or(own),
             accused=() if line.is_place(own) else _numbers(found.group(2)),
