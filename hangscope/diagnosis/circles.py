@@ -73,6 +73,7 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
         # Who only waits for one of those who could break it has not left the pattern.
         odd = deviants(context, breakers or ranks, groups, pairs=False)
         odd = odd if len(odd) * 2 <= len(ranks) else ()
+        odd = odd or (() if breakers else _together(waits_places(context, places), ranks))
         # Any of the breakers alone explains it all; who only waits for one of them does not.
         cause.culprits = odd or tuple(breakers) or cause.culprits
         cause.confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
@@ -202,17 +203,30 @@ def _among_themselves(context: Context, ranks: set[int]) -> set[int]:
     return closed
 
 
+def _together(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
+    """The fewest who wait at one place and without whom, taken together, the circle falls apart.
+
+    They have all done the same that nobody else did. Nobody, where two places are equally few.
+    """
+    waiting = {tuple(r for r in p.waiters if r in ranks) for p in places}
+    few = sorted((w for w in waiting if 1 < len(w) * 2 < len(ranks)), key=len)
+    found = [w for w in few if _breaks(places, ranks, *w)]
+    alone = len(found) == 1 or (len(found) > 1 and len(found[0]) < len(found[1]))
+    return tuple(sorted(found[0])) if alone else ()
+
+
 def waits_places(context: Context, places: set[int]) -> list[Place]:
     """The places of a component."""
     return [context.waits.places[i] for i in sorted(places)]
 
 
-def _breaks(places: list[Place], ranks: set[int], without: int) -> bool:
-    """Whether the circle falls apart once ``without`` is taken out of it."""
+def _breaks(places: list[Place], ranks: set[int], *without: int) -> bool:
+    """Whether the circle falls apart once those ``without`` whom it is looked at are taken out."""
+    rest = ranks.difference(without)
     remaining = [
         (
-            [r for r in p.waiters if r in ranks and r != without],
-            [r for r in p.targets if r in ranks and r != without],
+            [r for r in p.waiters if r in rest],
+            [r for r in p.targets if r in rest],
         )
         for p in places
     ]
@@ -226,7 +240,7 @@ def _breaks(places: list[Place], ranks: set[int], without: int) -> bool:
     for index, (_, targets) in enumerate(remaining):
         for rank in set(targets):
             into[rank].append(index)
-    left = {r: len(waiting.get(r, ())) for r in ranks if r != without}
+    left = {r: len(waiting.get(r, ())) for r in rest}
     queue = [r for r, n in left.items() if n == 0]
     free_places = [i for i, n in enumerate(open_targets) if n == 0]
     removed = 0

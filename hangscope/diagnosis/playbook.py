@@ -122,8 +122,10 @@ def buckets() -> Advice:
 
 def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Advice:
     """A live rank that did not come."""
-    at = place_of(host, address)
-    look = f"look at {at}" if at else "look at what that rank runs instead"
+    stack = host.stack if host is not None else ()
+    look = f"look at {place_of(host, address)}"
+    if not stack:
+        look = f"look at what that rank runs instead {address}".rstrip()
     inside = blocked_in(host)
     if inside:
         look += f": {inside}"

@@ -176,6 +176,8 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
             )
         absent = context.host_in(cause.culprits[0], place.group)
         doing = activity(absent, context.trace.ranks.get(cause.culprits[0]))
+        if absent is not None and absent.gone and doing == absent.end_text:
+            doing = ""  # how it was ended is no activity
         last, _ = context.last_in_group(cause.culprits[0], place.group)
         gone = [r for r in cause.culprits if _has_left(context, r)]
         mechanism = (
@@ -185,6 +187,8 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
             else f"{rank_s(cause.culprits)} {_is(cause.culprits)} still {doing}"
             if doing
             else f"{rank_s(cause.culprits)} stopped after #{last} of this group"
+            if last
+            else f"{rank_s(cause.culprits)} issued nothing in this group"
         )
         if place.p2p:
             return f"{who} never came to {title}", f"{mechanism}; {waiters} waits for its half"

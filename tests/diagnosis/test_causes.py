@@ -609,3 +609,38 @@ def test_a_job_that_computes_on_a_crowded_machine_has_not_come_to_rest(
     for rank in range(4):
         job.rank(rank, cpu_busy=share, stack_moved=False)
     assert diagnose(job.trace()).verdict.value == verdict
+
+
+def test_those_who_alone_came_to_one_place_are_named_together() -> None:
+    """A grid of 4 x 2: ranks 2 and 6 alone go to a barrier of all before their column's sum."""
+    job = Job(8)
+    rows = [job.group(r, r + 1, desc="tp") for r in range(0, 8, 2)]
+    columns = [job.group(*range(first, 8, 2), desc="dp") for first in (0, 1)]
+    for _ in range(3):
+        for group in (*rows, *columns):
+            job.all(group=group)
+    for group in rows:
+        job.all(group=group)
+    for rank in (2, 6):
+        job.op(rank, "barrier", size=(), done=False)
+    for rank in (0, 4):
+        job.op(rank, group=columns[0], done=False)
+    job.all(group=columns[1])
+    for rank in (1, 3, 5, 7):
+        job.op(rank, group=rows[rank // 2], done=False)
+    found = diagnose(job.trace())
+    assert blame(found) == ("deadlock_cycle", (2, 6))
+    assert found.confidence is Confidence.LIKELY
+
+
+def test_how_a_rank_was_ended_is_not_what_it_did() -> None:
+    job = Job(4)
+    for rank in (0, 2, 3):
+        job.op(rank, done=False)
+    for rank in range(4):
+        ended = ExitFacts("signal", signal=15, at_ns=START + 90 * SECOND, by_launcher=True)
+        job.rank(rank, alive=False, exit=ended, host="node0", pid=40 + rank)
+    first = diagnose(job.trace(after_s=91)).findings[0]
+    assert first.culprits == (1,)
+    assert "rank 1 issued nothing in this group" in first.why
+    assert "what that rank runs instead on host node0 (pid 41)" in first.fix
