@@ -22,7 +22,8 @@ _SECONDARY = re.compile(
     r"signalexception|got signal|rendezvous|store.{0,40}(?:closed|shut ?down|timed? ?out|timeout)|"
     r"collective operation timeout|has been aborted|peer process (?:died|exited)|"
     r"op\.preamble\.length|received data size doesn't match|"
-    r"detected mismatch between collectives on ranks",
+    r"detected mismatch between collectives on ranks|"
+    r"ddp expects same model across all ranks",
     re.IGNORECASE | re.DOTALL,
 )
 SECONDARY_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "BarrierTimeout")

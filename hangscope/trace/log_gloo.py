@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hangscope.trace.log_evidence import Evidence, rank_ranges
+from hangscope.trace.log_evidence import Evidence, GroupId, Operation, rank_ranges
 from hangscope.trace.log_lines import LogLine
+from hangscope.trace.model import Signature, State
 
 _FAILED = re.compile(r"\[Rank (\d+)\]: Ranks? ([\d,\s]+?) failed to pass monitoredBarrier in (\d+)")
 _REACHED = re.compile(
@@ -36,6 +37,8 @@ _MODEL = re.compile(
     r"DDP expects same model across all ranks, but Rank (\d+) has (\d+) params, while rank (\d+) "
     r"has inconsistent (\d+) params"
 )
+_MODELS: GroupId = ("ddp", "DDP's comparison of models")
+_MOST_MODELS = 1024
 _SHAPES = re.compile(
     r"\[?(\d+)?\]?:? ?params\[(\d+)\] in this process with sizes .* appears not to match"
 )
@@ -149,6 +152,10 @@ def _reducer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         a, n, b, m = (int(x[:18]) for x in found.groups())
         # No parameters, or an absurd number of them: the other rank was not in this broadcast.
         absent = m == 0 or m > 10**9
+        if not absent and b < _MOST_MODELS and not line.is_place(a):
+            # It speaks of the first that differs: those before that one have what it has itself.
+            for rank, size in ((a, n), (b, m), *((rank, n) for rank in range(b))):
+                _model(rank, size, line, at_ns, evidence)
         evidence.claim(
             "ddp_model_mismatch",
             line,
@@ -174,6 +181,24 @@ def _reducer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         )
         return True
     return False
+
+
+def _model(rank: int, size: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:
+    """One rank's part of the comparison of models, which every rank repeats."""
+    notes = evidence.of(rank)
+    if any(o.group == _MODELS for o in notes.operations):
+        return
+    notes.operations.append(
+        Operation(
+            seq=1,
+            signature=Signature("all_gather", "parameters of the model", input_sizes=((size,),)),
+            group=_MODELS,
+            state=State.SCHEDULED,
+            at_ns=at_ns,
+            line=line.number,
+            text=line.text.strip()[:400],
+        )
+    )
 
 
 def _gloo(line: LogLine, at_ns: int, evidence: Evidence) -> bool:

@@ -8,7 +8,10 @@ from hangscope.trace.log_evidence import Evidence
 from hangscope.trace.log_lines import LogLine
 
 _RAYLET = re.compile(r"Worker PID: (\d{1,9}) Worker exit type: SYSTEM_ERROR")
-_ACTOR = re.compile(r"The actor died unexpectedly|The actor is dead because its worker process")
+_ACTOR = re.compile(
+    r"The actor died unexpectedly|The actor is dead because its worker process|"
+    r"The actor died because of an error raised in .{0,200}?\(pid=(?P<pid>\d{1,9})\b"
+)
 _FIELD = re.compile(r"\s*(class_name|actor_id|pid|name|namespace|ip|label): ?(\S*)\s*")
 
 
@@ -24,8 +27,11 @@ class RayDeaths:
         if found:
             evidence.dead_pids.setdefault(int(found.group(1)), at_ns)
             return True
-        if _ACTOR.search(line.text):
+        actor = _ACTOR.search(line.text)
+        if actor:
             self._open = True
+            if actor["pid"]:
+                evidence.dead_pids.setdefault(int(actor["pid"]), at_ns)
             return True
         if not self._open:
             return False

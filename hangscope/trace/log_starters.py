@@ -20,6 +20,7 @@ _SPAWN_END = re.compile(
 )
 _DEEPSPEED = re.compile(r"--local[_-]rank[=', ]+(\d{1,4})\b.*exits with return code = (-?\d{1,4})")
 _MPI_NAME = re.compile(r"Process name:\s+\[(?:\[\d+,\d+\],|[\w.\-]+@\d+,)(\d{1,7})\]")
+_MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d{1,7})\b")
 _MPI_CODE = re.compile(r"^\s*Exit code:\s+(\d{1,3})")
 _HYDRA_NAME = re.compile(r"RANK (\d{1,7}) PID (\d{1,9}) RUNNING AT (\S+)")
 _HYDRA_END = re.compile(r"(?:KILLED BY SIGNAL|EXIT STRING|EXIT CODE): (\d{1,3})")
@@ -32,6 +33,16 @@ _CHILD_ENDS = re.compile(
     r"Worker \w+ pid (?P<worker>\d{1,9}) died, exit code: (?P<its>-?\d{1,4})"
 )
 """Lightning's observer and vLLM's monitor know the process, not its rank."""
+_SHELL = re.compile(
+    r": line \d+: +(?P<pid>\d{1,9}) (?P<how>Killed|Segmentation fault|Bus error|Aborted)\b"
+)
+_SHELL_ALONE = re.compile(r"(?:^|[\])%\s])Killed\s*$|^Segmentation fault \(core dumped\)\s*$")
+"""A shell's word for the end of its child, often behind a progress bar."""
+_LOST_NODE = re.compile(
+    r"ORTE has lost communication with a remote daemon|"
+    r"PRTE has lost communication with a remote daemon|"
+    r"the node \(where this task was running\) +was dead|srun: error: Node failure on "
+)
 _SILENCE = re.compile(
     r"Did not get (?:subsequent|initial) heartbeat\. Waited|"
     r"No available shared memory broadcast block found in \d+ seconds"
@@ -39,7 +50,7 @@ _SILENCE = re.compile(
 _MONITORED_RANK = re.compile(r"\[RankMonitorServer:Rank=(\d{1,7})\]")
 _STOPPED = re.compile(
     r"Received (\d{1,2}) death signal|SignalException: Process \d+ got signal: (\d{1,2})|"
-    r"(?:STEP|JOB) [\w.]+ ON \S+ CANCELLED AT"
+    r"(?:STEP|JOB) [\w.]+ ON \S+ CANCELLED AT|(?:^|\] )Received SIGTERM: (15)"
 )
 _SIGNALS = {"KILL": 9, "SEGV": 11, "ABRT": 6, "TERM": 15, "BUS": 7, "FPE": 8, "ILL": 4, "INT": 2}
 _HEAD = "Traceback (most recent call last):"
@@ -123,6 +134,7 @@ class Starters:
             self._mpi(line, at_ns, evidence)
             or _composer(line, at_ns, evidence)
             or _child(line, at_ns, evidence)
+            or _shell(line, at_ns, evidence)
             or _silent(line, at_ns, evidence)
             or _stopped(line, at_ns, evidence)
         )
@@ -138,6 +150,10 @@ class Starters:
             self._rank = int(found.group(1))
             notes = evidence.of(self._rank)
             notes.pid, notes.host = int(found.group(2)), notes.host or found.group(3)
+            return True
+        found = _MPI_ABORT.search(text)
+        if found:
+            ended(evidence, int(found.group(1)), 1, at_ns)
             return True
         if self._rank is None:
             return False
@@ -171,7 +187,7 @@ def _stopped(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     found = _STOPPED.search(line.text)
     if not found:
         return False
-    number = found.group(1) or found.group(2)
+    number = found.group(1) or found.group(2) or found.group(3)
     evidence.claim("other", line, at_ns, stopped=int(number) if number else 15)
     return True
 
@@ -216,4 +232,21 @@ def _silent(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     watched = _MONITORED_RANK.search(line.text)
     rank = int(watched[1]) if watched else line.rank
     evidence.claim("timeout", line, at_ns, reporter=rank, certain=False)
+    return True
+
+
+def _shell(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """A shell says how its child ended, MPI or Ray that a node is gone, and not of which rank."""
+    if "srun: error:" in line.text and "Node failure" not in line.text:
+        return False  # it tells of tasks
+    found = _SHELL.search(line.text)
+    rank = evidence.pid_rank.get(int(found["pid"])) if found else None
+    if found and rank is not None:
+        signal = {"Killed": 9, "Bus error": 7, "Aborted": 6}.get(found["how"], 11)
+        ended(evidence, rank, -signal, at_ns)
+        return True
+    alone = line.rank is None and line.local_rank is None and _SHELL_ALONE.search(line.text)
+    if not (found or alone or _LOST_NODE.search(line.text)):
+        return False
+    evidence.claim("launcher_failure", line, at_ns, certain=False)
     return True

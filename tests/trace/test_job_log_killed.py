@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import Confidence, Verdict
 
 from .logs import claims, trace_of
 
@@ -23,6 +23,7 @@ srun: error: g1: tasks 0-3: Terminated
         "srun: error: g1: tasks 0-3: Terminated\n",
         "step 7 loss 2.5\n^CTraceback (most recent call last):\n"
         '  File "/app/t.py", line 5, in <module>\n    loss.backward()\nKeyboardInterrupt\n',
+        "[rank: 0] Received SIGTERM: 15\n[rank: 1] Received SIGTERM: 15\n",
         "Global rank 0 (PID 8) exited with code -15\nGlobal rank 1 (PID 9) exited with code -9\n",
     ],
 )
@@ -43,6 +44,12 @@ def test_a_job_that_was_ended_is_not_healthy(text: str) -> None:
             "ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.\n"
             "Global rank 0 (PID 40) exited with code -15\n"
             "Global rank 2 (PID 42) exited with code -7\n",
+            2,
+        ),
+        ("MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n", 3),
+        (
+            "g1:71:90 [0] NCCL INFO comm 0x5c rank 2 nranks 4 cudaDev 0 busId 1a - Init COMPLETE\n"
+            "/var/spool/job/script: line 28:    71 Killed                  python3 main.py\n",
             2,
         ),
         (
@@ -107,6 +114,18 @@ def test_the_process_that_failed_by_itself_is_named(text: str, rank: int) -> Non
             None,
         ),
         (
+            "Epoch 0:  43%|####3     | 43/100 [01:01<01:20,  1.39s/it, v_num=0]Killed",
+            "launcher_failure",
+            None,
+        ),
+        ("ORTE has lost communication with a remote daemon.", "launcher_failure", None),
+        (
+            "ray.exceptions.ActorDiedError: The actor died because of an error raised in its "
+            "creation task, ray::RayTrainWorker.__init__() (pid=71, ip=10.0.0.5)",
+            "launcher_failure",
+            None,
+        ),
+        (
             "(raylet) Worker PID: 9073 Worker exit type: SYSTEM_ERROR Worker exit detail: Worker "
             "unexpectedly exits with a connection error code 2.",
             "launcher_failure",
@@ -127,3 +146,21 @@ def test_an_exception_without_a_rank_is_told() -> None:
     diagnosis = diagnose(trace_of(text))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.INCONCLUSIVE, ())
     assert "KeyError: 7" in diagnosis.summary
+
+
+def model(rank: int, size: int, other: int, its: int) -> str:
+    return (
+        f"[rank{rank}]: Traceback (most recent call last):\n"
+        f'[rank{rank}]:   File "/app/t.py", line 3, in main\n'
+        f"[rank{rank}]: RuntimeError: DDP expects same model across all ranks, but Rank {rank} has "
+        f"{size} params, while rank {other} has inconsistent {its} params.\n"
+    )
+
+
+def test_whose_model_differs_is_told_by_the_others() -> None:
+    """Each speaks of the first that differs from it: what came before that one is like it."""
+    diagnosis = diagnose(trace_of(model(0, 10, 2, 12) + model(2, 12, 0, 10)))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.SHAPE_MISMATCH, (2,))
+    diagnosis = diagnose(trace_of("world_size=2\n" + model(1, 12, 0, 10)))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.SHAPE_MISMATCH, (0, 1))
+    assert diagnosis.confidence is Confidence.AMBIGUOUS
