@@ -13,6 +13,7 @@ from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.stacks import user_frames
 from hangscope.diagnosis.stages import odd_stage
 from hangscope.diagnosis.stores import PREFIX
+from hangscope.diagnosis.stretches import strayed
 from hangscope.diagnosis.yardstick import deviants, ran_ahead
 from hangscope.trace.model import NONE
 
@@ -73,6 +74,7 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
         # Who only waits for one of those who could break it has not left the pattern.
         odd = deviants(context, breakers or ranks, groups, pairs=False)
         odd = odd if len(odd) * 2 <= len(ranks) else ()
+        odd = odd or strayed(context, ranks)
         odd = odd or (() if breakers else _together(waits_places(context, places), ranks))
         # Any of the breakers alone explains it all; who only waits for one of them does not.
         cause.culprits = odd or tuple(breakers) or cause.culprits
@@ -121,6 +123,9 @@ def _circle_of_pairs(
         if not odd and len(breakers) == 1:
             cause.culprits = (breakers[0],)
             return
+    if not odd and not blank:
+        odd = strayed(context, ranks)
+        cause.confidence = Confidence.LIKELY if odd else cause.confidence
     if not odd:
         # Where some have issued all that the others need, one mistake may be behind it all.
         lacking = {r for p in places for r in p.absent}
