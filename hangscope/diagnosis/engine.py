@@ -27,7 +27,7 @@ from hangscope.diagnosis.swept import not_before_last_record, swept_up
 from hangscope.diagnosis.waits import Builder
 from hangscope.diagnosis.worlds import world_causes
 from hangscope.trace.clocks import align_clocks
-from hangscope.trace.model import Trace
+from hangscope.trace.model import NONE, Trace
 
 _BELIEVABLE_S = 7 * 86_400.0
 _SHOWN_CORRUPTIONS = 5
@@ -104,8 +104,15 @@ def diagnose(trace: Trace) -> Diagnosis:
 def _doubt_concluded(context: Context, causes: list[Cause], groups: frozenset[int]) -> None:
     """No answer is certain that rests on members nobody listed."""
     for cause in causes:
-        if any(context.waits.places[i].group in groups for i in cause.places):
+        here = [context.waits.places[i] for i in cause.places]
+        if any(place.group in groups for place in here):
             cause.doubt("who belongs to the group is concluded, no source lists it")
+        halves = [place.half for place in here if place.group in groups]
+        from_anybody = any(half is not None and half.peer == NONE for half in halves)
+        if from_anybody and cause.verdict is Verdict.DEADLOCK_CYCLE:
+            cause.verdict, cause.confidence = Verdict.INCONCLUSIVE, Confidence.LIKELY
+            cause.victims, cause.culprits = cause.victims | set(cause.culprits), ()
+            cause.unknowns.append("a receive from any source may be for a member nobody lists")
 
 
 def _doubt_times(causes: list[Cause]) -> None:

@@ -7,6 +7,7 @@ says who belongs together.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -19,13 +20,20 @@ def with_groups_apart(trace: Trace, sizes: dict[int, int]) -> Trace:
 
     ``sizes`` are members per group as the operations show them. Number 0 is everybody's, and so is
     one whose operations have as many parts as there are ranks. Where no rank uses all the numbers
-    that anybody uses, they were given to the whole job, and nothing is done.
+    that anybody uses, they were given to the whole job, and nothing is done, unless more ranks use
+    one of them than its operations have parts: where old records are gone, none may show them all.
     """
     if any(group.desc for group in trace.groups):
         return trace  # whoever wrote these dumps knew the groups' names
     used = _numbers(trace)
     everything = set().union(*used.values())
-    if everything not in used.values():
+    users = Counter(number for numbers in used.values() for number in numbers)
+    shared = any(
+        users[int(group.name or "0")] > sizes.get(i, len(trace.ranks))
+        for i, group in enumerate(trace.groups)
+        if used
+    )
+    if not shared and everything not in used.values():
         return trace
     ambiguous = [
         i

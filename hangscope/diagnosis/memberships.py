@@ -200,8 +200,11 @@ def _named_places(trace: Trace) -> dict[int, int]:
 def _sizes(trace: Trace) -> dict[int, int]:
     """Members of a group as its operations show them: sizes differ by that factor."""
     votes: dict[int, Counter[int]] = defaultdict(Counter)
-    pairs = zip(trace.records["group"].tolist(), trace.records["signature"].tolist(), strict=True)
-    for (group, signature), count in Counter(pairs).items():
+    width = max(len(trace.signatures), 1)
+    keys = trace.records["group"].astype(np.int64) * width + trace.records["signature"]
+    used, counts = np.unique(keys, return_counts=True)
+    for key, count in zip(used.tolist(), counts.tolist(), strict=True):
+        group, signature = divmod(key, width)
         size = group_size(trace.signatures[signature])
         if size and size > 1:
             votes[group][size] += count

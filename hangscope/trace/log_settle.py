@@ -41,8 +41,8 @@ def settle(evidence: Evidence) -> None:
         evidence.world_size = max(evidence.world_size or 0, evidence.comm_size)
     if (evidence.world_size or 0) > MAX_RANK + 1:
         evidence.world_size = None  # a damaged number
-    _settle_writers(evidence)
     settle_comparisons(evidence)
+    _settle_writers(evidence)
     _settle_stacks(evidence)
     _settle_endings(evidence)
     _settle_groups(evidence)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.trace.model import Flag
+from hangscope.trace.model import Flag, Group, Source
 
 from .builder import Job
 
@@ -62,6 +62,18 @@ def test_a_sender_without_a_dump_is_the_one_that_is_lost() -> None:
     job.lose(3)
     found = diagnose(job.trace())
     assert (found.verdict, found.culprits) == (Verdict.RANK_LOST, (3,))
+
+
+def test_who_is_not_listed_may_be_the_sender() -> None:
+    """Nothing in the oldest dumps tells that there was a rank 3: rank 0 has not gone wrong."""
+    job = collecting()
+    for rank in (1, 2):
+        job.op(rank, done=False)
+    job.lose(3)
+    job.groups = [Group("0")]
+    dumps = tuple(Source(f"{r}", "flight-recorder-pickle", "none", r, 9) for r in range(3))
+    found = diagnose(job.trace(sources=dumps, world_size=None))
+    assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
 
 
 def test_sends_taken_by_anybody_do_not_serve_a_named_receive() -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import Group, Source
+from tests.diagnosis.builder import Job
 from tests.trace.logs import trace_of
+
+GATHER = "_all_gather_base"
 
 
 def overdue(rank: int, number: int, place: int, seq: int, op: str = "ALLREDUCE") -> str:
@@ -36,6 +40,30 @@ def test_who_waits_for_nothing_is_still_told() -> None:
         "completed NCCL work: 5.\n"
     )
     assert diagnose(trace_of(text)).culprits in ((1,), ())
+
+
+def test_wrapped_dumps_in_which_no_rank_shows_all_its_groups() -> None:
+    """Tensor pairs are number 1 of every rank: eight ranks use what has two parts."""
+    job = Job(8)
+    job.groups = [Group(name) for name in "0123"]
+
+    def gather(ranks: tuple[int, ...], group: int, size: int, *, done: bool = True) -> None:
+        for rank in ranks:
+            job.op(rank, GATHER, group=group, size=(4,), out=(4 * size,), done=done)
+
+    for _ in range(5):
+        gather(tuple(range(8)), 1, 2)
+    gather((1, 3, 5), 0, 8)
+    gather((0, 2), 2, 4)
+    gather((4, 6), 3, 2)
+    gather((2,), 1, 2, done=False)
+    gather((0, 1, 4, 5, 6, 7), 2, 4, done=False)
+    for rank in range(8):
+        job.rank(rank, oldest_record_id=3)
+    dumps = tuple(Source(f"{r}", "flight-recorder-pickle", "none", r, 9) for r in range(8))
+    found = diagnose(job.trace(sources=dumps))
+    assert [finding.culprits for finding in found.findings] == [(3,)]
+    assert found.confidence is Confidence.LIKELY
 
 
 def test_a_number_that_all_places_share_is_one_group() -> None:
