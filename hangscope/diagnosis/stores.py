@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.places import Place
 from hangscope.trace.model import NONE, Trace
@@ -59,15 +60,17 @@ def store_places(trace: Trace, hosts: Mapping[int, Host], waiting: frozenset[int
     outside = sorted(everybody - set(inside))
     if not outside or len(outside) > len(inside):
         return []
-    if waiting and (not waiting.issuperset(outside) or len(outside) == len(inside)):
+    unrecorded = told_of_only(trace)
+    known = [r for r in outside if r in trace.ranks and r not in unrecorded]
+    if waiting and (not waiting.issuperset(known) or len(known) == len(inside)):
         return []
     return [
         Place(
             NONE,
             0,
             inside,
-            absent=[r for r in outside if r in trace.ranks],
-            unknown=[r for r in outside if r not in trace.ranks],
+            absent=known,
+            unknown=[r for r in outside if r not in known],
             phase=f"{key[0]} {key[1]!r}" if key[1] else key[0],
             began_ns=since.get(key, 0),
             members=tuple(sorted(everybody)),

@@ -136,3 +136,38 @@ def test_an_address_beyond_the_world_accuses_nobody() -> None:
     text = "".join(gave_up(r, STORE, key, prefix=False) for r in (0, 1))
     found = diagnose(trace_of("world_size=4\n" + text + table({0: 1, 1: 1, 2: -15, 3: -15})))
     assert found.culprits == ()
+
+
+INTERRUPTED = "KeyboardInterrupt"
+LOGGER = "/env/lib/python3.11/site-packages/torch/distributed/c10d_logger.py"
+IN_REDUCE = (("/job/train.py", 40, "step"), (LOGGER, 85, "wrapper"))
+IN_LOADER = (
+    ("/job/train.py", 17, "epoch"),
+    ("/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 1300, "_try_get_data"),
+    ("/usr/lib/python3.11/multiprocessing/connection.py", 947, "wait"),
+)
+
+
+def _pressed(waits: dict[int, Frames], error: str = INTERRUPTED, world: int = 4) -> Diagnosis:
+    stopped = "Received 2 death signal, shutting down workers\n"
+    text = "".join(gave_up(rank, frames, error) for rank, frames in waits.items())
+    return diagnose(trace_of(f"world_size={world}\n{stopped}{text}"))
+
+
+def test_ctrl_c_shows_who_was_elsewhere() -> None:
+    found = _pressed({0: IN_REDUCE, 1: IN_REDUCE, 2: IN_LOADER, 3: IN_REDUCE})
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert found.confidence.value == "likely"
+    assert "Rank 2 is at train.py:17 in epoch while ranks 0, 1, 3 wait" in found.summary
+
+
+def test_ctrl_c_while_all_wait_or_few_answer_names_nobody() -> None:
+    assert _pressed(dict.fromkeys(range(4), IN_REDUCE)).culprits == ()
+    assert _pressed({0: IN_REDUCE, 1: IN_REDUCE, 2: IN_LOADER}, world=8).culprits == ()
+
+
+def test_an_error_of_its_own_comes_before_where_others_were_interrupted() -> None:
+    text = gave_up(1, IN_LOADER, "ValueError: bad sample")
+    text += "".join(gave_up(r, IN_REDUCE, INTERRUPTED) for r in (0, 2, 3))
+    found = diagnose(trace_of("world_size=4\n" + text))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))

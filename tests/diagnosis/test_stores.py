@@ -112,3 +112,15 @@ def test_one_in_the_store_among_many_that_wait_for_it_stays_accused_beside_anoth
     found = _looked_at(job)
     assert found.verdict.value == "missing_rank"
     assert set(found.culprits) == {2, 3}
+
+
+def test_a_lost_rank_does_not_hide_who_has_not_set_the_key() -> None:
+    job = Job(5, live=True)
+    job.steps(3)
+    for rank in (1, 2, 3):
+        _in_store(job, rank)
+    job.op(0, done=False)
+    job.lose(4)
+    found = _looked_at(job)
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
+    assert found.confidence.value == "likely"
