@@ -32,7 +32,7 @@ _TELLING = (
     b"ailures:", b"(local_rank: ", b"time      :", b"most recent call first", b'"MainThread"',
     b"Python v", b"=== Rank ", b"<h2>Rank ", b" FR Trace ===",
     b"Duplicate GPU", b"Cuda failure", b"crashed with", b"exited with code", b"heartbeat. Waited",
-    b"MPI_ABORT", b"SIGTERM:", b"lost communication", b"was dead", b"Node failure",
+    b"]:[E", b"MPI_ABORT", b"SIGSEGV", b"SIGTERM:", b"lost communication", b"was dead", b"Node failure",
     b"shared memory broadcast", b"actor died", b"actor is dead", b"exit type: SYSTEM",
 )  # fmt: skip
 

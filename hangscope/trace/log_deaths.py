@@ -64,7 +64,8 @@ _OOM_EVENT = re.compile(
     re.I,
 )
 _SEGFAULT = re.compile(
-    r"Fatal Python error: (?P<what>[\w ]+)|Segmentation fault|signal (?:SIG)?SEGV"
+    r"Fatal Python error: (?P<what>[\w ]+)|Segmentation fault|signal (?:SIG)?SEGV|"
+    r"\*\*\* SIGSEGV received at time="
 )
 _NAN = re.compile(
     r"checkForNaN|Minimum loss scale reached|loss is (?:nan|inf)\b|\bNaN or Inf found", re.I
@@ -265,6 +266,9 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     found = _SEGFAULT.search(text)
     if found and line.rank is None and line.local_rank is not None:
         evidence.launcher_failures.append((line.local_rank, -1, -11, at_ns, line.node, line.host))
+        return True
+    if found and line.rank is None and line.pid is not None:
+        evidence.claim("launcher_failure", line, at_ns, certain=False, pid=line.pid)
         return True
     if found and line.rank is not None:
         notes = evidence.of(line.rank)

@@ -17,6 +17,7 @@ import orjson
 
 from hangscope.trace import clean
 from hangscope.trace.log_blocks import BLOCK, MAX_LINE, telling
+from hangscope.trace.log_wrap import unwrapped, wrap_width
 from hangscope.trace.sniff import log_text
 
 
@@ -77,7 +78,10 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("template", re.compile(r"\[(?P<rank>\d{1,6})\]:\s?(?!\[rank)")),
     ("torchx", re.compile(r"\[?[A-Za-z_]\w*?(?P<node>\d+)\|(?P<local>\d+)\]?:\s?")),
     ("torchx2", re.compile(r"[A-Za-z_]\w*/(?P<rank>\d{1,6}) (?=\S)")),
-    ("mpi", re.compile(r"\[(?:\d+,)?(?P<rank>\d+)\]<std(?:err|out)>:\s?")),
+    (
+        "mpi",
+        re.compile(r"\[(?:\d+,)?(?:mpirank:)?(?P<rank>\d+)(?:,[\w\-]+)?\]<std(?:err|out)>:\s?"),
+    ),
     ("vllm", re.compile(r"\(Worker_TP(?P<rank>\d{1,4}) pid=\d+\) ")),
     ("ray", re.compile(r"\((?P<ray>[A-Za-z_][\w.]*(?:\[[^\]]*\])?[^()]{0,40}?pid=\d+[^()]*)\) ?")),
     ("pod", re.compile(r"\[pod/(?P<host>[\w.\-]+)/[\w.\-]+\] ")),
@@ -135,7 +139,7 @@ def read_lines(stream: BinaryIO) -> Iterator[LogLine]:
         physical: Iterable[tuple[int, bytes]] = enumerate(text.split(b"\n"), start=1)
     else:
         physical = telling(first, stream)
-    for number, text_line in _joined(_cleaned(physical)):
+    for number, text_line in _joined(unwrapped(_cleaned(physical), wrap_width(first), _STARTS)):
         for part in _split_glue(text_line):
             line = _strip(part, style, number)
             if line is not None:

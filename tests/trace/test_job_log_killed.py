@@ -63,6 +63,12 @@ def test_a_job_that_was_ended_is_not_healthy(text: str) -> None:
             "[10.1.2.3]:2804\n[rank1]: ZeroDivisionError: division by zero\n",
             1,
         ),
+        (
+            "[1,mpirank:3,algo-1]<stderr>:Traceback (most recent call last):\n"
+            '[1,mpirank:3,algo-1]<stderr>:  File "t.py", line 3, in <module>\n'
+            "[1,mpirank:3,algo-1]<stderr>:ValueError: bad\n",
+            3,
+        ),
         ("[rank2]: RuntimeError: DataLoader worker (pid 81) is killed by signal: Killed.\n", 2),
         (
             "g1:71:90 [3] NCCL INFO comm 0x5c rank 3 nranks 4 cudaDev 3 busId 1a - Init COMPLETE\n"
@@ -122,6 +128,11 @@ def test_the_process_that_failed_by_itself_is_named(text: str, rank: int) -> Non
         (
             "ray.exceptions.ActorDiedError: The actor died because of an error raised in its "
             "creation task, ray::RayTrainWorker.__init__() (pid=71, ip=10.0.0.5)",
+            "launcher_failure",
+            None,
+        ),
+        (
+            "(RayTrainWorker pid=47, ip=10.0.0.2) *** SIGSEGV received at time=176233 on cpu 3 ***",
             "launcher_failure",
             None,
         ),

@@ -1,0 +1,34 @@
+"""Logs that were copied out of a terminal, which broke their lines wherever its edge was."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Verdict
+from hangscope.trace.log_wrap import wrap_width
+
+from .logs import counters, overdue, timeout, trace_of
+
+BAR = " 45%|####5     | 45/100 [10:11<12:13,  3.38s/it]"
+
+
+@pytest.mark.parametrize("width", [48, 62, 63, 64, 69, 80, 81, 100, 132, 133, 160])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("before", ["", BAR])
+def test_a_message_is_read_wherever_it_was_broken(width: int, padded: bool, before: str) -> None:
+    lines = [before + timeout(0, 55), timeout(1, 55)]
+    pieces = []
+    for line in "".join(lines).splitlines():
+        for at in range(0, len(line), width):
+            piece = line[at : at + width]
+            pieces.append(piece.ljust(width) if padded else piece.rstrip())
+    trace = trace_of("world_size=2\n" + "\n".join(pieces) + "\n")
+    assert overdue(trace) == [(0, "0", "all_reduce", 55), (1, "0", "all_reduce", 55)]
+    assert set(counters(trace).values()) == {(55, 54)}
+    assert diagnose(trace).verdict is Verdict.STUCK_COLLECTIVE
+
+
+def test_lines_of_one_length_are_no_wrapped_messages() -> None:
+    assert wrap_width(b"=" * 60 + b"\ntrain.py FAILED\n" + b"=" * 60 + b"\n" + b"-" * 60) == 0
+    assert wrap_width(timeout(0, 5).encode()) == 0
