@@ -81,7 +81,7 @@ def unanswered(context: Context) -> Finding | None:
     busy = [h for rank in sorted(trace.ranks) if (h := _handler(context, rank))]
     if not callers and not busy:
         return None
-    told = [f"rank {h.rank} runs a handler at {where(innermost(h.stack))}" for h in busy]
+    told = [f"rank {h.rank} runs a handler at {_called(h)}" for h in busy]
     who = f"{rank_s(callers).capitalize()} {'waits' if len(callers) == 1 else 'wait'} for an answer"
     named = busy[0].rank if trace.live and len(busy) == 1 else None
     at = where(innermost(busy[0].stack)) if busy else ""
@@ -104,6 +104,13 @@ def unanswered(context: Context) -> Finding | None:
         unknowns=("who has called whom, and since when, is not recorded",),
         unchanged_s=trace.timeout_s,
     )
+
+
+def _called(handler: Handler) -> str:
+    """Where a handler stands, and which function was called from elsewhere, if that is another."""
+    frame, outermost = innermost(handler.stack), handler.stack[-1]
+    within = f", within {outermost.name}" if frame is not None and frame != outermost else ""
+    return where(frame) + within
 
 
 def _moves(facts: RankFacts) -> bool:

@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 from common import FAULT_STEP, arguments, timeout, warm_up
 
-args = arguments("dead-thread", "two-barriers", "neighbour", "group-left-out", "micro-batches")
+args = arguments(
+    "dead-thread", "two-barriers", "neighbour", "group-left-out", "groups-swapped", "micro-batches",
+)  # fmt: skip
 
 MICRO_BATCHES = 4
 
@@ -70,6 +72,13 @@ def make_groups(rank: int, world: int) -> dist.ProcessGroup:
     return dist.new_group(list(range(world)), group_desc="all")
 
 
+def make_halves(rank: int, world: int) -> dist.ProcessGroup:
+    """A group for each half of the ranks; the guilty rank makes the second one first."""
+    halves = [list(range(world // 2)), list(range(world // 2, world))]
+    made = [dist.new_group(half) for half in (halves[::-1] if rank == args.rank else halves)]
+    return next(group for group in made if group is not dist.GroupMember.NON_GROUP_MEMBER)
+
+
 def synchronize(rank: int) -> None:
     """Two ways to wait for everybody that never meet."""
     if rank == args.rank:
@@ -97,6 +106,8 @@ def main() -> None:
             synchronize(rank)
         if args.fault == "group-left-out" and step == FAULT_STEP:
             make_groups(rank, world)
+        if args.fault == "groups-swapped" and step == FAULT_STEP:
+            dist.all_reduce(torch.ones(8), group=make_halves(rank, world))
         if reporter is not None and step == FAULT_STEP and rank == 0:
             reporter.join()
         time.sleep(0.05)
