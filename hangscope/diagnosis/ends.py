@@ -16,6 +16,7 @@ from hangscope.diagnosis.working import newest_threads
 from hangscope.trace.model import Claim, RankFacts, Trace
 
 _SIGABRT = 6
+_TERMINATED = (-15, 143)
 _OWN_SIGNALS = (4, 7, 8, 11)
 """SIGILL, SIGBUS, SIGFPE, SIGSEGV: nobody sends these from outside."""
 UNSEEN = "a signal nobody saw"
@@ -24,6 +25,9 @@ _TWIN_NS = 2_000_000_000
 _NOTICED_NS = 100_000_000
 """A peer's connection may break before the end that breaks it is noticed; a launcher that answers
 a failure needs longer."""
+
+_ANSWERED_NS = 1_000_000_000
+"""A launcher that answers a failure stops nobody so long before the failure."""
 
 _MODEL = re.compile(
     r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params", re.IGNORECASE
@@ -36,6 +40,7 @@ def judge(trace: Trace) -> dict[int, Host]:
     threads = newest_threads(trace)
     hosts = {rank: host_of(facts, threads.get(rank)) for rank, facts in trace.ranks.items()}
     hosts = _stopped_alone(_told_by_all(hosts, trace), trace)
+    hosts = _after_the_stop(hosts, trace)
     return _outlived_a_failure(_victims_of_launcher(hosts, trace), trace)
 
 
@@ -117,6 +122,37 @@ def _stopped_alone(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     return {**hosts, torn[0]: replace(alone, end=End.CRASHED, secondary=False)}
 
 
+def _after_the_stop(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Ranks that failed when others of their host had been stopped already, and nobody before.
+
+    They were told to stop as well and have said so in their own way: a handler that saves and
+    leaves with a status, or raises. What stopped the others was no failure of theirs.
+    """
+    stopped: dict[str, int] = {}
+    for rank, host in hosts.items():
+        name = trace.ranks[rank].host
+        if host.end is End.TORN_DOWN and name and host.end_ns:
+            stopped[name] = min(stopped.get(name, host.end_ns), host.end_ns)
+    failed = {r: h for r, h in hosts.items() if h.end is End.CRASHED and not h.secondary}
+    late = {
+        rank
+        for rank, host in failed.items()
+        if 0 < stopped.get(trace.ranks[rank].host or "", 0) < host.end_ns - _ANSWERED_NS
+        and _left_by_itself(trace.ranks[rank])
+    }
+    if late != failed.keys():
+        return hosts
+    return {
+        r: replace(h, end=End.TORN_DOWN, secondary=True) if r in late else h
+        for r, h in hosts.items()
+    }
+
+
+def _left_by_itself(facts: RankFacts) -> bool:
+    exit_ = facts.exit
+    return exit_ is not None and exit_.kind in ("code", "exception") and exit_.signal is None
+
+
 def _by_launcher(facts: RankFacts) -> bool:
     return facts.exit is not None and facts.exit.by_launcher
 
@@ -159,6 +195,10 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
         exception = trace.ranks[rank].exception
         if exception is not None and not exception.is_main_thread:
             exception = None  # a thread's end is not the process's
+        if host.end is End.TORN_DOWN and _left_by_itself(trace.ranks[rank]):
+            if exit_ is not None and exit_.code in _TERMINATED:
+                ways.add("SIGTERM")
+            continue  # its own way to stop when it is told to
         if host.end not in (End.CRASHED, End.TORN_DOWN):
             return None
         interrupted = exception is not None and exception.type_name.endswith("KeyboardInterrupt")

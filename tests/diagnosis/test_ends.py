@@ -298,3 +298,41 @@ def test_the_first_of_two_failures_is_named_where_their_times_are_known(
     assert _blame(found) == ("rank_crashed", culprits)
     assert found.confidence is confidence
     assert set(found.findings[0].victims) == set(range(4)) - set(culprits)
+
+
+@pytest.mark.parametrize("by_launcher", [True, False])
+@pytest.mark.parametrize(
+    ("late_s", "error", "verdict"),
+    [
+        (5, None, "healthy"),
+        (30, None, "healthy"),
+        (5, "preempted", "healthy"),
+        (0, None, "rank_crashed"),
+        (-3, "bad loss", "rank_crashed"),
+    ],
+)
+def test_who_leaves_with_a_status_after_all_were_told_to_stop_has_not_failed(
+    late_s: int, error: str | None, verdict: str, by_launcher: bool
+) -> None:
+    job = _job(waiting=())
+    for rank in (1, 2, 3):
+        end = ExitFacts("signal", signal=15, by_launcher=by_launcher, at_ns=END + rank)
+        job.rank(rank, host="node0", alive=False, exit=end)
+    at_ns = END + late_s * SECOND
+    own = _raise("builtins.RuntimeError", error, at_ns=at_ns) if error is not None else None
+    job.rank(
+        0, host="node0", alive=False, exit=ExitFacts("code", code=1, at_ns=at_ns), exception=own
+    )
+    assert diagnose(job.trace(after_s=60)).verdict.value == verdict
+
+
+def test_who_fails_after_another_has_failed_and_all_were_stopped_is_no_cause_either() -> None:
+    job = _job(waiting=())
+    for rank, late_s, code in ((0, 5, 1), (2, -3, 3)):
+        end = ExitFacts("code", code=code, at_ns=END + late_s * SECOND)
+        job.rank(rank, host="node0", alive=False, exit=end)
+    for rank in (1, 3):
+        end = ExitFacts("signal", signal=15, by_launcher=True, at_ns=END + rank)
+        job.rank(rank, host="node0", alive=False, exit=end)
+    found = diagnose(job.trace(after_s=60))
+    assert _blame(found) == ("rank_crashed", (2,))

@@ -72,3 +72,20 @@ def test_blame_is_exact() -> None:
     assert counts["crash"] == 0
     assert not [o.detail for o in outcomes if o.certain_wrong]
     assert counts["exact"] / len(outcomes) >= 0.98, failures
+
+
+ON_RECORD = [
+    "host_stuck", "fewer_batches", "extra", "skipped", "different_op", "different_shape",
+    "device_stuck", "moving", "slow",
+]  # fmt: skip
+"""Faults that show in what the other ranks recorded, whoever of the innocent left nothing."""
+
+
+def test_a_victim_without_a_dump_is_not_taken_for_the_culprit() -> None:
+    names = [name for name in DIALECTS if "only active" not in name and name != "job log"]
+    outcomes = list(
+        score.run(108, 17, with_stock=False, dialects=names, faults=ON_RECORD, lose=True)
+    )
+    assert not any(o.certain_wrong or o.mine == score.CRASH for o in outcomes)
+    wrong = [o.case.number for o in outcomes if o.mine == score.WRONG]
+    assert len(wrong) <= 4

@@ -20,6 +20,9 @@ def main() -> int:
         "--fault", action="append", choices=sorted(FAULTS), help="only this fault (repeatable)"
     )
     parser.add_argument("--dialect", action="append", help="only this dialect (repeatable)")
+    parser.add_argument(
+        "--lose-victim", action="store_true", help="without the dump of a rank that is not at fault"
+    )
     parser.add_argument("--show", type=int, default=10, help="print this many failures")
     parser.add_argument("--table", type=Path, help="write the table as Markdown")
     arguments = parser.parse_args()
@@ -33,6 +36,7 @@ def main() -> int:
         with_stock=arguments.stock,
         dialects=arguments.dialect,
         faults=arguments.fault,
+        lose=arguments.lose_victim,
     ):
         tallies = [
             (total, stock),

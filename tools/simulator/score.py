@@ -8,6 +8,7 @@ doing so as ``certain`` is counted apart, because that is what must never happen
 
 from __future__ import annotations
 
+import random
 import shutil
 import tempfile
 import time
@@ -140,8 +141,12 @@ def run(
     with_stock: bool,
     dialects: list[str] | None = None,
     faults: list[str] | None = None,
+    lose: bool = False,
 ) -> Iterator[Outcome]:
-    """Draw, write, analyze and judge ``cases`` cases, dialects and faults in turn."""
+    """Draw, write, analyze and judge ``cases`` cases, dialects and faults in turn.
+
+    ``lose``: without the dump of one rank, drawn among those that are not at fault.
+    """
     names = dialects or list(DIALECTS)
     kinds = faults or list(FAULTS)
     number = 0
@@ -165,10 +170,17 @@ def run(
                 case = draw(number, seed, fault, shape)
             except UnsuitableError:
                 continue
+            if lose:
+                case.lost |= _victim(case, random.Random(f"{seed}/{number}/lost"))
             done += 1
             yield one(case, dialect, folder / str(number), with_stock)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _victim(case: Case, rng: random.Random) -> frozenset[int]:
+    rest = set(range(case.run.job.world)) - case.truth.culprits - case.lost
+    return frozenset([rng.choice(sorted(rest))]) if rest else frozenset()
 
 
 def one(case: Case, dialect: Dialect, folder: Path, with_stock: bool) -> Outcome:
