@@ -36,7 +36,7 @@ def with_group_order(context: Context, causes: list[Cause]) -> list[Cause]:
     What counts calls alone has said of ``new_group`` is replaced, unless it named the same ranks.
     """
     told = _told(context)
-    edges = _contradictions(told, _past(context, told), _under_way(context))
+    edges = _contradictions(told, _past(context, told), _under_way(context), _foreign(context))
     if not edges or not _held_up(context, edges):
         return causes
     culprits, decided = _fewest(edges)
@@ -93,21 +93,20 @@ def _past(context: Context, told: Told) -> dict[int, int]:
     return past
 
 
-def _under_way(context: Context) -> set[tuple[int, int]] | None:
-    """(number, rank) of the calls that ranks are in, where only those are known to be complete."""
-    if not _foreign(context):
-        return None
+def _under_way(context: Context) -> set[tuple[int, int]]:
+    """(number, rank) of the calls that ranks are in."""
     calls = {rank: _call(context, rank) for rank in context.trace.ranks}
     return {(call[0], rank) for rank, call in calls.items() if call is not None}
 
 
 def _contradictions(
-    told: Told, past: dict[int, int], under_way: set[tuple[int, int]] | None
+    told: Told, past: dict[int, int], under_way: set[tuple[int, int]], foreign: bool
 ) -> list[tuple[int, int, int]]:
     """(number, rank, rank) of pairs that cannot both have made the same groups.
 
-    Who is past a number and knows nothing of it contradicts those who tell of it: all of them, or
-    only those whose call is ``under_way``, where groups made long ago may not be on record.
+    Who is past a number and knows nothing of it contradicts those who tell of it: all of them, or,
+    where groups made long ago may not be on record (``foreign``), those whose call is
+    ``under_way``.
     """
     edges: list[tuple[int, int, int]] = []
     for number, by_rank in sorted(told.items()):
@@ -116,14 +115,19 @@ def _contradictions(
         for rank, ranks in sorted(by_rank.items()):
             lists[ranks[:_SHOWN]].append(rank)
             members[ranks[:_SHOWN]].update(ranks)
-        # Where each list is what all its members say, every part of the job numbers its own.
-        apart = {key for key, by in lists.items() if members[key] <= set(by)}
+        # Where each list is what all its members say, every part of the job numbers its own; that
+        # it may do so is not sure before they have all returned from the call.
+        apart = {
+            key
+            for key, by in lists.items()
+            if members[key] <= set(by) and not any((number, r) in under_way for r in by)
+        }
         for key, by in lists.items():
             for other, rest in lists.items():
                 if key < other and not {key, other} <= apart:
                     edges += [(number, a, b) for a in by for b in rest]
             silent = [r for r in members[key] if r not in by_rank and past.get(r, 0) > number]
-            sure = [a for a in by if under_way is None or (number, a) in under_way]
+            sure = [a for a in by if not foreign or (number, a) in under_way]
             edges += [(number, a, b) for a in sure for b in silent]
             if len(edges) > _MAX_EDGES:
                 return edges[:_MAX_EDGES]

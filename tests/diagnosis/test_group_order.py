@@ -82,6 +82,18 @@ def test_parts_of_a_job_that_number_their_own_groups_do_not_contradict_each_othe
     assert "other groups" not in found.summary
 
 
+def test_parts_of_a_job_that_do_not_return_from_a_call_of_one_number_contradict_each_other() -> (
+    None
+):
+    """Every half makes a group of its own alone, and both meet under one name in the store."""
+    found = _judged(4, {}, {0: {1: (0, 1)}, 1: {1: (0, 1)}, 2: {1: (2, 3)}, 3: {1: (2, 3)}})
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0, 1, 2, 3))
+    assert found.confidence.value == "ambiguous"
+    assert "call 1 of new_group is for ranks 0, 1 on ranks 0, 1 and for ranks 2, 3 on" in (
+        found.summary
+    )
+
+
 def test_different_groups_under_way_at_one_time_tell_nothing_of_numbers() -> None:
     """Without what rank 1 left, the calls of 0 and 3 are those of two groups."""
     found = _judged(
