@@ -49,6 +49,8 @@ _SIGNS = (
 """Kinds of statements that may name nobody, the most telling first."""
 _DEAD_THREAD = "dead_thread"
 """What a job log's reader notes of a thread that died of an exception nobody caught."""
+_OWN_REPORT = "own_report"
+"""What it notes of verdicts that HangScope itself has printed into the log."""
 _SAME_MOMENT_NS = SECOND_NS
 _IDLE = 0.08
 """CPU seconds a second that a process without work may need; on a crowded machine one that computes
@@ -187,26 +189,45 @@ def _inconclusive(context: Context) -> Finding:
         advice.playbook,
         unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
         evidence=places_of_waits(context)
-        + tuple(f"log: {c.text[:200]}" for c in context.trace.claims[:8] if c.text),
+        + tuple(f"HangScope said in this log: {text}" for text in _own_words(context.trace.claims))
+        + tuple(
+            f"log: {c.text[:200]}"
+            for c in context.trace.claims[:8]
+            if c.text and c.kind != _OWN_REPORT
+        ),
     )
 
 
 def _told_to_stop(context: Context, words: str) -> Finding:
     """Somebody ended the job, and no rank said before whether it waited: a hang looks no other."""
     advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    said = _own_words(context.trace.claims)
     return Finding(
         Verdict.INCONCLUSIVE,
         (),
         tuple(sorted(context.hosts)),
         Confidence.LIKELY,
-        "The job was told to stop from outside, and nothing in this log tells whether it hung "
-        "before or for whom",
-        "ranks that wait say nothing until a timeout of theirs expires, and none had",
-        "if its last steps came long before, it hung: run it with HANGSCOPE=1, or take the stacks "
-        "of all ranks (py-spy dump) before it is stopped",
+        "The job was told to stop from outside, and "
+        + (
+            f"HangScope had said before: {said[0]}"
+            if said
+            else "nothing in this log tells whether it hung before or for whom"
+        ),
+        "what that report rests on is in the run directory and not in this log"
+        if said
+        else "ranks that wait say nothing until a timeout of theirs expires, and none had",
+        "give analyze the run directory that the report in the log names, not its log alone"
+        if said
+        else "if its last steps came long before, it hung: run it with HANGSCOPE=1, or take the "
+        "stacks of all ranks (py-spy dump) before it is stopped",
         advice.playbook,
         evidence=(f"log: {words[:200]}",),
     )
+
+
+def _own_words(claims: tuple[Claim, ...]) -> tuple[str, ...]:
+    """What HangScope's own reports in a log say: no evidence, but worth repeating."""
+    return tuple(c.text for c in claims if c.kind == _OWN_REPORT)[:4]
 
 
 def _signs(claims: tuple[Claim, ...]) -> str:

@@ -36,6 +36,8 @@ from hangscope.trace.model import Fragment
 
 _OWN = "[hangscope]"
 _OWN_LINES = 400
+_VERDICT = re.compile(r"(?!more: |moving again|[a-z])\S")
+"""A verdict is a sentence; what else HangScope says begins with a small letter."""
 _TORCHRUN = re.compile(r"torch[./]distributed[./](?:elastic[./]|run(?:\.py|:|$))")
 _OTHERS = re.compile(
     r"(?:\[rank ?\d|\[[EWIF]\d|[EWIF]\d{4} \d\d:|Traceback|Failures:|Root Cause|=====|srun:|"
@@ -86,6 +88,9 @@ def gather(
         newest = line
         if text.lstrip().startswith(_OWN):
             skip_own = _OWN_LINES  # our own report quotes evidence; it is none
+            said = text.lstrip()[len(_OWN) :].strip()
+            if _VERDICT.match(said):
+                evidence.claim("own_report", replace(line, text=said), 0, certain=False)
             continue
         if skip_own:
             plain = line.rank is None and not line.level and not _OTHERS.match(text)

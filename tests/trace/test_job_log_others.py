@@ -434,7 +434,11 @@ def test_our_own_report_is_no_evidence() -> None:
         "[hangscope] full report: hangscope analyze x\n"
     )
     trace = trace_of(report + timeout(1, 118))
-    assert {c.kind for c in trace.claims if c.text} == {"timeout"}  # places have no text
+    told = [c for c in trace.claims if c.text]  # places have no text
+    assert {c.kind for c in told} == {"timeout", "own_report"}
+    (repeated,) = (c for c in told if c.kind == "own_report")
+    assert repeated.text == "Rank 2 never joined all_reduce #118 in group dp"
+    assert (repeated.accused, repeated.certain) == ((), False)
 
 
 def test_srun_labels_are_ranks_only_where_every_line_has_one() -> None:

@@ -163,3 +163,21 @@ def test_who_came_to_a_barrier_tells_who_did_not() -> None:
 def test_both_halves_of_a_pair_are_no_circle() -> None:
     text = "world_size=2\n" + timeout(0, 12, "SEND") + timeout(1, 12, "RECV")
     assert diagnose(trace_of(text)).verdict.value == "stuck_collective"
+
+
+def test_what_hangscope_had_said_in_the_log_is_repeated_and_no_evidence() -> None:
+    found = diagnose(
+        trace_of(
+            "[hangscope] Rank 3 never joined all_reduce #6 in group default (ranks 0–3)\n"
+            "  HANG   4 ranks · gloo · live\n"
+            " Why   rank 3 is still in load\n"
+            "[hangscope] more: hangscope analyze /runs/7\n"
+            "W0816 12:10:08.000000 100 torch/distributed/elastic/agent/server/api.py:719] Received 15 death signal, shutting down workers\n"
+        )
+    )
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert found.summary.endswith(
+        "HangScope had said before: Rank 3 never joined all_reduce #6 in group default (ranks 0–3)"
+    )
+    assert "run directory" in found.findings[0].fix
+    assert found.findings[0].evidence == ("log: Received 15 death signal, shutting down workers",)
