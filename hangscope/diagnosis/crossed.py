@@ -14,7 +14,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import hidden_ranks
 from hangscope.diagnosis.kinds import is_sending, which
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pairing import Half
+from hangscope.diagnosis.pairing import Half, pending_halves
 from hangscope.trace.model import NONE, Flag
 
 _ACCUSING = (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK, Verdict.RANK_EXITED)
@@ -76,7 +76,7 @@ def _only_half(context: Context, cause: Cause) -> Half | None:
     (accused,) = cause.culprits
     asking = [p for p in (context.waits.places[i] for i in cause.places) if accused in p.targets]
     halves = [p.half for p in asking if p.half is not None and p.half.peer == accused]
-    if len(halves) != 1 or halves[0].matched is not False:
+    if len(halves) != 1 or halves[0].matched:
         return None
     # A collective that the accused does not join either is a reason of its own, unless it was
     # issued after the half and its members wait for the asking rank as well.
@@ -118,6 +118,7 @@ class _Pairs:
         self._peer = records["peer"][rows].astype(np.int64)
         self._is_send = which(trace, is_sending, rows)
         self._hidden = hidden_ranks(trace)
+        self._open = pending_halves(trace, context.front, self._hidden)
 
     def _count(self, rank: int, peer: int, *, sends: bool) -> int:
         """How many sends (receives) of ``rank`` name ``peer``."""
@@ -132,7 +133,7 @@ class _Pairs:
         """
         half = self._half
         if half.rank in self._hidden or half.peer in self._hidden:
-            return NONE
+            return self._left_alone()
         mine = (self._rank == half.rank) & (self._is_send == half.is_send)
         if (self._peer[mine] < 0).any():
             return NONE  # a receive from any source may have taken it
@@ -148,6 +149,20 @@ class _Pairs:
         if len(found) > 1 and overlooked and found[0][0] < found[1][0]:
             return found[0][1]
         return found[0][1] if len(found) == 1 else NONE
+
+    def _left_alone(self) -> int:
+        """The rival where records begin in the middle: counts are off, what is left alone is not.
+
+        Only one with whom the waiting rank had to do before counts.
+        """
+        half = self._half
+        found = {
+            h.rank
+            for h in self._open
+            if h.peer == half.rank and h.is_send != half.is_send and not h.matched
+        }
+        found -= {half.peer}
+        return found.pop() if len(found) == 1 and self.paired_before(min(found)) else NONE
 
     def asked_before(self) -> bool:
         """Whether the waiting rank has asked the accused before, or the accused has served it."""

@@ -215,7 +215,43 @@ def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
     text = f"{total_in} elements are sent and {total_out} expected"
     if len(members) == 2:
         return SizeConflict(tuple(sorted(members)), "numel", False, text)
-    return SizeConflict((), "numel", False, text)
+    odd = _out_of_step(context, place)
+    return SizeConflict(odd, "numel", bool(odd), text)
+
+
+def _out_of_step(context: Context, place: Place) -> tuple[int, ...]:
+    """The few ranks that send back what the operation before brought while the others do not.
+
+    Or do not while the others do: experts get tokens and return them, and whoever left one of the
+    two out, or repeated it, is half a step away from the rest.
+    """
+    for number in (place.seq, place.seq + 1):
+        returns = {r: _returns(context, r, place.group, number) for r in place.members}
+        told = {r: known for r, known in returns.items() if known is not None}
+        back = [r for r, known in told.items() if known]
+        fewer = min(back, [r for r in told if r not in back], key=len)
+        if fewer and len(fewer) * 2 < len(told) and len(told) * 2 > len(place.members):
+            return tuple(sorted(fewer))
+    return ()
+
+
+def _returns(context: Context, rank: int, group: int, number: int) -> bool | None:
+    """Whether a rank's all-to-all sends as much as the one before brought, and the other way round.
+
+    None where one of the two is not on record, or both ways are the same.
+    """
+    records, signatures = context.trace.records, context.trace.signatures
+    low, high = context.bounds.get(rank, (0, 0))
+    part = records[low:high]
+    here = (part["group"] == group) & context.front.collective[low:high]
+    found = [np.flatnonzero(here & (part["collective_seq"] == n)) for n in (number - 1, number)]
+    if not all(map(len, found)):
+        return None
+    old, new = (signatures[int(part["signature"][rows[0]])] for rows in found)
+    if family(old.op) != "all_to_all" or family(new.op) != "all_to_all":
+        return None
+    brought, sent = (output_numel(old), input_numel(old)), (input_numel(new), output_numel(new))
+    return None if brought[0] == brought[1] else brought == sent
 
 
 def _split_conflicts(

@@ -17,6 +17,9 @@ from hangscope.diagnosis.stacks import innermost
 from hangscope.diagnosis.stores import PREFIX, without_store_waits
 from hangscope.trace.model import NONE
 
+_MOST_UNKNOWN = 2
+"""Ranks of which nothing is on record that are still accused though fewer wait for them."""
+
 
 class Union:
     """Which ranks belong together."""
@@ -113,6 +116,12 @@ def _root_cause(
         cause.unknowns.append(f"what {rank_s(ranks)} waits in: the excerpt does not hold it")
         return [cause]
     if not any(set(ranks) & set(p.absent + p.behind) for p in (waits.places[i] for i in places)):
+        waiters = {r for i in places for r in waits.places[i].waiters}
+        if verdict is Verdict.MISSING_RANK and len(ranks) > max(len(waiters), _MOST_UNKNOWN):
+            cause.verdict, cause.culprits, cause.victims = Verdict.INCONCLUSIVE, (), set(ranks)
+            cause.confidence = Confidence.LIKELY
+            cause.unknowns.append(f"what {rank_s(ranks)} issued, which is not on record")
+            return [cause]
         cause.confidence = Confidence.LIKELY if len(ranks) == 1 else Confidence.AMBIGUOUS
         cause.unknowns.append("what the accused issued is not on record; nobody else is left")
     if all(waits.places[i].phase.startswith(PREFIX) for i in places):

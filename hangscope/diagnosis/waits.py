@@ -79,8 +79,9 @@ class Builder:
         # A fire-and-forget send explains a rank's standstill only where nothing else does.
         for rank, indexes in places_of.items():
             strong = [i for i in indexes if not self.places[i].weak]
-            if strong and self._sends_explain(rank, strong, indexes):
-                places_of[rank] = [i for i in indexes if i not in strong]
+            held_up = self._held_up_by_sends(rank, strong, indexes)
+            if held_up:
+                places_of[rank] = [i for i in indexes if i not in held_up]
             elif strong:
                 for i in indexes:
                     if self.places[i].weak:
@@ -88,28 +89,29 @@ class Builder:
                 places_of[rank] = strong
         return Waits(self.places, dict(places_of), self.device)
 
-    def _sends_explain(self, rank: int, strong: list[int], indexes: list[int]) -> bool:
-        """Whether lone sends hold a rank up: it waits for nobody else, where all have come.
+    def _held_up_by_sends(self, rank: int, strong: list[int], indexes: list[int]) -> list[int]:
+        """The places that lone sends keep a rank from: it waits for nobody there, all have come.
 
         A device carries the send out before what its caller issued later; then the rank is held up
         by it and the others are held up by the rank.
         """
         oldest = self.oldest_row.get(rank, NONE)
-        whole = [self.places[i] for i in strong]
+        first = [i for i in strong if not (self.places[i].p2p and self.places[i].row > oldest)]
         if not all(
             not p.targets and not p.blind and not p.p2p and set(p.members) == set(p.waiters)
-            for p in whole
+            for p in (self.places[i] for i in first)
         ):
-            return False
+            return []
         older = [p for i in indexes if (p := self.places[i]).weak and p.row < oldest and p.targets]
         if not older:
-            return False
-        for place in whole:
+            return []
+        for index in first:
+            place = self.places[index]
             place.waiters = [r for r in place.waiters if r != rank]
             place.behind = [rank]
         for place in older:
             place.weak = False
-        return True
+        return first
 
     def _find_oldest(self, halves: list[Half]) -> frozenset[int]:
         """Fills `oldest_row`; returns the sends that hold up what comes after them."""

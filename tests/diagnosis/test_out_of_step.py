@@ -1,0 +1,113 @@
+"""Who is half a step away from the rest, told by what little the dumps of a long job hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.trace.load import load_trace
+from tests.trace.dumps import dump, entry, pending, write
+
+EXPERTS: dict[str, Any] = {"pg_id": 1, "process_group": ("5", "EXPERTS")}
+PIPE: dict[str, Any] = {"pg_id": 1, "process_group": ("7", "PIPELINE")}
+TOKENS = [[3, 5, 4], [2, 9, 7], [8, 1, 6], [4, 2, 9]]
+"""Per layer the tokens that each of three ranks keeps of sixteen sent."""
+
+
+def judged(folder: Path, rows: dict[int, list[dict[str, Any]]], name: str, desc: str) -> Diagnosis:
+    world = str(sorted(rows))
+    config = {
+        "0": {"name": "0", "desc": "default_pg", "ranks": world},
+        name: {"name": name, "desc": desc, "ranks": world},
+    }
+    for rank, entries in rows.items():
+        write(folder, f"trace_{rank}", dump(entries, pg_config=config, pg_status=None))
+    return diagnose(load_trace([folder]))
+
+
+def exchange(seq: int, sent: int, brought: int, *, done: bool) -> dict[str, Any]:
+    made = entry if done else pending
+    sizes = {"input_sizes": [[sent, 8]], "output_sizes": [[brought, 8]]}
+    return made(seq, "nccl:all_to_all", **EXPERTS, **sizes, record_id=200 + seq)
+
+
+@pytest.mark.parametrize("fault", ["left out", "repeated"])
+@pytest.mark.parametrize("returning", [False, True])
+def test_tokens_that_come_back_tell_who_is_out_of_step(
+    tmp_path: Path, fault: str, returning: bool
+) -> None:
+    """Two layers went well; in the third, rank 1 left an exchange out, or did it twice."""
+    rows = {}
+    for rank in range(3):
+        pairs = []
+        for layer in TOKENS:
+            pairs += [(5 + rank, layer[rank]), (layer[rank], 5 + rank)]
+        at = 5 if returning else 4
+        if rank == 1 and fault == "left out":
+            del pairs[at]
+        elif rank == 1:
+            pairs.insert(at, pairs[at])
+        well = at + (fault == "repeated")
+        rows[rank] = [exchange(n, *sizes, done=n <= well) for n, sizes in enumerate(pairs, start=1)]
+    diagnosis = judged(tmp_path, rows, "5", "EXPERTS")
+    assert diagnosis.verdict is Verdict.SHAPE_MISMATCH
+    assert diagnosis.culprits == (1,)
+    assert diagnosis.confidence is not Confidence.CERTAIN
+
+
+def half(number: int, name: str, record: int, *, done: bool) -> dict[str, Any]:
+    made = entry if done else pending
+    return made(0, f"nccl:{name}", **PIPE, p2p_seq_id=number, is_p2p=True, record_id=record)
+
+
+def test_who_asks_a_stranger_is_wrong_where_rings_have_wrapped_too(tmp_path: Path) -> None:
+    """Rank 0 waits for rank 2, with whom it never had to do; what rank 1 sent it lies there."""
+    rows = {
+        0: [half(n, "recv 0<-1", 300 + n, done=True) for n in (40, 41, 42)]
+        + [half(43, "recv 0<-2", 343, done=False)],
+        1: [half(n, "send 1->0", 500 + n, done=True) for n in (70, 71, 72)]
+        + [half(73, "send 1->0", 573, done=False), pending(9, record_id=600)],
+        2: [entry(8, record_id=700), pending(9, record_id=701)],
+    }
+    diagnosis = judged(tmp_path, rows, "7", "PIPELINE")
+    assert diagnosis.verdict is Verdict.P2P_UNMATCHED
+    assert diagnosis.culprits == (0,)
+
+
+def test_a_lost_rank_is_told_by_the_send_it_never_took(tmp_path: Path) -> None:
+    """All have come to the collective; before it rank 0 sent to a rank that left no dump."""
+    config = {
+        "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"},
+        "7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 2]"},
+        "8": {"name": "8", "desc": "TENSOR", "ranks": "[0, 1]"},
+    }
+    tensor: dict[str, Any] = {"pg_id": 2, "process_group": ("8", "TENSOR")}
+    rows = {
+        0: [
+            entry(1, record_id=0),
+            half(1, "send 0->1", 1, done=False),
+            pending(1, **tensor, record_id=2),
+            half(2, "recv 0<-1", 3, done=False),
+        ],
+        1: [entry(1, record_id=0), pending(1, **tensor, record_id=1)],
+    }
+    for rank, entries in rows.items():
+        mine = {k: v for k, v in config.items() if k != "7" or rank == 0}
+        write(tmp_path, f"trace_{rank}", dump(entries, pg_config=mine, pg_status=None))
+    diagnosis = diagnose(load_trace([tmp_path]))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_LOST, (2,))
+
+
+def test_many_of_whom_nothing_is_known_are_not_accused_by_one(tmp_path: Path) -> None:
+    rows: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(6)}
+    rows[4] = [pending(9, record_id=40)]
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": str(sorted(rows))}}
+    for rank, entries in rows.items():
+        made = dump(entries, version="2.7", pg_config=config, pg_status=None)
+        write(tmp_path, f"trace_{rank}", made | {"entries": entries})
+    diagnosis = diagnose(load_trace([tmp_path]))
+    assert len(diagnosis.culprits) < 3
