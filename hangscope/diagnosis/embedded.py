@@ -22,9 +22,10 @@ _CAUGHT = re.compile(r"Caught \w+ in ([^\n]{1,80}?)\.?\s*(?:\n|$)")
 def with_original_exceptions(trace: Trace) -> Trace:
     """The trace, exceptions that a helper process raised in place of those that pass them on."""
     found = {}
+    places = own_places(trace)
     for rank, facts in trace.ranks.items():
         if facts.exception is not None and _TRACEBACK in facts.exception.message:
-            first = original(facts.exception, rank)
+            first = original(facts.exception, places.get(rank, rank))
             if first is not facts.exception:
                 found[rank] = replace(facts, exception=first)
     return replace(trace, ranks={**trace.ranks, **found}) if found else trace
@@ -42,8 +43,29 @@ def failed_ranks(message: str) -> frozenset[int] | None:
     return frozenset() if _OF_RANKS.search(before) else None
 
 
+def own_places(trace: Trace) -> dict[int, int]:
+    """By rank the number by which messages name it in which all raise because some failed.
+
+    They number the members of the group that worked together: that is one in which all others than
+    those that failed raise. Ranks of which none is known to be that group are left out.
+    """
+    told = {
+        rank: failed
+        for rank, facts in trace.ranks.items()
+        if facts.exception is not None and (failed := failed_ranks(facts.exception.message))
+    }
+    named = frozenset().union(*told.values())
+    for group in trace.groups if told else ():
+        silent = {place for place, rank in enumerate(group.ranks) if rank not in told}
+        if silent <= named and told.keys() <= set(group.ranks):
+            return {rank: place for place, rank in enumerate(group.ranks)}
+    return {}
+
+
 def original(exception: ExceptionFacts, rank: int = NONE) -> ExceptionFacts:
     """What the traceback in the message ended with; the exception itself where that is unclear.
+
+    ``rank``: the writer as such messages number it.
 
     The frames of the helper come first (they are the innermost), then those of the rank.
     """

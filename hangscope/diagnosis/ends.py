@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hangscope.diagnosis.embedded import failed_ranks
+from hangscope.diagnosis.embedded import failed_ranks, own_places
 from hangscope.diagnosis.host import End, Host, host_of, is_unseen, signal_name
 from hangscope.diagnosis.working import newest_threads
 from hangscope.trace.model import Claim, RankFacts, Trace
@@ -67,11 +67,12 @@ def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host
 def _told_by_all(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     """Where every rank raises because some failed, and the message names those: only they did."""
     result = dict(hosts)
+    places = own_places(trace)
     for rank, host in hosts.items():
         exception = trace.ranks[rank].exception
         failed = failed_ranks(exception.message) if exception is not None else None
         if failed and host.end is End.CRASHED:
-            result[rank] = replace(host, secondary=rank not in failed)
+            result[rank] = replace(host, secondary=places.get(rank, rank) not in failed)
     return _with_another_model(result, trace)
 
 

@@ -108,8 +108,8 @@ def _doubt_concluded(context: Context, causes: list[Cause], groups: frozenset[in
         if any(place.group in groups for place in here):
             cause.doubt("who belongs to the group is concluded, no source lists it")
         halves = [place.half for place in here if place.group in groups]
-        from_anybody = any(half is not None and half.peer == NONE for half in halves)
-        if from_anybody and cause.verdict is Verdict.DEADLOCK_CYCLE:
+        takers = {half.rank for half in halves if half is not None and half.peer == NONE}
+        if takers.issuperset(cause.culprits) and cause.verdict is Verdict.DEADLOCK_CYCLE:
             cause.verdict, cause.confidence = Verdict.INCONCLUSIVE, Confidence.LIKELY
             cause.victims, cause.culprits = cause.victims | set(cause.culprits), ()
             cause.unknowns.append("a receive from any source may be for a member nobody lists")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis import playbook
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.embedded import failed_ranks, original
+from hangscope.diagnosis.embedded import failed_ranks, original, own_places
 from hangscope.diagnosis.ends import UNSEEN
 from hangscope.diagnosis.host import End
 from hangscope.diagnosis.last_words import by_last_words, places_of_waits
@@ -327,12 +327,14 @@ def _secondary_only(context: Context) -> Finding:
 def _told_of(context: Context) -> Finding | None:
     """Ranks that left nothing, and of which the exceptions of the others say that they failed."""
     errors = [f.exception for f in context.trace.ranks.values() if f.exception is not None]
-    said = [(error, failed_ranks(error.message)) for error in errors]
-    accused = sorted({r for _, ranks in said for r in ranks or ()} - set(context.hosts))
+    said = [(error, failed_ranks(error.message) or ()) for error in errors]
+    member = {place: rank for rank, place in own_places(context.trace).items()}
+    named = {member.get(place, place): place for _, failed in said for place in failed}
+    accused = sorted(named.keys() - context.hosts.keys())
     if not accused:
         return None
-    error = next(e for e, ranks in said if ranks and accused[0] in ranks)
-    first = original(error, accused[0]) if len(accused) == 1 else error
+    error = next(e for e, failed in said if named[accused[0]] in failed)
+    first = original(error, named[accused[0]]) if len(accused) == 1 else error
     how = f"{first.type_name.removeprefix('builtins.')}: {first.message}".splitlines()[0][:200]
     frames = user_frames(first.stack) if first is not error else ()
     advice = playbook.crash(how, where(frames[0]) if frames else "")

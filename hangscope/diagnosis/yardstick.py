@@ -77,9 +77,11 @@ def _in_company(context: Context, rank: int, suspects: list[int]) -> bool:
     """Whether somebody whom nobody suspects waits at the same place and came by a new way too.
 
     Then being there is normal. Where the others came as they always do, this rank has skipped
-    something on its way.
+    something on its way. A member that left no dump may be there as well.
     """
     places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]
+    if any(r not in context.trace.ranks for place in places for r in place.unknown):
+        return True
     others = sorted({r for place in places for r in place.waiters} - set(suspects))
     return any(_unlike_before(context, r, suspects) is not False for r in others[:_MAX_SIBLINGS])
 

@@ -129,3 +129,24 @@ def test_the_rank_whose_checkpoint_failed_tells_by_what() -> None:
     text = f"CheckpointException ranks:dict_keys([2])\n{WORKER}"
     assert original(raised(text), 2).message.startswith("shard 4 is cut short")
     assert original(raised(text), 1) == raised(text)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_who_failed_in_a_checkpoint_of_a_smaller_group_is_told_by_its_place(lost: bool) -> None:
+    """The third of ranks 0, 2, 4 and 6 fails: that is rank 4, and rank 2 repeats it."""
+    job = Job(8)
+    savers = job.group(0, 2, 4, 6, desc="dp")
+    job.steps(4)
+    job.all(group=savers)
+    text = f"CheckpointException ranks:dict_keys([2])\n{WORKER}"
+    for rank in (0, 2, 4, 6):
+        end = ExitFacts("exception", code=1)
+        job.rank(rank, exception=raised(text), exit=end, alive=False)
+    for rank in (1, 3, 5, 7):
+        end = ExitFacts("signal", signal=15, by_launcher=True)
+        job.rank(rank, exit=end, alive=False)
+    if lost:
+        job.lose(4)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (4,))
+    assert "shard 4 is cut short" in found.summary

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import Flag
@@ -131,3 +133,22 @@ def test_of_several_one_that_could_break_the_circle_may_be_all_there_is() -> Non
     diagnosis = diagnose(job.trace())
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (1, 2))
     assert diagnosis.confidence is Confidence.AMBIGUOUS
+
+
+@pytest.mark.parametrize("lost", [(), (0, 1)])
+def test_who_may_wait_beside_the_suspect_without_a_dump_leaves_it_open(
+    lost: tuple[int, ...],
+) -> None:
+    """Ranks 0, 1 and 3 begin their first evaluation, and rank 2 trains on."""
+    job = Job(4)
+    half = job.group(0, 1, 2, 3, desc="experts")
+    for _ in range(8):
+        job.all("all_to_all", group=half, line=10)
+        job.all(group=half, line=20)
+    for rank in (0, 1, 3):
+        job.op(rank, "all_gather", line=30, done=False)
+    job.op(2, "all_to_all", group=half, line=10, done=False)
+    job.lose(*lost)
+    found = diagnose(job.trace())
+    assert found.culprits == ((2, 3) if lost else (2,))
+    assert (found.confidence is Confidence.AMBIGUOUS) == bool(lost)
