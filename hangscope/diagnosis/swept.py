@@ -22,6 +22,8 @@ _OUTSIDE = (9, 15, 2, 1)
 """SIGKILL, SIGTERM, SIGINT, SIGHUP: sent by somebody else."""
 _SECOND_NS = 1_000_000_000
 _SHORTEST_S = 2.0
+_NOTICED_LATE_NS = 2 * _SECOND_NS
+"""Heartbeats come once a second or so: of an end that nobody saw no more than that is known."""
 _GAPS = 20
 _LEAVING = "interpreter exit"
 """A phase that is an end itself."""
@@ -78,6 +80,12 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
         late = host.end_ns >= stood_ns
         # Beside a rank that left nothing, the end of one that waited is nobody's failure.
         late |= lost and is_unseen(trace.ranks[rank]) and _may_have_waited(trace, front, rank)
+        # One whose connections had broken would not have given up in vain a moment later.
+        late |= (
+            gave_up_ns - host.end_ns < _NOTICED_LATE_NS
+            and gave_up_ns > 0
+            and is_unseen(trace.ranks[rank])
+        )
         if late or (rank in unrecorded and 0 < gave_up_ns <= host.end_ns + _SECOND_NS):
             ended[rank] = host
     first = min(ended.values(), key=lambda h: h.end_ns, default=None)

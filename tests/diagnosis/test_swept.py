@@ -300,3 +300,30 @@ def test_who_was_elsewhere_in_a_long_hang_stays_accused_beside_a_lost_rank() -> 
     found = diagnose(job.trace(after_s=30))
     assert 4 not in found.culprits
     assert set(found.culprits) <= {2, 3}
+
+
+def _gave_up(job: Job, rank: int, after_s: float) -> None:
+    """The end of a rank whose own timeout has expired."""
+    at_ns = START + int((job.now + after_s) * SECOND)
+    frames = (Frame("all_reduce", "/x/torch/distributed/distributed_c10d.py", 9),)
+    error = ExceptionFacts("RuntimeError", "Application timeout caused pair closure", frames, at_ns)
+    job.rank(rank, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=at_ns))
+
+
+def test_who_waited_and_fell_silent_when_another_gave_up_has_not_crashed() -> None:
+    """A barrier's timeout was caught and the next operation issued: the job has just moved."""
+    job = _hung()
+    _gave_up(job, 0, 0.9)
+    for rank in (1, 2, 3):
+        beat = START + int((job.now + 0.8 + rank / 20) * SECOND)
+        job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
+    assert _told(job.trace())[:2] == ("missing_rank", (2,))
+
+
+def test_who_fell_silent_long_before_another_gave_up_has_crashed() -> None:
+    job = _hung(culprit=9)
+    for rank in (0, 2, 3):
+        _gave_up(job, rank, 40.0)
+    beat = START + int((job.now + 0.3) * SECOND)
+    job.rank(1, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
+    assert _told(job.trace())[:2] == ("rank_crashed", (1,))
