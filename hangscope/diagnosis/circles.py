@@ -118,6 +118,10 @@ def _circle_of_pairs(
         cause.confidence = Confidence.AMBIGUOUS if several else Confidence.LIKELY
     elif len(lonely) < len(cause.places):
         odd = _who_went_on(context, ranks, lonely)
+        if odd and len(ranks) == 2 and len({waits.places[i].seq for i in lonely}) > 1:
+            # Not one half is missing but a whole row of them: either did more or less before.
+            cause.confidence = Confidence.AMBIGUOUS
+            return
         if odd and len(ranks) > 2 and ranks & hidden_ranks(context.trace):
             cause.confidence = Confidence.LIKELY
         if not odd and len(breakers) == 1:

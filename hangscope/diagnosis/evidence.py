@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from hangscope.diagnosis.frontier import Frontiers
 from hangscope.trace import formats
+from hangscope.trace.file_names import rank_of_dump
 from hangscope.trace.model import Trace
+
+_DAMAGED = ("truncated", "empty file", "damaged", "a placeholder", "nothing but zero bytes")
 
 
 def hidden_ranks(trace: Trace) -> frozenset[int]:
@@ -84,6 +89,20 @@ def gaps(trace: Trace) -> tuple[int, ...]:
     everybody = set(trace.ranks) | set(trace.missing_ranks)
     everybody |= set(range(max(everybody, default=0) + 1))
     return tuple(sorted(everybody - set(trace.ranks)))
+
+
+def unreadable(trace: Trace) -> dict[int, str]:
+    """Ranks of which a file is there that cannot be read, and why: they lived to write it."""
+    found = {}
+    for warning in trace.warnings:
+        path, _, why = warning.rpartition(": ")
+        if "placeholder instead" in warning:
+            path, _, why = warning.partition(": ")
+        if path and why.startswith(_DAMAGED):
+            rank = rank_of_dump(Path(path))
+            if rank is not None and rank not in trace.ranks:
+                found[rank] = why
+    return found
 
 
 def unlisted(trace: Trace) -> tuple[int, ...]:

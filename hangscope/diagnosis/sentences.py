@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends import own_errors
+from hangscope.diagnosis.evidence import unreadable
 from hangscope.diagnosis.host import End, activity
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place
@@ -205,7 +206,10 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
         )
     if verdict is Verdict.RANK_LOST:
         left = "left no dump and no sign of life"
-        if context.trace.only_logs:
+        why = {unreadable(context.trace).get(rank, "") for rank in cause.culprits}
+        if "" not in why:
+            left = f"left a dump that cannot be read ({', '.join(sorted(why))[:80]})"
+        elif context.trace.only_logs:
             left = f"{_is(cause.culprits)} not heard of in the log"
         return (
             f"{who} {left}; {waiters} {_wait(place.waiters)} in {title}",
@@ -384,7 +388,9 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         host = context.hosts.get(rank)
         facts = context.trace.ranks.get(rank)
         if host is None or facts is None:
-            lines.append(f"rank {rank}: no dump and no log")
+            why = unreadable(context.trace).get(rank)
+            left = f"its dump cannot be read ({why[:80]})" if why else "no dump and no log"
+            lines.append(f"rank {rank}: {left}")
             continue
         words = [f"rank {rank}:"]
         if host.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
