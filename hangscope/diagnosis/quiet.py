@@ -51,6 +51,7 @@ _DEAD_THREAD = "dead_thread"
 """What a job log's reader notes of a thread that died of an exception nobody caught."""
 _OWN_REPORT = "own_report"
 """What it notes of verdicts that HangScope itself has printed into the log."""
+_SIGABRT = 6
 _SAME_MOMENT_NS = SECOND_NS
 _IDLE = 0.08
 """CPU seconds a second that a process without work may need; on a crowded machine one that computes
@@ -183,7 +184,7 @@ def _inconclusive(context: Context) -> Finding:
         (),
         (),
         Confidence.LIKELY,
-        _signs(context.trace.claims),
+        _signs(context),
         "the records do not show who is waited for",
         advice.fix,
         advice.playbook,
@@ -225,19 +226,33 @@ def _told_to_stop(context: Context, words: str) -> Finding:
     )
 
 
+def _aborted(context: Context) -> tuple[int, ...]:
+    """Ranks that ended themselves by SIGABRT."""
+    ends = {r: f.exit for r, f in context.trace.ranks.items() if f.exit is not None}
+    return tuple(sorted(r for r, e in ends.items() if e.signal == _SIGABRT or e.code == -_SIGABRT))
+
+
 def _own_words(claims: tuple[Claim, ...]) -> tuple[str, ...]:
     """What HangScope's own reports in a log say: no evidence, but worth repeating."""
     return tuple(c.text for c in claims if c.kind == _OWN_REPORT)[:4]
 
 
-def _signs(claims: tuple[Claim, ...]) -> str:
+def _signs(context: Context) -> str:
     """What a log that names nobody does tell, in one sentence."""
+    claims = context.trace.claims
     for kind, words in _SIGNS:
         told = [c for c in claims if c.kind == kind and not c.accused]
         if told:
             by = tuple(sorted({c.reporter for c in told if c.reporter is not None}))
             whose = f" (reported by {rank_s(by)})" if by else ""
-            return f"{words}{whose}, and what was given names no rank as the cause"
+            aborted = _aborted(context) if kind == "size_mismatch" else ()
+            if aborted:
+                # Gloo aborts who has less room than comes, whichever of the two is wrong.
+                whose = (
+                    f": {rank_s(aborted)} aborted on more than it had room for, so it or a sender "
+                    "has issued another operation or size than the rest"
+                )
+            return f"{words}{_bytes(told)}{whose}, and what was given names no rank as the cause"
     dead = next((c.text for c in claims if c.details.get(_DEAD_THREAD)), "")
     if dead:
         return f"{dead[:1].upper()}{dead[1:200]}; of which rank, and who waits for it, is not told"

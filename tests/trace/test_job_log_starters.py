@@ -181,3 +181,18 @@ def test_what_hangscope_had_said_in_the_log_is_repeated_and_no_evidence() -> Non
     )
     assert "run directory" in found.findings[0].fix
     assert found.findings[0].evidence == ("log: Received 15 death signal, shutting down workers",)
+
+
+def test_who_aborted_on_a_message_of_another_size_is_told_and_not_accused() -> None:
+    found = diagnose(
+        trace_of(
+            "world_size=4\n"
+            "  what():  [enforce fail at /gloo/transport/tcp/pair.cc:456] op.preamble.length <= "
+            "op.nbytes. 512 vs 64. Received data size doesn't match expected size.\n"
+            "E0816 12:10:09.000000 100 torch/distributed/elastic/multiprocessing/api.py:1002] "
+            "failed (exitcode: -6) local_rank: 1 (pid: 78) of binary: /usr/bin/python3\n"
+            "  rank      : 1 (local_rank: 1)\n  exitcode  : -6 (pid: 78)  (SIGABRT)\n"
+        )
+    )
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert "rank 1 aborted on more than it had room for" in found.summary
