@@ -16,6 +16,8 @@ from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Signature, Stack, St
 
 Told = dict[int, tuple[int, dict[int, Signature]]]
 """By rank the place in the group that it gives itself, and what members ran by place."""
+_MOST_GROUPS = 16
+"""Groups that found themselves at odds at one time."""
 
 
 def with_compared_operations(trace: Trace) -> Trace:
@@ -31,10 +33,18 @@ def with_compared_operations(trace: Trace) -> Trace:
             said = comparison(facts.exception.message)
             if said is not None:
                 told[rank] = said
-    group, writers = _group(trace, told)
+    for _ in range(_MOST_GROUPS):
+        group, writers = _group(trace, told)
+        if not writers:
+            break
+        trace = _compared(trace, group, {rank: told.pop(rank) for rank in writers})
+    return trace
+
+
+def _compared(trace: Trace, group: int, told: Told) -> Trace:
+    """The trace with what was compared in one group."""
     ran: dict[int, Signature] = {}
-    for rank in writers:  # each knows best what it ran itself
-        place, sides = told[rank]
+    for place, sides in told.values():  # each knows best what it ran itself
         for other, signature in sides.items():
             member = trace.groups[group].ranks[other]
             if member in trace.ranks and (member not in ran or other == place):
