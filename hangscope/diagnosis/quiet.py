@@ -252,7 +252,7 @@ def _signs(context: Context) -> str:
                     f": {rank_s(aborted)} aborted on more than it had room for, so it or a sender "
                     "has issued another operation or size than the rest"
                 )
-            return f"{words}{_bytes(told)}{whose}, and what was given names no rank as the cause"
+            return f"{words}{whose}, and what was given names no rank as the cause"
     dead = next((c.text for c in claims if c.details.get(_DEAD_THREAD)), "")
     if dead:
         return f"{dead[:1].upper()}{dead[1:200]}; of which rank, and who waits for it, is not told"
