@@ -91,6 +91,8 @@ def _with_another_model(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]
     sizes = {rank: said[2] for rank, said in told.items()}
     if all(int(said[1]) == rank for rank, said in told.items()):
         sizes = {int(said[3]): said[4] for said in told.values()} | sizes
+    if not trace.only_logs:  # there, what each says is compared word by word
+        hosts = {r: replace(h, secondary=False) if r in told else h for r, h in hosts.items()}
     usual = [size for size, count in Counter(sizes.values()).items() if count * 2 > len(sizes)]
     if len(sizes) < 3 or not usual:
         return hosts

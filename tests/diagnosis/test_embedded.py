@@ -95,6 +95,9 @@ def test_another_model_on_one_rank_is_told_as_such() -> None:
     assert "same model on every rank" in diagnose(job.trace()).findings[0].fix
 
 
+REDUCER = Frame("__init__", "/env/site-packages/torch/nn/parallel/distributed.py", 870)
+
+
 def models(*sizes: int, first: int = 0) -> tuple[str, tuple[int, ...]]:
     """Every rank from ``first`` on has found that models differ; messages give places."""
     job = Job(first + len(sizes))
@@ -103,7 +106,7 @@ def models(*sizes: int, first: int = 0) -> tuple[str, tuple[int, ...]]:
         text = f"Rank {rank} has {size} params, while rank {other} has inconsistent {sizes[other]}"
         message = f"DDP expects same model across all ranks, but {text} params."
         at = START + SECOND + (rank + 1) % len(sizes)
-        error = ExceptionFacts("RuntimeError", message, MINE, at, "MainThread", True)
+        error = ExceptionFacts("RuntimeError", message, (REDUCER, *MINE), at, "MainThread", True)
         end = ExitFacts("exception", code=1)
         job.rank(first + rank, exception=error, exit=end, alive=False)
     found = diagnose(job.trace())
