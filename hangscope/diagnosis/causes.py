@@ -10,9 +10,10 @@ from hangscope.diagnosis.evidence import cut_short, half_told, unreadable
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.new_groups import PHASE, name_different_calls
+from hangscope.diagnosis.places import INIT
 from hangscope.diagnosis.roots import Union, from_roots
 from hangscope.diagnosis.threads import ranks_of_dead_threads
-from hangscope.diagnosis.worlds import INIT, different_worlds
+from hangscope.diagnosis.worlds import different_worlds
 from hangscope.trace.twins import doubled
 
 

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from hangscope.diagnosis.pairing import Half
 from hangscope.trace.model import NONE
 
+INIT = "init_process_group"
+"""The phase in which ranks get to know each other."""
+
 
 @dataclass(slots=True)
 class Place:

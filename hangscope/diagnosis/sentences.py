@@ -10,7 +10,7 @@ from hangscope.diagnosis.ends import own_errors
 from hangscope.diagnosis.evidence import unreadable
 from hangscope.diagnosis.host import End, activity
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.places import Place
+from hangscope.diagnosis.places import INIT, Place
 from hangscope.diagnosis.stacks import innermost, is_library, user_frames, where
 from hangscope.diagnosis.stores import PREFIX as STORE
 from hangscope.diagnosis.threads import dead_thread, died_of
@@ -242,8 +242,13 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
         if place.phase:
             return (
                 f"Everybody is in {title}{members_of(place)} and nobody finishes",
-                "all ranks are there: the store at MASTER_ADDR is gone or cannot be reached, or "
-                "the network between the ranks is stuck",
+                "all ranks are there: the store at MASTER_ADDR is gone or cannot be reached, the "
+                "network between the ranks is stuck"
+                + (
+                    ", or RANK or WORLD_SIZE was changed on some of them after the start"
+                    if place.phase == INIT
+                    else ""
+                ),
             )
         if place.p2p:
             return (

@@ -12,12 +12,11 @@ from collections.abc import Iterable
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.places import Place
+from hangscope.diagnosis.places import INIT, Place
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, State
 
-INIT = "init_process_group"
 _OWN_WORD = (formats.RING, formats.JOURNAL, *formats.DUMPS)
 """Kinds of sources that tell what a rank was told, rather than what a reader concluded."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
-from hangscope.trace.model import ExitFacts
+from hangscope.trace.model import ExitFacts, Phase
 from tests.diagnosis.builder import SECOND, START, Job
 
 
@@ -39,3 +39,13 @@ def test_a_tie_names_all() -> None:
 def test_a_job_that_has_met_was_of_one_size() -> None:
     found = _judged({0: 4, 1: 3, 2: 4, 3: 4}, finished=True)
     assert found.verdict.value != "argument_mismatch"
+
+
+def test_what_was_changed_after_the_start_is_not_on_record_but_thought_of() -> None:
+    job = Job(4, live=True)
+    for rank in range(4):
+        phases = (Phase("init_process_group", START),)
+        job.rank(rank, phases=phases, initialized=False, world_size=4)
+    first = diagnose(job.trace()).findings[0]
+    assert (first.verdict.value, first.culprits) == ("stuck_collective", ())
+    assert "RANK or WORLD_SIZE was changed" in first.why
