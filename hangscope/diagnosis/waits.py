@@ -11,6 +11,7 @@ from hangscope.diagnosis.agreement import ONE_SIDED, family
 from hangscope.diagnosis.evidence import hidden_ranks, rank_bounds, recorded_ranks
 from hangscope.diagnosis.frontier import UNKNOWN, Frontiers, Ints, blocks_caller
 from hangscope.diagnosis.half_places import HalfPlaces, blocking_sends
+from hangscope.diagnosis.held_up import held_up_by_sends
 from hangscope.diagnosis.host import End, Host, in_communication
 from hangscope.diagnosis.kinds import is_one_sided, which
 from hangscope.diagnosis.pairing import Half, pending_halves
@@ -77,41 +78,17 @@ class Builder:
             for rank in place.waiters:
                 places_of[rank].append(index)
         # A fire-and-forget send explains a rank's standstill only where nothing else does.
+        held = held_up_by_sends(self.places, places_of, self.oldest_row)
         for rank, indexes in places_of.items():
             strong = [i for i in indexes if not self.places[i].weak]
-            held_up = self._held_up_by_sends(rank, strong, indexes)
-            if held_up:
-                places_of[rank] = [i for i in indexes if i not in held_up]
+            if rank in held:
+                places_of[rank] = [i for i in indexes if i not in held[rank]]
             elif strong:
                 for i in indexes:
                     if self.places[i].weak:
                         self.places[i].waiters = [r for r in self.places[i].waiters if r != rank]
                 places_of[rank] = strong
         return Waits(self.places, dict(places_of), self.device)
-
-    def _held_up_by_sends(self, rank: int, strong: list[int], indexes: list[int]) -> list[int]:
-        """The places that lone sends keep a rank from: it waits for nobody there, all have come.
-
-        A device carries the send out before what its caller issued later; then the rank is held up
-        by it and the others are held up by the rank.
-        """
-        oldest = self.oldest_row.get(rank, NONE)
-        first = [i for i in strong if not (self.places[i].p2p and self.places[i].row > oldest)]
-        if not all(
-            not p.targets and not p.blind and not p.p2p and set(p.members) == set(p.waiters)
-            for p in (self.places[i] for i in first)
-        ):
-            return []
-        older = [p for i in indexes if (p := self.places[i]).weak and p.row < oldest and p.targets]
-        if not older:
-            return []
-        for index in first:
-            place = self.places[index]
-            place.waiters = [r for r in place.waiters if r != rank]
-            place.behind = [rank]
-        for place in older:
-            place.weak = False
-        return first
 
     def _find_oldest(self, halves: list[Half]) -> frozenset[int]:
         """Fills `oldest_row`; returns the sends that hold up what comes after them."""

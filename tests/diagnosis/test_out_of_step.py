@@ -111,3 +111,21 @@ def test_many_of_whom_nothing_is_known_are_not_accused_by_one(tmp_path: Path) ->
         write(tmp_path, f"trace_{rank}", made | {"entries": entries})
     diagnosis = diagnose(load_trace([tmp_path]))
     assert len(diagnosis.culprits) < 3
+
+
+def test_a_row_of_sends_leads_to_the_lost_rank(tmp_path: Path) -> None:
+    """Rank 0 sends to 1, which first has to send to 2, which first has to send to the lost one."""
+    world = {"7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 1, 2, 3]"}}
+    rows = {
+        0: [half(1, "send 0->1", 0, done=True), half(2, "send 0->1", 1, done=False)],
+        1: [
+            half(1, "recv 1<-0", 0, done=True),
+            half(2, "send 1->2", 1, done=False),
+            half(3, "recv 1<-0", 2, done=False),
+        ],
+        2: [half(1, "send 2->3", 0, done=False), half(2, "recv 2<-1", 1, done=False)],
+    }
+    for rank, entries in rows.items():
+        write(tmp_path, f"trace_{rank}", dump(entries, pg_config=world, pg_status=None))
+    diagnosis = diagnose(load_trace([tmp_path]))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_LOST, (3,))
