@@ -33,7 +33,8 @@ _TELLING = (
     b"Python v", b"=== Rank ", b"<h2>Rank ", b" FR Trace ===",
     b"Duplicate GPU", b"Cuda failure", b"crashed with", b"exited with code", b"heartbeat. Waited",
     b"]:[E", b"MPI_ABORT", b"SIGSEGV", b"SIGTERM:", b"lost communication", b"was dead",
-    b"Node failure", b"shared memory broadcast", b"actor died", b"actor is dead", b"exit type: SYSTEM",
+    b"Node failure", b"shared memory broadcast", b"actor died", b"actor is dead",
+    b"exit type: SYSTEM",
 )  # fmt: skip
 
 
