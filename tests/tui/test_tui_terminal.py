@@ -17,6 +17,7 @@ import pytest
 import view_samples as samples
 
 from hangscope.report import flight_recorder
+from hangscope.trace.from_ring import read_ring
 
 HANGSCOPE = [sys.executable, "-m", "hangscope"]
 JOB_S = 120
@@ -46,7 +47,7 @@ def hung_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             while time.monotonic() < until and len(list(directory.glob("*.ring"))) < 4:
                 time.sleep(0.2)
             assert len(list(directory.glob("*.ring"))) == 4, (directory / "job.log").read_text()
-            time.sleep(4)  # the stall has to be longer than HANGSCOPE_TIMEOUT
+            wait_until_still(directory, 3.0)  # longer than HANGSCOPE_TIMEOUT
             yield directory
         finally:
             # Workers lead sessions of their own: ending the launcher alone would orphan them.
@@ -56,6 +57,21 @@ def hung_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                     process.kill()
             psutil.wait_procs(processes, timeout=30)
             job.wait(30)
+
+
+def wait_until_still(directory: Path, seconds: float) -> None:
+    """Until no rank has issued anything for so long, after all have issued something."""
+    until = time.monotonic() + JOB_S
+    seen: list[int] = []
+    since = time.monotonic()
+    while time.monotonic() < until:
+        issued = [read_ring(path).source.records for path in sorted(directory.glob("*.ring"))]
+        if issued != seen or not all(issued):
+            seen, since = issued, time.monotonic()
+        elif time.monotonic() - since > seconds:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"it went on: {seen} records")
 
 
 class Terminal:
