@@ -6,7 +6,7 @@ from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.circles import circle, only_sent
 from hangscope.diagnosis.components import circles_without, components
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.evidence import cut_short, half_told, unreadable
+from hangscope.diagnosis.evidence import cut_short, half_told
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.new_groups import PHASE, name_different_calls
@@ -170,7 +170,7 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
             if not waits.places_of.get(r) and not _ended(h) and r not in half_told(trace)
         )
     )
-    unread = unreadable(trace)
+    unread = context.unreadable
     gone = tuple(r for r in context.gaps if r not in unread)  # who wrote something had lived
     suspects = idle or (() if cut_short(trace) else gone)
     chosen = {id(c) for c in open_ended}

@@ -8,8 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
+from hangscope.diagnosis.agreement import family
 from hangscope.diagnosis.dimensions import kinds_of_groups
-from hangscope.diagnosis.evidence import gaps, overrun_ranks, rank_bounds, unlisted
+from hangscope.diagnosis.evidence import gaps, overrun_ranks, rank_bounds, unlisted, unreadable
 from hangscope.diagnosis.frontier import Frontiers, Ints
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import GroupRef, LastOperation
@@ -53,6 +54,16 @@ class Context:
     def kinds(self) -> list[object]:
         """Per group what tells its dimension of the mesh from others."""
         return kinds_of_groups(self.trace)
+
+    @cached_property
+    def families(self) -> list[str]:
+        """Per signature its operation; interchangeable names are one."""
+        return [family(s.op) for s in self.trace.signatures]
+
+    @cached_property
+    def unreadable(self) -> dict[int, str]:
+        """Ranks of which a file is there that cannot be read, and why."""
+        return unreadable(self.trace)
 
     @cached_property
     def pairs_of_rank(self) -> dict[int, Ints]:

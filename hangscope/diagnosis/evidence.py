@@ -13,6 +13,9 @@ from hangscope.trace.model import Trace
 
 _DAMAGED = ("truncated", "empty file", "damaged", "a placeholder", "nothing but zero bytes")
 
+Bounds = dict[int, tuple[int, int]]
+"""Per rank the slice of its records."""
+
 
 def hidden_ranks(trace: Trace) -> frozenset[int]:
     """Ranks whose records do not go back to the start."""
@@ -73,7 +76,7 @@ def _counted_but_gone(trace: Trace, front: Frontiers) -> frozenset[int]:
     )
 
 
-def rank_bounds(trace: Trace) -> dict[int, tuple[int, int]]:
+def rank_bounds(trace: Trace) -> Bounds:
     """Per rank the slice of its records."""
     ranks = np.ascontiguousarray(trace.records["rank"])
     if not len(ranks):

@@ -14,13 +14,12 @@ from collections import Counter, defaultdict
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.new_groups import CALL, PHASE
+from hangscope.diagnosis.new_groups import PHASE, Call, call_of
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.trace import formats
 from hangscope.trace.model import NONE
 
-_RANKS = re.compile(r"ranks ([\d,]+)")
 _SHOWN = 16
 """As many members the recorder's detail of a call shows."""
 _MAX_EDGES = 4096
@@ -28,6 +27,8 @@ _NUMBER = re.compile(r"[1-9]\d{0,8}")
 
 Told = dict[int, dict[int, tuple[int, ...]]]
 """number of the call -> rank -> members that it stands for there"""
+Calls = dict[int, Call]
+"""rank -> the call that it is in"""
 
 
 def with_group_order(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -35,31 +36,42 @@ def with_group_order(context: Context, causes: list[Cause]) -> list[Cause]:
 
     What counts calls alone has said of ``new_group`` is replaced, unless it named the same ranks.
     """
-    told = _told(context)
-    edges = _contradictions(told, _past(context, told), _under_way(context), _foreign(context))
+    calls = {rank: call for rank, f in context.trace.ranks.items() if (call := call_of(f))}
+    foreign = _foreign(context)
+    if foreign and not calls:
+        return causes  # other recorders number groups by themselves, and keep those long gone
+    told = _told(context, calls)
+    under_way = {(call.number, rank) for rank, call in calls.items()}
+    edges = _contradictions(told, _past(told, calls), under_way, foreign)
     if not edges or not _held_up(context, edges):
         return causes
     culprits, decided = _fewest(edges)
     counted = [c for c in causes if c.conflict and _is_new_group(context, c)]
     if any(c.culprits == culprits for c in counted):
         return causes
-    return [c for c in causes if c not in counted] + [_cause(context, culprits, decided, edges)]
+    return [c for c in causes if c not in counted] + [
+        _cause(context, told, calls, culprits, decided, edges)
+    ]
 
 
-def _told(context: Context) -> Told:
+def _told(context: Context, calls: Calls) -> Told:
     trace = context.trace
     told: Told = defaultdict(dict)
-    if _foreign(context) and not any(_call(context, rank) for rank in trace.ranks):
-        return told  # other recorders number groups by themselves, and keep those long gone
     newest = max((g.epoch for g in trace.groups), default=0)
-    for member in trace.members:
-        group = trace.groups[int(member["group"])]
-        if group.epoch == newest and _NUMBER.fullmatch(group.name) and group.ranks:
-            told[int(group.name)][int(member["rank"])] = group.ranks
-    for rank in trace.ranks:
-        call = _call(context, rank)
-        if call is not None and call[1]:
-            told[call[0]].setdefault(rank, call[1])
+    numbered = {
+        i: (int(g.name), g.ranks)
+        for i, g in enumerate(trace.groups)
+        if g.epoch == newest and g.ranks and _NUMBER.fullmatch(g.name)
+    }
+    for rank, group in zip(
+        trace.members["rank"].tolist(), trace.members["group"].tolist(), strict=True
+    ):
+        if group in numbered:
+            number, ranks = numbered[group]
+            told[number][rank] = ranks
+    for rank, call in calls.items():
+        if call.members:
+            told[call.number].setdefault(rank, call.members)
     return told
 
 
@@ -68,35 +80,13 @@ def _foreign(context: Context) -> bool:
     return any(s.format not in (formats.RING, formats.JOURNAL) for s in context.trace.sources)
 
 
-def _call(context: Context, rank: int) -> tuple[int, tuple[int, ...]] | None:
-    """The call of ``new_group`` a rank is in: its number and the members as far as shown."""
-    phases = context.trace.ranks[rank].phases
-    if not phases or phases[-1].name != PHASE:
-        return None
-    number, ranks = CALL.match(phases[-1].detail), _RANKS.search(phases[-1].detail)
-    if number is None:
-        return None
-    members = tuple(int(r) for r in ranks[1].split(",") if r) if ranks is not None else ()
-    return int(number[1]), members
-
-
-def _past(context: Context, told: Told) -> dict[int, int]:
+def _past(told: Told, calls: Calls) -> dict[int, int]:
     """Per rank the highest number that it is known to have come to."""
-    past: dict[int, int] = {}
+    past = {rank: call.number for rank, call in calls.items()}
     for number, by_rank in told.items():
         for rank in by_rank:
             past[rank] = max(past.get(rank, 0), number)
-    for rank in context.trace.ranks:
-        call = _call(context, rank)
-        if call is not None:
-            past[rank] = max(past.get(rank, 0), call[0])
     return past
-
-
-def _under_way(context: Context) -> set[tuple[int, int]]:
-    """(number, rank) of the calls that ranks are in."""
-    calls = {rank: _call(context, rank) for rank in context.trace.ranks}
-    return {(call[0], rank) for rank, call in calls.items() if call is not None}
 
 
 def _contradictions(
@@ -159,10 +149,14 @@ def _held_up(context: Context, edges: list[tuple[int, int, int]]) -> bool:
 
 
 def _cause(
-    context: Context, culprits: tuple[int, ...], decided: bool, edges: list[tuple[int, int, int]]
+    context: Context,
+    told: Told,
+    calls: Calls,
+    culprits: tuple[int, ...],
+    decided: bool,
+    edges: list[tuple[int, int, int]],
 ) -> Cause:
     trace = context.trace
-    told = _told(context)
     about = [n for n, a, b in edges if not decided or {a, b} & set(culprits)]
     number = next((n for n in about if told[n].keys() & set(culprits)), about[0])
     sides: dict[str, list[int]] = defaultdict(list)
@@ -182,7 +176,7 @@ def _cause(
         Place(
             NONE,
             NONE,
-            [r for r in sorted(trace.ranks) if _call(context, r)],
+            sorted(calls),
             members=tuple(sorted(trace.ranks)),
             phase=PHASE,
             began_ns=began,
@@ -207,7 +201,7 @@ def _cause(
     elif trace.missing_ranks:
         cause.confidence = Confidence.LIKELY
     rest = tuple(r for r in involved if r not in culprits)
-    if all(_call(context, r) for r in involved) and rest:
+    if calls.keys() >= set(involved) and rest:
         cause.sides = [rest, culprits]
     cause.victims = set(trace.ranks) - set(culprits)
     return cause

@@ -6,7 +6,7 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.evidence import cut_short, recorded_ranks, unreadable
+from hangscope.diagnosis.evidence import cut_short, recorded_ranks
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern import Left, left_pattern
 from hangscope.diagnosis.sentences import describe, rank_s, title_of
@@ -41,7 +41,7 @@ def lost_ranks(
         if waiters - explained:
             accused.append(rank)
     made_up = any(not g.ranks for g in context.trace.groups)
-    unread = unreadable(context.trace)
+    unread = context.unreadable
     if not unread.keys() >= set(accused):
         accused = [r for r in accused if r not in unread]  # those have lived to write something
     nameless = made_up or any(s.version == "none" for s in context.trace.sources)

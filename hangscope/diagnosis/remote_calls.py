@@ -124,8 +124,7 @@ def _main(context: Context, rank: int) -> Stack:
 
 def _waits_for_answer(context: Context, rank: int) -> bool:
     """Whether the rank's stack ends in a call of another rank's function."""
-    host = context.hosts.get(rank)
-    for frame in host.stack if host is not None else ():
+    for frame in _main(context, rank):
         if _RPC.search(frame.filename):
             return True
         if not is_library(frame):

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends import own_errors
-from hangscope.diagnosis.evidence import unreadable
 from hangscope.diagnosis.host import End, activity
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import INIT, Place
@@ -206,7 +205,7 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
         )
     if verdict is Verdict.RANK_LOST:
         left = "left no dump and no sign of life"
-        why = {unreadable(context.trace).get(rank, "") for rank in cause.culprits}
+        why = {context.unreadable.get(rank, "") for rank in cause.culprits}
         if "" not in why:
             left = f"left a dump that cannot be read ({', '.join(sorted(why))[:80]})"
         elif context.trace.only_logs:
@@ -393,7 +392,7 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         host = context.hosts.get(rank)
         facts = context.trace.ranks.get(rank)
         if host is None or facts is None:
-            why = unreadable(context.trace).get(rank)
+            why = context.unreadable.get(rank)
             left = f"its dump cannot be read ({why[:80]})" if why else "no dump and no log"
             lines.append(f"rank {rank}: {left}")
             continue

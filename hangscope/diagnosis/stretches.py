@@ -10,19 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-import numpy as np
-
-from hangscope.diagnosis.agreement import family
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.past import Issued, Past, past_of
 from hangscope.trace.model import NONE
 
-_NEWEST = 4096
-"""So many operations of a rank are looked at."""
 _MOST_RANKS = 64
 """In a larger circle no single rank is to blame."""
-
-_Step = tuple[int, str, int, int]
-"""Group, operation, partner and stack."""
 
 
 def strayed(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
@@ -44,7 +37,7 @@ def _strayed(context: Context, rank: int, suspects: list[int]) -> bool | None:
 
     None where no earlier one begins with the same operation, or the rank waits at a new line.
     """
-    earlier, newest = _stretches(context, rank, suspects)
+    earlier, newest = _stretches(past_of(context, rank, suspects))
     if not newest or newest[-1][-1] == NONE:
         return None
     if not any(newest[-1] in stretch for stretch in earlier):
@@ -54,39 +47,14 @@ def _strayed(context: Context, rank: int, suspects: list[int]) -> bool | None:
     return True if any(stretch[:1] == newest[:1] for stretch in earlier) else None
 
 
-def _stretches(
-    context: Context, rank: int, suspects: list[int]
-) -> tuple[list[list[_Step]], list[_Step]]:
-    """What the rank issued between collectives of all suspects: earlier stretches, the newest.
+def _stretches(past: Past) -> tuple[list[list[Issued]], list[Issued]]:
+    """What was issued between collectives of all suspects: earlier stretches, the newest.
 
     The newest ends with the rank's oldest unfinished operation. What was issued before the oldest
     such collective is a stretch where its beginning is on record.
     """
-    low, high = context.bounds.get(rank, (0, 0))
-    low = max(low, high - _NEWEST)
-    part = context.trace.records[low:high]
-    unfinished = np.flatnonzero(context.front.unfinished[low:high])
-    part = part[: int(unfinished[0]) + 1] if len(unfinished) else part
-    ops = [family(s.op) for s in context.trace.signatures]
-    steps: list[_Step] = list(
-        zip(
-            part["group"].tolist(),
-            (ops[s] for s in part["signature"].tolist()),
-            part["peer"].tolist(),
-            part["stack"].tolist(),
-            strict=True,
-        )
-    )
-    wanted = set(suspects)
-    common = [i for i, g in enumerate(context.trace.groups) if wanted <= set(g.ranks)]
-    shared = np.isin(part["group"], common) & context.front.collective[low : low + len(part)]
-    if len(unfinished):
-        shared[-1:] = False
-    meetings = np.flatnonzero(shared).tolist()
-    if not meetings:
+    if not past.meetings:
         return [], []
-    facts = context.trace.ranks.get(rank)
-    whole = facts is not None and facts.oldest_record_id <= 1 and low == context.bounds[rank][0]
-    starts = [-1, *meetings] if whole else meetings
-    earlier = [steps[a + 1 : b + 1] for a, b in pairwise(starts)]
-    return earlier, steps[meetings[-1] + 1 :]
+    starts = [-1, *past.meetings] if past.whole else past.meetings
+    earlier = [past.issued[a + 1 : b + 1] for a, b in pairwise(starts)]
+    return earlier, past.issued[past.meetings[-1] + 1 :]

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.diagnosis.ends import TOGETHER_NS
-from hangscope.diagnosis.evidence import told_of_only
+from hangscope.diagnosis.evidence import Bounds, rank_bounds, told_of_only
 from hangscope.diagnosis.frontier import Frontiers
 from hangscope.diagnosis.host import End, Host, is_unseen
 from hangscope.trace.model import Flag, RankFacts, State, Trace
@@ -72,20 +72,17 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
     unrecorded = frozenset(told_of_only(trace))
     in_vain = [h.end_ns for h in hosts.values() if h.secondary and _in_vain(h) and h.end_ns]
     gave_up_ns = min(in_vain, default=0)
-    lost = bool(trace.missing_ranks)
+    lost, bounds = bool(trace.missing_ranks), rank_bounds(trace)
     ended = {}
     for rank, host in hosts.items():
         if host.end is not End.CRASHED or not _from_outside(trace.ranks[rank], rank in unrecorded):
             continue
+        unseen = is_unseen(trace.ranks[rank])
         late = host.end_ns >= stood_ns
         # Beside a rank that left nothing, the end of one that waited is nobody's failure.
-        late |= lost and is_unseen(trace.ranks[rank]) and _may_have_waited(trace, front, rank)
+        late |= lost and unseen and _may_have_waited(trace, front, bounds, rank)
         # One whose connections had broken would not have given up in vain a moment later.
-        late |= (
-            gave_up_ns - host.end_ns < _NOTICED_LATE_NS
-            and gave_up_ns > 0
-            and is_unseen(trace.ranks[rank])
-        )
+        late |= unseen and gave_up_ns > 0 and gave_up_ns - host.end_ns < _NOTICED_LATE_NS
         if late or (rank in unrecorded and 0 < gave_up_ns <= host.end_ns + _SECOND_NS):
             ended[rank] = host
     first = min(ended.values(), key=lambda h: h.end_ns, default=None)
@@ -134,12 +131,13 @@ def _was_waiting(front: Frontiers, rank: int) -> bool:
     return bool((front.pending[front.rank == rank] > 0).any())
 
 
-def _may_have_waited(trace: Trace, front: Frontiers, rank: int) -> bool:
+def _may_have_waited(trace: Trace, front: Frontiers, bounds: Bounds, rank: int) -> bool:
     """Whether what a rank did last is unfinished, or nobody could see whether it is."""
-    rows = np.flatnonzero(trace.records["rank"] == rank)
-    if _was_waiting(front, rank) or not len(rows):
-        return _was_waiting(front, rank)
-    last = trace.records[rows[-1]]
+    if _was_waiting(front, rank):
+        return True
+    if rank not in bounds:
+        return False
+    last = trace.records[bounds[rank][1] - 1]
     return bool(last["flags"] & int(Flag.UNOBSERVED)) and last["state"] != int(State.COMPLETED)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
@@ -246,13 +247,17 @@ class Builder:
             f.name == "backward" for f in host.stack
         )
 
+    @cached_property
+    def _standstill_ns(self) -> float:
+        return standstill_s(self.trace) * 1e9
+
     def _failed_with_others(self, rank: int) -> bool:
         """Whether a rank ended in an operation by no doing of its own, while the job moved."""
         host, row = self.hosts.get(rank), self.oldest_row.get(rank)
         if host is None or row is None or not (host.gone and host.secondary):
             return False
         lasted_ns = host.end_ns - int(self.trace.records["created_ns"][row])
-        return bool(host.end_ns) and lasted_ns < standstill_s(self.trace) * 1e9
+        return bool(host.end_ns) and lasted_ns < self._standstill_ns
 
     def _together(self, group: int, row: int) -> bool:
         """Whether nobody can finish the operation before every member has issued it."""

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from hangscope.diagnosis.agreement import family
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.mismatch import Mismatch
+from hangscope.diagnosis.past import past_of
 from hangscope.trace.model import Signature
 
 _MAX_SIBLINGS = 16
@@ -24,7 +24,7 @@ _ENOUGH_STEPS = 8
 _WINDOW = 64
 """How many of the newest operations are searched for something never seen before."""
 _HALF = 3
-"""Fields of one operation in a step."""
+"""Fields of an operation that count in a step: all but its stack."""
 _USUAL_TIMES = 2
 
 Step = tuple[object, ...]
@@ -194,19 +194,18 @@ def _unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool
     usually followed by must be on record and, where older records are gone, so must the operation
     that is new there.
     """
-    steps, together = _steps(context, rank, suspects)
+    past = past_of(context, rank, suspects)
+    steps: list[Step] = [(*a[:_HALF], *b[:_HALF]) for a, b in pairwise(past.issued)]
     if len(steps) < _ENOUGH_STEPS:
         return None
-    start = max(len(steps) - _WINDOW, len(steps) // 2, together)
+    start = max(len(steps) - _WINDOW, len(steps) // 2, *past.meetings[-1:])
     seen = set(steps[:start])
     known = {step[_HALF:] for step in steps[:start]}
     usual = Counter(step[:_HALF] for step in steps[:start])
-    facts = context.trace.ranks.get(rank)
-    whole = facts is not None and facts.oldest_record_id <= 1
     unsure = False
     for step in steps[start:]:
         if step not in seen:
-            if usual[step[:_HALF]] >= _USUAL_TIMES and (whole or step[_HALF:] in known):
+            if usual[step[:_HALF]] >= _USUAL_TIMES and (past.whole or step[_HALF:] in known):
                 return True
             unsure = True
         seen.add(step)
@@ -215,40 +214,11 @@ def _unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool
     return None if unsure else False
 
 
-def _steps(context: Context, rank: int, suspects: Sequence[int]) -> tuple[list[Step], int]:
-    """Pairs of consecutive operations, up to the oldest unfinished one.
-
-    And the place in them of the last collective of a group that all ``suspects`` are in.
-    """
-    low, high = context.bounds.get(rank, (0, 0))
-    records = context.trace.records[low:high]
-    open_rows = np.flatnonzero(context.front.unfinished[low:high])
-    end = int(open_rows[0]) + 1 if len(open_rows) else len(records)
-    part = records[max(0, end - 4096) : end]
-    ops = [family(s.op) for s in context.trace.signatures]
-    wanted = set(suspects)
-    common = [i for i, g in enumerate(context.trace.groups) if wanted <= set(g.ranks)]
-    shared = (
-        np.isin(part["group"], common) & context.front.collective[low + end - len(part) : low + end]
-    )
-    shared[len(part) - 1 :] &= not len(open_rows)
-    last = np.flatnonzero(shared)
-    keys = list(
-        zip(
-            part["group"].tolist(),
-            (ops[s] for s in part["signature"].tolist()),
-            part["peer"].tolist(),
-            strict=True,
-        )
-    )
-    return [(*a, *b) for a, b in pairwise(keys)], int(last[-1]) if len(last) else 0
-
-
 def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
     """The part of an evenly divided mismatch that sibling groups and the past speak against."""
     votes: Counter[int] = Counter()
     records, front = context.trace.records, context.front
-    ops = [family(s.op) for s in context.trace.signatures]
+    ops = context.families
     alike = _alike(context.trace.signatures, mismatch.aspect == "reduce_op")
     mine = [
         (ops[int(records["signature"][p.row])], alike[int(records["signature"][p.row])])

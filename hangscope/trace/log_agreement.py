@@ -9,6 +9,7 @@ from hangscope.trace import operations
 from hangscope.trace.fr_columns import dtypes
 from hangscope.trace.log_evidence import (
     DEFAULT_GROUP,
+    Comparison,
     Counters,
     Evidence,
     GroupId,
@@ -159,7 +160,7 @@ def _operation(
     )
 
 
-def comparison(text: str) -> tuple[int, dict[int, Signature]] | None:
+def comparison(text: str) -> Comparison | None:
     """What a message tells in which torch compared two ranks of a group: the writer's own place in
     the group, and by place what members ran. None for other messages.
     """
@@ -180,7 +181,7 @@ def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     place, sides = told
     if place not in sides:
         return False
-    evidence.comparisons.append((line, at_ns))
+    evidence.comparisons.append((line, at_ns, told))
     evidence.claim(
         "fingerprint_mismatch",
         line,
@@ -211,12 +212,9 @@ def settle_comparisons(evidence: Evidence) -> None:
     Messages number the members of the group. Where a writer's number is not its rank, that is a
     smaller group, and only what each writer says of itself tells of whom it speaks.
     """
-    told = [(line, at_ns, comparison(line.text)) for line, at_ns in evidence.comparisons]
-    smaller = any(c is not None and line.rank not in (None, c[0]) for line, _, c in told)
-    for line, at_ns, compared in told:
-        if compared is None:
-            continue
-        place, sides = compared
+    told = evidence.comparisons
+    smaller = any(line.rank not in (None, place) for line, _, (place, _) in told)
+    for line, at_ns, (place, sides) in told:
         seq, mine = _compared_seq(line.text), sides[place]
         if smaller:
             if line.rank is not None:
@@ -229,7 +227,7 @@ def settle_comparisons(evidence: Evidence) -> None:
             for rank in range(min(other, _MAX_AGREEING) if other != place else 0):
                 if rank != place:
                     _operation(evidence, rank, seq, mine, State.SCHEDULED, at_ns, line)
-    evidence.comparisons.clear()
+    told.clear()
 
 
 def _signature(text: str) -> tuple[int | None, Signature] | None:

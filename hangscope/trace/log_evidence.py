@@ -17,6 +17,9 @@ DEFAULT_GROUP = ("0", "default_pg")
 GroupId = tuple[str, str]
 """(global name, description) as the log's labels give them; `UNKNOWN_GROUP` without a label."""
 
+Comparison = tuple[int, dict[int, Signature]]
+"""The writer's place in a group, and what members ran by place."""
+
 
 @dataclass(slots=True)
 class Operation:
@@ -133,8 +136,9 @@ class Evidence:
     step_ended: bool = False
     """The scheduler has said that it ends the job: whom it kills after that is no cause."""
     stopped_tasks: set[int] = field(default_factory=set)
-    comparisons: list[tuple[LogLine, int]] = field(default_factory=list)
-    """Lines in which torch compared two ranks' operations, and when they were written."""
+    comparisons: list[tuple[LogLine, int, Comparison]] = field(default_factory=list)
+    """Lines in which torch compared two ranks' operations, when they were written (ns), and what
+    they tell."""
     desync_seq: int | None = None
     desync_places: bool = False
     """The desync report that is being read numbers the members of a smaller group."""

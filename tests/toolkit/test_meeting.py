@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 import pytest
 
 from hangscope.toolkit import meeting
 from hangscope.toolkit.agreement import minority
 from hangscope.toolkit.meeting import Circle, Member, Outcome, _Progress, host_by_layout, meet
 from hangscope.toolkit.ranks import compress, expand, name_ranks
+from tests.threads import run_all
 from tests.toolkit.stores import CountingStore
+
+_SMALL_STACK = 256 * 1024
 
 
 def circle(store: CountingStore, size: int, me: int) -> Circle:
@@ -39,20 +39,8 @@ class Crowd:
                 **options,  # type: ignore[arg-type]
             )
 
-        run_all([lambda r=r: one(r) for r in who])
+        run_all([lambda r=r: one(r) for r in who], stack_bytes=_SMALL_STACK)
         return outcomes
-
-
-def run_all(calls: list[Callable[[], None]]) -> None:
-    before = threading.stack_size(256 * 1024)
-    try:
-        threads = [threading.Thread(target=call) for call in calls]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        threading.stack_size(before)
 
 
 def test_everybody_meets_again_and_again() -> None:
@@ -131,7 +119,7 @@ def test_what_was_said_is_told_to_all() -> None:
             progress=crowd.progress[rank],
         )
 
-    run_all([lambda r=r: one(r) for r in range(4)])
+    run_all([lambda r=r: one(r) for r in range(4)], stack_bytes=_SMALL_STACK)
     assert {tuple(sorted(o.said.items())) for o in outcomes.values()} == {
         (("a", (0, 1, 3)), ("b", (2,)))
     }
