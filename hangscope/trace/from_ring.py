@@ -14,7 +14,7 @@ from hangscope.ring import layout
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import GROUP, SLOT
 from hangscope.ring.reader import RingReader
-from hangscope.ring.reader_once import OneTimeReader, Room
+from hangscope.ring.reader_once import OneTimeReader
 from hangscope.trace import clean, formats
 from hangscope.trace.merge_records import counters_of
 from hangscope.trace.model import (
@@ -28,8 +28,9 @@ from hangscope.trace.model import (
     Stack,
     ThreadStack,
 )
+from hangscope.trace.ring_batch import RingBatch
 from hangscope.trace.ring_facts import Texts, facts_of, main_call
-from hangscope.trace.ring_values import Ids, RingValues
+from hangscope.trace.ring_values import RingValues
 
 _NEWEST = 64
 """So many rows are looked through first for the main thread's newest call."""
@@ -45,7 +46,7 @@ def read_ring(
     *,
     records: bool = True,
     shown: str = "",
-    room: Room | None = None,
+    batch: RingBatch | None = None,
 ) -> Fragment:
     """One rank's ring.
 
@@ -57,8 +58,8 @@ def read_ring(
         False reads header and group table only.
     shown:
         The file's name as reports print it; the path by default.
-    room:
-        Gives the memory for the rows (see `hangscope.trace.row_block.RowBlock`).
+    batch:
+        What it shares with other rings of its job.
 
     Raises
     ------
@@ -67,9 +68,10 @@ def read_ring(
     OSError
         If it cannot be opened.
     """
-    reader = OneTimeReader(path, room)
+    batch = batch or RingBatch()
+    reader = OneTimeReader(path, batch.block.take)
     try:
-        return fragment_of(reader, records=records, lazy=True, shown=shown)
+        return fragment_of(reader, records=records, batch=batch, shown=shown)
     finally:
         reader.close()
 
@@ -78,23 +80,25 @@ def fragment_of(
     reader: RingReader,
     *,
     records: bool = True,
-    lazy: bool = False,
+    batch: RingBatch | None = None,
     shown: str = "",
     newest: int | None = None,
 ) -> Fragment:
     """The fragment of an open ring, as it is now; every text in it is fit to be printed.
 
-    ``lazy``: stacks are decoded when somebody looks at them; ``newest``: so many records at most.
+    ``batch``: what it shares with others; without one, all stacks are decoded at once. ``newest``:
+    so many records at most.
     """
+    lazy, batch = batch is not None, batch or RingBatch()
     since = max(0, reader.header().last_record_id - newest) if newest is not None else 0
     slots, torn = reader.slots(since) if records else (np.zeros(0, SLOT), 0)
     header = reader.header()  # after the slots: what they mention is counted there
     table = reader.groups(header.groups_used)
-    values = RingValues(reader.values(header.values_used))
+    values = RingValues(reader.values(header.values_used), batch.recent)
     rank = header.rank
     lost = torn + header.dropped
     oldest = int(slots["record_id"][0]) if len(slots) else 0
-    rows, signatures, stacks = _records(values, slots, rank, len(table), lazy=lazy)
+    rows, signatures, stacks = _records(values, slots, rank, len(table), batch)
     call = functools.partial(_newest_call, rows, header.main_thread, stacks)
     facts = facts_of(reader, header, lost, oldest, texts=values, newest_call=call)
     return Fragment(
@@ -111,7 +115,7 @@ def fragment_of(
         members=members_of(table, rank, np.arange(len(table))),
         groups=values.groups(table),
         signatures=signatures,
-        stacks=stacks,
+        stacks=stacks if lazy else tuple(stacks),
         warnings=_warnings(reader.path.name, header, values),
         timeout_s=header.timeout_s,
         implied=counters_of(rows, len(table)) if len(rows) else None,
@@ -162,7 +166,7 @@ assert GROUP.names[8:15] == MEMBER_DTYPE.names[2:]
 
 
 def _records(
-    values: RingValues, slots: Records, rank: int, group_count: int, *, lazy: bool
+    values: RingValues, slots: Records, rank: int, group_count: int, batch: RingBatch
 ) -> tuple[Records, tuple[Signature, ...], Sequence[Stack]]:
     """Slots turned, where they lie, into trace records; with the signatures and stacks they use."""
     group, signature_ids, stack_ids = _mentioned(slots)
@@ -171,41 +175,24 @@ def _records(
         slots = slots[group < group_count]
         group, signature_ids, stack_ids = _mentioned(slots)
         group -= np.uint32(1)
-    used_signatures, signature = _used(signature_ids)
-    used_stacks, stack = _used(stack_ids)
+    used_signatures, signature = batch.signature_ids.of(signature_ids)
+    used_stacks, stack = batch.stack_ids.of(stack_ids)
+    stack += np.int32(batch.stacks.append(values.stacks(used_stacks)))
     if len(used_stacks) and used_stacks[0] == 0:
         stack[stack_ids == 0] = NONE
     signatures, signature = _fill_sizes(values.signatures(used_signatures), signature, slots)
-    stacks = values.stacks(used_stacks)
     table = slots.view(RECORD_DTYPE)
     table["group"] = group
     table["signature"], table["stack"] = signature, stack
     table["thread"] = slots["thread"]
     table["rank"] = rank
-    return table, signatures, stacks if lazy else tuple(stacks)
+    return table, signatures, batch.stacks
 
 
 _SLOT_WORDS = SLOT.itemsize // 4
 _MENTIONED = SLOT.fields["group"][1] // 4  # type: ignore[index]
 assert SLOT.names is not None
 assert SLOT.names[8:11] == ("group", "signature", "stack")
-
-
-_DENSE = 1 << 20
-
-
-def _used(ids: npt.NDArray[np.uint32]) -> tuple[Ids, npt.NDArray[np.int32]]:
-    """The distinct ids of a column, ascending, and for each row the place of its id among them."""
-    highest = int(ids.max(initial=0))
-    if highest >= _DENSE:  # no ring's area is as large as that; the ids are invented
-        distinct, place = np.unique(ids.astype(np.int64), return_inverse=True)
-        return distinct, place.astype(np.int32)
-    seen = np.zeros(highest + 1, np.bool_)
-    seen[ids] = True
-    distinct = np.flatnonzero(seen) if len(ids) else np.zeros(0, np.int64)
-    places = np.empty(highest + 1, np.int32)
-    places[distinct] = np.arange(len(distinct), dtype=np.int32)
-    return distinct, places.take(ids)
 
 
 def _mentioned(slots: Records) -> npt.NDArray[np.uint32]:
@@ -244,15 +231,17 @@ def _newest_call(
     rows: Records, main_thread: int, stacks: Sequence[Stack], after_ns: int
 ) -> ThreadStack | None:
     """Where the main thread issued its newest operation, if it did so after a time."""
-    for part in (rows[-1:], rows[-_NEWEST:-1], rows[:-_NEWEST]):
-        found = np.flatnonzero((part["thread"] == main_thread) & (part["stack"] != NONE))
-        if len(found):
-            row = part[found[-1]]
-            created_ns = int(row["created_ns"])
-            if created_ns > after_ns:
-                return main_call(stacks[int(row["stack"])], created_ns)
-            break
-    return None
+    row = rows[-1] if len(rows) else None
+    if row is None or row["thread"] != main_thread or row["stack"] == NONE:
+        row = None
+        for part in (rows[-_NEWEST:], rows[:-_NEWEST]):
+            found = np.flatnonzero((part["thread"] == main_thread) & (part["stack"] != NONE))
+            if len(found):
+                row = part[found[-1]]
+                break
+    if row is None or int(row["created_ns"]) <= after_ns:
+        return None
+    return main_call(stacks[int(row["stack"])], int(row["created_ns"]))
 
 
 __all__ = ["fragment_of", "looks_like_ring", "read_ring"]

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from hangscope.ring.layout import SLOT
-from hangscope.ring.reader_once import Room
 from hangscope.trace import file_names, formats, sniff
 from hangscope.trace.attempts import keep_newest
 from hangscope.trace.load_file import Loaded, Task, read_task
@@ -19,7 +18,7 @@ from hangscope.trace.load_parallel import read_in_workers
 from hangscope.trace.merge import merge
 from hangscope.trace.model import Fragment, Signature, Stack, Trace
 from hangscope.trace.rank_lists import SharedGroups
-from hangscope.trace.row_block import RowBlock
+from hangscope.trace.ring_batch import RingBatch
 
 Progress = Callable[[int, int], None]
 
@@ -76,8 +75,8 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
     tasks = _tasks(paths, warnings)
     fragments: list[Fragment] = []
     sharing = _Sharing()
-    block = RowBlock(sum(min(t.kind.records, t.size // SLOT.itemsize) for t in tasks))
-    for done, loaded in enumerate(_read_all(tasks, block.take), start=1):
+    rings = RingBatch(sum(min(t.kind.records, t.size // SLOT.itemsize) for t in tasks))
+    for done, loaded in enumerate(_read_all(tasks, rings), start=1):
         fragments.extend(map(sharing, loaded.fragments))
         warnings.extend(loaded.warnings)
         if progress is not None:
@@ -92,7 +91,7 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
     if not fragments:
         raise NothingReadable(warnings)
     fragments, others = keep_newest(fragments)
-    trace = merge(_given_away(fragments), warnings=[*warnings, *others], block=block)
+    trace = merge(_given_away(fragments), warnings=[*warnings, *others], block=rings.block)
     return _with_time(trace, time.time_ns() if now_ns is None else now_ns)
 
 
@@ -151,7 +150,7 @@ def _says_anything(fragment: Fragment) -> bool:
     )
 
 
-def _read_all(tasks: Sequence[Task], room: Room) -> Iterable[Loaded]:
+def _read_all(tasks: Sequence[Task], rings: RingBatch) -> Iterable[Loaded]:
     """One result per task.
 
     Pickles and compressed files always go to a process of their own, however small: what a hostile
@@ -164,7 +163,7 @@ def _read_all(tasks: Sequence[Task], room: Room) -> Iterable[Loaded]:
     elsewhere = {id(t) for t in apart}
     for task in tasks:
         if id(task) not in elsewhere:
-            yield read_task(task, room=room)
+            yield read_task(task, rings=rings)
     if apart:
         yield from read_in_workers(apart, 1 if small else None)
 

@@ -7,12 +7,12 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hangscope.ring.reader_once import Room
 from hangscope.trace import clean, file_names, formats, sniff
 from hangscope.trace.clean_fragment import clean_fragment
 from hangscope.trace.from_flight_recorder import Origin, read_document
 from hangscope.trace.from_json import read_json
 from hangscope.trace.model import Fragment
+from hangscope.trace.ring_batch import RingBatch
 from hangscope.trace.unpickle import load_checked, load_plain
 
 
@@ -39,16 +39,16 @@ class Loaded:
     warnings: tuple[str, ...] = ()
 
 
-def read_task(task: Task, *, isolated: bool = False, room: Room | None = None) -> Loaded:
+def read_task(task: Task, *, isolated: bool = False, rings: RingBatch | None = None) -> Loaded:
     """Read one file, whatever its kind.
 
     ``isolated``: this process has limits of its own, so a pickle need not be looked through first.
-    ``room`` gives the memory for the rows of a ring.
+    ``rings``: what a ring shares with others of its job.
     """
     collecting = gc.isenabled()
     gc.disable()  # hundreds of thousands of small objects, and no garbage among them
     try:
-        fragments = _read(task, isolated, room)
+        fragments = _read(task, isolated, rings)
     except RecursionError:
         return _failed(task, "nested too deeply")
     except MemoryError:
@@ -67,12 +67,12 @@ def _failed(task: Task, problem: str) -> Loaded:
     return Loaded(warnings=(f"{task.shown}: {clean.name(problem[:300])}",))
 
 
-def _read(task: Task, isolated: bool, room: Room | None) -> list[Fragment]:
+def _read(task: Task, isolated: bool, rings: RingBatch | None) -> list[Fragment]:
     kind = task.kind.name
     if kind == formats.RING:
         from hangscope.trace.from_ring import read_ring
 
-        return [read_ring(task.path, shown=task.shown, room=room)]
+        return [read_ring(task.path, shown=task.shown, batch=rings)]
     if kind == formats.JOURNAL:
         from hangscope.trace.from_journal import read_journal
 

@@ -57,11 +57,12 @@ class _Tables:
         if not same_place(rows, out):
             out[:] = rows
             rows = out  # the old place may have been written over
-        out["group"] = groups[rows["group"].astype(np.intp)]
+        if groups[:-1].tolist() != list(range(len(groups) - 1)):
+            out["group"] = groups[rows["group"].astype(np.intp)]
         signature, same = self._signature_places(fragment.signatures)
         if not same:
             out["signature"] = signature[rows["signature"].astype(np.intp)]
-        out["stack"] = self.stacks.add(fragment.stacks)[rows["stack"].astype(np.intp)]
+        self.stacks.translate(fragment.stacks, out["stack"])
 
     def _signature_places(
         self, signatures: tuple[Signature, ...]

@@ -24,29 +24,44 @@ class StackTable(Sequence[Stack]):
         self._starts: list[int] = []
         self._length = 0
         self._known: dict[Stack, int] = {}
+        self._shared: dict[int, int] = {}
 
-    def add(self, stacks: Sequence[Stack]) -> npt.NDArray[np.int32]:
-        """Where each of a source's stacks stands here: shape (stacks + 1,).
+    def translate(self, stacks: Sequence[Stack], column: npt.NDArray[np.int32]) -> None:
+        """Turn a column of places in a source's stacks, where it lies, into places in this table.
 
-        The last place is -1, so that the index -1 ("no stack") leads to itself.
+        Parameters
+        ----------
+        stacks:
+            The source's. They stand here afterwards.
+        column:
+            Shape (rows,); -1 ("no stack") stays.
         """
         if not isinstance(stacks, tuple):
-            start = self._append(stacks)
-            places = np.arange(start, start + len(stacks) + 1, dtype=np.int32)
-            places[-1] = NONE
-            return places
+            start = self._start_of(stacks)
+            if start:
+                np.add(column, np.int32(start), out=column, where=column != NONE)
+            return
         known = self._known
         fresh = [stack for stack in dict.fromkeys(stacks) if stack not in known]
         if fresh:
-            start = self._append(fresh)
+            start = self.append(fresh)
             known.update(zip(fresh, range(start, start + len(fresh)), strict=True))
-        return np.array([*map(known.__getitem__, stacks), NONE], np.int32)
+        places = np.array([*map(known.__getitem__, stacks), NONE], np.int32)
+        column[:] = places[column.astype(np.intp)]
 
-    def _append(self, stacks: Sequence[Stack]) -> int:
+    def append(self, stacks: Sequence[Stack]) -> int:
+        """Put stacks behind all others, known or not; returns where the first of them stands."""
         start = self._length
         self._parts.append(stacks)
         self._starts.append(start)
         self._length += len(stacks)
+        return start
+
+    def _start_of(self, stacks: Sequence[Stack]) -> int:
+        """Where stacks that wait to be decoded stand; those of many sources are taken in once."""
+        start = self._shared.get(id(stacks))
+        if start is None:
+            start = self._shared[id(stacks)] = self.append(stacks)  # kept, and with it its address
         return start
 
     def finished(self) -> Sequence[Stack]:

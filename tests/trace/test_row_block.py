@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hangscope.ring.layout import SLOT_FORMAT, ValueKind
+from hangscope.ring.reader_once import OneTimeReader
 from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
 from hangscope.trace.from_ring import read_ring
 from hangscope.trace.load import load_trace
 from hangscope.trace.merge import merge
-from hangscope.trace.model import NONE, RECORD_DTYPE, Frame, Records
+from hangscope.trace.model import NONE, RECORD_DTYPE, Frame, Records, Stack
+from hangscope.trace.ring_batch import Numbering
+from hangscope.trace.ring_values import Recent, RingValues
 from hangscope.trace.row_block import RowBlock, same_place
 from hangscope.trace.stack_table import StackTable
 
 
-def _ring(path: Path, rank: int, count: int, *, slots: int = 16) -> None:
+def _ring(path: Path, rank: int, count: int, *, slots: int = 16, bare: bool = False) -> None:
     identity = RingIdentity(run_id="block", rank=rank, world_size=3, host="node0", pid=1)
     ring = RingWriter(path, identity, slots)
     group = ring.add_group("0", "default_pg", [0, 1, 2], "gloo", 0, rank, observable=True)
@@ -26,9 +30,10 @@ def _ring(path: Path, rank: int, count: int, *, slots: int = 16) -> None:
     frames = [ring.intern(ValueKind.FRAME, f"step\0train.py\0{n}".encode()) for n in (7, 9)]
     stacks = [ring.intern(ValueKind.STACK, np.array([f], "<u4").tobytes()) for f in frames]
     for number in range(1, count + 1):
+        stack = 0 if bare else stacks[number % 2]
         SLOT_FORMAT.pack_into(
             ring.memory, ring.slot_at(number), number, 1000 + number, 0, 0, number, 0, number, 7,
-            group, signature, stacks[number % 2], -1, -1, 5, 1000, 4, 4, 0, 0, number,
+            group, signature, stack, -1, -1, 5, 1000, 4, 4, 0, 0, number,
         )  # fmt: skip
         ring.set_cell(LAST_RECORD_CELL, number)
 
@@ -85,16 +90,86 @@ def test_an_absurd_claim_gives_an_empty_block() -> None:
     assert RowBlock(1 << 60).reuse([RowBlock(1).take(1).view(RECORD_DTYPE)]) is None
 
 
+def _translated(table: StackTable, stacks: Sequence[Stack]) -> list[int]:
+    column = np.array([*range(len(stacks)), NONE], np.int32)
+    table.translate(stacks, column)
+    return column.tolist()
+
+
 def test_a_table_of_known_and_waiting_stacks() -> None:
     one, two = (Frame("f", "a.py", 1),), (Frame("g", "b.py", 2),)
     table = StackTable()
-    assert table.add((one, two, one)).tolist() == [0, 1, 0, NONE]
+    assert _translated(table, (one, two, one)) == [0, 1, 0, NONE]
     assert table.finished() == (one, two)
-    assert table.add([two, one]).tolist() == [2, 3, NONE]  # not known yet: not compared
-    assert table.add((two,)).tolist() == [1, NONE]
+    waiting = [two, one]
+    assert _translated(table, waiting) == [2, 3, NONE]  # not known yet: not compared
+    assert _translated(table, (two,)) == [1, NONE]
+    assert _translated(table, waiting) == [2, 3, NONE], "stacks of many sources are taken in once"
     finished = table.finished()
     assert list(finished) == [one, two, two, one]
     assert finished[-1] == one
     assert finished[1:3] == (two, two)
     with pytest.raises(IndexError):
         finished[4]
+
+
+def test_numbers_of_the_ring_before_are_used_where_they_cover_all_ids() -> None:
+    numbering = Numbering()
+    first, place = numbering.of(np.array([7, 3, 7, 9], np.uint32))
+    assert (first.tolist(), place.tolist()) == ([3, 7, 9], [1, 0, 1, 2])
+    again, place = numbering.of(np.array([9, 9, 3], np.uint32))
+    assert again is first
+    assert place.tolist() == [2, 2, 0]
+    for unknown in (4, 10, 1 << 31):  # between those known, above them, invented
+        other, place = numbering.of(np.array([unknown, 3], np.uint32))
+        assert other.tolist() == [3, unknown]
+        assert place.tolist() == [1, 0]
+    assert numbering.of(np.zeros(0, np.uint32))[1].tolist() == []
+
+
+def _values(path: Path, texts: Sequence[bytes]) -> tuple[bytes, dict[str, int]]:
+    """A value area with a signature and a stack of one frame, behind some texts."""
+    ring = RingWriter(path, RingIdentity(run_id="values", rank=0, world_size=1), 8)
+    for text in texts:
+        ring.intern(ValueKind.TEXT, text)
+    op, line = texts[-1].decode(), len(texts[-1])
+    frame = ring.intern(ValueKind.FRAME, f"step\0train.py\0{line}".encode())
+    ids = {
+        "signature": ring.intern(ValueKind.SIGNATURE, f'{{"op": "gloo:{op}"}}'.encode()),
+        "stack": ring.intern(ValueKind.STACK, np.array([frame], "<u4").tobytes()),
+    }
+    return OneTimeReader(path).values(), ids
+
+
+def test_values_of_the_ring_before_are_given_again_only_where_the_bytes_are_the_same(
+    tmp_path: Path,
+) -> None:
+    recent = Recent()
+    found = []
+    for name, texts in {
+        "a": [b"rank 0", b"all_reduce"],
+        "same": [b"rank 1", b"all_reduce"],
+        "other": [b"rank 2", b"all_gather"],  # at the same places
+        "moved": [b"rank 3 and more", b"all_gather"],
+        "back": [b"rank 4", b"all_reduce"],
+    }.items():
+        area, ids = _values(tmp_path / name, texts)
+        numbers = np.array([ids["signature"]])
+        values = RingValues(area, recent)
+        if name != "moved":
+            numbers = found[0][0] if found else numbers
+        found.append((numbers, values.signatures(numbers), values.stack(ids["stack"])))
+    operations = [signatures[0].op for _, signatures, _ in found]
+    assert operations == ["all_reduce", "all_reduce", "all_gather", "all_gather", "all_reduce"]
+    assert [stack[0].line for _, _, stack in found] == [10] * 5
+    assert found[1][1] is found[0][1]
+    assert found[1][2] is found[0][2]
+
+
+def test_rings_with_and_without_stacks_in_one_folder(tmp_path: Path) -> None:
+    for rank, bare in enumerate((True, False, True)):
+        _ring(tmp_path / f"rank_{rank}.ring", rank, 6, bare=bare)
+    trace = load_trace([tmp_path])
+    has_none = (trace.records["stack"] == NONE).reshape(3, 6)
+    assert has_none.all(axis=1).tolist() == [True, False, True]
+    assert not has_none[1].any()
