@@ -11,7 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.diagnosis.embedded import failed_ranks, own_places
-from hangscope.diagnosis.host import End, Host, host_of, is_unseen, signal_name
+from hangscope.diagnosis.evidence import told_of_only
+from hangscope.diagnosis.host import (
+    End,
+    Host,
+    host_of,
+    in_communication,
+    is_unseen,
+    signal_name,
+)
 from hangscope.diagnosis.working import newest_threads
 from hangscope.trace.model import Claim, RankFacts, Trace
 
@@ -46,8 +54,10 @@ def judge(trace: Trace) -> dict[int, Host]:
 
 def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     """Mark aborts that a log explains: a watchdog that gave up is a victim's end, and Gloo aborts
-    the rank that gets a message of another size than it asked for, whoever is wrong.
+    the rank that gets a message of another size than it asked for, whoever is wrong. Without a log
+    that is what an abort in an exchange may be, where a member of it left nothing.
     """
+    strangers = bool(trace.missing_ranks or told_of_only(trace))
     timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
     got_other_size = {c.reporter for c in trace.claims if c.kind == "size_mismatch"}
     result = dict(hosts)
@@ -59,7 +69,8 @@ def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host
         unsaid = None in got_other_size and trace.ranks[rank].exception is None
         # Of a log alone nobody knows why a process aborted itself: mostly its watchdog gave up.
         silent = trace.only_logs and trace.ranks[rank].exception is None
-        if rank in timed_out or rank in got_other_size or unsaid or silent:
+        exchanging = strangers and not trace.ranks[rank].exception and in_communication(host.stack)
+        if rank in timed_out or rank in got_other_size or unsaid or silent or exchanging:
             result[rank] = replace(host, secondary=True)
     return result
 

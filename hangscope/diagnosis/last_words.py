@@ -32,7 +32,10 @@ _OWN_LINES = frozenset(
 and a barrier stands at the end of either branch."""
 _PAIRS = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", ""})
 """Who waits in one of these waits for one rank, and not for all; nor is it known of a bare wait."""
+_STORE = "the store"
 _IN_STORE = re.compile(r"wait timeout after|timeout waiting for key", re.IGNORECASE)
+_TIMED_OUT = re.compile(r"timed out|application timeout", re.IGNORECASE)
+"""The rank gave up itself; anything else it may say means that another went before."""
 _MOST_PLACES = 8
 
 
@@ -63,7 +66,7 @@ def by_last_words(context: Context) -> Finding | None:
     waits = _waits(context)
     everybody = sorted({*context.trace.ranks, *context.trace.missing_ranks})
     if len(waits) < _FEWEST:
-        return None
+        return _of_a_few(context, waits, everybody)
     calls: dict[tuple[str, str, int], list[int]] = defaultdict(list)
     for rank, wait in waits.items():
         calls[wait.call].append(rank)
@@ -83,6 +86,25 @@ def by_last_words(context: Context) -> Finding | None:
     if not suspects or len(suspects) * 2 >= len(everybody):
         return None
     return _finding(context, suspects, odd, tuple(sorted(most)), waits, left=bool(left))
+
+
+def _of_a_few(context: Context, waits: dict[int, Wait], everybody: list[int]) -> Finding | None:
+    """Of two or three ranks all but one timed out in one call, and that one was stopped silent.
+
+    Had it waited too, its own traceback would have come when the connections of the others closed.
+    """
+    silent = [r for r in everybody if r not in waits]
+    if not waits or len(silent) != 1 or len({w.call for w in waits.values()}) != 1:
+        return None
+    if any(w.alone or w.operation in (*_PAIRS, _STORE) for w in waits.values()):
+        return None
+    stopped = context.hosts.get(silent[0])
+    if stopped is None or stopped.end is not End.TORN_DOWN:
+        return None
+    errors = [context.trace.ranks[r].exception for r in waits]
+    if not all(e is not None and _TIMED_OUT.search(e.message) for e in errors):
+        return None
+    return _finding(context, tuple(silent), (), tuple(sorted(waits)), waits, left=False)
 
 
 def places_of_waits(context: Context) -> tuple[str, ...]:
@@ -111,7 +133,7 @@ def _wait(error: ExceptionFacts) -> Wait:
     alone = bool(calls) and family(calls[0]) in ONE_SIDED
     operation = calls[-1] if calls else ""
     if not calls and _IN_STORE.search(error.message):
-        operation = "the store"
+        operation = _STORE
     elif not calls and "backward" in names:
         operation = "backward"
     elif not calls and "_pre_forward" in names:
@@ -142,6 +164,19 @@ def _listed(exit_: ExitFacts | None) -> bool:
     return exit_ is not None and (exit_.code is not None or exit_.signal is not None)
 
 
+def _fell_silent(context: Context, suspects: tuple[int, ...], most: tuple[int, ...]) -> bool:
+    """Whether those without a word were gone: nobody had timed out when the connections closed, and
+    nobody says that they were stopped."""
+    errors = [context.trace.ranks[r].exception for r in most]
+    gave_up = any(e is not None and _TIMED_OUT.search(e.message) for e in errors)
+    told = {r: context.hosts[r].end for r in suspects if r in context.hosts}
+    return not gave_up and all(end is End.UNKNOWN for end in told.values())
+
+
+def _they(ranks: tuple[int, ...]) -> str:
+    return "they" if len(ranks) > 1 else "it"
+
+
 def _finding(
     context: Context,
     suspects: tuple[int, ...],
@@ -165,6 +200,12 @@ def _finding(
         if silent:
             elsewhere.append(f"{rank_s(silent)} had said nothing when the job was stopped")
         summary = f"{them.capitalize()} waited in {there}, {', '.join(elsewhere)}"
+    elif _fell_silent(context, suspects, most):
+        verdict, advice = Verdict.RANK_LOST, playbook.by_verdict(Verdict.RANK_LOST)
+        summary = (
+            f"{who} left no word; the connections of {them} closed while {_they(most)} waited in "
+            f"{there}"
+        )
     else:
         verdict = Verdict.MISSING_RANK
         summary = (

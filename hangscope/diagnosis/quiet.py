@@ -178,7 +178,12 @@ def _quiescent(context: Context, silent_s: float | None) -> Finding:
 
 def _inconclusive(context: Context) -> Finding:
     advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
-    missing = context.trace.missing_ranks
+    fix, missing = advice.fix, context.trace.missing_ranks
+    if _came([c for c in context.trace.claims if c.kind == "rendezvous"]):
+        fix = (
+            "look for a process that was not started, or that has another MASTER_ADDR, "
+            "MASTER_PORT or WORLD_SIZE than the rest"
+        )
     return Finding(
         Verdict.INCONCLUSIVE,
         (),
@@ -186,7 +191,7 @@ def _inconclusive(context: Context) -> Finding:
         Confidence.LIKELY,
         _signs(context),
         "the records do not show who is waited for",
-        advice.fix,
+        fix,
         advice.playbook,
         unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
         evidence=places_of_waits(context)
@@ -245,6 +250,8 @@ def _signs(context: Context) -> str:
         if told:
             by = tuple(sorted({c.reporter for c in told if c.reporter is not None}))
             whose = f" (reported by {rank_s(by)})" if by else ""
+            if kind == "rendezvous":
+                whose = _came(told) or whose
             aborted = _aborted(context) if kind == "size_mismatch" else ()
             if aborted:
                 # Gloo aborts who has less room than comes, whichever of the two is wrong.
@@ -264,6 +271,15 @@ def _signs(context: Context) -> str:
     if not claims:
         return "Nothing in what was given tells whether or why the job hangs"
     return "There are signs of a hang, but what was given names nobody"
+
+
+def _came(meetings: list[Claim]) -> str:
+    """How many of whom the job's store waited for had come to it, where it says so."""
+    for claim in meetings:
+        came, due = claim.details.get("joined", 0), claim.details.get("clients", 0)
+        if 0 < came < due:
+            return f": the store that rank 0 serves had waited for {due} and {came} had come"
+    return ""
 
 
 def _ended_unseen(context: Context) -> Finding:

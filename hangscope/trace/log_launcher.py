@@ -219,7 +219,7 @@ def _meeting(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if found:
         joined, world = (int(x[:7]) for x in found.groups())
         evidence.world_size = evidence.world_size or world
-        evidence.claim("rendezvous", line, at_ns, certain=False, joined=joined, world_size=world)
+        evidence.claim("rendezvous", line, at_ns, certain=False, joined=joined, clients=world)
         return True
     if "store_based_barrier_key" in text:
         found = _STORE_BARRIER.search(text)

@@ -236,9 +236,16 @@ def _is_half_a_mismatch(text: str) -> bool:
     return "CollectiveFingerPrint(" not in last or last.count("(") > last.count(")")
 
 
+_RAISING = re.compile(r"\[rank ?\d{1,7}\]: Traceback \(most recent call last\)")
+
+
 def _split_glue(text: str) -> list[str]:
-    """Two c10 messages on one physical line, or one behind a progress bar."""
+    """Two c10 messages on one physical line, or one behind a progress bar; a traceback behind the
+    question that another rank asks."""
     starts = [m.start() for m in _C10.finditer(text)]
+    raising = _RAISING.search(text) if "Traceback" in text and not starts else None
+    if raising is not None and raising.start():
+        return [text[: raising.start()], text[raising.start() :]]
     if len(starts) <= 1 and (not starts or starts[0] < _LONGEST_PREFIX):
         return [text]
     # A short prefix in front of the first message belongs to it; a long one is another message.

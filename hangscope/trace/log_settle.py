@@ -383,11 +383,19 @@ def _counters_without_label(notes: RankNotes) -> None:
 def _settle_addresses(evidence: Evidence) -> None:
     """A rank whose address in the default group was waited for in vain never came there.
 
-    An address beyond the world is one that somebody with another idea of its size waits for.
+    An address beyond the world is one that somebody with another idea of its size waits for. Rank 0
+    serves the store: where that waited for clients itself, its address came as little as theirs.
     """
     world = evidence.world_size or max(evidence.ranks, default=-1) + 1
+    served = any(0 < c.details.get("joined", 0) < _expected(c) for c, _ in evidence.claims)
     for index, (claim, group) in enumerate(evidence.claims):
         absent = claim.details.get("waits_for_address_of")
-        if isinstance(absent, int) and absent < world:
+        if isinstance(absent, int) and absent < world and not (served and absent == 0):
             told = replace(claim, kind="missing_ranks", accused=(absent,), certain=True)
             evidence.claims[index] = (told, group)
+
+
+def _expected(claim: Claim) -> int:
+    """How many a store that speaks of its clients waited for; 0 for other statements."""
+    size = claim.details.get("clients")
+    return size if isinstance(size, int) else 0

@@ -336,3 +336,19 @@ def test_who_fails_after_another_has_failed_and_all_were_stopped_is_no_cause_eit
         job.rank(rank, host="node0", alive=False, exit=end)
     found = diagnose(job.trace(after_s=60))
     assert _blame(found) == ("rank_crashed", (2,))
+
+
+@pytest.mark.parametrize(("lost", "blamed"), [(True, 1), (False, 2)])
+def test_an_abort_in_an_exchange_is_no_failure_of_its_own_beside_a_rank_without_a_dump(
+    lost: bool, blamed: int
+) -> None:
+    """Gloo aborts who gets a message of another size than it asked for, whoever sent it."""
+    job = _job(waiting=(0, 2, 3))
+    aborted = ExitFacts("signal", signal=6, at_ns=END)
+    stack = (TORCH, Frame("step", "/job/train.py", 7))
+    job.rank(2, alive=False, exit=aborted, threads=(ThreadStack("MainThread", True, stack, START),))
+    if lost:
+        job.lose(1)
+    found = diagnose(job.trace(after_s=6))
+    assert found.culprits == (blamed,)
+    assert found.verdict is (Verdict.RANK_LOST if lost else Verdict.RANK_CRASHED)

@@ -138,6 +138,67 @@ def test_an_address_beyond_the_world_accuses_nobody() -> None:
     assert found.culprits == ()
 
 
+def test_a_store_that_waited_for_clients_itself_clears_rank_0() -> None:
+    """Rank 0 serves the store: while it waits for a client, its own address cannot be there."""
+    key = (
+        "torch.distributed.DistStoreError: wait timeout after 900ms, keys: /default_pg/0//cpu//0/0"
+    )
+    waited = (
+        "torch.distributed.DistStoreError: Timed out after 1 seconds waiting for clients. "
+        "3/4 clients joined."
+    )
+    text = "".join(gave_up(r, STORE, key, prefix=False) for r in (1, 2))
+    text += gave_up(0, STORE, waited, prefix=False)
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert "had waited for 4 and 3 had come" in found.summary
+    assert "MASTER_PORT" in found.findings[0].fix
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_only_silent_one_of_two_or_three_is_missing(world: int) -> None:
+    silent = world - 1
+    found = judged(dict.fromkeys(range(silent), REDUCE), world)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (silent,))
+    assert found.confidence.value == "likely"
+
+
+BROKEN = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:80"
+
+
+@pytest.mark.parametrize(
+    ("waits", "errors", "codes"),
+    [
+        ({0: REDUCE, 1: REDUCE}, {1: BROKEN}, {0: 1, 1: 1, 2: -15}),
+        ({0: REDUCE, 1: BARRIER}, {}, {0: 1, 1: 1, 2: -15}),
+        ({0: BROADCAST, 1: BROADCAST}, {}, {0: 1, 1: 1, 2: -15}),
+        ({0: RECV, 1: RECV}, {}, {0: 1, 1: 1, 2: -15}),
+        ({0: REDUCE, 1: REDUCE}, {}, {0: 1, 1: 1}),
+    ],
+    ids=["a lost connection", "two calls", "finished alone", "a pair", "no word of its end"],
+)
+def test_of_three_the_silent_one_is_not_always_missing(
+    waits: dict[int, Frames], errors: dict[int, str], codes: dict[int, int]
+) -> None:
+    text = "".join(gave_up(r, frames, errors.get(r, TIMED_OUT)) for r, frames in waits.items())
+    found = diagnose(trace_of("world_size=3\n" + text + table(codes)))
+    assert found.verdict.value == "inconclusive"
+
+
+def test_who_is_silent_while_connections_close_was_gone() -> None:
+    """Nobody timed out and no launcher speaks: then nothing shows that it was alive."""
+    text = "".join(gave_up(r, REDUCE, BROKEN) for r in (0, 2, 3))
+    found = diagnose(trace_of("world_size=4\n" + text))
+    assert (found.verdict.value, found.culprits) == ("rank_lost", (1,))
+    assert "alive" not in found.summary
+
+
+def test_a_traceback_behind_the_question_of_another_rank_is_read() -> None:
+    text = "overwrite? [y/N] " + gave_up(1, REDUCE) + gave_up(2, REDUCE)
+    found = diagnose(trace_of("world_size=3\n" + text + table({0: -15, 1: 1, 2: 1})))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (0,))
+
+
 INTERRUPTED = "KeyboardInterrupt"
 LOGGER = "/env/lib/python3.11/site-packages/torch/distributed/c10d_logger.py"
 IN_REDUCE = (("/job/train.py", 40, "step"), (LOGGER, 85, "wrapper"))
