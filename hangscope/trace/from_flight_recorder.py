@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hangscope.trace import clean, operations, own_story
+from hangscope.trace.fr_aborted import let_go, take_back
 from hangscope.trace.fr_columns import (
     OP_FIELDS,
     SEQ_FIELDS,
@@ -98,7 +99,8 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
     group, epochs_note = _group_column(entries, table)
     signatures, stacks = Signatures(), Stacks()
     records = _records(entries, number, group, signatures, stacks, table)
-    version = clean.as_name(document.get("version"), "none" if isinstance(dump, list) else "")
+    listed = any(g.ranks for g in table.groups)
+    version = clean.as_name(document.get("version"), "unknown" if listed else "none")
     native_gloo = _is_native_gloo(signatures, entries, document)
     if native_gloo:
         _settle_gloo(records)
@@ -111,6 +113,14 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
     if skipped:
         warnings.append(f"{skipped} of its {len(raw_entries)} entries are no records; left out")
     observed = _observed(document, records, origin.written_ns)
+    foreign = own is None and not native_gloo
+    aborted = let_go(records, observed) if foreign else np.zeros(0, np.int64)
+    if len(aborted):
+        take_back(records, members, aborted)
+        warnings.append(
+            f"{len(aborted)} operations ended together when rank {number} gave up waiting; they "
+            "are taken for unfinished"
+        )
     facts = RankFacts(
         rank=number,
         host=clean.as_name(document.get("hostname", document.get("host"))) or None,
@@ -123,14 +133,14 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
         only_active=_only_active(records, members, native_gloo),
     )
     facts = own_story.from_plain(own, facts)
-    if not native_gloo:
+    if not native_gloo and not len(aborted):
         records["state"][finished_halves(document.get("pg_status"), table, records)] = (
             State.COMPLETED
         )
     source = Source(
         path=origin.path,
         format=origin.format,
-        version=version or "none",
+        version=version,
         rank=rank,
         records=len(records),
         dropped=skipped,

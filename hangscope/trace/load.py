@@ -19,6 +19,7 @@ from hangscope.trace.merge import merge
 from hangscope.trace.model import Fragment, Signature, Stack, Trace
 from hangscope.trace.rank_lists import SharedGroups
 from hangscope.trace.ring_batch import RingBatch
+from hangscope.trace.stale_dumps import of_one_life
 
 Progress = Callable[[int, int], None]
 
@@ -91,6 +92,8 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
     if not fragments:
         raise NothingReadable(warnings)
     fragments, others = keep_newest(fragments)
+    fragments, stale = of_one_life(fragments)
+    others = [*others, *stale]
     trace = merge(_given_away(fragments), warnings=[*warnings, *others], block=rings.block)
     return _with_time(trace, time.time_ns() if now_ns is None else now_ns)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Verdict
 from hangscope.trace import load_parallel
 from hangscope.trace.load import NothingReadable, load_trace
 from hangscope.trace.model import Flag, Frame, State, Trace
@@ -509,3 +511,18 @@ def test_a_counter_that_pairs_may_have_moved_vouches_for_no_collective(tmp_path:
     known = {int(m["rank"]): (int(m["enqueued"]), int(m["completed"])) for m in trace.members}
     assert known[0] == (5, -1)
     assert known[1] == (-1, -1)
+
+
+def test_a_dump_without_a_version_keeps_the_members_it_lists(tmp_path: Path) -> None:
+    """Only lists of torch 2.2 name no members; a collector that drops the version does."""
+    held = {"process_group": ("5", "undefined"), "pg_id": 1}
+    config = {"5": {"name": "5", "desc": "undefined", "ranks": "[0, 2]"}}
+    for rank, entries in ((0, [entry(1, **held), pending(2, **held)]), (2, [entry(1, **held)])):
+        document = dump(entries, pg_config=config, pg_status=None, version=None)
+        document.pop("version", None)
+        write(tmp_path, f"_dump_{rank}", document)
+    trace = load_trace([tmp_path])
+    assert {s.version for s in trace.sources} == {"unknown"}
+    assert [g.ranks for g in trace.groups] == [(0, 2)]
+    found = diagnose(trace)
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))

@@ -1,0 +1,67 @@
+"""Operations that only seem to have finished: an aborted communicator lets go of all it held.
+
+The watchdog of a rank that gives up waiting aborts its communicators; the kernels that waited end,
+and a dump that is written after that calls them completed. Nobody had joined them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hangscope.trace.model import Records, State
+
+_SECOND_NS = 10**9
+_BURST_NS = 5 * _SECOND_NS
+"""What was held ends within this time of each other; the watchdog looks every 0.1 s."""
+_SILENCE_NS = 60 * _SECOND_NS
+"""Shorter standstills are pauses of a job."""
+_JUST_BEFORE_NS = 10 * _SECOND_NS
+"""A dump that was signalled by another rank is written within this time of the abort."""
+_NEARLY = 0.9
+"""Who ends later than this part of its timeout was ended by it."""
+
+
+def let_go(records: Records, observed_ns: int) -> Any:
+    """Rows of one rank that ended because the rank gave up waiting, not because all had come.
+
+    They ended together, after a silence, with nothing issued since; and either one of them had
+    waited for as long as its timeout, or the dump was written at that very moment.
+
+    Parameters
+    ----------
+    records:
+        One rank's records; completion times in ns since the epoch, 0 where unknown.
+    observed_ns:
+        When the dump was written, 0 if unknown.
+    """
+    none = np.zeros(0, np.int64)
+    ended = np.where(records["state"] == State.COMPLETED, records["completed_ns"], 0)
+    if not len(records) or not ended.any():
+        return none
+    last = int(ended.max())
+    burst = ended >= last - _BURST_NS
+    began = int(ended[burst].min())
+    before = max(int(records["created_ns"].max()), int(ended[~burst].max(initial=0)))
+    if began - before < _SILENCE_NS:
+        return none
+    waited = ended[burst] - records["created_ns"][burst]
+    limits = records["timeout_ms"][burst].astype(np.float64) * 1e6
+    expired = bool(((limits > 0) & (waited >= _NEARLY * limits)).any())
+    if expired or 0 <= observed_ns - last <= _JUST_BEFORE_NS:
+        return np.flatnonzero(burst)
+    return none
+
+
+def take_back(records: Records, members: Records, rows: Any) -> None:
+    """Let the rows, and the counters that reached them, be as they were before the abort."""
+    records["state"][rows] = np.where(
+        records["started_ns"][rows] > 0, State.STARTED, State.SCHEDULED
+    )
+    records["completed_ns"][rows] = 0
+    for group in np.unique(records["group"][rows]).tolist():
+        here = rows[records["group"][rows] == group]
+        reached = int(records["collective_seq"][here].min()) - 1
+        mine = (members["group"] == group) & (members["completed"] > reached)
+        members["completed"][mine] = reached

@@ -1,0 +1,70 @@
+"""Dumps written after a watchdog had aborted its communicators: what let go had not finished."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Verdict
+from hangscope.trace.load import load_trace
+from hangscope.trace.model import State
+from tests.trace.dumps import BASE_NS, dump, entry, pending, write
+
+SECOND = 10**9
+
+
+def _write(folder: Path, rank: int, entries: list[dict[str, object]], at_s: float) -> None:
+    path = write(folder, f"nccl_trace_rank_{rank}", dump(entries, world=3))
+    moment = BASE_NS + int(at_s * SECOND)
+    os.utime(path, ns=(moment, moment))
+
+
+def _let_go(seq: int, at_s: float, **changes: object) -> dict[str, object]:
+    return entry(seq, time_discovered_completed_ns=BASE_NS + int(at_s * SECOND), **changes)
+
+
+def test_who_was_aborted_in_a_collective_has_not_finished_it(tmp_path: Path) -> None:
+    """Rank 2 never came; rank 0 gave up, let go of all it held, and only then wrote its dump."""
+    _write(tmp_path, 0, [entry(1), entry(2), _let_go(3, 603.1), _let_go(4, 603.2)], 604)
+    _write(tmp_path, 1, [entry(1), entry(2), pending(3), pending(4)], 603)
+    _write(tmp_path, 2, [entry(1), entry(2)], 603)
+    trace = load_trace([tmp_path])
+    mine = trace.records[trace.records["rank"] == 0]
+    assert (mine["state"] == State.COMPLETED).tolist() == [True, True, False, False]
+    assert any("2 operations ended together when rank 0 gave up" in w for w in trace.warnings)
+    found = diagnose(trace)
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
+
+
+def test_without_timeouts_the_moment_of_the_dump_tells(tmp_path: Path) -> None:
+    """Rank 1 was told to dump by another rank's watchdog, long before its own timeout."""
+    held = {"timeout_ms": None}
+    _write(tmp_path, 0, [entry(1, **held), _let_go(2, 300.0, **held)], 301)
+    _write(tmp_path, 1, [entry(1, **held), pending(2, **held)], 300)
+    _write(tmp_path, 2, [entry(1, **held)], 300)
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
+
+
+@pytest.mark.parametrize(
+    ("entries", "at_s"),
+    [
+        pytest.param(  # after a long checkpoint of another rank the job goes on
+            [entry(1), _let_go(2, 400.0), entry(3, time_created_ns=BASE_NS + 401 * SECOND)],
+            402,
+            id="issued since",
+        ),
+        pytest.param([entry(1), _let_go(2, 400.0)], 1000, id="within its time, long before"),
+        pytest.param([entry(1), _let_go(2, 20.0)], 21, id="a pause"),
+    ],
+)
+def test_what_ended_late_has_finished_all_the_same(
+    tmp_path: Path, entries: list[dict[str, object]], at_s: float
+) -> None:
+    _write(tmp_path, 0, entries, at_s)
+    trace = load_trace([tmp_path])
+    assert int(trace.records["state"][1]) == int(State.COMPLETED)
+    assert not trace.warnings

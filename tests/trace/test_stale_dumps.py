@@ -1,0 +1,60 @@
+"""A dump of an earlier attempt that lies among those of the newest, under a missing rank's name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Verdict
+from hangscope.trace.load import load_trace
+from tests.trace.dumps import BASE_NS, dump, entry, pending, write
+
+HOURS = 3600 * 10**9
+
+
+def _write(folder: Path, rank: int, entries: list[dict[str, object]], shift_ns: int = 0) -> None:
+    for one in entries:
+        for name in ("time_created_ns", "time_discovered_completed_ns"):
+            if one[name]:
+                one[name] = int(str(one[name])) + shift_ns
+    path = write(folder, f"_dump_{rank}", dump(entries, world=4))
+    moment = BASE_NS + shift_ns + 700 * 10**9
+    os.utime(path, ns=(moment, moment))
+
+
+def test_it_is_left_out_and_its_rank_is_missing(tmp_path: Path) -> None:
+    """The old dump's rank hung in #2 then; its new process left nothing."""
+    for rank in (0, 1, 2):
+        _write(tmp_path, rank, [entry(1), entry(2), entry(3), pending(4)])
+    _write(tmp_path, 3, [entry(1), pending(2)], -5 * HOURS)
+    trace = load_trace([tmp_path])
+    assert 3 not in trace.ranks
+    assert any("_dump_3: of an earlier attempt" in w for w in trace.warnings)
+    found = diagnose(trace)
+    assert (found.verdict, found.culprits) == (Verdict.RANK_LOST, (3,))
+
+
+def test_a_clock_that_is_wrong_by_hours_is_no_other_life(tmp_path: Path) -> None:
+    """Rank 3 stands where the others wait for it; only its clock differs."""
+    for rank in (0, 1, 2):
+        _write(tmp_path, rank, [entry(1), entry(2), pending(3)])
+    _write(tmp_path, 3, [entry(1), entry(2)], -5 * HOURS)
+    trace = load_trace([tmp_path])
+    assert 3 in trace.ranks
+    found = diagnose(trace)
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (3,))
+
+
+def test_who_gave_up_long_before_the_others_did_stays(tmp_path: Path) -> None:
+    """Rank 0's timeout is short: it wrote its dump an hour before the others wrote theirs."""
+    _write(tmp_path, 0, [entry(1), pending(2)])
+    for rank in (1, 2):
+        _write(tmp_path, rank, [entry(1), pending(2)])
+        moment = BASE_NS + HOURS
+        os.utime(tmp_path / f"_dump_{rank}", ns=(moment, moment))
+    _write(tmp_path, 3, [entry(1)])
+    trace = load_trace([tmp_path])
+    assert sorted(trace.ranks) == [0, 1, 2, 3]
+    found = diagnose(trace)
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (3,))
