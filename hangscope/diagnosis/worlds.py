@@ -1,4 +1,4 @@
-"""Ranks that were told different numbers of ranks: they never get to know each other.
+"""Ranks whose places in the job contradict each other: they never get to know each other.
 
 A mistake of the launch, on record from the first moment on: it needs neither a timeout nor anybody
 who waits, and whatever the ranks fail in afterwards is its consequence.
@@ -7,7 +7,7 @@ who waits, and whatever the ranks fail in afterwards is its consequence.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
@@ -16,43 +16,114 @@ from hangscope.diagnosis.places import INIT, Place
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, State
+from hangscope.trace.twins import doubled
 
 _OWN_WORD = (formats.RING, formats.JOURNAL, *formats.DUMPS)
 """Kinds of sources that tell what a rank was told, rather than what a reader concluded."""
 
 
 def different_worlds(context: Context, ranks: Iterable[int], cause: Cause) -> None:
-    """Make ``cause`` one of sizes that contradict each other, if those of ``ranks`` do."""
+    """Make ``cause`` one of places that contradict each other, if those of ``ranks`` do.
+
+    Their sizes may differ, a rank may lie outside of its own world, or two processes be one rank.
+    """
+    ranks = sorted(ranks)
+    _sizes(context, ranks, cause) or _outside(context, ranks, cause) or _twice(context, cause)
+
+
+def _sizes(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
     worlds: dict[int, list[int]] = defaultdict(list)
-    for rank in ranks:
-        facts = context.trace.ranks.get(rank)
-        size = facts.world_size if facts is not None else None
-        if size:
-            worlds[size].append(rank)
+    for rank, size in _told(context, ranks).items():
+        worlds[size].append(rank)
     if len(worlds) < 2:
-        return
+        return False
     most = max(len(told) for told in worlds.values())
     usual = [told for told in worlds.values() if len(told) == most]
     decided = len(usual) == 1
-    cause.verdict = Verdict.ARGUMENT_MISMATCH
-    cause.culprits = tuple(
-        sorted(r for told in worlds.values() if not decided or told is not usual[0] for r in told)
-    )
-    cause.confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
-    cause.conflict = " and ".join(
+    culprits = [r for told in worlds.values() if not decided or told is not usual[0] for r in told]
+    conflict = " and ".join(
         f"{rank_s(told)} expect{'s' if len(told) == 1 else ''} {size} ranks"
         for size, told in sorted(worlds.items(), key=lambda item: len(item[1]))
     )
-    cause.words = (
-        f"The ranks do not agree how many they are: {cause.conflict}",
+    _contradict(
+        cause,
+        culprits,
+        conflict,
+        f"The ranks do not agree how many they are: {conflict}",
         "ranks that expect different numbers of ranks never meet in init_process_group, or fail in "
         "their first collective",
-        "",
+        decided=decided,
     )
+    return True
+
+
+def _told(context: Context, ranks: Iterable[int]) -> dict[int, int]:
+    """How many ranks there are, as each rank was told.
+
+    What the job itself has said counts before what its launcher's variables were: a program may
+    change those, and one that has not come so far may yet do so.
+    """
+    known = {rank: context.trace.ranks[rank] for rank in ranks if rank in context.trace.ranks}
+    told = {rank: facts for rank, facts in known.items() if facts.world_size}
+    said = {rank: facts for rank, facts in told.items() if facts.declared is not False}
+    return {rank: facts.world_size or 0 for rank, facts in (said or told).items()}
+
+
+def _outside(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
+    worlds = _told(context, ranks)
+    outside = [rank for rank, size in worlds.items() if rank >= size]
+    if not outside:
+        return False
+    size = worlds[outside[0]]
+    conflict = f"there {'is' if len(outside) == 1 else 'are'} no {rank_s(outside)} of {size}"
+    _contradict(
+        cause,
+        outside,
+        conflict,
+        f"{_capital(conflict)} ranks: they are numbered from 0 to {size - 1}",
+        f"{rank_s(outside)} cannot take part, and whoever should have had a smaller number is "
+        "waited for in vain",
+    )
+    return True
+
+
+def _twice(context: Context, cause: Cause) -> bool:
+    twice = doubled(context.trace)
+    if not twice:
+        return False
+    absent = context.trace.missing_ranks
+    spelled = "; ".join(text.partition(";")[0] for _, text in sorted(twice.items()))
+    nobody = f", and nobody is {rank_s(absent)}" if 0 < len(absent) <= len(twice) else ""
+    _contradict(
+        cause,
+        sorted(twice),
+        spelled,
+        f"{_capital(spelled)}{nobody}",
+        "what is meant for a rank reaches one of its processes, and the other is waited for, or "
+        "waits, in vain",
+        decided=len(twice) * 2 <= (context.trace.world_size or 0),
+    )
+    return True
+
+
+def _contradict(
+    cause: Cause,
+    culprits: Iterable[int],
+    conflict: str,
+    summary: str,
+    why: str,
+    *,
+    decided: bool = True,
+) -> None:
+    cause.verdict = Verdict.ARGUMENT_MISMATCH
+    cause.culprits = tuple(sorted(culprits))
+    cause.confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
+    cause.conflict = conflict
+    cause.words = (summary, why, "")
 
 
 def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
-    """The sizes that contradict each other, where no place of the graph has shown it already.
+    """Places that contradict each other, where no place of the graph has shown it already.
 
     Only a job in which no collective was ever finished is sure to be one that never met.
     """
@@ -70,7 +141,7 @@ def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     different_worlds(context, sorted(trace.ranks), cause)
     if cause.verdict is Verdict.INCONCLUSIVE:
         return []
-    if trace.missing_ranks and cause.confidence is Confidence.CERTAIN:
+    if len(trace.missing_ranks) > len(doubled(trace)) and cause.confidence is Confidence.CERTAIN:
         cause.confidence = Confidence.LIKELY
     context.waits.places.append(
         Place(NONE, NONE, [], members=tuple(sorted(trace.ranks)), phase=INIT)
@@ -78,3 +149,7 @@ def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     cause.places = [len(context.waits.places) - 1]
     cause.victims = set(trace.ranks) - set(cause.culprits)
     return [cause]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

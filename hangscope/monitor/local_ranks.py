@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from hangscope.monitor.journal import Journal
@@ -54,6 +55,7 @@ class LocalRanks:
         self._directory = directory
         self._processes = processes
         self._oom_at_start = oom_kills()
+        self._host_of: dict[int, str] = {}
 
     @property
     def alive(self) -> int:
@@ -75,6 +77,7 @@ class LocalRanks:
             self.key = self.key or ring.key
             if self.journal is None:
                 self.journal = Journal(self._directory, self.key)
+            self._host_of[pid] = decode_text(header.host)
             if not self._processes.add(ring.rank, pid):
                 # It ended before we could look; nobody saw how.
                 self._note_end(ProcessEnd(ring.rank, pid, time.time_ns()))
@@ -138,5 +141,9 @@ class LocalRanks:
         by_launcher = bool(self.failed_at_ns) and end.signal == signal.SIGTERM
         if end.code != 0 and not self.failed_at_ns:
             self.failed_at_ns = end.at_ns
+        # A process may have said after it was first seen which rank it is.
+        ranks = self._run.rank_of_process()
+        rank = ranks.get((self._host_of.get(end.pid, ""), end.pid), end.rank)
+        end = replace(end, rank=rank)
         if self.journal is not None:
             self.journal.exit(end, oom=oom, by_launcher=by_launcher)

@@ -5,11 +5,13 @@ destroy process groups. Those wait on the store, not in the dispatcher: they are
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable, Collection
 from typing import Any
 
+from hangscope.recording.declared import declared_place
 from hangscope.ring.writer import RingWriter
 
 WRAPPED = (
@@ -170,10 +172,8 @@ def start_on_init() -> None:
                 patches.undo()
                 from hangscope.recording.api import start
 
-                start(
-                    rank=_argument(args, kwargs, "rank", 4, -1),
-                    world_size=_argument(args, kwargs, "world_size", 3, -1),
-                )
+                rank, world_size = declared_place(args, kwargs, os.environ) or (-1, -1)
+                start(rank=rank, world_size=world_size)
             except Exception as error:
                 from hangscope.recording.complaints import complain
 
@@ -185,10 +185,3 @@ def start_on_init() -> None:
         return init_process_group
 
     patches.replace_function("init_process_group", wrap)
-
-
-def _argument(
-    args: tuple[Any, ...], kwargs: dict[str, Any], name: str, position: int, default: int
-) -> int:
-    value = kwargs.get(name, args[position] if len(args) > position else default)
-    return value if isinstance(value, int) else default

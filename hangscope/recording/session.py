@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hangscope.recording.complaints import complain
+from hangscope.recording.declared import declared_place
 from hangscope.recording.foreign import is_foreign
 from hangscope.recording.hook import DispatcherHook, Listener
 from hangscope.recording.lifecycle import Lifecycle
@@ -181,6 +182,16 @@ class Session:
             self._patches.replace_function(
                 name, wrap_phase(self._phase_stack, name, before, after, self.guard)
             )
+
+    def _before_init_process_group(self, args: Any, kwargs: Any) -> None:
+        """Note who the call says that this process is: it may wait in vain, and never return."""
+        if self._phase_stack() is None:
+            return
+        import torch.distributed as dist
+
+        place = declared_place(args, kwargs, os.environ)
+        if place is not None and not dist.is_initialized():  # else torch refuses the call
+            self.ring.put_world(*place)
 
     def _after_init_process_group(self, result: Any, args: Any, kwargs: Any) -> None:
         if self._phase_stack() is None:

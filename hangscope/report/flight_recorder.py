@@ -19,6 +19,8 @@ from hangscope.diagnosis.frontier import returned
 from hangscope.report.json import frames
 from hangscope.trace import own_story
 from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, Trace
+from hangscope.trace.twins import KEY as TWINS
+from hangscope.trace.twins import doubled
 
 VERSION = "2.10"
 FILE_PREFIX = "comm_lib_trace_rank_"
@@ -180,7 +182,9 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
             "rank": rank,
             "host": facts.host if facts else None,
             "pid": facts.pid if facts else None,
-            "world_size": trace.world_size,
+            # Its own word: that it differs from the others' may be all that is wrong.
+            "world_size": (facts.world_size if facts else None) or trace.world_size,
+            TWINS: doubled(trace).get(rank),
             "run_id": facts.run_id if facts else None,
             "timeout_s": trace.timeout_s,
             "flags": rows["flags"].tolist(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from hangscope.ring.layout import HEADER, PHASE, PHASE_DEPTH
+from hangscope.ring.layout import HEADER, PHASE, PHASE_DEPTH, RingFlag
 
 
 class RingHeader(NamedTuple):
@@ -81,6 +81,11 @@ class RingHeader(NamedTuple):
     watcher_thread: int
     phases: bytes
     """All `PHASE_DEPTH` places; `open_phases` gives those in use."""
+
+    @property
+    def declared(self) -> bool:
+        """Whether rank and world size are the job's own word (see `RingFlag.DECLARED`)."""
+        return bool(self.flags & RingFlag.DECLARED or self.initialized or self.finalized)
 
     @property
     def open_phases(self) -> list[tuple[int, int, int]]:

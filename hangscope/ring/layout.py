@@ -200,6 +200,15 @@ class SlotFlag(IntFlag):
     """The job has begun to wait for this ``isend`` or ``irecv``."""
 
 
+class RingFlag(IntFlag):
+    """Flags of the whole file."""
+
+    DECLARED = 1
+    """``rank`` and ``world_size`` are what the job itself has told ``init_process_group``, or was
+    told by it; without it they are what the launcher's variables said when recording began. Older
+    recorders say so by ``initialized`` alone."""
+
+
 class Unobservable(IntFlag):
     """Work that no record shows."""
 

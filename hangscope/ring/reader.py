@@ -24,6 +24,7 @@ _NUMBERS = {
     name: (layout.header_offset(name), HEADER[name].itemsize)
     for name in (
         "last_record_id", "groups_used", "values_used", "sample_generation", "sample_ns",
+        "rank", "world_size", "flags", "initialized", "finalized",
     )
 }  # fmt: skip
 _READY = layout.header_offset("ready")
@@ -111,6 +112,15 @@ class RingReader:
     def header(self) -> RingHeader:
         """The header as it is now."""
         return decode_header(self._read(0, layout.HEADER_BYTES))
+
+    def place(self) -> tuple[int, int, bool]:
+        """Rank, world size, and whether the job itself has said them, as of now."""
+        declared = (
+            self._number("flags") & layout.RingFlag.DECLARED
+            or self._number("initialized")
+            or self._number("finalized")
+        )
+        return self._number("rank"), self._number("world_size"), bool(declared)
 
     def _number(self, field: str) -> int:
         """One unsigned number of the header as it is now."""

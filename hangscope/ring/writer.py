@@ -20,7 +20,7 @@ import numpy as np
 
 from hangscope.ring import layout
 from hangscope.ring.atomic import exclusive
-from hangscope.ring.layout import GROUP, HEADER, SLOT, ValueKind, header_offset
+from hangscope.ring.layout import GROUP, HEADER, SLOT, RingFlag, ValueKind, header_offset
 
 _U4 = struct.Struct("=I")
 _I4 = struct.Struct("=i")
@@ -272,9 +272,10 @@ class RingWriter:
         self.cells[header_offset(field) // 8] = value
 
     def put_world(self, rank: int, world_size: int) -> None:
-        """Correct rank and world size once they are known for certain."""
+        """Correct rank and world size once the job itself has said them."""
         _I4.pack_into(self.memory, header_offset("rank"), rank)
         _I4.pack_into(self.memory, header_offset("world_size"), world_size)
+        self.put_i8("flags", self.cells[header_offset("flags") // 8] | int(RingFlag.DECLARED))
 
     def set_phases(self, phases: Sequence[tuple[int, int, int]]) -> None:
         """Store the open phases, outermost first, as (name id, detail id, since_ns)."""

@@ -12,8 +12,9 @@ from pathlib import Path, PurePath
 
 from hangscope.trace import formats
 from hangscope.trace.file_names import attempt_of
-from hangscope.trace.lives import Start, of_newest_life
+from hangscope.trace.lives import of_newest_life
 from hangscope.trace.model import NONE, Fragment
+from hangscope.trace.ring_ranks import last_sign, start_of, with_ranks_of_rings
 from hangscope.trace.twins import claims_of, twins
 
 _SAME_MOMENT_NS = 60 * 10**9
@@ -22,7 +23,7 @@ _SAME_MOMENT_NS = 60 * 10**9
 
 def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
     """The fragments of the newest life, and one warning line per life that was left out."""
-    named = [f for f in fragments if _life(f) is not None]
+    named = with_ranks_of_rings([f for f in fragments if _life(f) is not None])
     dumps = [f for f in fragments if _is_dump(f) and _life(f) is None]
     others = [f for f in fragments if not _is_dump(f) and _life(f) is None]
     kept_named, left_named = _newest_run(named)
@@ -53,19 +54,6 @@ def _life(fragment: Fragment) -> tuple[str, int] | None:
     if fragment.facts.run_id is None and fragment.facts.attempt is None:
         return None
     return fragment.facts.run_id or "", fragment.facts.attempt or 0
-
-
-def last_sign(fragment: Fragment) -> int:
-    """The latest moment (ns since the epoch) of which the fragment speaks."""
-    facts = fragment.facts
-    latest = facts.heartbeat_ns
-    if facts.exit is not None:
-        latest = max(latest, facts.exit.at_ns)
-    if len(fragment.records):
-        latest = max(latest, int(fragment.records["created_ns"].max()))
-    if len(fragment.members):
-        latest = max(latest, int(fragment.members["enqueued_ns"].max()))
-    return latest or facts.observed_ns
 
 
 def _newest_run(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
@@ -101,15 +89,7 @@ def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
     rings = [f for f in fragments if f.source.format == formats.RING and f.facts.started_ns]
     if len({f.facts.rank for f in rings}) == len(rings):
         return fragments, []  # nobody began twice; what follows looks at all records
-    starts = [
-        Start(
-            f.facts.rank,
-            f.facts.started_ns,
-            (f.facts.host or "", f.facts.pid or 0),
-            last_sign(f) if not f.facts.alive else f.facts.observed_ns,
-        )
-        for f in rings
-    ]
+    starts = [start_of(f) for f in rings]
     old = [f for f, kept in zip(rings, of_newest_life(starts), strict=True) if not kept]
     if not old:
         return fragments, []

@@ -153,6 +153,7 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
         groups=tuple(table.groups),
         signatures=tuple(signatures.table),
         stacks=tuple(stacks.table),
+        claims=own_story.claims_in(own, number),
         timeout_s=own_story.timeout_s_of(own),
         warnings=tuple(warnings),
     )

@@ -23,6 +23,7 @@ from hangscope.trace.merge_groups import GroupMatcher
 from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
 from hangscope.trace.process import signal_thread
 from hangscope.trace.ring_facts import main_call
+from hangscope.trace.ring_ranks import as_rank, with_rank_of_process
 from hangscope.trace.twins import Twins, claims_of
 
 _DEEP = (
@@ -38,6 +39,7 @@ class _Merged:
     """Everything read and merged once, and kept up to date since."""
 
     rings: list[OpenRing]
+    ranks: list[int]
     journals: JournalFiles
     warnings: list[str]
     trace: Trace
@@ -137,6 +139,10 @@ class LiveRun:
         """Files in which ranks note wrong results of reductions, as of the last look."""
         return self._folder.listing.findings
 
+    def rank_of_process(self) -> dict[tuple[str, int], int]:
+        """The rank of each process (host, process id) that has a ring in the directory."""
+        return self._folder.rank_of_process()
+
     @property
     def twins(self) -> list[Twins]:
         """Ranks that two living processes claim."""
@@ -180,6 +186,7 @@ class LiveRun:
             merged is None
             or not rings
             or merged.rings != rings
+            or merged.ranks != [ring.rank for ring in rings]
             or merged.journals != self._folder.listing.journals
             or merged.warnings != self._folder.warnings(rings)
         ):
@@ -261,6 +268,7 @@ class LiveRun:
             trace = table.into(trace)
             self._merged = _Merged(
                 rings,
+                [ring.rank for ring in rings],
                 self._folder.listing.journals,
                 warnings,
                 trace,
@@ -282,23 +290,25 @@ class LiveRun:
 
     def _read(self, ring: OpenRing) -> Fragment:
         header = ring.reader.header()
-        ring.rank = header.rank  # a rank may learn its number after it began
         # What moves with every record and every completion; heartbeats alone change only facts.
         fingerprint = ring.reader.groups().tobytes() + header.last_record_id.to_bytes(8, "little")
         generation = header.sample_generation
-        if ring.fragment is not None and fingerprint == ring.fingerprint:
+        known = ring.fragment is not None and ring.fragment.facts.rank == ring.rank
+        if ring.fragment is not None and known and fingerprint == ring.fingerprint:
             old = ring.fragment.facts
             facts = ring.process.again(
                 Beat.of(header), True, False, old.dropped, old.oldest_record_id
             )
         else:
-            ring.fragment = fragment_of(ring.reader, newest=self._newest_records)
+            fragment = fragment_of(ring.reader, newest=self._newest_records)
+            ring.fragment = as_rank(fragment, ring.rank)
             facts = ring.process.first(ring.fragment.facts, generation)
         ring.fingerprint = fingerprint
         ring.fragment = replace(ring.fragment, facts=facts)
         return ring.fragment
 
     def _journal(self, key: RunKey) -> Iterable[Fragment]:
+        ranks = self.rank_of_process()
         for name, _, _ in self._folder.listing.journals:
             path = self.directory / name
             try:
@@ -308,7 +318,8 @@ class LiveRun:
                 fragments = read_journal(path)
             except (OSError, ValueError):
                 continue
-            for fragment in fragments:
+            for said in fragments:
+                fragment = with_rank_of_process(said, ranks)
                 facts = fragment.facts
                 if (facts.rank, facts.pid) in self._folder.replaced:
                     continue  # an earlier job of the same name

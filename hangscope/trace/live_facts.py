@@ -143,7 +143,8 @@ class ProcessView:
                 return self.facts
         header = self.reader.header()
         self.generation = header.sample_generation
-        facts = facts_of(self.reader, header, dropped, oldest)
+        rank = known.rank if known is not None else None
+        facts = facts_of(self.reader, header, dropped, oldest, rank=rank)
         return self._kept(replace(facts, threads=self._with_call(facts.threads)), look)
 
     def look(self) -> ProcessLook:

@@ -12,6 +12,7 @@ from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.live_facts import ProcessView
 from hangscope.trace.lives import Start, of_newest_life
 from hangscope.trace.model import Fragment
+from hangscope.trace.ring_ranks import Presence, ranks_of
 from hangscope.trace.twins import Twins, twins
 
 FINDINGS = ("reduction_rank", ".jsonl")
@@ -43,6 +44,7 @@ class OpenRing:
     reader: RingReader
     key: RunKey
     rank: int
+    """Of this process in its job: what the ring says, or what `ranks_of` makes of it."""
     created_ns: int
     host: str
     process: ProcessView
@@ -77,6 +79,7 @@ class RingFolder:
         self._skip = skip
         self._rings: dict[str, OpenRing] = {}
         self._refused: dict[Path, tuple[int, str]] = {}
+        self._places: list[tuple[int, int, bool]] = []
 
     def refresh(self) -> list[OpenRing]:
         """Find the rings of the followed attempt, opening new files; lowest rank first."""
@@ -86,6 +89,7 @@ class RingFolder:
                 self._open(Path(path))
         wanted = self._wanted or self._newest()
         rings = [ring for ring in self._rings.values() if ring.key == wanted]
+        self._name(rings)
         newest: dict[int, OpenRing] = {}
         for ring in sorted(rings, key=lambda ring: ring.created_ns):
             newest[ring.rank] = ring  # an earlier ring of the same rank is an older job's
@@ -93,6 +97,10 @@ class RingFolder:
             kept = self._of_newest_life(rings)
             newest = {rank: ring for rank, ring in newest.items() if id(ring) in kept}
         return [newest[rank] for rank in sorted(newest)]
+
+    def rank_of_process(self) -> dict[tuple[str, int], int]:
+        """The rank of each process (host, process id) that has a ring in the directory."""
+        return {(ring.host, ring.process.pid): ring.rank for ring in self._rings.values()}
 
     def warnings(self, rings: list[OpenRing]) -> list[str]:
         """What readers are to be told of the directory; ``rings`` are those that are followed."""
@@ -132,6 +140,35 @@ class RingFolder:
             decode_text(header.host),
             ProcessView.of(reader, header),
         )
+
+    def _name(self, rings: list[OpenRing]) -> None:
+        """Give the rings of one attempt their ranks, where they say something new."""
+        places = [ring.reader.place() for ring in rings]
+        if places == self._places:
+            return
+        self._places = places
+        for ring, (rank, _, _) in zip(rings, places, strict=True):
+            ring.rank = rank
+        count = Counter(rank for rank, _, _ in places)
+        if max(count.values(), default=1) > 1:
+            present = [
+                Presence(_start(ring), world_size, declared)
+                for ring, (_, world_size, declared) in zip(rings, places, strict=True)
+            ]
+            living = [
+                one.start.process
+                for ring, one in zip(rings, present, strict=True)
+                if count[ring.rank] > 1 and ring.process.look().alive
+            ]
+            for ring, rank in zip(rings, ranks_of(present, living), strict=True):
+                ring.rank = rank
+        # What two processes claimed before one of them said something else is no mistake.
+        ranks = self.rank_of_process()
+        self.twins = [
+            pair
+            for pair in self.twins
+            if {ranks.get(process, pair.rank) for process in (pair.one, pair.two)} == {pair.rank}
+        ]
 
     def _newest(self) -> RunKey | None:
         """The attempt that began last, apart from those never followed."""

@@ -257,6 +257,9 @@ class RankFacts:
     local_rank: int | None = None
     node_rank: int | None = None
     world_size: int | None = None
+    declared: bool | None = None
+    """Whether rank and world size are what the job itself has said, not what its launcher's
+    variables were when torch was imported."""
     attempt: int | None = None
     run_id: str | None = None
     alive: bool | None = None

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from hangscope.trace import clean
 from hangscope.trace.model import (
+    Claim,
     ExceptionFacts,
     ExitFacts,
     Flag,
@@ -23,10 +24,13 @@ from hangscope.trace.model import (
     RankFacts,
 )
 from hangscope.trace.plain_stacks import frames_of, plain_threads, stack_of, threads_of
+from hangscope.trace.twins import KEY as TWINS
+from hangscope.trace.twins import claim_of
 
 KEY = "hangscope"
 MAX_PHASES = 64
 _MOST = 1e9
+_RANKS = 1 << 20
 _EXITS = frozenset({"clean", "exception", "code", "signal", "oom", "unknown"})
 
 
@@ -59,6 +63,12 @@ def timeout_s_of(value: Any) -> float | None:
     return (_quantity(value.get("timeout_s")) if isinstance(value, Mapping) else None) or None
 
 
+def claims_in(value: Any, rank: int) -> tuple[Claim, ...]:
+    """What our own dump of a rank claims beside its records: that two processes are that rank."""
+    text = value.get(TWINS) if isinstance(value, Mapping) else None
+    return (claim_of(rank, clean.prose(text)),) if isinstance(text, str) and text else ()
+
+
 def flags_of(value: Any, count: int) -> npt.NDArray[np.uint16] | None:
     """What else is known of each of a dump's entries (`Flag`); None where that is not told."""
     flags = value.get("flags") if isinstance(value, Mapping) else None
@@ -75,6 +85,9 @@ def from_plain(value: Any, facts: RankFacts) -> RankFacts:
     exit_ = _exit(value.get("exit"))
     return replace(
         facts,
+        world_size=facts.world_size
+        or clean.as_int(value.get("world_size"), 0, low=0, high=_RANKS)
+        or None,
         run_id=facts.run_id or clean.as_name(value.get("run_id")) or None,
         host=facts.host or clean.as_name(value.get("host")) or None,
         observed_ns=clean.as_int(value.get("observed_ns"), 0, low=0) or facts.observed_ns,

@@ -47,6 +47,7 @@ def facts_of(
     dropped: int,
     oldest: int,
     *,
+    rank: int | None = None,
     texts: Texts | None = None,
     newest_call: Callable[[int], ThreadStack | None] | None = None,
 ) -> RankFacts:
@@ -58,6 +59,8 @@ def facts_of(
         The ring, and its header as it is now.
     dropped, oldest:
         Records lost, and the id of the oldest one.
+    rank:
+        Of the process in its job; by default what the header says.
     texts:
         The ring's texts, where they are at hand; else they are read from it.
     newest_call:
@@ -83,12 +86,13 @@ def facts_of(
         threads = threads if call is None else (*threads, call)
     unobservable = header.unobservable
     return RankFacts(
-        rank=header.rank,
+        rank=header.rank if rank is None else rank,
         host=_name(header.host) or None,
         pid=header.pid,
         local_rank=header.local_rank,
         node_rank=header.node_rank,
         world_size=header.world_size,
+        declared=header.declared,
         attempt=header.attempt,
         run_id=_name(header.run_id),
         alive=look.alive,

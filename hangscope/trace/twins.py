@@ -6,7 +6,7 @@ invisible, and the rank whose number it should have had seems never to have star
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from hangscope.trace.lives import Start
@@ -58,7 +58,7 @@ def twins(starts: Sequence[Start], alive: Iterable[tuple[str, int]] = ()) -> lis
                 Twins(rank, one.process, two.process)
                 for place, one in enumerate(own)
                 for two in own[place + 1 :]
-                if one.process != two.process and _together(one, two, living)
+                if one.process != two.process and are_together(one, two, living)
             ),
             None,
         )
@@ -69,9 +69,12 @@ def twins(starts: Sequence[Start], alive: Iterable[tuple[str, int]] = ()) -> lis
 
 def claims_of(found: Iterable[Twins]) -> tuple[Claim, ...]:
     """What the diagnosis is told."""
-    return tuple(
-        Claim("other", accused=(pair.rank,), text=pair.text, details={KEY: True}) for pair in found
-    )
+    return tuple(claim_of(pair.rank, pair.text) for pair in found)
+
+
+def claim_of(rank: int, text: str) -> Claim:
+    """The claim, in these words, that two processes are a rank."""
+    return Claim("other", accused=(rank,), text=text, details={KEY: True})
 
 
 def doubled(trace: Trace) -> dict[int, str]:
@@ -79,7 +82,10 @@ def doubled(trace: Trace) -> dict[int, str]:
     return {r: c.text for c in trace.claims if c.details.get(KEY) for r in c.accused}
 
 
-def _together(one: Start, two: Start, living: set[tuple[str, int]]) -> bool:
+def are_together(one: Start, two: Start, living: Collection[tuple[str, int]]) -> bool:
+    """Whether two processes have lived at the same time; ``living`` are those that live now."""
+    if one.created_ns > two.created_ns:
+        one, two = two, one
     if one.process in living and two.process in living:
         return True
     margin_ns = _OVERLAP_NS if one.process[0] == two.process[0] else _OTHER_CLOCK_NS

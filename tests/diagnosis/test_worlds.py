@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import ExitFacts, Phase
+from hangscope.trace.twins import Twins, claims_of
 from tests.diagnosis.builder import SECOND, START, Job
 
 
@@ -49,3 +52,34 @@ def test_what_was_changed_after_the_start_is_not_on_record_but_thought_of() -> N
     first = diagnose(job.trace()).findings[0]
     assert (first.verdict.value, first.culprits) == ("stuck_collective", ())
     assert "RANK or WORLD_SIZE was changed" in first.why
+
+
+def _waiting(world: int, **facts: object) -> Job:
+    job = Job(world, live=True)
+    for rank in range(world):
+        phases = (Phase("init_process_group", START),)
+        told = {name: values[rank] for name, values in facts.items()}  # type: ignore[index]
+        job.rank(rank, phases=phases, initialized=False, **told)
+    return job
+
+
+def test_a_size_that_only_the_launcher_spoke_of_accuses_nobody() -> None:
+    found = diagnose(_waiting(3, world_size=(4, 3, 3), declared=(False, True, True)).trace())
+    assert found.verdict.value == "stuck_collective"
+    found = diagnose(_waiting(3, world_size=(4, 3, 3), declared=(True, True, True)).trace())
+    assert (found.verdict.value, found.culprits) == ("argument_mismatch", (0,))
+
+
+def test_a_rank_that_does_not_exist() -> None:
+    found = diagnose(_waiting(3, world_size=(2, 2, 2)).trace())
+    assert (found.verdict.value, found.culprits) == ("argument_mismatch", (2,))
+    assert found.summary == "There is no rank 2 of 2 ranks: they are numbered from 0 to 1"
+
+
+def test_two_processes_of_one_rank_before_anybody_has_met() -> None:
+    job = _waiting(3, world_size=(4, 4, 4))
+    said = claims_of([Twins(1, ("a", 11), ("a", 22))])
+    found = diagnose(replace(job.trace(), claims=said, world_size=4))
+    assert (found.verdict.value, found.culprits) == ("argument_mismatch", (1,))
+    assert "pid 11 on host a and pid 22 on host a, and nobody is rank 3" in found.summary
+    assert "RANK" in found.findings[0].fix

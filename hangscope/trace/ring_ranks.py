@@ -1,0 +1,153 @@
+"""Which rank each process of a job is, where some have not said it yet.
+
+A ring begins with what the launcher's variables say. Programs may use other numbers, and tell them
+with ``init_process_group``; until then a process only seems to be a rank, and another one that has
+told it that it is that rank knows better.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hangscope.trace import formats
+from hangscope.trace.lives import Start
+from hangscope.trace.model import NONE, Fragment
+from hangscope.trace.twins import are_together
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """One ring: what it says of its process."""
+
+    start: Start
+    """With the rank that stands in the ring."""
+    world_size: int
+    declared: bool
+    """Whether the job itself has said that rank."""
+
+
+def ranks_of(present: Sequence[Presence], living: Iterable[tuple[str, int]] = ()) -> list[int]:
+    """The rank of each ring.
+
+    A rank that only the launcher's variables speak of is not believed where another process of
+    the same time has declared it. Where as many numbers are free as processes are left, they are
+    theirs; else the numbers stay as they are, and the two are told as one rank in two processes.
+
+    Parameters
+    ----------
+    present:
+        All rings of one run and attempt.
+    living:
+        Processes (host, process id) that are known to live just now.
+    """
+    ranks = [one.start.rank for one in present]
+    if len(set(ranks)) == len(ranks):
+        return ranks
+    alive = set(living)
+    declared: dict[int, list[Start]] = defaultdict(list)
+    for one in present:
+        if one.declared:
+            declared[one.start.rank].append(one.start)
+    refuted = [
+        place
+        for place, one in enumerate(present)
+        if not one.declared
+        and any(
+            other.process != one.start.process and are_together(other, one.start, alive)
+            for other in declared[one.start.rank]
+        )
+    ]
+    if not refuted:
+        return ranks
+    taken = {rank for place, rank in enumerate(ranks) if place not in set(refuted)}
+    world = max(one.world_size for one in present if one.declared)
+    if world - len(taken) > len(refuted):
+        return ranks
+    free = sorted(set(range(world)) - taken)
+    if len(free) != len(refuted):
+        return ranks
+    for place, rank in zip(sorted(refuted, key=lambda p: ranks[p]), free, strict=True):
+        ranks[place] = rank
+    return ranks
+
+
+def with_ranks_of_rings(fragments: Sequence[Fragment]) -> list[Fragment]:
+    """The fragments, each under the rank that its process is.
+
+    Journals name processes as their monitor knew them: their ranks are those of the rings.
+    """
+    out = list(fragments)
+    lives: dict[tuple[str | None, int | None], list[int]] = defaultdict(list)
+    for place, fragment in enumerate(fragments):
+        if fragment.source.format == formats.RING:
+            lives[fragment.facts.run_id, fragment.facts.attempt].append(place)
+    known: dict[tuple[str, int], int] = {}
+    for places in lives.values():
+        rings = [fragments[place] for place in places]
+        if len({ring.facts.rank for ring in rings}) < len(rings):
+            for place, rank in zip(places, _ranks_of(rings), strict=True):
+                out[place] = as_rank(fragments[place], rank)
+        for place in places:
+            facts = out[place].facts
+            known[facts.host or "", facts.pid or 0] = facts.rank
+    return [with_rank_of_process(fragment, known) for fragment in out]
+
+
+def _ranks_of(rings: Sequence[Fragment]) -> list[int]:
+    present = [
+        Presence(start_of(ring), ring.facts.world_size or 0, bool(ring.facts.declared))
+        for ring in rings
+    ]
+    return ranks_of(present, [start_of(ring).process for ring in rings if ring.facts.alive])
+
+
+def with_rank_of_process(fragment: Fragment, ranks: Mapping[tuple[str, int], int]) -> Fragment:
+    """A journal's fragment under the rank that its process (host, process id) is by its ring."""
+    facts = fragment.facts
+    if fragment.source.format != formats.JOURNAL or not facts.pid or facts.rank == NONE:
+        return fragment
+    return as_rank(fragment, ranks.get((facts.host or "", facts.pid), facts.rank))
+
+
+def as_rank(fragment: Fragment, rank: int) -> Fragment:
+    """The fragment of one process as that of another rank; its rows are changed where they lie."""
+    if fragment.facts.rank == rank:
+        return fragment
+    fragment.records["rank"] = rank
+    members = np.array(fragment.members)
+    members["rank"] = rank
+    return replace(
+        fragment,
+        facts=replace(fragment.facts, rank=rank),
+        source=replace(fragment.source, rank=rank),
+        members=members,
+        implied=None,
+    )
+
+
+def start_of(fragment: Fragment) -> Start:
+    """When a ring's process began, and when it was last heard of."""
+    facts = fragment.facts
+    return Start(
+        facts.rank,
+        facts.started_ns,
+        (facts.host or "", facts.pid or 0),
+        last_sign(fragment) if not facts.alive else facts.observed_ns,
+    )
+
+
+def last_sign(fragment: Fragment) -> int:
+    """The latest moment (ns since the epoch) of which the fragment speaks."""
+    facts = fragment.facts
+    latest = facts.heartbeat_ns
+    if facts.exit is not None:
+        latest = max(latest, facts.exit.at_ns)
+    if len(fragment.records):
+        latest = max(latest, int(fragment.records["created_ns"].max()))
+    if len(fragment.members):
+        latest = max(latest, int(fragment.members["enqueued_ns"].max()))
+    return latest or facts.observed_ns

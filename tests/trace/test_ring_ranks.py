@@ -1,0 +1,55 @@
+"""Which rank a process is that has not said it, or of which a journal speaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hangscope.trace import formats
+from hangscope.trace.lives import Start
+from hangscope.trace.model import Fragment, RankFacts, Source
+from hangscope.trace.ring_ranks import Presence, ranks_of, with_ranks_of_rings
+
+SECOND = 1_000_000_000
+
+
+def _one(rank: int, pid: int, *, declared: bool, world: int = 4, last_s: int = 60) -> Presence:
+    return Presence(Start(rank, pid * SECOND // 10, ("a", pid), last_s * SECOND), world, declared)
+
+
+def test_ranks_that_differ_are_left_alone() -> None:
+    assert ranks_of([_one(r, r + 1, declared=r > 1) for r in range(4)]) == [0, 1, 2, 3]
+
+
+def test_who_is_left_over_is_the_rank_that_is_left_over() -> None:
+    # Launched as 0 to 3, and counted from the other end: the first has not said so yet.
+    rings = [_one(0, 1, declared=False)] + [_one(3 - i, i + 1, declared=True) for i in (1, 2, 3)]
+    assert ranks_of(rings) == [3, 2, 1, 0]
+
+
+def test_nobody_is_renamed_where_more_numbers_are_free_than_processes_left() -> None:
+    rings = [_one(0, 1, declared=False), _one(0, 2, declared=True)]
+    assert ranks_of(rings) == [0, 0]
+
+
+def test_two_that_have_both_said_it_are_both_that_rank() -> None:
+    assert ranks_of([_one(1, 1, declared=True), _one(1, 2, declared=True)]) == [1, 1]
+    assert ranks_of([_one(1, 1, declared=False), _one(1, 2, declared=False)]) == [1, 1]
+
+
+def test_an_earlier_job_of_the_same_name_takes_no_rank_away() -> None:
+    before = [_one(r, r + 1, declared=True, world=2, last_s=1) for r in (0, 1)]
+    again = [_one(r, r + 90, declared=r == 1, world=2) for r in (0, 1)]
+    assert ranks_of([*before, *again]) == [0, 1, 0, 1]
+
+
+def test_a_journal_knows_processes_not_ranks() -> None:
+    ring = _fragment(formats.RING, RankFacts(3, pid=11, host="a", run_id="x", declared=True))
+    end = _fragment(formats.JOURNAL, RankFacts(0, pid=11, host="a", run_id="x"))
+    elsewhere = replace(end, facts=replace(end.facts, host="b"))
+    found = with_ranks_of_rings([ring, end, elsewhere])
+    assert [f.facts.rank for f in found] == [3, 3, 0]
+    assert [f.source.rank for f in found] == [3, 3, 0]
+
+
+def _fragment(kind: str, facts: RankFacts) -> Fragment:
+    return Fragment(Source("file", kind, "1", facts.rank, 0), facts)
