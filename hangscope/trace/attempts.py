@@ -6,6 +6,7 @@ rank and end at different times cannot come from one life, so their folders are 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -39,7 +40,7 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
 
 
 def _folder_of(fragment: Fragment) -> str:
-    return str(PurePath(fragment.source.path).parent)
+    return os.path.dirname(fragment.source.path) or "."
 
 
 def _folders(fragments: Sequence[Fragment]) -> set[str]:
@@ -153,7 +154,7 @@ def _newest_folder(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[
     """Folders of dumps that can be one life: no rank twice, unless at the same moment."""
     folders: dict[str, _Folder] = {}
     for fragment in fragments:
-        path = str(PurePath(fragment.source.path).parent)
+        path = _folder_of(fragment)
         folders.setdefault(path, _Folder(path)).fragments.append(fragment)
     kept: list[Fragment] = []
     notes: list[str] = []
