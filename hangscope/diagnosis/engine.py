@@ -82,6 +82,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     lasting.doubt_unobserved(context, found)
     _doubt_concluded(context, found, concluded)
     _doubt_local_ranks(context, found)
+    _doubt_announced(context, found)
     if skewed:
         _doubt_times(found)
     for cause in found[:_SHOWN_PARTINGS]:
@@ -130,6 +131,13 @@ def _doubt_local_ranks(context: Context, causes: list[Cause]) -> None:
             cause.doubt(
                 "the log gives a local rank or a task's number; on another node it is another rank"
             )
+
+
+def _doubt_announced(context: Context, causes: list[Cause]) -> None:
+    """Of what a log announced the last lines may be missing, and nobody said that he waits."""
+    if any(c.details.get("announced") for c in context.trace.claims):
+        for cause in causes:
+            cause.doubt("what was issued is told by the log's announcements, which may lack some")
 
 
 def _assemble(context: Context, findings: tuple[Finding, ...], notes: list[str]) -> Diagnosis:

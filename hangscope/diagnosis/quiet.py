@@ -268,17 +268,25 @@ def _signs(context: Context) -> str:
         return f"{alone[:200]} was raised; by which rank, and what became of the rest, is not told"
     if any(c.details.get("watchdog_stuck") for c in claims):
         return "A watchdog got stuck itself, and what was given names no rank as the cause"
+    last = next((c.text for c in claims if c.details.get("announced_last")), "")
+    if last:
+        return f"The log announces operations and no wait; the last were {last}"
     if not claims:
         return "Nothing in what was given tells whether or why the job hangs"
     return "There are signs of a hang, but what was given names nobody"
 
 
 def _came(meetings: list[Claim]) -> str:
-    """How many of whom the job's store waited for had come to it, where it says so."""
-    for claim in meetings:
-        came, due = claim.details.get("joined", 0), claim.details.get("clients", 0)
+    """Why a meeting did not come about, where those who wait there say so."""
+    for details in (claim.details for claim in meetings):
+        came, due = details.get("joined", 0), details.get("clients", 0)
         if 0 < came < due:
             return f": the store that rank 0 serves had waited for {due} and {came} had come"
+        if "twice" in details:
+            return f": two processes said that they are rank {details['twice']}"
+        if "sizes" in details:
+            first, other = details["sizes"]
+            return f": some count {first} ranks in a communicator and some {other}"
     return ""
 
 

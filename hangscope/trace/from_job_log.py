@@ -1,9 +1,9 @@
 """Plain job logs as fragments: often all that is left of a hang.
 
-Line readers gather evidence (`log_watchdog`, `log_agreement`, `log_gloo`, `log_launcher`,
-`log_starters`, `log_stacks`, `log_stalls`, `log_ras`, `log_deaths`); what they found is settled
-here: whose it was, in which group, and what it makes of each rank. Operations and counters become
-rows that say they were concluded, statements become claims.
+Line readers gather evidence (`log_watchdog`, `log_agreement`, `log_announced`, `log_gloo`,
+`log_launcher`, `log_starters`, `log_stacks`, `log_stalls`, `log_ras`, `log_deaths`); what they
+found is settled here: whose it was, in which group, and what it makes of each rank. Operations and
+counters become rows that say they were concluded, statements become claims.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import BinaryIO
 from hangscope.trace import (
     file_names,
     log_agreement,
+    log_announced,
     log_deaths,
     log_gloo,
     log_launcher,
@@ -116,6 +117,7 @@ def gather(
         readers.read(line, at_ns, evidence)
     readers.stalls.finish(evidence)
     readers.ras.finish(evidence)
+    readers.announced.finish(evidence)
     if newest is not None and log_watchdog.is_unfinished(newest):
         evidence.cut = True
         if newest.rank is not None:
@@ -133,11 +135,13 @@ class _Readers:
         self.logged = log_starters.Logged()
         self.stalls = log_stalls.Stalls()
         self.ras = log_ras.RasReport()
+        self.announced = log_announced.Announced()
         self._first_to_know = (
             log_ray.RayDeaths().read,
             log_deaths.Tracebacks().read,
             log_stacks.Stacks().read,
             log_watchdog.read,
+            self.announced.read,
             log_agreement.read,
             log_gloo.read,
             log_launcher.LauncherTable(year).read,

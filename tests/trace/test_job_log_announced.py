@@ -1,0 +1,159 @@
+"""What logs announce: operations of torch's debug wrapper and of NCCL, and communicators."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from tests.trace.logs import trace_of
+
+STOPPED = (
+    "W1121 15:02:27.736000 4063 torch/distributed/elastic/agent/server/api.py:753] "
+    "Received 15 death signal, shutting down workers\n"
+)
+
+
+def wrapped(rank: int, seq: int, op: str = "ALLREDUCE", size: int = 64, place: int = -1) -> str:
+    own = rank if place < 0 else place
+    return (
+        f"[rank{rank}]:[I819 10:00:00.123456789 ProcessGroupWrapper.cpp:58] [Rank {own}] "
+        f"Running collective: CollectiveFingerPrint(SequenceNumber={seq}, OpType={op}, "
+        f"TensorShape=[{size}], TensorDtypes=Float, "
+        "TensorDeviceTypes=TensorOptions(dtype=float (default)))\n"
+    )
+
+
+def nccl(rank: int, words: str, host: str = "node1") -> str:
+    return f"{host}:{500 + rank}:{500 + rank} [{rank}] NCCL INFO {words}\n"
+
+
+def issued(rank: int, count: int, op: str = "AllReduce", size: int = 512, comm: str = "a") -> str:
+    words = f"{op}: opCount {count:x} sendbuff 0x7f10 recvbuff 0x7f20 count {size} datatype 7 op 0 "
+    return nccl(rank, words + f"root 0 comm 0x{comm}{rank} [nranks=4] stream 0x55")
+
+
+def made(
+    rank: int, what: str = "COMPLETE", size: int = 4, name: str = "0x9f", comm: str = "a"
+) -> str:
+    words = (
+        f"ncclCommInitRank comm 0x{comm}{rank} rank {rank} nranks {size} cudaDev {rank} nvmlDev "
+    )
+    return nccl(rank, words + f"{rank} busId {rank}3000 commId {name} - Init {what}")
+
+
+def judged(text: str) -> Diagnosis:
+    return diagnose(trace_of(text))
+
+
+def test_the_wrapper_tells_who_runs_another_collective() -> None:
+    text = "".join(wrapped(r, s) for s in (7, 8) for r in range(4))
+    text += "".join(wrapped(r, 9) for r in (0, 1, 3)) + wrapped(2, 9, "ALLGATHER")
+    found = judged(text)
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (2,))
+    assert (found.confidence.value, found.findings[0].seq) == ("likely", 9)
+
+
+def test_the_wrapper_tells_who_stayed_behind_where_the_job_was_stopped() -> None:
+    text = "".join(wrapped(r, s) for s in (7, 8) for r in range(4))
+    text += "".join(wrapped(r, 9) for r in (0, 1, 3))
+    found = judged(text + STOPPED)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert found.confidence.value == "likely"
+
+
+def test_a_log_that_merely_ends_accuses_nobody() -> None:
+    text = "".join(wrapped(r, s) for s in (7, 8) for r in range(4))
+    found = judged(text + "".join(wrapped(r, 9) for r in (0, 1, 3)))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert "all_reduce #8 by rank 2" in found.summary
+
+
+def test_places_of_smaller_groups_are_no_ranks() -> None:
+    """Groups are not named there, so nothing tells which numbers belong together."""
+    text = "".join(wrapped(r, s, place=r % 2) for s in (7, 8) for r in range(4))
+    found = judged(text + "".join(wrapped(r, 9, place=r % 2) for r in (0, 1, 2)) + STOPPED)
+    assert found.culprits == ()
+
+
+def test_numbers_that_go_back_are_of_several_groups() -> None:
+    text = "".join(wrapped(r, s) for s in (7, 8, 3) for r in range(4))
+    found = judged(text + wrapped(0, 9) + wrapped(1, 4, "BROADCAST") + STOPPED)
+    assert found.culprits == ()
+
+
+def test_nccls_trace_tells_who_issued_another_operation() -> None:
+    text = "".join(issued(r, c) for c in (0x1A, 0x1B) for r in range(4))
+    text += "".join(issued(r, 0x1C) for r in (0, 1, 3)) + issued(2, 0x1C, "AllGather", 9000)
+    found = judged(text)
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (2,))
+    assert "9000 elements" in found.summary
+
+
+def test_nccls_trace_tells_who_issued_another_size() -> None:
+    text = "".join(made(r) for r in range(4)) + "".join(issued(r, 5) for r in range(4))
+    text += "".join(issued(r, 6, size=400 if r == 1 else 512) for r in range(4))
+    found = judged(text)
+    assert (found.verdict.value, found.culprits) == ("shape_mismatch", (1,))
+
+
+def test_nccls_trace_tells_who_stayed_behind() -> None:
+    text = "".join(issued(r, c) for c in (4, 5) for r in range(4))
+    text += "".join(issued(r, 6) for r in (0, 1, 3))
+    assert judged(text).culprits == ()
+    found = judged(text + STOPPED)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+
+
+def test_a_rank_of_nccls_is_its_place_in_the_largest_communicator() -> None:
+    """Devices are numbered again on every host; here nothing else says whose the lines are."""
+    text = ""
+    for rank in range(4):
+        host = f"node{rank // 2}"
+        words = f"comm 0xa{rank} rank {rank} nranks 4 cudaDev {rank % 2} busId 3000 - Init COMPLETE"
+        text += f"{host}:{900 + rank}:1 [{rank % 2}] NCCL INFO {words}\n"
+    for rank in range(4):
+        op = "Broadcast" if rank == 3 else "AllReduce"
+        words = f"{op}: opCount 0 sendbuff 0x1 recvbuff 0x2 count 8 datatype 7 op 0 root 0 comm "
+        line = f"{words}0xa{rank} [nranks=4] stream 0x5"
+        text += f"node{rank // 2}:{900 + rank}:1 [{rank % 2}] NCCL INFO {line}\n"
+    found = judged(text)
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (3,))
+
+
+def test_operations_of_one_batch_of_nccls_are_not_compared() -> None:
+    text = "".join(issued(r, 5) for r in range(4))
+    for rank in range(4):
+        both = [issued(rank, 6), issued(rank, 6, "AllGather")]
+        text += "".join(reversed(both) if rank == 2 else both)
+    assert judged(text).culprits == ()
+
+
+def test_who_waits_counts_more_than_what_was_announced() -> None:
+    text = "".join(wrapped(r, s) for s in (7, 8) for r in range(4)) + wrapped(2, 9, "ALLGATHER")
+    text += "".join(
+        f"[rank{r}]:[E819 10:30:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=31, OpType=ALLREDUCE, NumelIn=4, "
+        "NumelOut=4, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n"
+        for r in (0, 1, 2)
+    )
+    found = judged("world_size=4\n" + text)
+    assert found.findings[0].seq == 31
+
+
+def test_who_did_not_begin_to_make_a_communicator_is_missing() -> None:
+    begun = "".join(made(r, "START", 8) for r in range(8) if r != 5)
+    found = judged(begun + STOPPED)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (5,))
+    assert "7 of 8 ranks began" in found.summary
+    assert judged(begun).culprits == ()  # the rest may have been cut off
+    assert judged("".join(made(r, "START", 8) for r in range(4)) + STOPPED).culprits == ()
+    done = "".join(made(r, size=8) for r in range(3))
+    assert judged(begun + done + STOPPED).culprits == ()
+
+
+def test_what_nccls_first_rank_says_of_the_others() -> None:
+    warn = "node1:50:51 [0] bootstrap.cc:131 NCCL WARN Bootstrap Root : "
+    found = judged(warn + "rank 1 of 8 ranks has already checked in\n")
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert "two processes said that they are rank 1" in found.summary
+    found = judged(warn + "mismatch in rank count from procs 8 : 4\n")
+    assert "some count 8 ranks in a communicator and some 4" in found.summary
