@@ -97,14 +97,10 @@ def gaps(trace: Trace) -> tuple[int, ...]:
 def unreadable(trace: Trace) -> dict[int, str]:
     """Ranks of which a file is there that cannot be read, and why: they lived to write it."""
     found = {}
-    for warning in trace.warnings:
-        path, _, why = warning.rpartition(": ")
-        if "placeholder instead" in warning:
-            path, _, why = warning.partition(": ")
-        if path and why.startswith(_DAMAGED):
-            rank = rank_of_dump(Path(path))
-            if rank is not None and rank not in trace.ranks:
-                found[rank] = why
+    for file in trace.unread:
+        rank = rank_of_dump(Path(file.path)) if file.why.startswith(_DAMAGED) else None
+        if rank is not None and rank not in trace.ranks:
+            found[rank] = file.why
     return found
 
 

@@ -16,7 +16,7 @@ from hangscope.trace.attempts import keep_newest
 from hangscope.trace.load_file import Loaded, Task, read_task
 from hangscope.trace.load_parallel import read_in_workers
 from hangscope.trace.merge import merge
-from hangscope.trace.model import Fragment, Signature, Stack, Trace
+from hangscope.trace.model import Fragment, Signature, Stack, Trace, Unread
 from hangscope.trace.rank_lists import SharedGroups
 from hangscope.trace.ring_batch import RingBatch
 from hangscope.trace.stale_dumps import of_one_life
@@ -72,29 +72,32 @@ def load_trace(
 
 
 def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | None) -> Trace:
-    warnings: list[str] = []
-    tasks = _tasks(paths, warnings)
+    unread: list[Unread] = []
+    tasks = _tasks(paths, unread)
     fragments: list[Fragment] = []
     sharing = _Sharing()
     rings = RingBatch(sum(min(t.kind.records, t.size // SLOT.itemsize) for t in tasks))
     for done, loaded in enumerate(_read_all(tasks, rings), start=1):
         fragments.extend(map(sharing, loaded.fragments))
-        warnings.extend(loaded.warnings)
+        unread.extend(loaded.unread)
         if progress is not None:
             progress(done, len(tasks))
     silent = [f for f in fragments if not _says_anything(f)]
     fragments = [f for f in fragments if _says_anything(f)]
+    warnings: list[str] = []
     named = {t.shown for t in tasks if t.explicit}
     for fragment in silent:
         # A log without evidence, found beside files that say something, is no problem to report.
         if not fragments or fragment.source.path in named or not _is_log_name(fragment):
             warnings.extend(f"{fragment.source.path}: {text}" for text in fragment.warnings)
     if not fragments:
-        raise NothingReadable(warnings)
+        raise NothingReadable([*(u.line for u in unread), *warnings])
     fragments, others = keep_newest(fragments)
     fragments, stale = of_one_life(fragments)
     others = [*others, *stale]
-    trace = merge(_given_away(fragments), warnings=[*warnings, *others], block=rings.block)
+    trace = merge(
+        _given_away(fragments), warnings=[*warnings, *others], unread=unread, block=rings.block
+    )
     return _with_time(trace, time.time_ns() if now_ns is None else now_ns)
 
 
@@ -171,26 +174,26 @@ def _read_all(tasks: Sequence[Task], rings: RingBatch) -> Iterable[Loaded]:
         yield from read_in_workers(apart, 1 if small else None)
 
 
-def _tasks(paths: Sequence[str | Path], warnings: list[str]) -> list[Task]:
+def _tasks(paths: Sequence[str | Path], unread: list[Unread]) -> list[Task]:
     tasks: list[Task] = []
     seen: set[tuple[int, int]] = set()
     for path in paths:
         if str(path) == "-":
             tasks.append(Task(Path("-"), "standard input", sniff.Kind(formats.LOG), standard=True))
             continue
-        for file, explicit in _files(Path(path), warnings):
-            task = _task(file, explicit, seen, warnings)
+        for file, explicit in _files(Path(path), unread):
+            task = _task(file, explicit, seen, unread)
             if task is not None:
                 tasks.append(task)
     return tasks
 
 
-def _files(path: Path, warnings: list[str]) -> Iterable[tuple[Path, bool]]:
+def _files(path: Path, unread: list[Unread]) -> Iterable[tuple[Path, bool]]:
     """The file itself, or everything below a directory; hidden files and links to folders not."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        warnings.append(f"{file_names.shown(path)}: {_reason(error)}")
+        unread.append(Unread(file_names.shown(path), _reason(error)))
         return
     if not stat.S_ISDIR(mode):
         yield path, True
@@ -198,7 +201,7 @@ def _files(path: Path, warnings: list[str]) -> Iterable[tuple[Path, bool]]:
 
     def failed(error: OSError) -> None:
         name = file_names.shown(Path(os.fsdecode(error.filename or path)))
-        warnings.append(f"{name}: {_reason(error)}")
+        unread.append(Unread(name, _reason(error)))
 
     for folder, folders, files in os.walk(path, onerror=failed):
         folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS and f[0] != ".")
@@ -213,7 +216,7 @@ def _natural(name: str) -> tuple[int, str]:
 
 
 def _task(
-    path: Path, explicit: bool, seen: set[tuple[int, int]], warnings: list[str]
+    path: Path, explicit: bool, seen: set[tuple[int, int]], unread: list[Unread]
 ) -> Task | None:
     shown = file_names.shown(path)
     try:
@@ -221,19 +224,19 @@ def _task(
         if not stat.S_ISREG(info.st_mode):
             if explicit and stat.S_ISFIFO(info.st_mode):
                 return Task(path, shown, sniff.Kind(formats.LOG), explicit=True)
-            warnings.append(f"{shown}: neither a file nor a directory")
+            unread.append(Unread(shown, "neither a file nor a directory"))
             return None
         if (info.st_dev, info.st_ino) in seen:
             return None
         seen.add((info.st_dev, info.st_ino))
         kind = sniff.sniff_file(path)
     except OSError as error:
-        warnings.append(f"{shown}: {_reason(error)}")
+        unread.append(Unread(shown, _reason(error)))
         return None
     if kind.name == sniff.EMPTY and not explicit and path.suffix in (".log", ".out", ".err"):
         return None
     if kind.name in (sniff.EMPTY, sniff.UNKNOWN):
-        warnings.append(f"{shown}: {kind.why}")
+        unread.append(Unread(shown, kind.why))
         return None
     return Task(path, shown, kind, info.st_size, info.st_mtime_ns, explicit)
 

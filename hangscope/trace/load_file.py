@@ -11,7 +11,7 @@ from hangscope.trace import clean, file_names, formats, sniff
 from hangscope.trace.clean_fragment import clean_fragment
 from hangscope.trace.from_flight_recorder import Origin, read_document
 from hangscope.trace.from_json import read_json
-from hangscope.trace.model import Fragment
+from hangscope.trace.model import Fragment, Unread
 from hangscope.trace.ring_batch import RingBatch
 from hangscope.trace.unpickle import load_checked, load_plain
 
@@ -36,7 +36,7 @@ class Loaded:
     """What one file gave."""
 
     fragments: tuple[Fragment, ...] = ()
-    warnings: tuple[str, ...] = ()
+    unread: tuple[Unread, ...] = ()
 
 
 def read_task(task: Task, *, isolated: bool = False, rings: RingBatch | None = None) -> Loaded:
@@ -64,7 +64,7 @@ def read_task(task: Task, *, isolated: bool = False, rings: RingBatch | None = N
 
 
 def _failed(task: Task, problem: str) -> Loaded:
-    return Loaded(warnings=(f"{task.shown}: {clean.name(problem[:300])}",))
+    return Loaded(unread=(Unread(task.shown, clean.name(problem[:300])),))
 
 
 def _read(task: Task, isolated: bool, rings: RingBatch | None) -> list[Fragment]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
 from hangscope.trace.load_file import Loaded, Task, read_task
+from hangscope.trace.model import Unread
 from hangscope.trace.rank_lists import Receiver, Sender
 
 MAX_WORKERS = 16
@@ -94,9 +95,9 @@ def _collect(pool: list[_Worker], queue: deque[Task], limit: int) -> Iterator[Lo
         if worker.output in ready:
             try:
                 # The worker's own answer: what it read has been through the safe unpickler.
-                packed, warnings = pickle.loads(worker.output.recv_bytes())
+                packed, unread = pickle.loads(worker.output.recv_bytes())
                 _give(worker, queue)
-                yield Loaded(worker.lists.unpack(packed), warnings)
+                yield Loaded(worker.lists.unpack(packed), unread)
                 continue
             except (EOFError, OSError):
                 problem = "needs more memory than there is; its reader was killed"
@@ -107,7 +108,7 @@ def _collect(pool: list[_Worker], queue: deque[Task], limit: int) -> Iterator[Lo
             others = [w for w in pool if w is not worker]
             pool[pool.index(worker)] = fresh = _start(limit, others)
             _give(fresh, queue)
-            yield Loaded(warnings=(f"{task.shown}: {problem}",))
+            yield Loaded(unread=(Unread(task.shown, problem),))
 
 
 def _start(limit: int, others: Sequence[_Worker]) -> _Worker:
@@ -193,7 +194,7 @@ def serve(
         except EOFError:
             return
         loaded = read_task(task, isolated=True)
-        answer = lists.pack(loaded.fragments), loaded.warnings
+        answer = lists.pack(loaded.fragments), loaded.unread
         answers.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
 
 

@@ -36,6 +36,7 @@ from hangscope.trace.model import (
     Signature,
     Source,
     Trace,
+    Unread,
 )
 from hangscope.trace.row_block import RowBlock, same_place
 from hangscope.trace.stack_table import StackTable
@@ -86,6 +87,7 @@ def merge(
     fragments: Iterable[Fragment],
     *,
     warnings: Sequence[str] = (),
+    unread: Sequence[Unread] = (),
     world_size: int | None = None,
     timeout_s: float | None = None,
     block: RowBlock | None = None,
@@ -98,6 +100,8 @@ def merge(
         Of one job and one attempt. Several may speak of the same rank.
     warnings:
         Put before those of the fragments.
+    unread:
+        Files of the job that could not be used; their lines are the first warnings.
     world_size, timeout_s:
         Where the caller knows better than the sources.
     block:
@@ -127,7 +131,8 @@ def merge(
         ranks=_settle_only_active(facts, with_rows),
         claims=claims,
         sources=sources,
-        warnings=_warnings(warnings, ordered),
+        warnings=_warnings([*(u.line for u in unread), *warnings], ordered),
+        unread=tuple(unread),
         world_size=world,
         timeout_s=timeout_s or (max(timeouts) if timeouts else DEFAULT_TIMEOUT_S),
         observed_ns=max((f.observed_ns for f in facts.values()), default=0),

@@ -333,6 +333,19 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A file that could not be used: its printable name, and why."""
+
+    path: str
+    why: str
+
+    @property
+    def line(self) -> str:
+        """As reports print it."""
+        return f"{self.path}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """One file (or stream) that was read."""
 
@@ -389,6 +402,8 @@ class Trace:
     claims: tuple[Claim, ...] = ()
     sources: tuple[Source, ...] = ()
     warnings: tuple[str, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    """Files that could not be used; ``warnings`` has a line for each."""
     world_size: int | None = None
     live: bool = False
     """At least one rank's process was seen alive on this machine while reading."""
