@@ -6,7 +6,10 @@ pandas nor Textual is imported for it.
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import os
+import shutil
 import sys
 
 import rich_click as click
@@ -47,7 +50,20 @@ class LazyGroup(click.RichGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         ctx.meta[_RESOLVING] = True
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}{_meant(args[0])}")
         return super().resolve_command(ctx, args)
+
+
+def _meant(word: str) -> str:
+    """What somebody may have meant who gave `word` for a command."""
+    if word.endswith(".py") or shutil.which(word):
+        launch = f"torchrun {word}" if word.endswith(".py") else word
+        return f" (did you mean: hangscope run -- {launch} ...)"
+    if os.path.exists(word):
+        return f" (did you mean: hangscope analyze {word})"
+    close = difflib.get_close_matches(word, COMMANDS, 1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,3 +92,8 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        hint = "; try as the user of the job" if isinstance(error, PermissionError) else ""
+        click.echo(f"hangscope: {where}{error.strerror or error}{hint}", err=True)
+        sys.exit(2)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hangscope.cli.console import Progress, stdout_console
-from hangscope.cli.errors import UserError
+from hangscope.cli.errors import UserError, nothing_readable
 
 if TYPE_CHECKING:
     from hangscope.diagnosis.model import Diagnosis
@@ -59,6 +59,8 @@ def command(
     if rank is not None and rank not in trace.ranks and rank not in trace.missing_ranks:
         raise UserError(f"no source says anything about rank {rank} of {trace.world_size}")
     if html_file is not None:
+        if str(html_file) == "-":
+            raise UserError("--html -: the page is written to a file; give its name")
         from hangscope.report.html import to_html
 
         try:
@@ -100,7 +102,7 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
         try:
             trace = load_trace(paths, progress=progress.update)
         except NothingReadable as error:
-            raise UserError(_one_line(paths, error)) from error
+            raise nothing_readable(paths, error.warnings) from error
     diagnosis = diagnose(trace)
     directory = run_directory_of(paths[0]) if len(paths) == 1 else None
     recorded = time.time_ns() - trace.observed_ns > 60e9  # a fixture: its processes are long gone
@@ -140,12 +142,3 @@ def _stands_still(trace: Trace) -> bool:
         int(trace.records["created_ns"].max()), int(trace.records["completed_ns"].max())
     )
     return trace.observed_ns - newest_ns > trace.timeout_s * 1e9
-
-
-def _one_line(paths: tuple[str, ...], error: Exception) -> str:
-    reasons = [str(reason) for reason in getattr(error, "warnings", ())] or [str(error)]
-    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return (
-        f"nothing readable in {', '.join(paths)}: {reasons[0]}{more}; give a run directory, "
-        "Flight Recorder dumps or a job log"
-    )

@@ -101,6 +101,7 @@ def _show(demo: Demo, timeout_s: float, directory: Path | None) -> bool:
         echo=lambda line: click.echo(f"  │ {line}", err=True),
     )
     diagnosis = found[0]
+    click.echo("\nand `hangscope analyze` on the same run:\n", err=True)
     stdout_console().print(render(diagnosis))
     right = (
         diagnosis.verdict.value == demo.verdict

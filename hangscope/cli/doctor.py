@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hangscope.cli.errors import UserError
+from hangscope.cli.errors import UserError, nothing_readable
 from hangscope.toolkit.barrier import BarrierTimeout
 from hangscope.toolkit.doctor.devices import check_fit
 from hangscope.toolkit.doctor.examine import check_files, check_process, with_command_environment
@@ -148,7 +148,7 @@ def _traffic(paths: Sequence[str]) -> list[Finding]:
     try:
         trace = load_trace(list(paths))
     except NothingReadable as error:
-        raise UserError(f"--run {' '.join(paths)}: nothing readable there: {error}") from None
+        raise nothing_readable(paths, error.warnings) from None
     return list(check_traffic(trace))
 
 
@@ -186,7 +186,7 @@ def _print(diagnosis: Diagnosis) -> None:
         )
         console.print(f"    [dim]fix:[/] {escape(finding.fix)}")
     table = Table(title="Timeouts")
-    table.add_column("timeout", overflow="fold", min_width=34)
+    table.add_column("timeout", overflow="fold", min_width=36)
     for heading in ("value", "read by", "effective"):
         table.add_column(heading, overflow="fold")
     for row in diagnosis.timeouts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class UserError(Exception):
     """Printed on stderr without a traceback; ``exit_status`` becomes the command's."""
@@ -9,3 +11,18 @@ class UserError(Exception):
     def __init__(self, message: str, exit_status: int = 2) -> None:
         super().__init__(message)
         self.exit_status = exit_status
+
+
+def nothing_readable(paths: Sequence[str], reasons: Sequence[str]) -> UserError:
+    """One line for paths that say nothing: the first reason, how many more, and what to give."""
+    from hangscope.report.escape import plain
+
+    first = plain(reasons[0], 500) if reasons else "no file found"
+    if len(paths) == 1:
+        first = first.removeprefix(f"{paths[0]}: ")
+    if first.startswith("standard input: "):
+        first = first.removeprefix("standard input: ")
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    advice = "" if ";" in first else "; give a run directory, Flight Recorder dumps or a job log"
+    named = ", ".join("standard input" if path == "-" else path for path in paths)
+    return UserError(f"nothing readable in {named}: {first}{more}{advice}")

@@ -34,6 +34,8 @@ def command(paths: tuple[str, ...], form: str, output: str, redact: bool) -> Non
     """
     if redact and form != "fixture":
         raise UserError(f"--redact works with --to fixture only, not with --to {form}")
+    if output == "-":
+        raise UserError("-o -: the form is written to a file or directory; give its name")
     from hangscope.cli.analyze import investigate
     from hangscope.report.escape import plain
 

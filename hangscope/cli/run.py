@@ -15,6 +15,12 @@ import rich_click as click
 from hangscope.cli.errors import UserError
 
 
+class Seconds(click.FloatRange):
+    """A range whose complaint speaks of seconds."""
+
+    name = "number of seconds"
+
+
 @click.command(
     "run",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
@@ -22,21 +28,24 @@ from hangscope.cli.errors import UserError
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0.1, 1e7),
-    help="Seconds a collective may wait before the run counts as hung (HANGSCOPE_TIMEOUT).",
+    type=Seconds(0.1, 1e7),
+    metavar="SECONDS",
+    help="How long a collective may wait before the run counts as hung (HANGSCOPE_TIMEOUT; 120).",
 )
 @click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Run directory (HANGSCOPE_DIR); by default below hangscope-runs.",
+    help="Run directory (HANGSCOPE_DIR); by default a new one below hangscope-runs.",
 )
-@click.option("--buffer", type=click.IntRange(16), help="Records kept per rank (HANGSCOPE_BUFFER).")
+@click.option(
+    "--buffer", type=click.IntRange(16), help="Records kept per rank (HANGSCOPE_BUFFER; 10000)."
+)
 @click.option("--no-stacks", is_flag=True, help="Record no Python stacks.")
 @click.option(
     "--on-hang",
     type=click.Choice(["report", "kill"]),
-    help="What to do after the report (HANGSCOPE_ON_HANG).",
+    help="After the report: go on (the default), or end the job (HANGSCOPE_ON_HANG).",
 )
 @click.argument("arguments", nargs=-1, required=True, metavar="-- CMD...")
 def command(
@@ -105,7 +114,8 @@ def _run(
     try:
         process = subprocess.Popen(arguments, env=environment)
     except OSError as error:
-        raise UserError(f"cannot run {arguments[0]}: {error.strerror}") from error
+        hint = "; check its name and PATH" if isinstance(error, FileNotFoundError) else ""
+        raise UserError(f"cannot run {arguments[0]}: {error.strerror}{hint}") from error
 
     def forward(number: int, frame: FrameType | None) -> None:
         if process.poll() is None:
@@ -131,5 +141,11 @@ def _run(
         monitor.follow()
         if monitor.key is not None:
             followed.add(monitor.key)
+    if not followed and not any(directory.glob("*.ring")):
+        click.echo(
+            f"[hangscope] no rank recorded in {directory}: the command started no rank of a job, "
+            "or its Python has no hangscope or a torch before 2.5",
+            err=True,
+        )
     status = process.returncode
     return 128 - status if status < 0 else status

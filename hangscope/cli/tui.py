@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.pilot import Pilot
 
-from hangscope.cli.errors import UserError
+from hangscope.cli.errors import UserError, nothing_readable
 
 LATEST = "hangscope-runs/latest"
 
@@ -35,7 +35,10 @@ def command(
     """
     if not paths:
         if not Path(LATEST).exists():
-            raise UserError(f"no run in {LATEST}; give a run directory or dumps: tui PATH")
+            raise UserError(
+                f"no run in {LATEST}; start a job here with HANGSCOPE=1, or give a run directory "
+                "or dumps: hangscope tui PATH"
+            )
         paths = (LATEST,)
     if "-" in paths:
         raise UserError("standard input is the keyboard here; save the log to a file and give that")
@@ -47,9 +50,7 @@ def command(
 
         source = open_source(paths)
     except NothingReadable as error:
-        from hangscope.report.escape import plain
-
-        raise UserError(f"nothing readable in {' '.join(paths)}: {plain(error, 500)}") from error
+        raise nothing_readable(paths, error.warnings) from error
     from hangscope.tui.app import HangScopeApp
 
     refresh = max(refresh, 0.1)

@@ -29,6 +29,12 @@ def _hangscope(*arguments: str, **environment: str) -> subprocess.CompletedProce
     ("arguments", "said"),
     [
         (["bogus"], "No such command 'bogus'"),
+        (["anlyze"], "(did you mean analyze?)"),
+        (["train.py"], "(did you mean: hangscope run -- torchrun train.py ...)"),
+        ([str(FIXTURES)], f"(did you mean: hangscope analyze {FIXTURES})"),
+        (["analyze", str(FIXTURES / "stopped"), "--html", "-"], "written to a file"),
+        (["export", str(FIXTURES / "stopped"), "--to", "html", "-o", "-"], "give its name"),
+        (["doctor", "--run", "/does/not/exist"], "no such file or directory"),
         (["analyze"], "Missing argument 'PATH...'"),
         (["analyze", "--rank", "x", "run"], "'x' is not a valid integer"),
         (["analyze", "/does/not/exist"], "no such file or directory"),
@@ -45,6 +51,14 @@ def test_an_error_is_one_line_and_exit_status_two(arguments: list[str], said: st
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_directory_that_may_not_be_read_is_one_line() -> None:
+    """Root may read everything: a name too long for the system is refused to everybody."""
+    done = _hangscope("tui", "x" * 300)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
 
 

@@ -15,6 +15,7 @@ from hangscope.toolkit.doctor.devices import (
     overlapping,
     shared_devices,
 )
+from hangscope.toolkit.doctor.examine import check_files
 from hangscope.toolkit.doctor.gather import parse_devices
 from hangscope.toolkit.doctor.host import check_host, check_variables
 from hangscope.toolkit.doctor.launch import check_launch, port_finding
@@ -157,6 +158,16 @@ def test_d5_accelerate_without_configuration(tmp_path: Path) -> None:
     default.parent.mkdir()
     default.write_text("num_processes: 4\n")
     assert launch("accelerate launch t.py", HF_HOME=str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "level"),
+    [("sh launch.sh", "note"), ("A=1 no-such-launcher train.py", "warning")],
+)
+def test_a_command_that_cannot_be_taken_apart_is_said(command: str, level: str) -> None:
+    findings = list(check_files(replace(BARE, command=tuple(command.split())), None, None))
+    assert [(f.check, f.level) for f in findings] == [("command", level)]
+    assert "only this host and its environment were checked" in findings[0].what
 
 
 def test_d6_two_launchers_and_no_hostfile() -> None:

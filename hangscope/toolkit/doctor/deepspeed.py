@@ -29,8 +29,9 @@ def check_deepspeed(s: Surroundings, config_path: Path | None) -> Iterator[Findi
     try:
         config = json.loads(path.read_text())
     except (OSError, ValueError) as error:
+        what = (error.strerror if isinstance(error, OSError) else None) or str(error)
         yield Finding(
-            ERROR, "deepspeed-config", f"{path}: {error}", "Correct the path or the file.", "D17"
+            ERROR, "deepspeed-config", f"{path}: {what}", "Correct the path or the file.", "D17"
         )
         return
     if not isinstance(config, dict):

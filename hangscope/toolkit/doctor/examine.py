@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from hangscope.toolkit.doctor.command import environment_of, parse_command
+from hangscope.toolkit.doctor.command import LAUNCHERS, environment_of, parse_command
 from hangscope.toolkit.doctor.deepspeed import check_deepspeed
 from hangscope.toolkit.doctor.devices import check_devices
 from hangscope.toolkit.doctor.host import check_host, check_variables
 from hangscope.toolkit.doctor.launch import check_launch
-from hangscope.toolkit.doctor.model import ERROR, Finding, Surroundings
+from hangscope.toolkit.doctor.model import ERROR, NOTE, WARNING, Finding, Surroundings
 from hangscope.toolkit.doctor.script_hangs import check_hangs
 from hangscope.toolkit.doctor.script_model import parse_script
 from hangscope.toolkit.doctor.script_setup import check_setup
@@ -29,6 +30,7 @@ def check_files(
     s: Surroundings, script: Path | None, deepspeed_config: Path | None
 ) -> Iterator[Finding]:
     """Everything about the launch command and the program: what one rank checks for all."""
+    yield from _unknown_command(s)
     yield from check_launch(s)
     yield from check_deepspeed(s, deepspeed_config)
     path = script or _script_of(s)
@@ -36,14 +38,30 @@ def check_files(
         yield from check_script(path, _nodes(s))
 
 
+def _unknown_command(s: Surroundings) -> Iterator[Finding]:
+    """A command that cannot be taken apart must not pass for one that was found to be healthy."""
+    if not s.command or parse_command(s.command) is not None:
+        return
+    word = next((word for word in s.command if "=" not in word and word != "env"), s.command[0])
+    if shutil.which(word, path=s.env.get("PATH")) or Path(s.cwd, word).exists():
+        level, what = NOTE, f"{word} is no launcher that the doctor can take apart"
+    else:
+        level, what = WARNING, f"there is no program called {word}"
+    yield Finding(
+        level,
+        "command",
+        f"{what}: only this host and its environment were checked",
+        f"Give the command that starts the ranks ({', '.join(LAUNCHERS)}), not a script around it.",
+    )
+
+
 def check_script(path: Path, nodes: int = 1) -> Iterator[Finding]:
     """Everything that the text of a training script shows."""
     try:
         parsed = parse_script(path.read_text(encoding="utf-8"), str(path))
     except (OSError, SyntaxError, ValueError) as error:
-        yield Finding(
-            ERROR, "script", f"{path}: {error}", "Correct the path or the file.", where=str(path)
-        )
+        what = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        yield Finding(ERROR, "script", what, "Correct the path or the file.", where=str(path))
         return
     yield from check_hangs(parsed)
     yield from check_setup(parsed, nodes)
