@@ -93,8 +93,12 @@ def _circle_of_pairs(
         return
     places = waits_places(context, set(cause.places))
     breakers = [r for r in sorted(ranks) if _breaks(places, ranks, r)]
-    if len(breakers) == 1 < len(ranks) - 1 and _alone_in_collectives(places, breakers[0]):
+    if len(breakers) == 1 < len(ranks) - 1 and _alone_in_collectives(places, (breakers[0],)):
         cause.culprits = (breakers[0],)
+        return
+    few = _together(places, ranks)
+    if few and _alone_in_collectives(places, few):
+        cause.culprits, cause.confidence = few, Confidence.LIKELY
         return
     stage = odd_stage(context, ranks, groups)
     if stage is not None:
@@ -158,13 +162,13 @@ def _ends_of_what_is_missing(places: list[Place], ranks: set[int]) -> tuple[int,
     return tuple(sorted(ends)) if len(between) == 1 and 1 < len(ends) < len(ranks) else ()
 
 
-def _alone_in_collectives(places: list[Place], rank: int) -> bool:
-    """Whether the rank waits in collectives only, and for all those who wait for it elsewhere.
+def _alone_in_collectives(places: list[Place], few: tuple[int, ...]) -> bool:
+    """Whether these wait in collectives only, and for all those who wait for them elsewhere.
 
-    It has gone on to what comes later, and nobody has followed.
+    They have gone on to what comes later, and nobody has followed.
     """
-    own = [p for p in places if rank in p.waiters]
-    return bool(own) and all(not p.p2p and p.waiters == [rank] for p in own)
+    own = [p for p in places if not set(few).isdisjoint(p.waiters)]
+    return bool(own) and all(not p.p2p and tuple(sorted(p.waiters)) == few for p in own)
 
 
 def _left_early(context: Context, cause: Cause, lonely: list[int]) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from hangscope.diagnosis.agreement import group_size
 from hangscope.diagnosis.local_numbers import with_groups_apart, with_logged_groups_apart
 from hangscope.trace import formats, operations
 from hangscope.trace.fr_pairs import global_peer
-from hangscope.trace.model import NONE, Flag, Group, Trace
+from hangscope.trace.model import NONE, Flag, Group, Source, Trace
 
 _MOST_LOST = 8
 _DEFAULTS = ("", "default_pg", "undefined", "unknown group")
@@ -40,12 +40,14 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     if trace.only_logs:
         trace = replace(trace, world_size=meshes.world_of(trace, alike))
         short = _as_seen(trace)
-    elif dumps and all(s.version == "none" for s in dumps):
-        trace = with_groups_apart(trace, _sizes(trace))
+    elif dumps and (_all_nameless(dumps) or any(g.ranks and not g.listed for g in trace.groups)):
+        nameless = _all_nameless(dumps)
+        if nameless:
+            trace = with_groups_apart(trace, _sizes(trace))
         trace = replace(trace, world_size=_world_by_tiling(trace, alike))
         missing = set(trace.missing_ranks)
-        short = [bool(g.ranks) and not missing & set(g.ranks) for g in trace.groups]
-        if not missing:
+        short = _short(trace, missing, nameless)
+        if nameless and not missing:
             return trace, frozenset(range(len(trace.groups)))
     else:
         return trace, frozenset()
@@ -62,6 +64,31 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     trace = replace(trace, groups=groups, records=records)
     _set_peers(trace, np.flatnonzero(np.array(changed, bool)[records["group"]]))
     return trace, frozenset(concluded)
+
+
+def _short(trace: Trace, missing: set[int], nameless: bool) -> list[bool]:
+    """Per group whether its list was made up of those who were heard of, and may lack somebody.
+
+    A missing rank may belong to it; and it does lack members where the names of pairs or the sizes
+    of gathers speak of more.
+    """
+    least = _named_places(trace)
+    for group, size in _sizes(trace).items():
+        least[group] = max(size, least.get(group, 0))
+    return [
+        bool(g.ranks)
+        and (nameless or not g.listed)
+        and (
+            (bool(missing) and missing.isdisjoint(g.ranks))
+            or (not nameless and len(g.ranks) < least.get(i, 0))
+        )
+        for i, g in enumerate(trace.groups)
+    ]
+
+
+def _all_nameless(dumps: list[Source]) -> bool:
+    """Whether all dumps are of the oldest kind, which counts each rank's own groups."""
+    return all(s.version == "none" for s in dumps)
 
 
 def _set_peers(trace: Trace, rows: npt.NDArray[np.intp]) -> None:

@@ -55,6 +55,7 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
     anybody = _from_anybody(rows, rank, peer, records["group"][rows], is_send, open_)
     order = np.flatnonzero(keep)
     order = order[np.argsort(channel[order], kind="stable")]
+    early = _from_their_first(trace, rows, hidden)
     if len(order):
         bounds = np.flatnonzero(np.diff(channel[order])) + 1
         tag = _tags(trace, rows)
@@ -69,7 +70,7 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
             alike = _by_tag(tag, part)
             for same in alike:
                 found += _channel(
-                    trace, rows, rank, peer, side, is_send, open_, same, hidden, anybody
+                    trace, rows, rank, peer, side, is_send, open_, same, hidden, early, anybody
                 )
             halves += found if len(alike) == 1 else _across_tags(trace, found)
     for i in np.flatnonzero(open_ & (peer < 0)).tolist():
@@ -77,6 +78,28 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
             Half(int(rank[i]), NONE, int(records["group"][rows[i]]), int(rows[i]), False, None)
         )
     return halves
+
+
+def _from_their_first(
+    trace: Trace, rows: Ints, hidden: frozenset[int]
+) -> frozenset[tuple[int, int]]:
+    """(rank, group) of ``hidden`` ranks whose sends and receives are on record from the first on.
+
+    Only unfinished entries were listed there, and the recorder's numbers have no hole: of batches
+    every half stays listed, finished or not.
+    """
+    records = trace.records
+    found = []
+    for rank in hidden:
+        facts = trace.ranks.get(rank)
+        if facts is None or not facts.only_active:
+            continue
+        mine = records[rows[records["rank"][rows] == rank]]
+        for group in np.unique(mine["group"]).tolist():
+            numbers = np.unique(mine["p2p_seq"][mine["group"] == group])
+            if int(numbers[0]) == 1 and int(numbers[-1]) == len(numbers):
+                found.append((rank, group))
+    return frozenset(found)
 
 
 def _ended(records: Records, rows: Ints, batched: Ints) -> Ints:
@@ -163,6 +186,7 @@ def _channel(
     open_: np.typing.NDArray[np.bool_],
     part: Ints,
     hidden: frozenset[int],
+    early: frozenset[tuple[int, int]],
     anybody: dict[tuple[int, int], list[int]],
 ) -> list[Half]:
     sending, receiving = part[is_send[part]], part[~is_send[part]]
@@ -172,7 +196,8 @@ def _channel(
     group = int(trace.records["group"][rows[sample]])
     # A receive from any source takes sends that then are missing here: counting is off.
     takers = [anybody[key] for key in ((a, group), (b, group)) if key in anybody]
-    partial = a in hidden or b in hidden or concluded or bool(takers)
+    lacking = any(r in hidden and (r, group) not in early for r in (a, b))
+    partial = lacking or concluded or bool(takers)
     absent = b not in trace.ranks
     result = []
     flags = trace.records["flags"][rows[part]]

@@ -12,10 +12,10 @@ from hangscope.diagnosis.evidence import half_told, told_of_only
 from hangscope.diagnosis.host import End, is_unseen
 from hangscope.diagnosis.lost import lost_ranks
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.sentences import rank_s
+from hangscope.diagnosis.sentences import rank_s, title_of
 from hangscope.diagnosis.stacks import innermost
 from hangscope.diagnosis.stores import PREFIX, without_store_waits
-from hangscope.trace.model import NONE
+from hangscope.trace.model import NONE, Flag
 
 _MOST_UNKNOWN = 2
 """Ranks of which nothing is on record that are still accused though fewer wait for them."""
@@ -165,7 +165,24 @@ def _root_cause(
             cause.victims = set(ranks)
             cause.sides = [ranks, odd]
             cause.places = [i for i in places if set(waits.places[i].waiters) & set(odd)]
+        if len(odd) == len(ranks):
+            _both_sides(context, cause)
     return [cause]
+
+
+def _both_sides(context: Context, cause: Cause) -> None:
+    """As many wait as are absent: either half has issued one more, or the other one fewer."""
+    absent, waiting = cause.sides
+    cause.culprits, cause.victims = tuple(sorted((*absent, *waiting))), set()
+    cause.confidence = Confidence.AMBIGUOUS
+    title = title_of(context, context.waits.places[cause.places[0]])
+    cause.words = (
+        f"{rank_s(waiting).capitalize()} issued {title}, {rank_s(absent)} did not",
+        "one half issued an operation more, or the other one fewer; as many did either, so nothing "
+        "decides between them",
+        "look for the condition under which only some ranks come to this line, and take it out of "
+        "the way of the collective",
+    )
 
 
 def _only_aborted(context: Context, ranks: tuple[int, ...]) -> bool:
@@ -178,16 +195,18 @@ def _only_aborted(context: Context, ranks: tuple[int, ...]) -> bool:
 
 
 def _odd_one(context: Context, absent: tuple[int, ...], places: list[int]) -> tuple[int, ...]:
-    """The ranks that wait, where fewer ranks wait than are waited for and those are at one.
+    """The ranks that wait, where no more ranks wait than are waited for and those are at one.
 
-    Three ranks that all finished are not wrong because a fourth issued one more collective.
+    Three ranks that all finished are not wrong because a fourth issued one more collective. Where
+    as many wait, that counts only if nothing is known of what the absent do.
     """
     waits = context.waits
     if any(waits.places[i].phase or waits.places[i].p2p for i in places):
         return ()
     waiters = sorted({r for i in places for r in waits.places[i].waiters})
     unknown = {r for i in places for r in waits.places[i].unknown}
-    if len(waiters) + len(unknown) >= len(absent) or len(absent) < 2:
+    tie = len(waiters) == len(absent) and not unknown
+    if (len(waiters) + len(unknown) >= len(absent) and not tie) or len(absent) < 2:
         return ()
     if len({waits.places[i].group for i in places}) != 1:
         return ()
@@ -209,7 +228,16 @@ def _odd_one(context: Context, absent: tuple[int, ...], places: list[int]) -> tu
         else:
             frame = innermost(host.stack)
             doing.add(f"{frame.filename}:{frame.name}" if frame is not None else "")
+    if tie and (doing != {""} or _is_unobserved(context, places)):
+        return ()  # what the absent do instead is known, or they may wait in what is not recorded
     return tuple(waiters) if len(doing) == 1 else ()
+
+
+def _is_unobserved(context: Context, places: list[int]) -> bool:
+    """Whether the recorder of those who wait does not say what has finished (Gloo's own)."""
+    rows = [context.waits.places[i].row for i in places]
+    flags = context.trace.records["flags"]
+    return any(row >= 0 and int(flags[row]) & int(Flag.UNOBSERVED) for row in rows)
 
 
 def _verdict_of_root(context: Context, rank: int, places: list[int]) -> Verdict:

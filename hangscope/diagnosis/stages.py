@@ -17,6 +17,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import hidden_ranks
+from hangscope.diagnosis.kinds import is_sending, which
 from hangscope.diagnosis.stacks import where
 from hangscope.trace.model import Frame
 
@@ -133,10 +134,20 @@ def _sites(context: Context, members: list[int], groups: list[int]) -> dict[int,
 
 
 def _phases(context: Context, rank: int, groups: list[int], sites: dict[int, Site]) -> Phases:
-    """Per line from which the rank sent or received: how often, and whether it has left it."""
+    """Per line from which the rank sent or received: how often, and whether it has left it.
+
+    What a host issued behind the receive or batch at which its device stands does not count: the
+    rank has not been through that.
+    """
     low, high = context.bounds.get(rank, (0, 0))
     part = context.trace.records[low:high]
-    rows = np.isin(part["group"], groups) & (part["peer"] >= 0)
+    rows = np.flatnonzero(np.isin(part["group"], groups) & (part["peer"] >= 0))
+    front, batch = context.front, context.front.batch_row[low + rows]
+    lone_sends = (batch < 0) & which(context.trace, is_sending, low + rows)
+    holds = front.unfinished[low + rows] & ~lone_sends & ((batch < 0) | front.unfinished[batch])
+    if holds.any():
+        stands = int(holds.argmax())
+        rows = rows[(rows <= rows[stands]) | ((batch >= 0) & (batch == batch[stands]))]
     visits = [sites[stack] for stack in part["stack"][rows].tolist()]
     first: dict[Site, int] = {}
     last: dict[Site, int] = {}

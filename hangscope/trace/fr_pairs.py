@@ -9,17 +9,20 @@ import numpy as np
 from hangscope.trace import operations
 from hangscope.trace.fr_groups import GroupTable
 from hangscope.trace.fr_signatures import Signatures
-from hangscope.trace.model import NONE, Flag, Records
+from hangscope.trace.model import NONE, Flag, Records, State
 
 _BATCHES_SEEN = 3
 """Lone halves, each with its successor left out, that are more than chance."""
 
 
-def mark_batches(records: Records, flags: Any, p2p: Any, batch: Any) -> None:
+def mark_batches(
+    records: Records, flags: Any, p2p: Any, batch: Any, *, numbered: bool = True
+) -> None:
     """Flag batches and their members.
 
     Members are the operations of one group that share a counter with each other or with the
     batch's own row behind them. A batch made only of point-to-point operations counts as one.
+    ``numbered``: whether the record ids are the recorder's.
     """
     flags[batch] |= np.uint16(Flag.COALESCED_BATCH)
     order = np.lexsort((np.arange(len(records)), records["group"]))
@@ -44,22 +47,22 @@ def mark_batches(records: Records, flags: Any, p2p: Any, batch: Any) -> None:
         # The oldest record of a ring that wrapped may be a batch whose members are gone.
         p2p[0] |= batch[0] and bool((pairs_only & (group == records["group"][0])).any())
     flags[p2p] |= np.uint16(Flag.P2P)
-    flags[_ended_alone(records, flags)] |= np.uint16(Flag.COALESCED_MEMBER)
+    flags[_ended_alone(records, flags, numbered)] |= np.uint16(Flag.COALESCED_MEMBER)
 
 
-def _ended_alone(records: Records, flags: Any) -> Any:
+def _ended_alone(records: Records, flags: Any, numbered: bool) -> Any:
     """Rows of batches of one operation whose own row is left out, as finished ones are.
 
     Where only unfinished entries are listed, a batch's members stay for ever (nobody notes their
     end) and its own row, which took the next record id, goes. Operations that were not batched are
     told apart by what they show otherwise: finished ones are missing between them, or the next
-    record follows at once.
+    record follows at once. Without ids, batches of the group that are told in full show it.
     """
     nothing = np.zeros(0, np.int64)
-    if len(records) < 2:
+    if len(records) < 2 or (not numbered and (records["state"] == State.COMPLETED).any()):
         return nothing
     ids = records["record_id"]
-    gap = ids[1:] != ids[:-1] + 1
+    gap = (ids[1:] != ids[:-1] + 1) | (not numbered)
     if not gap.any():
         return nothing
     batch = (flags & np.uint16(Flag.COALESCED_BATCH)) != 0
@@ -71,7 +74,8 @@ def _ended_alone(records: Records, flags: Any) -> Any:
         lone = np.flatnonzero(here & half & ~member)
         numbers = np.unique(records["p2p_seq"][here & half])
         unbroken = int(numbers[-1] - numbers[0]) + 1 == len(numbers)
-        batches = bool((here & (member | (batch & half))).any()) or len(lone) >= _BATCHES_SEEN
+        told = bool((here & (member | (batch & half))).any())
+        batches = told or (numbered and len(lone) >= _BATCHES_SEEN)
         lone = lone[lone < len(records) - 1]  # nothing behind the last record tells of its end
         if unbroken and batches and gap[lone].all():
             found.append(lone)

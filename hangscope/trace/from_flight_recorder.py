@@ -112,6 +112,7 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
     warnings = [note for note in (epochs_note, unusable) if note]
     if skipped:
         warnings.append(f"{skipped} of its {len(raw_entries)} entries are no records; left out")
+    numbered = pick(entries, *ID_FIELDS) is not None
     observed = _observed(document, records, origin.written_ns)
     foreign = own is None and not native_gloo
     aborted = let_go(records, observed) if foreign else np.zeros(0, np.int64)
@@ -129,8 +130,8 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
         world_size=_optional_int(document.get("world_size")),
         observed_ns=observed,
         dropped=skipped,
-        oldest_record_id=_oldest(records, numbered=pick(entries, *ID_FIELDS) is not None),
-        only_active=_only_active(records, members, native_gloo),
+        oldest_record_id=_oldest(records, numbered=numbered),
+        only_active=not native_gloo and _only_active(records, members, numbered),
     )
     facts = own_story.from_plain(own, facts)
     if not native_gloo and not len(aborted):
@@ -304,7 +305,7 @@ def _records(
     is_batch = batch[records["signature"]]
     if marked is not None:
         p2p |= marked
-    mark_batches(records, flags, p2p, is_batch)
+    mark_batches(records, flags, p2p, is_batch, numbered=record_id is not None)
     records["flags"] = flags
     if p2p.any():
         set_peers(records, signatures, table, rank)
@@ -373,17 +374,19 @@ def _oldest(records: Records, *, numbered: bool) -> int:
     return int(ids.min()) + 1 if len(ids) else 0
 
 
-def _only_active(records: Records, members: Records, native_gloo: bool) -> bool:
+def _only_active(records: Records, members: Records, numbered: bool) -> bool:
     """Whether the dump lists unfinished operations only.
 
     Told by holes between the record ids, or by counters that know of finished work of which no
-    entry is left.
+    entry is left; without ids by groups whose first operation is none of their first ones.
     """
-    if native_gloo or (len(records) and (records["state"] == State.COMPLETED).any()):
+    if len(records) and (records["state"] == State.COMPLETED).any():
         return False
     if not len(records):
         return bool(len(members) and (members["enqueued"] > 0).any())
+    finished = bool(len(members) and (members["completed"] > 0).any())
+    if not numbered:
+        return finished or _oldest(records, numbered=False) > 1
     ids = records["record_id"]
     holes = int(ids.max()) - int(ids.min()) + 1 > len(ids)
-    finished = bool(len(members) and (members["completed"] > 0).any())
     return holes or (finished and int(ids.min()) > 0)

@@ -34,6 +34,7 @@ _BEGUN = re.compile(
     r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d{1,7}) n[rR]anks (?P<size>\d{1,7}) "
     r".*?commId (?P<id>0x[0-9a-f]+).*?Init (?P<what>START|COMPLETE)"
 )
+_SPEAKS = re.compile(r"^([\w.\-]+):(\d{1,9}):\d+ \[(\d{1,4})\] NCCL (?:INFO|WARN)")
 _TWICE = re.compile(r"Bootstrap Root : rank (\d{1,7}) of (\d{1,7}) ranks has already checked in")
 _COUNTS = re.compile(r"Bootstrap Root : mismatch in rank count from procs (\d{1,7}) : (\d{1,7})")
 _NCCL_NAMES = {
@@ -88,9 +89,13 @@ class Announced:
         self._newest: dict[tuple[str, int], int] = {}
         """After how many lines the last rank began to make a communicator."""
         self._made: set[tuple[str, int]] = set()
+        self._speakers: dict[tuple[str, int], int] = {}
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note an announcement. Returns whether the line was one."""
+        speaks = _SPEAKS.search(line.text) if " NCCL " in line.text else None
+        if speaks:
+            self._speakers[speaks[1], int(speaks[2])] = int(speaks[3])
         if "Running collective:" in line.text:
             return self._wrapper(line, at_ns)
         if "opCount" in line.text:
@@ -112,6 +117,7 @@ class Announced:
 
     def finish(self, evidence: Evidence) -> None:
         """Make operations of what was announced, unless ranks themselves say what they wait in."""
+        evidence.world_size = max(evidence.world_size or 0, self._processes()) or None
         told = any(n.operations or n.counters for n in evidence.ranks.values())
         if told or evidence.comparisons:
             return
@@ -126,6 +132,14 @@ class Announced:
             steps = {rank: _alone(end.steps) for rank, end in ends.items()}
             pairs = any(end.pairs for end in ends.values())
             _note(group, steps, stood and not pairs, evidence)
+
+    def _processes(self) -> int:
+        """How many processes NCCL speaks of, each of a device of its own: the world has as many.
+
+        0 where one device has had several: a job that was started again, or two on one device.
+        """
+        devices = {(host, device) for (host, _), device in self._speakers.items()}
+        return len(devices) if len(devices) == len(self._speakers) else 0
 
     def _wrapper(self, line: LogLine, at_ns: int) -> bool:
         found = _WRAPPER.search(line.text)

@@ -48,6 +48,7 @@ def settle(evidence: Evidence) -> None:
     _settle_groups(evidence)
     _settle_barriers(evidence)
     _settle_addresses(evidence)
+    _settle_stuck_watchdogs(evidence)
     if evidence.nobodys and not evidence.claims and not evidence.ranks:
         evidence.claims.append((_nobodys_words(evidence.nobodys[-1]), None))
     if evidence.cut:
@@ -368,6 +369,21 @@ def _settle_barriers(evidence: Evidence) -> None:
         place, claim = (listed or said)[-1]
         group = evidence.claims[place][1]
         evidence.claims[place] = (replace(claim, accused=accused, certain=bool(listed)), group)
+
+
+def _settle_stuck_watchdogs(evidence: Evidence) -> None:
+    """A watchdog that got stuck after others had given up was stuck in giving up itself.
+
+    One that had been stuck before shows a process that its own device or interpreter holds.
+    """
+    given_up = [o.at_ns for n in evidence.ranks.values() for o in n.operations if o.timed_out]
+    first = min(given_up, default=None)
+    for claim, _ in evidence.claims:
+        if first is None or claim.reporter is None or not claim.details.get("watchdog_stuck"):
+            continue
+        since = claim.at_ns - int(claim.details.get("stuck_for_s", 0)) * 10**9
+        if not (claim.at_ns and first) or since >= first - _GRACE_NS:
+            evidence.of(claim.reporter).half_told = True
 
 
 def _counters_without_label(notes: RankNotes) -> None:

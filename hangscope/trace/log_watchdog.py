@@ -57,6 +57,7 @@ _NOTIFY = re.compile(
 )
 _ABORTED = re.compile(r"communicator was aborted on rank (\d+)")
 _GIL = re.compile(r"Could not acquire GIL within")
+_FOR_S = re.compile(r"stuck\s*for\s*(\d{1,7})\s*seconds|timed\s*out\s*in\s*(\d{1,7})\s*seconds")
 _MOST = 1 << 62
 """Larger numbers are damage, or the recorder's word for "none" (2**64 - 1)."""
 
@@ -78,6 +79,9 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if work and _TIMED_OUT.search(text):
         _timeout(line, at_ns, evidence, rank, group, place, work)
         return True
+    if not work and _TIMED_OUT.search(text) and "atchdog" in text:  # cut, or told in other words
+        evidence.claim("timeout", line, at_ns, reporter=rank, certain=False)
+        return True
     counters = _LAST_ENQUEUED.search(text)
     if counters:
         _counters(line, at_ns, evidence, rank, group, counters)
@@ -96,7 +100,11 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         evidence.claim("timeout", line, at_ns, reporter=rank, op=op or None, certain=False)
         return True
     if _STUCK.search(text):
-        evidence.claim("other", line, at_ns, reporter=rank, watchdog_stuck=True)
+        since = _FOR_S.search(text)
+        seconds = int(next(s for s in since.groups() if s)) if since else 0
+        evidence.claim(
+            "other", line, at_ns, reporter=rank, watchdog_stuck=True, stuck_for_s=seconds
+        )
         return True
     ended = _TERMINATED.search(text)
     if ended:
@@ -205,6 +213,11 @@ def _counters(
     found: re.Match[str],
 ) -> None:
     enqueued, started, completed = (_counter(x) for x in found.groups())
+    if enqueued is not None and completed is not None and 0 <= enqueued < completed:
+        completed = None  # torch 2.2 and 2.3 print memory that nothing was written to
+        at_work = _STATUS.search(line.text)
+        if at_work and int(at_work.group("n")) > 0:
+            completed = int(at_work.group("n")) - 1
     if started is None:
         later = _LAST_STARTED.search(line.text)
         started = _counter(later.group(1)) if later else None
@@ -252,6 +265,9 @@ def _terminated(
 
 
 def _gil(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Said by a rank that is about to end itself: what it waited in stands elsewhere."""
+    if line.rank is not None:
+        evidence.of(line.rank).half_told = True
     evidence.claim("other", line, at_ns, gil=True)
     return True
 

@@ -128,7 +128,13 @@ class GroupMatcher:
                 size = size if size is not None else sizes.get(index)
                 ranks = _likely_members(group.name, desc, world_size, size, users.get(index, ()))
             finished.append(
-                replace(group, desc=desc, ranks=ranks, size=len(ranks) if ranks else size)
+                replace(
+                    group,
+                    desc=desc,
+                    ranks=ranks,
+                    size=len(ranks) if ranks else size,
+                    listed=bool(group.ranks),
+                )
             )
         return tuple(finished)
 

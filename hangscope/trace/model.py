@@ -172,6 +172,8 @@ class Group:
     backend: str = ""
     size: int | None = None
     """Number of members where it is known without the list."""
+    listed: bool = True
+    """Whether a source lists the members; else ``ranks`` are those who were heard of."""
 
     @property
     def label(self) -> str:

@@ -157,3 +157,17 @@ def test_what_nccls_first_rank_says_of_the_others() -> None:
     assert "two processes said that they are rank 1" in found.summary
     found = judged(warn + "mismatch in rank count from procs 8 : 4\n")
     assert "some count 8 ranks in a communicator and some 4" in found.summary
+
+
+def test_as_many_processes_as_nccl_speaks_of_belong_to_the_job() -> None:
+    timed_out = "".join(
+        f"[rank{r}]:[E819 10:30:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=31, OpType=ALLREDUCE, NumelIn=4, "
+        "NumelOut=4, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n"
+        for r in (0, 1, 2)
+    )
+    closed = "".join(nccl(r, "[Service thread] Connection closed by localRank 2") for r in range(4))
+    assert judged(timed_out).culprits == ()
+    assert judged(timed_out + closed).culprits == (3,)
+    again = closed.replace(":50", ":70")  # the same devices once more: the job was started again
+    assert judged(timed_out + closed + again).culprits == ()

@@ -299,3 +299,61 @@ def test_a_damaged_world_is_no_world() -> None:
     trace = trace_of("world_size=999999\n" + timeout(1, 7) + timeout(999999, 7))
     assert (trace.world_size or 2) == 2
     assert list(trace.ranks) == [1]
+
+
+def gave_up(rank: int, clock: str = "05:06:30") -> str:
+    return (
+        f"[rank{rank}]:[E626 {clock}.929096625 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog "
+        "caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=4, "
+        "NumelOut=4, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n"
+    )
+
+
+def stuck(rank: int, clock: str) -> str:
+    return (
+        f"[rank{rank}]:[E626 {clock}.393067540 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID "
+        f"0(default_pg) Rank {rank}] ProcessGroupNCCL's watchdog got stuck for 480 seconds without "
+        "making progress in monitoring enqueued collectives.\n"
+    )
+
+
+def test_a_watchdog_stuck_in_giving_up_accuses_nobody() -> None:
+    text = "".join(gave_up(r) for r in (0, 1, 2)) + stuck(3, "05:14:36")
+    assert diagnose(trace_of(text)).culprits == ()
+
+
+def test_a_watchdog_that_had_been_stuck_before_the_others_gave_up_shows_who_is_missing() -> None:
+    text = "".join(gave_up(r) for r in (0, 1, 2)) + stuck(3, "05:07:30")
+    assert diagnose(trace_of(text)).culprits == (3,)
+
+
+def test_who_could_not_acquire_the_gil_on_its_way_out_had_given_up_too() -> None:
+    text = "".join(gave_up(r) for r in (0, 1, 2))
+    text += (
+        "[rank3]:[E626 05:06:32.087674097 ProcessGroupNCCL.cpp:1935] [PG ID 0 PG GUID "
+        "0(default_pg) Rank 3] Could not acquire GIL within 300 ms on exit, possible GIL induced "
+        "hang\n"
+    )
+    assert diagnose(trace_of(text)).culprits == ()
+
+
+def test_a_counter_that_nothing_was_written_to_is_no_progress() -> None:
+    text = "".join(
+        f"[rank{r}]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank {r}] Timeout at NCCL work: 4, last "
+        f"enqueued NCCL work: 5, last completed NCCL work: 91034440{r}.\n"
+        for r in range(3)
+    )
+    found = diagnose(trace_of(text))
+    assert found.verdict.value != "quiescent"
+    assert found.findings[0].seq == 4
+
+
+def test_a_timeout_in_other_words_is_a_sign_at_least() -> None:
+    found = diagnose(
+        trace_of(
+            "[E ProcessGroupNCCL.cpp:523] Watchdog caught collective operation timeout:\n"
+            "WorkNCCL(OpType=ALLREDUCE, SeqNum=458) ran for 1800600 ms before timing out.\n"
+        )
+    )
+    assert found.verdict.value == "inconclusive"
+    assert "timed out" in found.summary

@@ -1,0 +1,170 @@
+"""Native dumps as collectors leave them: without members, without ids, unfinished entries only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis
+from hangscope.trace.load import load_trace
+from hangscope.trace.model import Phase
+from tests.diagnosis.builder import Job
+from tests.trace.dumps import dump, entry, pending, write
+
+Entries = list[dict[str, Any]]
+
+
+def _diagnose(folder: Path, ranks: dict[int, Entries], **changes: Any) -> Diagnosis:
+    for rank, entries in ranks.items():
+        document = dump(entries, pg_status=None, **changes)
+        write(folder, f"_dump_{rank}.json", document)
+    return diagnose(load_trace([folder]))
+
+
+def _half(number: int, op: str, group: tuple[str, str], **changes: Any) -> dict[str, Any]:
+    return pending(
+        1,
+        f"nccl:{op}",
+        process_group=group,
+        pg_id=1,
+        collective_seq_id=0,
+        p2p_seq_id=number,
+        is_p2p=True,
+        **changes,
+    )
+
+
+def test_a_lost_rank_is_told_where_no_dump_lists_members(tmp_path: Path) -> None:
+    """Two groups of one description share the world out; one of them lacks somebody."""
+    group = {rank: (str(5 + rank % 2), "mesh_dp") for rank in range(8)}
+    ranks = {
+        rank: [
+            entry(1, process_group=group[rank], pg_id=1),
+            (pending if rank % 2 == 0 else entry)(2, process_group=group[rank], pg_id=1),
+        ]
+        for rank in range(8)
+        if rank != 6
+    }
+    found = _diagnose(tmp_path, ranks, pg_config=None)
+    assert (found.verdict.value, found.culprits) == ("rank_lost", (6,))
+    assert found.confidence is not Confidence.CERTAIN
+
+
+def test_places_beyond_those_heard_of_mean_nobody_who_was(tmp_path: Path) -> None:
+    """A ring of four; rank 2 never began, so place 2 of those heard of would be rank 3."""
+    ring = ("5", "undefined")
+    ranks: dict[int, Entries] = {
+        rank: [
+            entry(1),
+            _half(1, f"send {rank}->{(rank + 1) % 4}", ring, record_id=1),
+            _half(1, f"recv {rank}<-{(rank - 1) % 4}", ring, record_id=2),
+        ]
+        for rank in (0, 1, 3)
+    }
+    ranks[2] = [entry(1)]
+    found = _diagnose(tmp_path, ranks, pg_config=None)
+    assert set(found.culprits) <= {2}
+    assert all(set(f.culprits) <= {2} for f in found.findings)
+
+
+def _batch(first: int, number: int, *ops: str, listed: bool = True) -> Entries:
+    """A batch on a pipeline; its own row is left out where it has finished."""
+    pipe = ("5", "undefined")
+    rows = [_half(number, op, pipe, record_id=first + i) for i, op in enumerate(ops)]
+    end = _half(number, "coalesced", pipe, record_id=first + len(ops))
+    end |= {"input_sizes": [], "output_sizes": [], "is_p2p": False}
+    return [*rows, end] if listed else rows
+
+
+_PIPE = {"5": {"name": "5", "desc": "undefined", "ranks": "[0, 1, 2]"}}
+
+
+def test_halves_are_counted_from_the_first_where_all_are_listed(tmp_path: Path) -> None:
+    """Stage 0 left nothing. What its neighbours number alike are not partners of each other."""
+    ranks = {
+        1: [*_batch(0, 1, "recv 1<-0"), *_batch(2, 2, "send 1->2")]
+        + [*_batch(4, 3, "recv 1<-0"), *_batch(6, 4, "send 1->2", "recv 1<-2")],
+        2: [*_batch(0, 1, "recv 2<-1"), *_batch(2, 2, "send 2->1", "recv 2<-1")],
+    }
+    for entries in ranks.values():  # something has finished in between
+        for one in entries[2:]:
+            one["record_id"] += 1
+    found = _diagnose(tmp_path, ranks, pg_config=_PIPE)
+    assert (found.verdict.value, found.culprits) == ("rank_lost", (0,))
+
+
+def test_unfinished_entries_are_told_without_record_ids(tmp_path: Path) -> None:
+    """Finished batches stay listed without their own row; nobody waits in them any more."""
+    ranks: dict[int, Entries] = {
+        0: [*_batch(0, 8, "send 0->1", "recv 0<-1", listed=False), pending(9)],
+        1: [
+            *_batch(0, 7, "recv 1<-0", listed=False),
+            *_batch(0, 8, "send 1->2", listed=False),
+            *_batch(0, 9, "recv 1<-0"),
+            *_batch(0, 10, "send 1->2"),
+        ],
+        2: [*_batch(0, 4, "recv 2<-1", listed=False), *_batch(0, 5, "recv 2<-1")],
+    }
+    for entries in ranks.values():
+        for one in entries:
+            del one["record_id"]
+    found = _diagnose(tmp_path, ranks, pg_config=_PIPE | dump([], world=3)["pg_config"])
+    assert found.culprits == (0,)
+
+
+def test_half_against_half_names_both() -> None:
+    """Two issued one more, or two issued one fewer: nothing tells."""
+    job = Job(4)
+    job.steps(2)
+    for rank in (0, 1):
+        job.op(rank, done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0, 1, 2, 3))
+    assert found.confidence is Confidence.AMBIGUOUS
+    assert "Ranks 0, 1 issued" in found.summary or "Ranks 0–1 issued" in found.summary
+
+
+def test_half_that_is_seen_elsewhere_is_missing() -> None:
+    job = Job(4)
+    job.steps(2)
+    for rank in (0, 1):
+        job.op(rank, done=False)
+        job.rank(rank + 2, phases=(Phase("checkpoint"),))
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2, 3))
+
+
+def test_the_few_who_went_on_together_are_named_although_others_wait_in_pairs() -> None:
+    """Ranks 0 and 1 alone log something; their tensor group and the next stage wait for them."""
+    job = Job(6)
+    tensor = job.group(0, 1, 2, 3)
+    job.steps(2)
+    for rank in (0, 1):
+        job.op(rank, size=(7,), done=False)
+    for rank in (2, 3):
+        job.op(rank, group=tensor, done=False)
+    for rank in (4, 5):
+        job.op(rank, "recv", peer=rank - 4, done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (0, 1))
+    assert found.confidence is Confidence.LIKELY
+
+
+def test_what_a_host_issued_ahead_is_no_phase_its_stage_has_left() -> None:
+    """Stage 0 sends one micro-batch too few; stage 1's host has issued the rest of its step."""
+    job = Job(4)
+    job.steps(2)
+
+    def halves(rank: int, *steps: tuple[str, int, int, bool]) -> None:
+        for op, peer, line, done in steps:
+            job.op(rank, op, peer=peer, line=line, done=done)
+
+    halves(0, ("send", 1, 64, True), ("recv", 1, 82, False), ("recv", 1, 82, False))
+    halves(1, ("recv", 0, 60, True), ("send", 2, 64, True), ("recv", 0, 60, False))
+    halves(1, ("send", 2, 64, False), ("recv", 2, 82, False), ("send", 0, 86, False))
+    halves(2, ("recv", 1, 60, True), ("send", 3, 64, True), ("recv", 1, 60, False))
+    halves(2, ("send", 3, 70, False), ("recv", 3, 70, False), ("send", 1, 74, False))
+    halves(3, ("recv", 2, 60, True), ("send", 2, 78, False), ("recv", 2, 78, False))
+    found = diagnose(job.trace())
+    assert 0 in found.culprits
