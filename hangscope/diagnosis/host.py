@@ -114,16 +114,19 @@ def host_of(facts: RankFacts, thread: int | None) -> Host:
             or exit_.code in (-15, 143)
         )
         interrupted = exception is not None and exception.type_name.endswith("KeyboardInterrupt")
+        held_up = _held_up_to_the_end(facts) if not own_failure else ""
         if interrupted or (torn and not own_failure):
+            state = held_up or "exited"
             return Host(
-                rank, End.TORN_DOWN, "exited", ended_ns, how, True, True, phase=phase, stack=stack
+                rank, End.TORN_DOWN, state, ended_ns, how, True, True, phase=phase, stack=stack
             )
         if phase == LEAVING and exception is None:
             stack = ()  # what was seen of it is from before it left
         if not stack and exception is not None:
             stack = exception.stack
+        state = held_up or "crashed"
         return Host(
-            rank, End.CRASHED, "crashed", ended_ns, how, True, secondary, phase=phase, stack=stack
+            rank, End.CRASHED, state, ended_ns, how, True, secondary, phase=phase, stack=stack
         )
     state, frozen = _alive_state(facts)
     end = End.ALIVE if facts.alive else End.UNKNOWN
@@ -146,6 +149,14 @@ def _how(facts: RankFacts) -> str:
             return f"killed by {signal_name(-exit_.code)}"
         return f"exit status {exit_.code}"
     return exit_.text or exit_.kind
+
+
+def _held_up_to_the_end(facts: RankFacts) -> str:
+    """What kept a process from running that was killed then, as a monitor saw it last."""
+    if facts.exit is not None and facts.exit.kind not in ("signal", "oom", "unknown"):
+        return ""  # it went on by itself
+    state, frozen = _alive_state(facts)
+    return state if frozen else ""
 
 
 def _alive_state(facts: RankFacts) -> tuple[str, bool]:

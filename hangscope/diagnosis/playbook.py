@@ -131,6 +131,10 @@ def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Ad
         look += f": {inside}"
     state = host.state if host is not None else "unknown"
     phase = host.phase if host is not None else None
+    if state == "stopped" and host is not None and host.gone:
+        return Advice(
+            f"find out who had stopped the process (SIGSTOP), {address}".rstrip(", "), "D19"
+        )
     if state == "stopped":
         return Advice(f"continue the stopped process (kill -CONT), {address}".rstrip(", "), "D19")
     if state == "gil-held":

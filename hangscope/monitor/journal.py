@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.monitor.processes import ProcessEnd
+from hangscope.replay.observed import seen_event
 from hangscope.trace.from_journal import HEADER_KEY, VERSION
 from hangscope.trace.live_rings import RunKey
+from hangscope.trace.model import RankFacts
 
 
 class Journal:
@@ -40,6 +42,10 @@ class Journal:
                 "by_launcher": by_launcher,
             }
         )
+
+    def seen(self, facts: RankFacts) -> None:
+        """What the newest look has told of a rank's process, which its ring alone cannot tell."""
+        self._write(seen_event(facts))
 
     def verdict(self, verdict: str, culprits: tuple[int, ...], summary: str) -> None:
         """The monitor has spoken."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from hangscope.monitor.journal import Journal
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
+from hangscope.monitor.signs import is_held_up
 from hangscope.ring.reader import decode_text
 from hangscope.trace.live import LiveRun
 from hangscope.trace.live_rings import OpenRing, RunKey
+from hangscope.trace.model import RankFacts
 from hangscope.trace.process import is_elsewhere
 
 TICK_S = 0.25
@@ -56,6 +59,9 @@ class LocalRanks:
         self._processes = processes
         self._oom_at_start = oom_kills()
         self._host_of: dict[int, str] = {}
+        self._looks: dict[int, RankFacts] = {}
+        self._told: dict[int, tuple[str | None, bool | None]] = {}
+        self._is_hung = False
 
     @property
     def alive(self) -> int:
@@ -121,6 +127,31 @@ class LocalRanks:
             self._note_end(end)
         return bool(ends)
 
+    def note_look(self, facts: Mapping[int, RankFacts], *, hung: bool) -> None:
+        """Keep what a look has told of the processes here, until they end.
+
+        Parameters
+        ----------
+        facts:
+            Of the look, by rank.
+        hung:
+            Whether something is wrong with the job: then it is written down at once, too. The
+            monitor may be ended together with the ranks.
+        """
+        self._looks = {
+            pid: facts[rank]
+            for rank, pid in self.seen.items()
+            if rank in facts and facts[rank].pid == pid and facts[rank].alive
+        }
+        self._is_hung = hung
+        if not hung or self.journal is None:
+            return
+        for pid, look in self._looks.items():
+            told = (look.process_state, look.gil_blocked)
+            if self._told.get(pid) != told:
+                self._told[pid] = told
+                self.journal.seen(look)
+
     def kill(self) -> None:
         """End the processes that are left: politely, then for certain.
 
@@ -146,4 +177,7 @@ class LocalRanks:
         rank = ranks.get((self._host_of.get(end.pid, ""), end.pid), end.rank)
         end = replace(end, rank=rank)
         if self.journal is not None:
+            look = self._looks.pop(end.pid, None)
+            if look is not None and (self._is_hung or is_held_up(look)):
+                self.journal.seen(look)
             self.journal.exit(end, oom=oom, by_launcher=by_launcher)

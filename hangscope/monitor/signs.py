@@ -29,3 +29,8 @@ def is_silent(facts: RankFacts) -> bool:
         return False
     interval_s = facts.heartbeat_interval_s or 1.0
     return (time.time_ns() - facts.heartbeat_ns) / 1e9 > 1.5 * interval_s
+
+
+def is_held_up(facts: RankFacts) -> bool:
+    """Whether something other than its program keeps a rank's process from running."""
+    return bool(facts.gil_blocked) or facts.process_state in ("stopped", "zombie", "disk-sleep")

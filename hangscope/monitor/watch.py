@@ -210,6 +210,7 @@ class Monitor:
         if undated and self._main_threads.ran(self._ranks.seen.values()):
             diagnosis = replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
         self.last = diagnosis
+        self._ranks.note_look(trace.ranks, hung=bool(diagnosis.findings))
         if not final and diagnosis.verdict in (*ENDED, Verdict.INCONCLUSIVE):
             known = diagnosis.verdict is Verdict.RANK_CRASHED and all(
                 rank in trace.ranks and has_failed(trace.ranks[rank]) for rank in diagnosis.culprits
@@ -292,6 +293,7 @@ class Monitor:
         if not claim(self._config.directory, self.key, cause, started_ns):
             return
         where = f"more: hangscope analyze {self._config.directory}"
+        self._ranks.note_look(trace.ranks, hung=True)
         speak(diagnosis, where=where, out=self._out)
         if self._others is not None:
             self._others.publish_verdict(diagnosis.summary)

@@ -53,7 +53,7 @@ def write_observed(trace: Trace, target: Path, redactor: Redactor | None = None)
         "looks": trace.looks,
         "live": trace.live,
     }
-    lines = [head, *(_seen(facts, redactor) for facts in seen)]
+    lines = [head, *(seen_event(facts, redactor) for facts in seen)]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     target.write_text(text, encoding="utf-8")
     return True
@@ -100,7 +100,8 @@ def read_dump_time(dumps: Path) -> int:
         return 0
 
 
-def _seen(facts: RankFacts, redactor: Redactor | None) -> dict[str, Any]:
+def seen_event(facts: RankFacts, redactor: Redactor | None = None) -> dict[str, Any]:
+    """A look at a rank's process as an event of a journal."""
     event: dict[str, Any] = {
         "event": "seen",
         "rank": facts.rank,

@@ -10,8 +10,9 @@ JSON lines. The first names the format and the run; every other is an event::
      "gil_blocked": false, "cpu_busy": 0.0, "stack_moved": false, "threads": [{"name": "MainThread",
      "main": true, "source": "signal", "at_ns": 0, "frames": [["step", "train.py", 7]]}]}
 
-``seen`` events stand in recorded fixtures: what a look at the living processes told, which their
-rings alone cannot tell once they are gone.
+``seen`` events are what a look at the living processes told, which their rings alone cannot tell
+once they are gone: a monitor writes them of a job that hangs, when a rank begins or ceases to be
+held up, and as it ends. Recorded fixtures have them, too. The last of each process counts.
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
         return None
     return RankFacts(
         rank=rank,
+        host=str(head["host"]) if head.get("host") else None,
         pid=pid if isinstance(pid, int) else None,
         run_id=str(head["run_id"]) if head.get("run_id") else None,
         attempt=attempt if isinstance(attempt, int) else None,

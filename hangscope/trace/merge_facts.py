@@ -45,6 +45,7 @@ def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
     A value wins over None; between values the better informed source wins, for what changes with
     time the newer look.
     """
+    said = _without_old_looks(said)
     if len(said) == 1:
         return said[0][1]
     ordered = [f for _, f in sorted(said, key=lambda pair: TRUST.get(pair[0], 9))]
@@ -76,6 +77,23 @@ def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
         initialized=_any_true([f.initialized for f in ordered]),
     )
     return RankFacts(**values)
+
+
+def _without_old_looks(said: Sequence[tuple[str, RankFacts]]) -> list[tuple[str, RankFacts]]:
+    """What monitors saw of a process that lived, unless it is known to have moved on since."""
+    rings = [f for name, f in said if name == formats.RING]
+    living = any(f.alive for f in rings)
+    beat_ns = max((f.heartbeat_ns for f in rings), default=0)
+    kept = []
+    for name, facts in said:
+        if name == formats.JOURNAL and facts.alive:
+            if living:
+                continue
+            if facts.observed_ns < beat_ns:  # continued, and ended only then
+                state = None if facts.process_state == "stopped" else facts.process_state
+                facts = replace(facts, process_state=state, gil_blocked=None)
+        kept.append((name, facts))
+    return kept
 
 
 def _first(ordered: Sequence[RankFacts], name: str, default: Any) -> Any:

@@ -1,0 +1,123 @@
+"""What the monitor saw of a process before it was killed is known afterwards, too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace import formats
+from hangscope.trace.load import load_trace
+from hangscope.trace.merge_facts import merge_facts
+from hangscope.trace.model import ExitFacts, RankFacts
+from tests.real_jobs import environment
+
+SECOND = 1_000_000_000
+
+_JOB = """
+import ctypes, os, signal, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+(open(f"{sys.argv[1]}/pid{rank}", "w")).write(str(os.getpid()))
+for _ in range(3):
+    dist.all_reduce(torch.ones(4))
+if rank == 1 and sys.argv[2] == "stopped":
+    os.kill(os.getpid(), signal.SIGSTOP)
+if rank == 1 and sys.argv[2] == "stopped inside":
+    dist.all_reduce(torch.ones(4), async_op=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+if rank == 1 and sys.argv[2] == "holds the GIL":
+    ctypes.PyDLL(None).sleep(300)
+dist.all_reduce(torch.ones(4))
+time.sleep(300)
+"""
+
+
+def _judged(directory: Path) -> Diagnosis:
+    return diagnose(load_trace([directory]))
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict", "state"),
+    [
+        ("stopped", "missing_rank", "stopped"),
+        ("stopped inside", "stuck_collective", "stopped"),
+        ("holds the GIL", "missing_rank", "gil-held"),
+    ],
+)
+def test_the_answer_is_the_same_after_everything_was_killed(
+    tmp_path: Path, how: str, verdict: str, state: str
+) -> None:
+    script, rings = tmp_path / "job.py", tmp_path / "rings"
+    script.write_text(_JOB)
+    env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(rings), HANGSCOPE_TIMEOUT="4")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node=2", str(script), str(tmp_path), how]
+    log = tmp_path / "log"
+    with open(log, "w") as out:
+        job = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+    try:
+        _until(lambda: "[hangscope] more:" in log.read_text(), 90)
+        live = _judged(rings)
+    finally:
+        pids = [int(path.read_text()) for path in tmp_path.glob("pid*")]
+        for pid in (job.pid, *pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        job.wait()
+    _until(lambda: _ends(rings) == 2, 20)
+    after = _judged(rings)
+    for found in (live, after):
+        assert (found.verdict.value, found.culprits) == (verdict, (1,))
+        assert found.ranks[1].state == state
+    assert after.summary == live.summary
+    assert live.summary in log.read_text()
+
+
+def _ends(rings: Path) -> int:
+    return sum(path.read_text().count('"event":"exit"') for path in rings.glob("*.journal"))
+
+
+def _until(holds: Callable[[], bool], timeout_s: float) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        if holds():
+            return
+        time.sleep(0.2)
+    raise AssertionError("it took too long")
+
+
+_RING = RankFacts(1, alive=False, heartbeat_ns=10 * SECOND, observed_ns=10 * SECOND)
+_LOOK = RankFacts(
+    1, alive=True, process_state="stopped", gil_blocked=True, observed_ns=20 * SECOND
+)  # fmt: skip
+_END = RankFacts(1, alive=False, process_state="gone", exit=ExitFacts("signal", signal=9))
+
+
+def test_what_was_seen_last_is_what_it_was_in() -> None:
+    said = [(formats.RING, _RING), (formats.JOURNAL, _END), (formats.JOURNAL, _LOOK)]
+    merged = merge_facts(said)
+    assert (merged.process_state, merged.gil_blocked, merged.alive) == ("stopped", True, False)
+
+
+def test_a_process_that_went_on_since_was_not_held_up_to_the_end() -> None:
+    ring = replace(_RING, heartbeat_ns=30 * SECOND, observed_ns=30 * SECOND)
+    said = [(formats.RING, ring), (formats.JOURNAL, _END), (formats.JOURNAL, _LOOK)]
+    merged = merge_facts(said)
+    assert (merged.process_state, merged.gil_blocked) == ("gone", None)
+
+
+def test_a_process_that_lives_speaks_for_itself() -> None:
+    ring = replace(_RING, alive=True, process_state="running", gil_blocked=False)
+    merged = merge_facts([(formats.RING, ring), (formats.JOURNAL, _LOOK)])
+    assert (merged.process_state, merged.gil_blocked) == ("running", False)
