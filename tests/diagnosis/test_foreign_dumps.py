@@ -83,8 +83,12 @@ _PIPE = {"5": {"name": "5", "desc": "undefined", "ranks": "[0, 1, 2]"}}
 def test_halves_are_counted_from_the_first_where_all_are_listed(tmp_path: Path) -> None:
     """Stage 0 left nothing. What its neighbours number alike are not partners of each other."""
     ranks = {
-        1: [*_batch(0, 1, "recv 1<-0"), *_batch(2, 2, "send 1->2")]
-        + [*_batch(4, 3, "recv 1<-0"), *_batch(6, 4, "send 1->2", "recv 1<-2")],
+        1: [
+            *_batch(0, 1, "recv 1<-0"),
+            *_batch(2, 2, "send 1->2"),
+            *_batch(4, 3, "recv 1<-0"),
+            *_batch(6, 4, "send 1->2", "recv 1<-2"),
+        ],
         2: [*_batch(0, 1, "recv 2<-1"), *_batch(2, 2, "send 2->1", "recv 2<-1")],
     }
     for entries in ranks.values():  # something has finished in between
