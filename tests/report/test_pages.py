@@ -1,0 +1,43 @@
+"""The pages that a user reads name what the code knows, all of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis.model import Verdict
+from hangscope.recording.settings import KNOWN
+from hangscope.report.words import headline
+
+ROOT = Path(__file__).parents[2]
+FOR_OUR_TESTS = {"HANGSCOPE_FAKE"}
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_every_verdict_is_explained_under_its_headline(verdict: Verdict) -> None:
+    page = (ROOT / "docs/on-call.md").read_text()
+    rows = [line for line in page.splitlines() if f"`{verdict.value}`" in line]
+    assert [row.split("|")[1].strip() for row in rows if row[0] == "|"] == [headline(verdict)]
+
+
+def test_every_variable_is_in_the_readme() -> None:
+    rows = re.findall(r"^\| `(HANGSCOPE\w*)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert set(rows) == KNOWN - FOR_OUR_TESTS
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs/index.md").read_text()
+    tree = index[index.index("toctree") :].split("```")[0].split()
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert pages <= set(tree)
+    for page in pages:
+        assert f"({page}.md)" in index, page
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+            if "://" not in target:
+                assert (path.parent / target).exists(), f"{path.name}: {target}"
