@@ -33,6 +33,7 @@ from hangscope.trace import (
 from hangscope.trace.log_evidence import Evidence
 from hangscope.trace.log_fragments import fragments_of
 from hangscope.trace.log_lines import LogLine, read_lines
+from hangscope.trace.log_restarts import with_restarts
 from hangscope.trace.model import Fragment
 
 _OWN = "[hangscope]"
@@ -84,7 +85,7 @@ def gather(
     readers = _Readers(year)
     skip_own = 0
     newest: LogLine | None = None
-    for line in lines:
+    for line in with_restarts(lines):
         text = line.text
         newest = line
         if text.lstrip().startswith(_OWN):

@@ -1,0 +1,66 @@
+"""Logs that hold several lives of one job without a line that says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from tests.diagnosis.test_last_words import REDUCE, TIMED_OUT, gave_up
+from tests.trace.logs import trace_of
+
+API = "torch/distributed/elastic/multiprocessing/api.py"
+
+
+def stopped(worker: int, agent: int = 700) -> str:
+    head = f"W1121 15:11:47.305000 {agent} {API}:1028]"
+    return f"{head} Sending process {worker} closing signal SIGTERM\n"
+
+
+def failed(worker: int, code: int = 1, local: int = 1, agent: int = 700) -> str:
+    return (
+        f"E1121 15:11:47.338000 {agent} {API}:1002] failed (exitcode: {code}) local_rank: {local} "
+        f"(pid: {worker}) of binary: /usr/bin/python\n"
+    )
+
+
+RAISED = gave_up(1, REDUCE, "ValueError: corrupt shard 17")
+FIRST = RAISED + stopped(830) + stopped(832) + failed(831)
+SECOND = gave_up(0, REDUCE, TIMED_OUT) + gave_up(1, REDUCE, TIMED_OUT)
+
+
+def test_the_newest_life_is_told_where_the_same_agent_stops_other_workers() -> None:
+    trace = trace_of("world_size=3\n" + FIRST + SECOND + stopped(842) + failed(840, local=0))
+    assert any("1 earlier attempt" in text for text in trace.warnings)
+    found = diagnose(trace)
+    assert "corrupt shard" not in found.summary
+    assert found.culprits != (1,)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        stopped(842, agent=900) + failed(840, agent=900),
+        stopped(832) + failed(831),
+        "",
+    ],
+    ids=["another node's agent", "the same workers", "the end"],
+)
+def test_one_life_stays_one(rest: str) -> None:
+    trace = trace_of("world_size=3\n" + FIRST + rest)
+    assert not any("attempt" in text for text in trace.warnings)
+    found = diagnose(trace)
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
+
+
+def test_a_log_that_says_so_itself_is_cut_once() -> None:
+    said = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
+    trace = trace_of(FIRST + said + SECOND + stopped(842) + failed(840))
+    assert any("1 earlier attempt" in text for text in trace.warnings)
+
+
+def test_lines_keep_their_order_and_none_is_lost_however_long_a_life_goes_on() -> None:
+    text = FIRST + "".join(
+        f"[rank0]:[E ProcessGroupNCCL.cpp:1] Timeout {n}\n" for n in range(30_000)
+    )
+    found = diagnose(trace_of("world_size=3\n" + text + stopped(842) + failed(840)))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
