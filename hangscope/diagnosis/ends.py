@@ -124,16 +124,24 @@ def _stopped_alone(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     if len(torn) != 1 or len(hosts) < 2:
         return hosts
     alone = hosts[torn[0]]
-    earlier = [
-        h
-        for h in hosts.values()
-        if h is not alone
-        and h.gone
-        and (not h.secondary or not h.end_ns or h.end_ns < alone.end_ns - _NOTICED_NS)
-    ]
-    if earlier or trace.missing_ranks:
+    others = [h for h in hosts.values() if h is not alone and h.gone]
+    if trace.missing_ranks or any(_ended_before(h, alone, trace) for h in others):
         return hosts
     return {**hosts, torn[0]: replace(alone, end=End.CRASHED, secondary=False)}
+
+
+def _ended_before(host: Host, alone: Host, trace: Trace) -> bool:
+    """Whether a rank's end may be what another one was stopped for.
+
+    An end without a time may. A launcher answers an end when it is there; the clocks of other hosts
+    tell nothing of that.
+    """
+    if not host.end_ns:
+        return True
+    if host.secondary:
+        return host.end_ns < alone.end_ns - _NOTICED_NS
+    here = trace.ranks[host.rank].host == trace.ranks[alone.rank].host
+    return not here or host.end_ns < alone.end_ns + _NOTICED_NS
 
 
 def _after_the_stop(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:

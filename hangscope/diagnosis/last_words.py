@@ -32,6 +32,8 @@ _OWN_LINES = frozenset(
 and a barrier stands at the end of either branch."""
 _PAIRS = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", ""})
 """Who waits in one of these waits for one rank, and not for all; nor is it known of a bare wait."""
+_MAKING = frozenset({"new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"})
+"""Who waits here waits for members of the group: one of those who went on may have left it out."""
 _STORE = "the store"
 _IN_STORE = re.compile(r"wait timeout after|timeout waiting for key", re.IGNORECASE)
 _TIMED_OUT = re.compile(r"timed out|application timeout", re.IGNORECASE)
@@ -79,7 +81,7 @@ def by_last_words(context: Context) -> Finding | None:
     # some may finish alone need not be wrong.
     if any(waits[r].operation in _PAIRS for r in (most[0], *odd)):
         return None
-    if odd and waits[most[0]].alone:
+    if odd and (waits[most[0]].alone or any(waits[r].operation in _MAKING for r in odd)):
         return None
     left = _left_well(context, silent)
     suspects = left or tuple(sorted({*odd, *silent}))

@@ -28,8 +28,9 @@ _RENDEZVOUS = re.compile(
     r"Rendezvous(?:Timeout|Closed|Connection)Error|has failed to send a keep-alive heartbeat"
 )
 _STORE_WAIT = re.compile(r"wait timeout after \d+ms, keys: |Timeout waiting for key: ")
-_ADDRESS = re.compile(r"wait timeout after \d+ms, keys: \S*default_pg/\S*//cpu//(?:\d+/)*(\d+)\s*$")
-"""Gloo gives up waiting for the address of the rank whose number ends the key."""
+_ADDRESS = re.compile(r"wait timeout after \d+ms, keys: \S*default_pg/\d*//cpu//(?:\d+/)*(\d+)\s*$")
+"""Gloo gives up waiting for the address of the rank whose number ends the key; in the key of a
+smaller group (``default_pg/0//3//cpu``) it would be a place."""
 _FAILED = re.compile(
     r"failed \(exitcode: (?P<code>-?\d+)\) (?:for binary located at .*? with )?local_rank: "
     r"(?P<local>\d+) \((?:pid|process ID): (?P<pid>\d+)\)"

@@ -352,3 +352,16 @@ def test_an_abort_in_an_exchange_is_no_failure_of_its_own_beside_a_rank_without_
     found = diagnose(job.trace(after_s=6))
     assert found.culprits == (blamed,)
     assert found.verdict is (Verdict.RANK_LOST if lost else Verdict.RANK_CRASHED)
+
+
+def test_a_failure_after_another_rank_was_told_to_stop_is_not_what_it_was_stopped_for() -> None:
+    """The ring of one that failed is gone: of it only its status is known, and when."""
+    job = _job()
+    job.rank(1, alive=False, host="a", exit=ExitFacts("signal", signal=15, at_ns=END))
+    reset = _raise("builtins.RuntimeError", "Connection reset by peer", TORCH, at_ns=END)
+    for rank in (2, 3):
+        job.rank(rank, alive=False, host="a", exception=reset)
+    job.rank(0, alive=False, host="a", exit=ExitFacts("code", code=1, at_ns=END + 2 * SECOND))
+    assert _blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (1,))
+    job.rank(0, exit=ExitFacts("code", code=1, at_ns=END - SECOND // 2))
+    assert _blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (0,))

@@ -18,6 +18,7 @@ REDUCE = (("/job/train.py", 40, "step"), (C10D, 3000, "all_reduce"))
 BARRIER = (("/job/train.py", 52, "save"), (C10D, 5000, "barrier"))
 RECV = (("/job/train.py", 61, "halo"), (C10D, 2500, "recv"))
 BROADCAST = (("/job/train.py", 70, "config"), (C10D, 2900, "broadcast"))
+MAKING = (("/job/train.py", 75, "groups"), (C10D, 5600, "new_group"))
 FORWARD = (
     ("/job/train.py", 33, "evaluate"),
     ("/env/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", 1782, "_pre_forward"),
@@ -101,10 +102,19 @@ def test_who_waits_for_no_key_of_the_store_has_not_set_it() -> None:
         ({0: REDUCE, 1: REDUCE, 2: RECV, 3: REDUCE}, 4),
         ({0: BROADCAST, 1: BROADCAST, 2: REDUCE, 3: BROADCAST}, 4),
         ({0: REDUCE, 1: REDUCE, 2: BARRIER, 3: BARRIER}, 4),
+        ({0: BARRIER, 1: BARRIER, 2: BARRIER, 3: MAKING}, 4),
         ({0: REDUCE, 1: REDUCE, 2: REDUCE}, 6),
         ({0: REDUCE, 1: BARRIER}, 2),
     ],
-    ids=["all at one", "a pair", "one that some finish alone", "halves", "half silent", "two"],
+    ids=[
+        "all at one",
+        "a pair",
+        "one that some finish alone",
+        "halves",
+        "a new group",
+        "half silent",
+        "two",
+    ],
 )
 def test_what_names_nobody_tells_at_least_who_waited_where(
     waits: dict[int, Frames], world: int
@@ -135,6 +145,16 @@ def test_an_address_beyond_the_world_accuses_nobody() -> None:
     )
     text = "".join(gave_up(r, STORE, key, prefix=False) for r in (0, 1))
     found = diagnose(trace_of("world_size=4\n" + text + table({0: 1, 1: 1, 2: -15, 3: -15})))
+    assert found.culprits == ()
+
+
+def test_an_address_in_a_smaller_group_is_that_of_a_place() -> None:
+    key = (
+        "torch.distributed.DistStoreError: wait timeout after 900ms, keys: "
+        "/default_pg/0//3//cpu//0/0"
+    )
+    text = gave_up(1, STORE, key) + gave_up(3, STORE, key)
+    found = diagnose(trace_of("world_size=4\n" + text + table({0: -15, 1: 1, 2: -15, 3: 1})))
     assert found.culprits == ()
 
 
