@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hangscope.diagnosis.failures import SECONDARY_TYPES, is_about_others, is_secondary
+from hangscope.diagnosis.shorten import shortened
 from hangscope.diagnosis.stacks import innermost
 from hangscope.diagnosis.working import working_stack
 from hangscope.trace.model import CAUSED_BY, ON_ITS_WAY_OUT, RankFacts, Stack
@@ -81,10 +82,10 @@ def host_of(facts: RankFacts, thread: int | None) -> Host:
         text = exception.type_name.removeprefix("builtins.")
         first_line = exception.message.strip().splitlines()
         if first_line:
-            text += f": {first_line[0][:200]}"
+            text += f": {shortened(first_line[0])}"
         caused = exception.message.rpartition(CAUSED_BY)[2].strip().splitlines()
         if CAUSED_BY in exception.message and caused:
-            text += f" (caused by {caused[0][:200]})"
+            text += f" (caused by {shortened(caused[0])})"
     full_text = "\n".join(
         x
         for x in (

@@ -25,6 +25,11 @@ def place_of(host: Host | None, address: str) -> str:
     return " ".join(x for x in (where(frame), address) if x)
 
 
+def _at(detail: str) -> str:
+    """A line after a colon, a host without a line after a comma; nothing for nothing."""
+    return "" if not detail else f"{', ' if detail.startswith('on host') else ': '}{detail}"
+
+
 def mismatch(aspect: str, guarded: bool) -> Advice:
     """``guarded``: one side's call site was never reached by the other side."""
     if aspect == "op":
@@ -125,7 +130,7 @@ def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Ad
     stack = host.stack if host is not None else ()
     look = f"look at {place_of(host, address)}"
     if not stack:
-        look = f"look at what that rank runs instead {address}".rstrip()
+        look = "look at what that rank runs instead" + _at(address).removeprefix(",")
     inside = blocked_in(host)
     if inside:
         look += f": {inside}"
@@ -236,7 +241,10 @@ _CRASHES = (
         "D3",
     ),
     (
-        re.compile(r"out of memory|\boom\b|killed for memory", re.I),
+        re.compile(
+            r"out of memory|\boom\b|killed for memory|(cannot|can't) allocate memory|bad_alloc",
+            re.I,
+        ),
         "that rank ran out of memory: cap its longest batch or shard further; the hang of the "
         "others is its symptom",
         "D20, D7",
@@ -259,6 +267,31 @@ _CRASHES = (
 )
 
 
+_ENDS_WITHOUT_A_WORD = (
+    (
+        re.compile(r"killed by SIGKILL"),
+        "find out who killed that rank",
+        "dmesg there shows whether memory ran out, the scheduler's log whether a limit was reached",
+    ),
+    (
+        re.compile(r"killed by SIG(TERM|INT|HUP)"),
+        "find out who stopped that rank",
+        "the scheduler (preemption, time limit), a script around the job, or somebody by hand",
+    ),
+    (
+        re.compile(r"killed by SIG(SEGV|BUS|ILL|FPE|ABRT)"),
+        "look for that rank's native stack",
+        "a core dump, or the last lines of its log with PYTHONFAULTHANDLER=1",
+    ),
+    (
+        re.compile(r"exit status \d+\s*$"),
+        "read the last lines of that rank's log",
+        "it ended by itself and nothing on record says why",
+    ),
+)
+"""Ends that leave no error to mend: (how the rank ended, what to look for, where)."""
+
+
 def crash(text: str, detail: str) -> Advice:
     """A rank that ended by an error; ``text`` is the error, ``detail`` where it happened."""
     if ON_ITS_WAY_OUT in text:
@@ -271,6 +304,10 @@ def crash(text: str, detail: str) -> Advice:
     for pattern, fix, classes in _CRASHES:
         if pattern.search(text):
             return Advice(f"{fix} ({detail})" if detail else fix, classes)
+    for pattern, look, where_to in _ENDS_WITHOUT_A_WORD:
+        if pattern.match(text):
+            at = f", {detail}" if detail else ""
+            return Advice(f"{look}{at}: {where_to}; the hang of the others is its symptom", "D20")
     return by_verdict(Verdict.RANK_CRASHED, detail)
 
 
@@ -287,8 +324,7 @@ def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
     """The remaining kinds."""
     fixed = {
         Verdict.RANK_CRASHED: Advice(
-            f"fix the first error of that rank{': ' + detail if detail else ''}; the hang of the "
-            "others is its symptom",
+            f"fix the first error of that rank{_at(detail)}; the hang of the others is its symptom",
             "D20",
         ),
         Verdict.RANK_EXITED: Advice(

@@ -13,6 +13,7 @@ from hangscope.diagnosis.last_words import by_last_words, places_of_waits
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.remote_calls import unanswered
 from hangscope.diagnosis.sentences import rank_s
+from hangscope.diagnosis.shorten import shortened
 from hangscope.diagnosis.stacks import innermost, user_frames, where
 from hangscope.diagnosis.standing import by_stacks
 from hangscope.trace.model import Claim, Flag
@@ -197,7 +198,7 @@ def _inconclusive(context: Context) -> Finding:
         evidence=places_of_waits(context)
         + tuple(f"HangScope said in this log: {text}" for text in _own_words(context.trace.claims))
         + tuple(
-            f"log: {c.text[:200]}"
+            f"log: {shortened(c.text)}"
             for c in context.trace.claims[:8]
             if c.text and c.kind != _OWN_REPORT
         ),
@@ -227,7 +228,7 @@ def _told_to_stop(context: Context, words: str) -> Finding:
         else "if its last steps came long before, it hung: run it with HANGSCOPE=1, or take the "
         "stacks of all ranks (py-spy dump) before it is stopped",
         advice.playbook,
-        evidence=(f"log: {words[:200]}",),
+        evidence=(f"log: {shortened(words)}",),
     )
 
 
@@ -262,10 +263,12 @@ def _signs(context: Context) -> str:
             return f"{words}{whose}, and what was given names no rank as the cause"
     dead = next((c.text for c in claims if c.details.get(_DEAD_THREAD)), "")
     if dead:
-        return f"{dead[:1].upper()}{dead[1:200]}; of which rank, and who waits for it, is not told"
+        words = shortened(f"{dead[:1].upper()}{dead[1:]}")
+        return f"{words}; of which rank, and who waits for it, is not told"
     alone = next((c.text for c in claims if c.details.get("nobodys")), "")
     if alone:
-        return f"{alone[:200]} was raised; by which rank, and what became of the rest, is not told"
+        words = shortened(alone)
+        return f"{words} was raised; by which rank, and what became of the rest, is not told"
     if any(c.details.get("watchdog_stuck") for c in claims):
         return "A watchdog got stuck itself, and what was given names no rank as the cause"
     last = next((c.text for c in claims if c.details.get("announced_last")), "")
@@ -374,7 +377,8 @@ def _told_of(context: Context) -> Finding | None:
         return None
     error = next(e for e, failed in said if named[accused[0]] in failed)
     first = original(error, named[accused[0]]) if len(accused) == 1 else error
-    how = f"{first.type_name.removeprefix('builtins.')}: {first.message}".splitlines()[0][:200]
+    words = f"{first.type_name.removeprefix('builtins.')}: {first.message}".splitlines()[0]
+    how = shortened(words)
     frames = user_frames(first.stack) if first is not error else ()
     advice = playbook.crash(how, where(frames[0]) if frames else "")
     return Finding(
@@ -422,13 +426,13 @@ def _from_claims(claims: tuple[Claim, ...]) -> Finding | None:
             tuple(sorted(accused)),
             (),
             Confidence.LIKELY if certain else Confidence.AMBIGUOUS,
-            f"The log names {rank_s(accused)}: {words[0][:160] if words else kind}",
+            f"The log names {rank_s(accused)}: {shortened(words[0], 160) if words else kind}",
             "",
             advice.fix,
             advice.playbook,
             seq=naming[0].seq,
             op=naming[0].op,
-            evidence=tuple(f"log: {c.text[:200]}" for c in naming[:8]),
+            evidence=tuple(f"log: {shortened(c.text)}" for c in naming[:8]),
             began_ns=naming[0].at_ns,
         )
     return None

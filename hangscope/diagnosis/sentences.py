@@ -10,6 +10,7 @@ from hangscope.diagnosis.ends import own_errors
 from hangscope.diagnosis.host import End, activity
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import INIT, Place
+from hangscope.diagnosis.shorten import shortened
 from hangscope.diagnosis.stacks import innermost, is_library, user_frames, where
 from hangscope.diagnosis.stores import PREFIX as STORE
 from hangscope.diagnosis.threads import dead_thread, died_of
@@ -121,7 +122,9 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
     if verdict is Verdict.RANK_CRASHED:
         host = context.hosts[cause.culprits[0]]
         said = own_errors(context.trace.claims).get(cause.culprits[0])
-        how = host.end_text or (said.text.splitlines()[0][:160] if said is not None else "ended")
+        how = host.end_text or (
+            shortened(said.text.splitlines()[0], 160) if said is not None else "ended"
+        )
         summary = f"{who} crashed: {how}"
         if place is not None:
             summary += f"; others wait for it in {title_of(context, place)}"
@@ -417,7 +420,7 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         if claim.details.get(TWINS):
             lines.append(claim.text)
         elif involved & set(claim.accused) or (claim.reporter in involved and claim.text):
-            lines.append(f"log: {claim.text[:200]}")
+            lines.append(f"log: {shortened(claim.text)}")
             if len(lines) > 16:
                 break
     return lines

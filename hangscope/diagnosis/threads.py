@@ -7,6 +7,7 @@ import re
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.failures import is_secondary
 from hangscope.diagnosis.mismatch import Mismatch
+from hangscope.diagnosis.shorten import shortened
 from hangscope.trace.model import ExceptionFacts
 
 _STARTS_THREAD = re.compile(
@@ -49,7 +50,7 @@ def died_of(exception: ExceptionFacts) -> str:
     kind = exception.type_name.removeprefix("builtins.")
     said = exception.message.strip().splitlines()
     return f"thread {exception.thread_name} ended with {kind}" + (
-        f": {said[0][:160]}" if said else ""
+        f": {shortened(said[0], 160)}" if said else ""
     )
 
 
