@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.frontier import Frontiers
 from hangscope.diagnosis.host import End, Host
+from hangscope.diagnosis.local_groups import PHASE as LOCAL_PHASE
+from hangscope.diagnosis.local_groups import local_places, members_asked_for
 from hangscope.diagnosis.places import Place
 from hangscope.trace.model import NONE, Trace
 
@@ -26,6 +28,9 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
             for r, h in hosts.items()
             if h.phase == phase and (not h.gone or h.end is End.TORN_DOWN)
         )
+        if phase == LOCAL_PHASE:
+            places += local_places(trace, front, hosts, inside)
+            inside = [r for r in inside if members_asked_for(trace.ranks[r]) is None]
         if not inside:
             continue
         inside_groups = min(groups_of(r) for r in inside)

@@ -27,6 +27,10 @@ MAX_NUMBER = 4096
 """Calls of ``new_group`` that get a number: each takes a little of the ring."""
 
 
+MAX_MEMBERS = 512
+"""Members of a group that only they make, which the detail of a phase lists."""
+
+
 class PhaseStack:
     """The open phases of this process, mirrored into the ring."""
 
@@ -51,14 +55,14 @@ class PhaseStack:
         ids = {self._ring.text(name) for name in names}
         return any(name in ids for name, _, _ in list(self._open.values()))
 
-    def number(self, name: str, kwargs: dict[str, Any]) -> int:
+    def number(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Which call of ``new_group`` this one is since the default group was made; 0 for others.
 
         Groups that only their members make (``use_local_synchronization``) have no such number.
         """
         if name == "init_process_group":
             self._groups_asked_for = 0
-        if name != "new_group" or kwargs.get("use_local_synchronization"):
+        if name != "new_group" or _is_local(args, kwargs):
             return 0
         self._groups_asked_for += 1
         return self._groups_asked_for if self._groups_asked_for <= MAX_NUMBER else 0
@@ -126,7 +130,8 @@ def wrap_phase(
                 stack = phases()
                 before(args, kwargs)
                 if stack is not None:
-                    key = stack.enter(name, _detail(stack.number(name, kwargs), args, kwargs))
+                    number = stack.number(name, args, kwargs)
+                    key = stack.enter(name, _detail(name, number, args, kwargs))
             except Exception as error:
                 guard(error)
             try:
@@ -148,15 +153,25 @@ def wrap_phase(
     return decorate
 
 
-def _detail(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _detail(name: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """What helps to tell one such call from another: its number and the ranks of a new group."""
-    words = [f"call {number}"] if number else []
+    local = name == "new_group" and _is_local(args, kwargs)
+    words = [f"call {number}"] if number else ["members only"] if local else []
     ranks, desc = kwargs.get("ranks", args[0] if args else None), kwargs.get("group_desc")
     if isinstance(ranks, (list, tuple, range)):
-        words.append("ranks " + ",".join(map(str, ranks[:16])) + (",..." * (len(ranks) > 16)))
+        shown = MAX_MEMBERS if local else 16  # nothing else tells such groups from each other
+        words.append("ranks " + ",".join(map(str, ranks[:shown])) + (",..." * (len(ranks) > shown)))
     elif isinstance(desc, str):
         words.append(desc)
     return ", ".join(words)
+
+
+def _is_local(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of ``new_group`` is one for the members alone."""
+    position = 4
+    return bool(
+        kwargs.get("use_local_synchronization", args[position] if len(args) > position else False)
+    )
 
 
 def start_on_init() -> None:

@@ -120,10 +120,15 @@ def _quantity(value: Any) -> float | None:
 def _phases(value: Any) -> tuple[Phase, ...]:
     rows = value[:MAX_PHASES] if isinstance(value, (list, tuple)) else ()
     return tuple(
-        Phase(clean.as_name(row[0]), clean.as_int(row[1], 0, low=0), clean.as_name(row[2]))
+        Phase(clean.as_name(row[0]), clean.as_int(row[1], 0, low=0), _detail(row[2]))
         for row in rows
         if isinstance(row, (list, tuple)) and len(row) == 3 and isinstance(row[0], str)
     )
+
+
+def _detail(value: Any) -> str:
+    """A list of members may be longer than a name."""
+    return clean.prose(value) if isinstance(value, str) else clean.as_name(value)
 
 
 def _number(value: Any) -> int | None:
