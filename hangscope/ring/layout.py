@@ -85,6 +85,9 @@ HEADER = np.dtype(
         "itemsize": HEADER_BYTES,
     }
 )  # fmt: skip
+"""``dropped`` counts records that were torn when the file was rewritten smaller
+(`hangscope.replay.compact`), because they are not in it any more. The recorder itself loses none:
+it stops at its first failure, and ``disabled`` says so."""
 
 FIXED_START = struct.Struct("<8s6I6Q")
 """The header's fields from ``magic`` to ``values_bytes`` as one `struct` call."""
