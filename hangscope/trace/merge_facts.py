@@ -83,12 +83,14 @@ def _without_old_looks(said: Sequence[tuple[str, RankFacts]]) -> list[tuple[str,
     """What monitors saw of a process that lived, unless it is known to have moved on since."""
     rings = [f for name, f in said if name == formats.RING]
     living = any(f.alive for f in rings)
+    over = any(f.alive is False for name, f in said if name in (formats.RING, formats.JOURNAL))
     beat_ns = max((f.heartbeat_ns for f in rings), default=0)
     kept = []
     for name, facts in said:
         if name == formats.JOURNAL and facts.alive:
             if living:
                 continue
+            facts = replace(facts, alive=None) if over else facts
             if facts.observed_ns < beat_ns:  # continued, and ended only then
                 state = None if facts.process_state == "stopped" else facts.process_state
                 facts = replace(facts, process_state=state, gil_blocked=None)

@@ -121,3 +121,11 @@ def test_a_process_that_lives_speaks_for_itself() -> None:
     ring = replace(_RING, alive=True, process_state="running", gil_blocked=False)
     merged = merge_facts([(formats.RING, ring), (formats.JOURNAL, _LOOK)])
     assert (merged.process_state, merged.gil_blocked) == ("running", False)
+
+
+def test_a_look_at_a_process_on_its_way_out_does_not_revive_it() -> None:
+    ring = replace(_RING, exit=ExitFacts("exception", code=1, at_ns=15 * SECOND))
+    look = replace(_LOOK, process_state="running", gil_blocked=None)
+    for said in ([(formats.RING, ring)], [(formats.RING, replace(ring, alive=None))]):
+        merged = merge_facts([*said, (formats.JOURNAL, _END), (formats.JOURNAL, look)])
+        assert merged.alive is False
