@@ -27,6 +27,11 @@ _SECONDARY = re.compile(
     r"ddp expects same model across all ranks",
     re.IGNORECASE | re.DOTALL,
 )
+_LAUNCH = re.compile(
+    r"error initializing torch\.distributed using \S+ rendezvous|no rendezvous handler for",
+    re.IGNORECASE,
+)
+"""A rank that was started without its place in the job: nobody else has to do with that."""
 SECONDARY_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "BarrierTimeout")
 _TORCH_FILE = re.compile(
     r"[\\/]torch[\\/](?:distributed|autograd|_tensor\.py|nn[\\/]parallel[\\/]distributed)"
@@ -40,7 +45,7 @@ _ABOUT_TORCH = re.compile(
 
 def is_secondary(text: str) -> bool:
     """Whether an error message speaks of a peer that failed or did not come."""
-    return bool(_SECONDARY.search(text))
+    return bool(_SECONDARY.search(text)) and not _LAUNCH.search(text)
 
 
 def is_about_others(exception: ExceptionFacts) -> bool | None:

@@ -260,6 +260,11 @@ _CRASHES = (
         "D20",
     ),
     (
+        re.compile(r"environment variable \w+ expected, but not set", re.I),
+        "launch it with torchrun, or give every rank RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+        "D1",
+    ),
+    (
         re.compile(r"address already in use", re.I),
         "give every job a port of its own, or --rdzv-endpoint=localhost:0",
         "D4",

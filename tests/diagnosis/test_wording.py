@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hangscope.diagnosis import playbook
+from hangscope.diagnosis.failures import is_secondary
 from hangscope.diagnosis.shorten import shortened
 
 
@@ -17,11 +18,18 @@ from hangscope.diagnosis.shorten import shortened
         ("exit status 3", "read the last lines of that rank's log, on host a (pid 4)"),
         ("killed by SIGKILL: out of memory", "that rank ran out of memory"),
         ("OSError: Cannot allocate memory", "that rank ran out of memory"),
+        ("ValueError: environment variable RANK expected, but not set", "launch it with torchrun"),
         ("exit status 1 ValueError: bad", "fix the first error of that rank, on host a (pid 4);"),
     ],
 )
 def test_an_end_without_a_word_has_no_error_to_mend(end: str, begins: str) -> None:
     assert playbook.crash(end, "on host a (pid 4)").fix.startswith(begins)
+
+
+def test_a_rank_without_its_variables_fails_by_itself() -> None:
+    using = "Error initializing torch.distributed using env:// rendezvous: "
+    assert not is_secondary(f"ValueError: {using}environment variable RANK expected, but not set")
+    assert is_secondary("RuntimeError: rendezvous closed")
 
 
 def test_a_line_follows_a_colon() -> None:
