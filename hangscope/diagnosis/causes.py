@@ -12,6 +12,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.new_groups import PHASE, name_different_calls
 from hangscope.diagnosis.places import INIT
 from hangscope.diagnosis.roots import Union, from_roots
+from hangscope.diagnosis.sentences import label_of, rank_s, title_of
 from hangscope.diagnosis.threads import ranks_of_dead_threads
 from hangscope.diagnosis.worlds import different_worlds
 from hangscope.trace.twins import doubled
@@ -96,16 +97,41 @@ def _device(context: Context) -> list[Cause]:
     causes = []
     for ranks in sets.parts():
         places = sorted({waits.device[r] for r in ranks})
-        causes.append(
-            Cause(
-                Verdict.STUCK_COLLECTIVE,
-                tuple(sorted(ranks)),
-                places,
-                Confidence.LIKELY,
-                began(context, places),
-            )
+        cause = Cause(
+            Verdict.STUCK_COLLECTIVE,
+            tuple(sorted(ranks)),
+            places,
+            Confidence.LIKELY,
+            began(context, places),
         )
+        _without_the_most(context, cause)
+        causes.append(cause)
     return causes
+
+
+def _without_the_most(context: Context, cause: Cause) -> None:
+    """Where most members cannot finish what a few have finished, it is not theirs to explain.
+
+    The few may have issued something smaller, which their record no longer shows, or a network
+    failed half-way through.
+    """
+    waits = context.waits
+    for index in cause.places:
+        place = waits.places[index]
+        stuck = [r for r in cause.culprits if waits.device[r] == index]
+        if len(stuck) * 2 > len(place.members) > 2:
+            cause.victims = set(cause.culprits)
+            cause.culprits = ()
+            few = sorted(set(place.members) - set(stuck))
+            cause.words = (
+                f"Most members of {label_of(context, place.group)} ({rank_s(stuck)}) cannot finish "
+                f"{title_of(context, place)}, and {rank_s(few)} could",
+                "a network failed half-way through, or the few issued something smaller than the "
+                "others, which is no longer on record",
+                "",
+            )
+            cause.places = [index, *(i for i in cause.places if i != index)]
+            return
 
 
 def _stuck(context: Context, index: int) -> Cause:

@@ -87,18 +87,24 @@ def _circle_of_pairs(
 ) -> None:
     """A circle with sends or receives in it: did one rank leave its half out?"""
     waits = context.waits
+    # What a host has issued behind its first half is not due yet: nobody has left it out.
+    lonely = [i for i in lonely if _stands_at(context, waits.places[i])] or lonely
     ahead = _left_early(context, cause, lonely)
     if len(ahead) == 1:
         cause.culprits, cause.confidence = ahead, Confidence.LIKELY
         return
     places = waits_places(context, set(cause.places))
     breakers = [r for r in sorted(ranks) if _breaks(places, ranks, r)]
-    if len(breakers) == 1 < len(ranks) - 1 and _alone_in_collectives(places, (breakers[0],)):
-        cause.culprits = (breakers[0],)
+    one = set(breakers) if len(breakers) == 1 < len(ranks) - 1 else set()
+    if one and _in_collectives(places, ranks, one) and len(_who_wait_with(places, one)) == 1:
+        cause.culprits = tuple(one)
         return
-    few = _together(places, ranks)
-    if few and _alone_in_collectives(places, few):
-        cause.culprits, cause.confidence = few, Confidence.LIKELY
+    few = set(_together(places, ranks))
+    if len(few) > 1 and _in_collectives(places, ranks, few):
+        # Others who have come to the same without holding anybody up may be right to be there.
+        cause.culprits = _who_wait_with(places, few)
+        alone = len(cause.culprits) == len(few)
+        cause.confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
         return
     stage = odd_stage(context, ranks, groups)
     if stage is not None:
@@ -151,6 +157,20 @@ def _circle_of_pairs(
         cause.places = due + [i for i in cause.places if i not in due]
 
 
+def _stands_at(context: Context, place: Place) -> bool:
+    """Whether a rank that waits at this half waits for none of an earlier batch or call."""
+    batch = context.front.batch_row
+
+    def first(rank: int) -> int:
+        places = [context.waits.places[i] for i in context.waits.out(rank)]
+        return min((p.row for p in places if p.p2p and not p.weak), default=place.row)
+
+    return any(
+        first(rank) == place.row or NONE != batch[first(rank)] == batch[place.row]
+        for rank in place.waiters
+    )
+
+
 def _ends_of_what_is_missing(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
     """The ranks between which something was never issued, where all else on a circle has been.
 
@@ -162,13 +182,18 @@ def _ends_of_what_is_missing(places: list[Place], ranks: set[int]) -> tuple[int,
     return tuple(sorted(ends)) if len(between) == 1 and 1 < len(ends) < len(ranks) else ()
 
 
-def _alone_in_collectives(places: list[Place], few: tuple[int, ...]) -> bool:
-    """Whether these wait in collectives only, and for all those who wait for them elsewhere.
+def _in_collectives(places: list[Place], ranks: set[int], few: set[int]) -> bool:
+    """Whether these of a circle wait in collectives only, for all who wait for them elsewhere.
 
     They have gone on to what comes later, and nobody has followed.
     """
-    own = [p for p in places if not set(few).isdisjoint(p.waiters)]
-    return bool(own) and all(not p.p2p and tuple(sorted(p.waiters)) == few for p in own)
+    own = [p for p in places if not few.isdisjoint(p.waiters)]
+    return bool(own) and all(not p.p2p and ranks.intersection(p.waiters) == few for p in own)
+
+
+def _who_wait_with(places: list[Place], few: set[int]) -> tuple[int, ...]:
+    """These and all others who have come to the same places."""
+    return tuple(sorted(few.union(*(p.waiters for p in places if not few.isdisjoint(p.waiters)))))
 
 
 def _left_early(context: Context, cause: Cause, lonely: list[int]) -> tuple[int, ...]:

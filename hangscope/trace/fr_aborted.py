@@ -16,7 +16,7 @@ _SECOND_NS = 10**9
 _BURST_NS = 5 * _SECOND_NS
 """What was held ends within this time of each other; the watchdog looks every 0.1 s."""
 _SILENCE_NS = 60 * _SECOND_NS
-"""Shorter standstills are pauses of a job."""
+"""Shorter standstills are pauses of a job, unless its timeout is shorter still."""
 _JUST_BEFORE_NS = 10 * _SECOND_NS
 """A dump that was signalled by another rank is written within this time of the abort."""
 _NEARLY = 0.9
@@ -44,10 +44,11 @@ def let_go(records: Records, observed_ns: int) -> Any:
     burst = ended >= last - _BURST_NS
     began = int(ended[burst].min())
     before = max(int(records["created_ns"].max()), int(ended[~burst].max(initial=0)))
-    if began - before < _SILENCE_NS:
-        return none
     waited = ended[burst] - records["created_ns"][burst]
     limits = records["timeout_ms"][burst].astype(np.float64) * 1e6
+    shortest = float(limits[limits > 0].min(initial=np.inf))
+    if began - before < min(_SILENCE_NS, _NEARLY * shortest):
+        return none
     expired = bool(((limits > 0) & (waited >= _NEARLY * limits)).any())
     if expired or 0 <= observed_ns - last <= _JUST_BEFORE_NS:
         return np.flatnonzero(burst)

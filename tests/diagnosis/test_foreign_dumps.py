@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis
 from hangscope.trace.load import load_trace
@@ -139,20 +141,28 @@ def test_half_that_is_seen_elsewhere_is_missing() -> None:
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2, 3))
 
 
-def test_the_few_who_went_on_together_are_named_although_others_wait_in_pairs() -> None:
-    """Ranks 0 and 1 alone log something; their tensor group and the next stage wait for them."""
-    job = Job(6)
+@pytest.mark.parametrize(
+    ("few", "confidence"), [((0, 1), Confidence.LIKELY), ((0, 1, 6), Confidence.AMBIGUOUS)]
+)
+def test_the_few_who_went_on_together_are_named_although_others_wait_in_pairs(
+    few: tuple[int, ...], confidence: Confidence
+) -> None:
+    """They alone log something; a tensor group and the next stage wait for ranks 0 and 1.
+
+    Rank 6, for whom nobody waits, may be right to be there.
+    """
+    job = Job(len(few) + 4)
     tensor = job.group(0, 1, 2, 3)
     job.steps(2)
-    for rank in (0, 1):
+    for rank in few:
         job.op(rank, size=(7,), done=False)
     for rank in (2, 3):
         job.op(rank, group=tensor, done=False)
     for rank in (4, 5):
         job.op(rank, "recv", peer=rank - 4, done=False)
     found = diagnose(job.trace())
-    assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (0, 1))
-    assert found.confidence is Confidence.LIKELY
+    assert (found.verdict.value, found.culprits) == ("deadlock_cycle", few)
+    assert found.confidence is confidence
 
 
 def test_what_a_host_issued_ahead_is_no_phase_its_stage_has_left() -> None:
@@ -172,3 +182,17 @@ def test_what_a_host_issued_ahead_is_no_phase_its_stage_has_left() -> None:
     halves(3, ("recv", 2, 60, True), ("send", 2, 78, False), ("recv", 2, 78, False))
     found = diagnose(job.trace())
     assert 0 in found.culprits
+
+
+def test_most_members_are_not_at_fault_for_what_a_few_have_finished() -> None:
+    """Only unfinished entries are listed: what rank 3 issued there cannot be compared any more."""
+    job = Job(4)
+    job.steps(2)
+    for rank in range(3):
+        job.op(rank, done=False)
+    job.op(3)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+    assert found.confidence is Confidence.LIKELY
+    assert "ranks 0–2) cannot finish" in found.summary
+    assert "rank 3 could" in found.summary

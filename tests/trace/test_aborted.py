@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,13 +17,13 @@ from tests.trace.dumps import BASE_NS, dump, entry, pending, write
 SECOND = 10**9
 
 
-def _write(folder: Path, rank: int, entries: list[dict[str, object]], at_s: float) -> None:
+def _write(folder: Path, rank: int, entries: list[dict[str, Any]], at_s: float) -> None:
     path = write(folder, f"nccl_trace_rank_{rank}", dump(entries, world=3))
     moment = BASE_NS + int(at_s * SECOND)
     os.utime(path, ns=(moment, moment))
 
 
-def _let_go(seq: int, at_s: float, **changes: object) -> dict[str, object]:
+def _let_go(seq: int, at_s: float, **changes: Any) -> dict[str, Any]:
     return entry(seq, time_discovered_completed_ns=BASE_NS + int(at_s * SECOND), **changes)
 
 
@@ -41,7 +42,7 @@ def test_who_was_aborted_in_a_collective_has_not_finished_it(tmp_path: Path) -> 
 
 def test_without_timeouts_the_moment_of_the_dump_tells(tmp_path: Path) -> None:
     """Rank 1 was told to dump by another rank's watchdog, long before its own timeout."""
-    held = {"timeout_ms": None}
+    held: dict[str, Any] = {"timeout_ms": None}
     _write(tmp_path, 0, [entry(1, **held), _let_go(2, 300.0, **held)], 301)
     _write(tmp_path, 1, [entry(1, **held), pending(2, **held)], 300)
     _write(tmp_path, 2, [entry(1, **held)], 300)
@@ -62,9 +63,18 @@ def test_without_timeouts_the_moment_of_the_dump_tells(tmp_path: Path) -> None:
     ],
 )
 def test_what_ended_late_has_finished_all_the_same(
-    tmp_path: Path, entries: list[dict[str, object]], at_s: float
+    tmp_path: Path, entries: list[dict[str, Any]], at_s: float
 ) -> None:
     _write(tmp_path, 0, entries, at_s)
     trace = load_trace([tmp_path])
     assert int(trace.records["state"][1]) == int(State.COMPLETED)
     assert not trace.warnings
+
+
+def test_a_timeout_that_is_short_is_a_silence(tmp_path: Path) -> None:
+    held: dict[str, Any] = {"timeout_ms": 30000}
+    _write(tmp_path, 0, [entry(1, **held), _let_go(2, 32.5, **held)], 33)
+    _write(tmp_path, 1, [entry(1, **held), pending(2, **held)], 33)
+    _write(tmp_path, 2, [entry(1, **held)], 33)
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
