@@ -167,9 +167,9 @@ def comparison(text: str) -> Comparison | None:
     found = _MISMATCH.search(text)
     if not found:
         return None
-    sides = {int(found.group("a")): _signature(found.group("fa"))}
+    sides = {int(found.group("a")): fingerprint(found.group("fa"))}
     if found.group("b"):
-        sides[int(found.group("b"))] = _signature(found.group("fb"))
+        sides[int(found.group("b"))] = fingerprint(found.group("fb"))
     return int(found.group("a")), {p: side[1] for p, side in sides.items() if side is not None}
 
 
@@ -230,7 +230,8 @@ def settle_comparisons(evidence: Evidence) -> None:
     told.clear()
 
 
-def _signature(text: str) -> tuple[int | None, Signature] | None:
+def fingerprint(text: str) -> tuple[int | None, Signature] | None:
+    """The number and the signature that a ``CollectiveFingerPrint(...)`` gives; None for others."""
     found = _FINGERPRINT.search(text)
     if not found:
         return None

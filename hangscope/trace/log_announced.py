@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from hangscope.trace import operations
 from hangscope.trace.fr_columns import dtypes
-from hangscope.trace.log_agreement import _signature as fingerprint
+from hangscope.trace.log_agreement import fingerprint
 from hangscope.trace.log_evidence import DEFAULT_GROUP, Evidence, GroupId, Operation
 from hangscope.trace.log_lines import LogLine
 from hangscope.trace.model import Claim, Signature, State

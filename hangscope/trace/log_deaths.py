@@ -14,6 +14,7 @@ _HEAD = re.compile(r"^\s*(?:\^C)*(?P<box>╭─+ )?Traceback \(most recent call 
 _LOGGED = re.compile(r": Traceback \(most recent call last\):\s*$")
 _OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
 """A checkpoint tells all ranks what some of them failed of."""
+_DURING = "During handling of the above exception, another exception occurred"
 _DIRECT_CAUSE = "The above exception was the direct cause of the following exception"
 _BOX_FRAME = re.compile(r"^[│|\s]*(\S.{0,400}?):(\d{1,8}) in (\S{1,200})\s*[│|]?\s*$")
 _THREAD = re.compile(r"Exception in thread (.{1,80}?):?\s*$")
@@ -90,6 +91,8 @@ class Tracebacks:
         self._last: dict[tuple[int | None, int | None, int | None], Trouble] = {}
         self._causes: dict[tuple[int | None, int | None, int | None], Trouble] = {}
         """What the traceback that follows was raised from."""
+        self._handled: dict[tuple[int | None, int | None, int | None], Trouble] = {}
+        """What was being handled when the traceback that follows came."""
         self._boxed: set[tuple[int | None, int | None, int | None]] = set()
         """Writers inside a box that the ``rich`` library draws around a traceback."""
 
@@ -102,6 +105,9 @@ class Tracebacks:
             self._thread[key] = clean.name(thread.group(1))
         if _DIRECT_CAUSE in text and key in self._last:
             self._causes[key] = self._last[key]
+            return True
+        if _DURING in text and key in self._last:
+            self._handled[key] = self._last[key]
             return True
         head = _HEAD.match(text) or (_LOGGED.search(text) if line.rank is not None else None)
         if head:
@@ -152,6 +158,9 @@ class Tracebacks:
         current.message = clean.prose(raised.group("message") or "", 2000)
         current.frames.reverse()  # innermost first
         self._last[key] = current
+        handled = self._handled.pop(key, None)
+        if handled is not None:
+            current.during = handled.during or handled
         cause = self._causes.pop(key, None)
         if cause is not None:
             said = cause.message.strip().splitlines()

@@ -63,6 +63,8 @@ class Trouble:
     thread_name: str = "MainThread"
     cause: str = ""
     """What the first exception said that this one was raised from."""
+    during: Trouble | None = None
+    """The first of those while which were handled, or finally cleaned up after, this one came."""
     of_rank: int | None = None
     """Whose it is, where the writer only repeats it."""
 

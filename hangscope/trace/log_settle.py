@@ -6,8 +6,6 @@ launcher told to stop, and the group of timeouts that name none.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hangscope.trace import operations
 from hangscope.trace.log_agreement import settle_comparisons
 from hangscope.trace.log_evidence import (
@@ -21,6 +19,12 @@ from hangscope.trace.log_evidence import (
     Trouble,
 )
 from hangscope.trace.log_launcher import ended
+from hangscope.trace.log_sayings import (
+    settle_addresses,
+    settle_barriers,
+    settle_chains,
+    settle_stuck_watchdogs,
+)
 from hangscope.trace.model import Claim
 
 _ON_ONE_NODE = 8
@@ -43,12 +47,13 @@ def settle(evidence: Evidence) -> None:
         evidence.world_size = None  # a damaged number
     settle_comparisons(evidence)
     _settle_writers(evidence)
+    settle_chains(evidence)
     _settle_stacks(evidence)
     _settle_endings(evidence)
     _settle_groups(evidence)
-    _settle_barriers(evidence)
-    _settle_addresses(evidence)
-    _settle_stuck_watchdogs(evidence)
+    settle_barriers(evidence)
+    settle_addresses(evidence)
+    settle_stuck_watchdogs(evidence)
     if evidence.nobodys and not evidence.claims and not evidence.ranks:
         evidence.claims.append((_nobodys_words(evidence.nobodys[-1]), None))
     if evidence.cut:
@@ -345,47 +350,6 @@ def _by_counters(notes: RankNotes, operation: Operation) -> GroupId | None:
     return groups[0] if len(groups) == 1 and not labelled else None
 
 
-def _settle_barriers(evidence: Evidence) -> None:
-    """Whom a monitored barrier waited for, where no line of it says so outright.
-
-    Rank 0 coordinates: it lists who came, or it did not come itself.
-    """
-    said = [
-        (place, claim)
-        for place, (claim, _) in enumerate(evidence.claims)
-        if claim.kind == "monitored_barrier"
-    ]
-    if not said or any(claim.accused or claim.details.get("places") for _, claim in said):
-        return
-    listed = [(place, c) for place, c in said if "processed" in c.details]
-    came = {rank for _, c in said for rank in (*c.details.get("processed", ()), c.reporter)}
-    accused: tuple[int, ...] = ()
-    if any(c.details["processed"] for _, c in listed) and evidence.world_size:
-        accused = tuple(r for r in range(1, evidence.world_size) if r not in came)
-    elif not listed and 0 not in evidence.ranks:
-        others = range(1, max(evidence.world_size or 0, *(r + 1 for r in evidence.ranks), 3))
-        accused = (0,) if came >= set(others) else ()
-    if accused:
-        place, claim = (listed or said)[-1]
-        group = evidence.claims[place][1]
-        evidence.claims[place] = (replace(claim, accused=accused, certain=bool(listed)), group)
-
-
-def _settle_stuck_watchdogs(evidence: Evidence) -> None:
-    """A watchdog that got stuck after others had given up was stuck in giving up itself.
-
-    One that had been stuck before shows a process that its own device or interpreter holds.
-    """
-    given_up = [o.at_ns for n in evidence.ranks.values() for o in n.operations if o.timed_out]
-    first = min(given_up, default=None)
-    for claim, _ in evidence.claims:
-        if first is None or claim.reporter is None or not claim.details.get("watchdog_stuck"):
-            continue
-        since = claim.at_ns - int(claim.details.get("stuck_for_s", 0)) * 10**9
-        if not (claim.at_ns and first) or since >= first - _GRACE_NS:
-            evidence.of(claim.reporter).half_told = True
-
-
 def _counters_without_label(notes: RankNotes) -> None:
     """Counters under the old label (``[Rank 3]``) belong to the group of the rank's timeouts."""
     bare = notes.counters.pop(UNKNOWN_GROUP, None)
@@ -394,24 +358,3 @@ def _counters_without_label(notes: RankNotes) -> None:
     groups = {o.group for o in notes.operations if o.group != UNKNOWN_GROUP}
     target = groups.pop() if len(groups) == 1 else DEFAULT_GROUP
     notes.counters.setdefault(target, bare)
-
-
-def _settle_addresses(evidence: Evidence) -> None:
-    """A rank whose address in the default group was waited for in vain never came there.
-
-    An address beyond the world is one that somebody with another idea of its size waits for. Rank 0
-    serves the store: where that waited for clients itself, its address came as little as theirs.
-    """
-    world = evidence.world_size or max(evidence.ranks, default=-1) + 1
-    served = any(0 < c.details.get("joined", 0) < _expected(c) for c, _ in evidence.claims)
-    for index, (claim, group) in enumerate(evidence.claims):
-        absent = claim.details.get("waits_for_address_of")
-        if isinstance(absent, int) and absent < world and not (served and absent == 0):
-            told = replace(claim, kind="missing_ranks", accused=(absent,), certain=True)
-            evidence.claims[index] = (told, group)
-
-
-def _expected(claim: Claim) -> int:
-    """How many a store that speaks of its clients waited for; 0 for other statements."""
-    size = claim.details.get("clients")
-    return size if isinstance(size, int) else 0

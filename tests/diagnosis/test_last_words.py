@@ -252,3 +252,29 @@ def test_an_error_of_its_own_comes_before_where_others_were_interrupted() -> Non
     text += "".join(gave_up(r, IN_REDUCE, INTERRUPTED) for r in (0, 2, 3))
     found = diagnose(trace_of("world_size=4\n" + text))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
+
+
+def in_finally(rank: int, first: Frames, error: str) -> str:
+    """A rank that failed, and failed again in the clean-up that waits for all."""
+    during = (
+        f"\n[rank{rank}]: During handling of the above exception, another exception occurred:\n\n"
+    )
+    return gave_up(rank, first, error) + during + gave_up(rank, BARRIER, TIMED_OUT)
+
+
+OWN = (("/job/train.py", 44, "step"), ("/job/data.py", 9, "decode"))
+
+
+def test_where_all_end_in_a_clean_up_the_one_that_failed_before_is_named() -> None:
+    text = in_finally(2, OWN, "ValueError: bad record")
+    text += "".join(in_finally(r, REDUCE, TIMED_OUT) for r in (0, 1))
+    found = diagnose(trace_of("world_size=3\n" + text + table(dict.fromkeys(range(3), 1))))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    assert "bad record" in found.summary
+
+
+def test_handlers_that_all_run_accuse_nobody() -> None:
+    """Looking something up and asking the others where it is not there is no failure."""
+    text = "".join(in_finally(r, OWN, "KeyError: 'cached'") for r in range(3))
+    found = diagnose(trace_of("world_size=3\n" + text + table(dict.fromkeys(range(3), 1))))
+    assert "KeyError" not in found.summary

@@ -1,0 +1,91 @@
+"""What is said in a log means, once all of it is known: who was waited for, what came first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hangscope.trace.log_evidence import Evidence, Trouble
+from hangscope.trace.model import Claim
+
+_GRACE_NS = 20 * 10**9
+"""Within so long after the first gives up, others are busy with giving up too."""
+
+
+def settle_chains(evidence: Evidence) -> None:
+    """Where a clean-up communicates (a barrier in ``finally``), all end in that.
+
+    If one alone of their first exceptions did not come out of communication, those count.
+    """
+    ends = {r: n.troubles[-1] for r, n in evidence.ranks.items() if n.troubles}
+    first = {r: t.during or t for r, t in ends.items()}
+    own = [r for r, t in first.items() if not _in_communication(t)]
+    if len(own) == 1 and len(first) > 2 and ends[own[0]].during and first[own[0]].frames:
+        for rank, trouble in first.items():
+            trouble.uncaught = True
+            evidence.ranks[rank].troubles = [trouble]
+
+
+def _in_communication(trouble: Trouble) -> bool:
+    return any(f.filename.endswith("distributed_c10d.py") for f in trouble.frames)
+
+
+def settle_barriers(evidence: Evidence) -> None:
+    """Whom a monitored barrier waited for, where no line of it says so outright.
+
+    Rank 0 coordinates: it lists who came, or it did not come itself.
+    """
+    said = [
+        (place, claim)
+        for place, (claim, _) in enumerate(evidence.claims)
+        if claim.kind == "monitored_barrier"
+    ]
+    if not said or any(claim.accused or claim.details.get("places") for _, claim in said):
+        return
+    listed = [(place, c) for place, c in said if "processed" in c.details]
+    came = {rank for _, c in said for rank in (*c.details.get("processed", ()), c.reporter)}
+    accused: tuple[int, ...] = ()
+    if any(c.details["processed"] for _, c in listed) and evidence.world_size:
+        accused = tuple(r for r in range(1, evidence.world_size) if r not in came)
+    elif not listed and 0 not in evidence.ranks:
+        others = range(1, max(evidence.world_size or 0, *(r + 1 for r in evidence.ranks), 3))
+        accused = (0,) if came >= set(others) else ()
+    if accused:
+        place, claim = (listed or said)[-1]
+        group = evidence.claims[place][1]
+        evidence.claims[place] = (replace(claim, accused=accused, certain=bool(listed)), group)
+
+
+def settle_addresses(evidence: Evidence) -> None:
+    """A rank whose address in the default group was waited for in vain never came there.
+
+    An address beyond the world is one that somebody with another idea of its size waits for. Rank 0
+    serves the store: where that waited for clients itself, its address came as little as theirs.
+    """
+    world = evidence.world_size or max(evidence.ranks, default=-1) + 1
+    served = any(0 < c.details.get("joined", 0) < _expected(c) for c, _ in evidence.claims)
+    for index, (claim, group) in enumerate(evidence.claims):
+        absent = claim.details.get("waits_for_address_of")
+        if isinstance(absent, int) and absent < world and not (served and absent == 0):
+            told = replace(claim, kind="missing_ranks", accused=(absent,), certain=True)
+            evidence.claims[index] = (told, group)
+
+
+def _expected(claim: Claim) -> int:
+    """How many a store that speaks of its clients waited for; 0 for other statements."""
+    size = claim.details.get("clients")
+    return size if isinstance(size, int) else 0
+
+
+def settle_stuck_watchdogs(evidence: Evidence) -> None:
+    """A watchdog that got stuck after others had given up was stuck in giving up itself.
+
+    One that had been stuck before shows a process that its own device or interpreter holds.
+    """
+    given_up = [o.at_ns for n in evidence.ranks.values() for o in n.operations if o.timed_out]
+    first = min(given_up, default=None)
+    for claim, _ in evidence.claims:
+        if first is None or claim.reporter is None or not claim.details.get("watchdog_stuck"):
+            continue
+        since = claim.at_ns - int(claim.details.get("stuck_for_s", 0)) * 10**9
+        if not (claim.at_ns and first) or since >= first - _GRACE_NS:
+            evidence.of(claim.reporter).half_told = True
