@@ -15,7 +15,7 @@ from hangscope.diagnosis.remote_calls import unanswered
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.shorten import shortened
 from hangscope.diagnosis.stacks import innermost, user_frames, where
-from hangscope.diagnosis.standing import by_stacks
+from hangscope.diagnosis.standing import by_stacks, places_of_stacks
 from hangscope.trace.model import Claim, Flag
 
 _CLAIM_VERDICTS = {
@@ -180,6 +180,12 @@ def _quiescent(context: Context, silent_s: float | None) -> Finding:
 def _inconclusive(context: Context) -> Finding:
     advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
     fix, missing = advice.fix, context.trace.missing_ranks
+    standing = places_of_stacks(context)
+    if standing:
+        fix = (
+            "compare where the ranks stand: one that is not in communication may be the one that "
+            "is waited for; stacks of more ranks, dumps or the job's log tell more"
+        )
     if _came([c for c in context.trace.claims if c.kind == "rendezvous"]):
         fix = (
             "look for a process that was not started, or that has another MASTER_ADDR, "
@@ -196,6 +202,7 @@ def _inconclusive(context: Context) -> Finding:
         advice.playbook,
         unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
         evidence=places_of_waits(context)
+        + standing
         + tuple(f"HangScope said in this log: {text}" for text in _own_words(context.trace.claims))
         + tuple(
             f"log: {shortened(c.text)}"

@@ -15,6 +15,7 @@ from hangscope.trace.model import Frame, Stack
 
 _FEWEST = 3
 """Two stacks at two places tell nothing: either may be the one that is waited for."""
+_SHOWN = 8
 _DATA = re.compile(r"[\\/]torch[\\/]utils[\\/]data[\\/]|[\\/]multiprocessing[\\/]")
 """Waits for a helper process of the rank's own."""
 
@@ -48,6 +49,18 @@ def by_stacks(context: Context) -> Finding | None:
         evidence=tuple(f"rank {r}: {_place(user_frames(stacks[r]))}" for r in elsewhere[:8]),
         unknowns=("what the ranks issued is not on record",),
     )
+
+
+def places_of_stacks(context: Context) -> tuple[str, ...]:
+    """Where each rank stands, where stacks are all that is known of the ranks."""
+    if len(context.trace.records) or len(context.trace.members):
+        return ()
+    ranks: dict[str, list[int]] = {}
+    for rank, stack in sorted(_sampled(context).items()):
+        at = _place(user_frames(stack)) or where(stack[0])
+        words = f"in communication, at {at}" if _waits(stack) else f"at {at}"
+        ranks.setdefault(words, []).append(rank)
+    return tuple(f"{rank_s(those)}: {words}" for words, those in ranks.items())[:_SHOWN]
 
 
 def _sampled(context: Context) -> dict[int, Stack]:

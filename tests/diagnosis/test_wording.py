@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hangscope.diagnosis import playbook
+from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.failures import is_secondary
 from hangscope.diagnosis.shorten import shortened
+from hangscope.trace.load import load_trace
+
+_WAITS = """Process 41: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 41 (idle): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:3252)
+    step (train.py:30)
+    <module> (train.py:51)
+"""
+_READS = """Process 42: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 42 (idle): "MainThread"
+    read (data.py:12)
+    <module> (train.py:50)
+"""
 
 
 @pytest.mark.parametrize(
@@ -42,3 +62,15 @@ def test_a_long_message_shows_that_it_goes_on() -> None:
     assert shortened("one two three", 9) == "one two …"
     assert shortened("one two three", 7) == "one two …"
     assert shortened("x" * 30, 9) == "x" * 9 + " …"
+
+
+def test_two_stacks_name_nobody_but_show_where_each_stands(tmp_path: Path) -> None:
+    (tmp_path / "stack_rank_0.txt").write_text(_WAITS)
+    (tmp_path / "stack_rank_1.txt").write_text(_READS)
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert found.findings[0].evidence == (
+        "rank 0: in communication, at train.py:30 in step",
+        "rank 1: at data.py:12 in read",
+    )
+    assert found.findings[0].fix.startswith("compare where the ranks stand")
