@@ -7,10 +7,16 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.evidence import cut_short, recorded_ranks
+from hangscope.diagnosis.host import End, in_communication
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pairing import Half
 from hangscope.diagnosis.pattern import Left, left_pattern
 from hangscope.diagnosis.sentences import describe, rank_s, title_of
+from hangscope.diagnosis.stacks import innermost, user_frames, where
+from hangscope.trace.model import NONE
 
+_USUAL = 3
+"""So many operations of one line make its partner the usual one."""
 _VERDICTS = {
     "numel": Verdict.SHAPE_MISMATCH,
     "dtype": Verdict.DTYPE_MISMATCH,
@@ -69,6 +75,12 @@ def lost_ranks(
         cause.unknowns.append(f"{rank_s(accused)} may have spoken after the end of this excerpt")
         cause.victims = {w for i in places for w in waits.places[i].waiters}
         return [cause]
+    elsewhere = _standing_elsewhere(context, accused, first_ns)
+    if 0 < len(elsewhere) <= len(accused):
+        return [_beside(context, elsewhere, accused, places)]
+    strange = [half for half in _halves_for(context, accused, places) if _new_to(context, half)]
+    if 0 < len({half.rank for half in strange}) <= len(accused):
+        return [_another_partner(context, strange, accused, places)]
     limit_ns = int(context.trace.timeout_s * SECOND_NS)
     odd = left_pattern(context, set(accused), first_ns + limit_ns if first_ns else 1 << 62)
     if len(odd) == 1:
@@ -102,6 +114,83 @@ def _left_pattern(context: Context, left: Left, lost: list[int], places: list[in
         f"Rank {left.rank} came to {where}{mine}, {what}",
         f"{rank_s(lost)} left no dump and may wait for it, as others do",
         "compare what that rank runs there with what the same rank of a sibling group runs",
+    )
+    return cause
+
+
+def _standing_elsewhere(context: Context, lost: list[int], first_ns: int) -> tuple[int, ...]:
+    """Ranks in a group with a lost one that stood in their own code for as long as others waited.
+
+    A victim of the lost rank would wait as well, and its own dump shows that it does not.
+    """
+    beside = {r for g in context.trace.groups if set(lost) & set(g.ranks) for r in g.ranks}
+    limit_ns = int(context.trace.timeout_s * SECOND_NS)
+    found = []
+    for rank in sorted(beside & recorded_ranks(context.trace)):
+        host, row = context.hosts[rank], context.last_row(rank)
+        if context.waits.places_of.get(rank) or host.end not in (End.TORN_DOWN, End.UNKNOWN):
+            continue
+        if row < 0 or context.trace.ranks[rank].finalized or not user_frames(host.stack):
+            continue
+        issued_ns = int(context.trace.records["created_ns"][row])
+        until_ns = host.end_ns or context.now_ns(rank)
+        before = 0 < issued_ns < first_ns + SECOND_NS
+        if before and until_ns - issued_ns >= limit_ns and not in_communication(host.stack):
+            found.append(rank)
+    return tuple(found)
+
+
+def _beside(
+    context: Context, elsewhere: tuple[int, ...], lost: list[int], places: list[int]
+) -> Cause:
+    """Nothing tells whether a lost rank or one that stands in its own code is waited for."""
+    both = tuple(sorted({*elsewhere, *lost}))
+    cause = Cause(Verdict.MISSING_RANK, both, places, Confidence.AMBIGUOUS, began(context, places))
+    at = where(innermost(context.hosts[elsewhere[0]].stack))
+    cause.words = (
+        f"{rank_s(elsewhere).capitalize()} stood at {at} all the time that others waited, and "
+        f"{rank_s(lost)}, for whom they wait, left no dump",
+        f"{rank_s(lost)} may wait for {rank_s(elsewhere)}, which waits for nobody",
+        f"look at {at} first, and for the process of {rank_s(lost)}",
+    )
+    return cause
+
+
+def _halves_for(context: Context, lost: list[int], places: list[int]) -> list[Half]:
+    halves = [context.waits.places[i].half for i in places]
+    return [half for half in halves if half is not None and half.peer in lost]
+
+
+def _new_to(context: Context, half: Half) -> bool:
+    """Whether the line that a half comes from has always named one other partner before."""
+    records = context.trace.records
+    row = records[half.row]
+    past = records[context.bounds[half.rank][0] : half.row]
+    past = past[(past["stack"] == row["stack"]) & (past["group"] == row["group"])]
+    families, own = context.families, context.families[row["signature"]]
+    partners = [
+        peer
+        for peer, what in zip(past["peer"].tolist(), past["signature"].tolist(), strict=True)
+        if families[what] == own
+    ]
+    seen = row["stack"] != NONE and len(partners) >= _USUAL and len({*partners}) == 1
+    return bool(seen) and half.peer not in partners
+
+
+def _another_partner(
+    context: Context, strange: list[Half], lost: list[int], places: list[int]
+) -> Cause:
+    """Who names another partner than ever before explains the waiting as well as a lost one."""
+    both = tuple(sorted({*lost, *(half.rank for half in strange)}))
+    cause = Cause(Verdict.P2P_UNMATCHED, both, places, Confidence.AMBIGUOUS, began(context, places))
+    half = strange[0]
+    at = where(innermost(context.stack(half.row)))
+    what = "sends to" if half.is_send else "receives from"
+    cause.words = (
+        f"Rank {half.rank} {what} rank {half.peer} at {at}, which had always named another rank, "
+        f"and {rank_s(lost)} left no dump",
+        f"either rank {half.rank} names the wrong rank, or {rank_s(lost)} did not come",
+        f"look at how {at} comes to its partner, and for the process of {rank_s(lost)}",
     )
     return cause
 

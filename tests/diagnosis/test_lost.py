@@ -6,6 +6,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.trace.model import ExitFacts, Frame, ThreadStack
 
 from .builder import SECOND, START, Job
 
@@ -172,3 +173,62 @@ def test_a_job_that_waits_for_the_lost_rank_as_one_has_just_lost_it() -> None:
         (2,),
         Confidence.LIKELY,
     )
+
+
+IN_CODE = (Frame("load", "/job/data.py", 6), Frame("main", "/job/train.py", 3))
+IN_RECV = (Frame("recv", "/site-packages/torch/distributed/distributed_c10d.py", 2500),)
+KILLED = ExitFacts("signal", signal=15, at_ns=START + 200 * SECOND)
+
+
+def pipeline(stack: tuple[Frame, ...]) -> Job:
+    """Stages 0 to 2; 2 waits for 1, of which nothing is left, and 0 is at ``stack``."""
+    job = Job(3)
+    job.steps(5)
+    job.op(2, "recv", peer=1, done=False)
+    for rank in range(3):
+        job.rank(rank, alive=False, exit=KILLED)
+    job.rank(0, threads=(ThreadStack("MainThread", True, stack, START + 100 * SECOND),))
+    job.lose(1)
+    return job
+
+
+def test_who_stood_in_its_own_code_meanwhile_is_named_beside_the_lost_rank() -> None:
+    found = diagnose(pipeline(IN_CODE).trace(after_s=200))
+    assert blame(found) == (Verdict.MISSING_RANK, (0, 1), Confidence.AMBIGUOUS)
+    assert "Rank 0 stood at data.py:6 in load" in found.summary
+
+
+def test_who_is_in_communication_too_is_not() -> None:
+    found = diagnose(pipeline(IN_RECV).trace(after_s=200))
+    assert blame(found) == (Verdict.RANK_LOST, (1,), Confidence.LIKELY)
+
+
+def test_who_issued_something_while_the_others_waited_is_not() -> None:
+    job = pipeline(IN_CODE)
+    job.now += 40.0
+    job.op(0, "send", peer=2, line=9)
+    assert diagnose(job.trace(after_s=20)).culprits != (0, 1)
+
+
+def ring(partner: int, *, usual: tuple[int, ...] = (3,)) -> Diagnosis:
+    """Rank 2 has sent to ``usual`` from one line, and then to ``partner``, which left nothing."""
+    job = Job(4)
+    job.steps(2)
+    for step in range(6):
+        to = usual[step % len(usual)]
+        job.op(2, "send", peer=to, line=9)
+        job.op(to, "recv", peer=2, line=10)
+    job.op(2, "send", peer=partner, line=9, done=False)
+    job.op(3, "recv", peer=2, line=10, done=False)
+    job.lose(partner)
+    return diagnose(job.trace())
+
+
+def test_who_names_another_partner_than_ever_before_is_named_beside_the_lost_rank() -> None:
+    found = ring(0)
+    assert blame(found) == (Verdict.P2P_UNMATCHED, (0, 2), Confidence.AMBIGUOUS)
+    assert "had always named another rank" in found.summary
+
+
+def test_a_line_that_names_several_partners_proves_nothing() -> None:
+    assert ring(0, usual=(1, 3)).verdict is Verdict.RANK_LOST
