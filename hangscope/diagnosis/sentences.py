@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends import own_errors
-from hangscope.diagnosis.host import End, activity
+from hangscope.diagnosis.host import End, Host, activity
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import INIT, Place
 from hangscope.diagnosis.shorten import shortened
@@ -187,9 +187,9 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
             f"{rank_s(gone)} {'has' if len(gone) == 1 else 'have'} already called "
             "destroy_process_group" + (f" and {_is(gone)} {doing}" if doing else "")
             if gone == list(cause.culprits)
-            else f"{rank_s(cause.culprits)} {_is(cause.culprits)} still {doing}"
+            else f"{rank_s(cause.culprits)} {_is(cause.culprits)} {_still(absent)}{doing}"
             if doing
-            else f"{rank_s(cause.culprits)} stopped after #{last} of this group"
+            else f"{rank_s(cause.culprits)} issued nothing after #{last} of this group"
             if last
             else f"{rank_s(cause.culprits)} issued nothing in this group"
         )
@@ -323,6 +323,15 @@ def _mismatch_sentences(context: Context, cause: Cause) -> tuple[str, str]:
     return summary, f"{aspect}, so this collective cannot complete or returns garbage"
 
 
+def _held_up(host: Host | None) -> bool:
+    return host is not None and host.state in ("stopped", "gil-held")
+
+
+def _still(host: Host | None) -> str:
+    """What a rank is in, it is still in; stopped it simply is."""
+    return "" if _held_up(host) else "still "
+
+
 def _circle_sentences(context: Context, cause: Cause) -> tuple[str, str]:
     places = [context.waits.places[i] for i in cause.places]
     ranks = set(cause.culprits) | {r for s in cause.sides for r in s}
@@ -378,7 +387,7 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         line = f"{rank_s(p.waiters)} {_wait(p.waiters)} in {title_of(context, p)}"
         age = context.age_s(p.waiters[0], p.began_ns)
         if age is not None:
-            line += f" for {age:.0f} s"
+            line += f" for {age:.0f} s" if age >= 1 else f" for {age:.1f} s"
         if p.absent:
             line += f"; {rank_s(p.absent)} never issued it"
         elif p.behind:
@@ -407,7 +416,9 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         elif host.state != "unknown":
             words.append(host.state)
         doing = activity(host, facts)
-        if doing and doing != host.end_text and host.end is not End.CLEAN:
+        if len(words) > 1 and _held_up(host) and words[-1] == host.state:
+            words[-1] = doing
+        elif doing and doing != host.end_text and host.end is not End.CLEAN:
             words.append(f"({doing})")
         if len(words) > 1:
             lines.append(" ".join(words))

@@ -12,6 +12,7 @@ from hangscope.diagnosis.failures import is_secondary
 from hangscope.diagnosis.shorten import shortened
 from hangscope.trace.load import load_trace
 
+_FIXTURES = Path(__file__).parents[2] / "fixtures"
 _WAITS = """Process 41: python train.py
 Python v3.11.7 (/usr/bin/python3.11)
 
@@ -74,3 +75,17 @@ def test_two_stacks_name_nobody_but_show_where_each_stands(tmp_path: Path) -> No
         "rank 1: at data.py:12 in read",
     )
     assert found.findings[0].fix.startswith("compare where the ranks stand")
+
+
+@pytest.mark.parametrize(
+    ("name", "why", "seen"),
+    [
+        ("stopped", "rank 2 is stopped, in ", "rank 2: stopped, in "),
+        ("gil-holder", "rank 1 is holding the GIL, in ", "rank 1: holding the GIL, in "),
+        ("loader-asleep", "rank 2 is still in ", "rank 2: sleeping (in "),
+    ],
+)
+def test_what_holds_a_rank_up_is_said_once(name: str, why: str, seen: str) -> None:
+    finding = diagnose(load_trace([_FIXTURES / name / "dumps"])).findings[0]
+    assert finding.why.startswith(why)
+    assert finding.evidence[1].startswith(seen)
