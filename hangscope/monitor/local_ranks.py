@@ -62,6 +62,7 @@ class LocalRanks:
         self._looks: dict[int, RankFacts] = {}
         self._told: dict[int, tuple[str | None, bool | None]] = {}
         self._is_hung = False
+        self._is_ended = False
 
     @property
     def alive(self) -> int:
@@ -158,6 +159,7 @@ class LocalRanks:
         Only what was found here and is watched: what other nodes report has process ids, too, which
         belong to somebody else on this one.
         """
+        self._is_ended = True
         for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
             self._processes.send(number)
             deadline_s = time.monotonic() + (0 if number == signal.SIGTERM else KILL_GRACE_S)
@@ -170,6 +172,8 @@ class LocalRanks:
         oom = end.signal == signal.SIGKILL and oom_kills() > self._oom_at_start >= 0
         # A launcher stops the others with SIGTERM once one has failed.
         by_launcher = bool(self.failed_at_ns) and end.signal == signal.SIGTERM
+        # Whoever ends after `kill` was told to, and is no first failure.
+        by_launcher |= self._is_ended and end.signal in (signal.SIGTERM, signal.SIGKILL)
         if end.code != 0 and not self.failed_at_ns:
             self.failed_at_ns = end.at_ns
         # A process may have said after it was first seen which rank it is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.diagnosis.engine import diagnose
+from hangscope.trace.load import load_trace
 from tests.real_jobs import environment
 
 TIMEOUT_S = "30"
@@ -74,3 +77,10 @@ def test_a_hung_job_is_ended_where_that_was_asked_for(tmp_path: Path) -> None:
     verdict = result.stderr.index("never joined all_reduce")
     assert verdict < result.stderr.index("[hangscope] HANGSCOPE_ON_HANG=kill: ending the job")
     assert result.stderr.count("[hangscope] more:") == 1, "that they were ended is no new cause"
+    after = diagnose(load_trace([tmp_path / "run"]))
+    assert (after.verdict.value, after.culprits) == ("missing_rank", (2,)), "nor is it afterwards"
+    (journal,) = (tmp_path / "run").glob("*.journal")
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    exits = [event for event in events if event.get("event") == "exit"]
+    assert len(exits) == 4
+    assert all(event["by_launcher"] for event in exits)
