@@ -13,6 +13,16 @@ _ON = frozenset({"1", "true", "yes", "on"})
 _OFF = frozenset({"", "0", "false", "no", "off"})
 
 
+_LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+
+
+def _speaks() -> bool:
+    """Whether this process warns for all of its node: torchrun itself, or the first rank."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return False  # the torchrun that started it has read the same variables
+    return all(os.environ.get(name, "0") == "0" for name in _LOCAL_RANKS)
+
+
 def autoload() -> None:
     """Start recording where ``HANGSCOPE=1`` is set and this process is a rank of a job.
 
@@ -27,10 +37,11 @@ def autoload() -> None:
         if word in _OFF:
             return
         if word not in _ON:
-            sys.stderr.write(
-                f"[hangscope] HANGSCOPE={value!r} is not understood; set it to 1 to record or "
-                "leave it unset. Not recording.\n"
-            )
+            if _speaks():
+                sys.stderr.write(
+                    f"[hangscope] HANGSCOPE={value!r} is not understood; set it to 1 to record or "
+                    "leave it unset. Not recording.\n"
+                )
             return
         from hangscope.recording.enable import enable
 

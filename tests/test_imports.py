@@ -51,3 +51,25 @@ def test_a_malformed_switch_is_one_warning_and_no_recording() -> None:
     assert result.stdout.strip() == "fine"
     assert result.stderr.count("[hangscope]") == 1
     assert "HANGSCOPE='perhaps' is not understood" in result.stderr
+
+
+def test_a_node_is_warned_once_not_once_a_rank() -> None:
+    code = (
+        "import torch; from hangscope.recording.settings import settings_from_process as read\n"
+        "print(read().timeout_s)"
+    )
+    warned = []
+    for local_rank in ("0", "1"):
+        place = {"RANK": local_rank, "WORLD_SIZE": "2", "LOCAL_RANK": local_rank}
+        asked = {"HANGSCOPE": "perhaps", "HANGSCOPE_TIMEOUT": "2m"}
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **asked, **place, "LOCAL_WORLD_SIZE": "2"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        assert result.stdout.strip() == "120.0"
+        warned.append(result.stderr.count("[hangscope]"))
+    assert warned == [2, 0]

@@ -99,7 +99,10 @@ def read_settings(environ: Mapping[str, str], warn: Callable[[str], None]) -> Se
 
 
 def settings_from_process() -> Settings:
-    """Settings of this process, with warnings on stderr."""
+    """Settings of this process; a node's first rank warns for all of them, on stderr."""
     from hangscope.recording.complaints import complain
+    from hangscope.recording.identity import place_from_environment
 
-    return read_settings(os.environ, complain)
+    place = place_from_environment(os.environ)
+    first = place is None or place.local_rank == 0
+    return read_settings(os.environ, complain if first else lambda text: None)
