@@ -15,6 +15,7 @@ from hangscope.diagnosis.roots import Union, from_roots
 from hangscope.diagnosis.sentences import label_of, rank_s, title_of
 from hangscope.diagnosis.threads import ranks_of_dead_threads
 from hangscope.diagnosis.worlds import different_worlds
+from hangscope.trace.model import Group
 from hangscope.trace.twins import doubled
 
 
@@ -178,17 +179,6 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
     is the one they wait for; too many of those and nothing can be said.
     """
     waits, trace = context.waits, context.trace
-    open_ended = [
-        c
-        for c in causes
-        if c.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.INCONCLUSIVE)
-        and not c.culprits
-        and len(c.places) == 1
-        and 0 <= waits.places[c.places[0]].group < len(trace.groups)
-        and not trace.groups[waits.places[c.places[0]].group].ranks
-    ]
-    if not open_ended:
-        return causes
     idle = tuple(
         sorted(
             r
@@ -196,6 +186,19 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
             if not waits.places_of.get(r) and not _ended(h) and r not in half_told(trace)
         )
     )
+    # Where only unfinished entries are listed, who has none is heard of in no group.
+    unheard = any(r in trace.ranks and trace.ranks[r].only_active for r in idle)
+    open_ended = [
+        c
+        for c in causes
+        if c.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.INCONCLUSIVE)
+        and not c.culprits
+        and len(c.places) == 1
+        and 0 <= waits.places[c.places[0]].group < len(trace.groups)
+        and _is_open(trace.groups[waits.places[c.places[0]].group], unheard)
+    ]
+    if not open_ended:
+        return causes
     unread = context.unreadable
     gone = tuple(r for r in context.gaps if r not in unread)  # who wrote something had lived
     suspects = idle or (() if cut_short(trace) else gone)
@@ -217,6 +220,11 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
         cause.unknowns.append("who belongs to the waiting groups is not listed")
         return [*rest, cause]
     return causes
+
+
+def _is_open(group: Group, unheard: bool) -> bool:
+    """Whether somebody may belong to the group of whom nothing says so."""
+    return not group.ranks or (unheard and not group.listed)
 
 
 def _ended(host: Host) -> bool:

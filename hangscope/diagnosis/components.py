@@ -68,16 +68,26 @@ def components(waits: Waits) -> list[tuple[set[int], set[int]]]:
 def circles_without(waits: Waits, lost: AbstractSet[int]) -> list[tuple[set[int], set[int]]]:
     """Circles of waiting that would stand although all of ``lost`` came: (ranks, places).
 
-    Only waiting for ranks that are known not to have come counts: those who have come and are held
-    up may be so by the lost ones.
+    Who is absent counts where it is known not to have come, who is held up where all that it waits
+    for counts: all others may be waiting for the lost ones.
     """
     places = []
     for place in waits.places:
-        unsure = place.weak or (place.half is not None and place.half.matched is not False)
+        unsure = place.weak or (place.half is not None and place.half.matched is None)
         absent = [] if unsure else [r for r in place.absent if r not in lost]
-        places.append(replace(place, absent=absent, behind=[], unknown=[]))
+        behind = [] if unsure else [r for r in place.behind if r not in lost]
+        places.append(replace(place, absent=absent, behind=behind, unknown=[]))
+    before = -1
+    waiting: set[int] = set()
+    while before != len(waiting):
+        before = len(waiting)
+        waiting = {r for p in places if p.targets for r in p.waiters if r not in waits.cut}
+        loose = {r for p in places if not p.targets and not p.weak for r in p.waiters}
+        for place in places:
+            place.absent = [r for r in place.absent if r in waiting]
+            place.behind = [r for r in place.behind if r in waiting - loose]
     for place in places:
-        place.waiters = place.waiters if place.absent else []
-    places_of = {r: [i for i in m if places[i].absent] for r, m in waits.places_of.items()}
+        place.waiters = place.waiters if place.targets else []
+    places_of = {r: [i for i in m if places[i].targets] for r, m in waits.places_of.items()}
     found = components(replace(waits, places=places, places_of=places_of))
     return [(ranks, here) for ranks, here in found if ranks and here]

@@ -45,7 +45,7 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
         if nameless:
             trace = with_groups_apart(trace, _sizes(trace))
         trace = replace(trace, world_size=_world_by_tiling(trace, alike))
-        missing = set(trace.missing_ranks)
+        missing = set(trace.missing_ranks) | (set() if nameless else _silent(trace))
         short = _short(trace, missing, nameless)
         if nameless and not missing:
             return trace, frozenset(range(len(trace.groups)))
@@ -84,6 +84,14 @@ def _short(trace: Trace, missing: set[int], nameless: bool) -> list[bool]:
         )
         for i, g in enumerate(trace.groups)
     ]
+
+
+def _silent(trace: Trace) -> set[int]:
+    """Ranks that show nothing of any group but the default one: they may be in all others."""
+    heard = set().union(
+        *(s for s, g in zip(_seen(trace), trace.groups, strict=True) if g.desc != "default_pg")
+    )
+    return set(trace.ranks) - heard if heard else set()
 
 
 def _all_nameless(dumps: list[Source]) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis
 from hangscope.trace.load import load_trace
-from hangscope.trace.model import Phase
+from hangscope.trace.model import Flag, Phase
 from tests.diagnosis.builder import Job
 from tests.trace.dumps import dump, entry, pending, write
 
@@ -196,3 +196,36 @@ def test_most_members_are_not_at_fault_for_what_a_few_have_finished() -> None:
     assert found.confidence is Confidence.LIKELY
     assert "ranks 0–2) cannot finish" in found.summary
     assert "rank 3 could" in found.summary
+
+
+def test_a_circle_stands_without_a_lost_rank_though_others_wait_for_that() -> None:
+    """Stage 3 left its halves out; its tensor group is held up by it, whatever rank 4 did."""
+    job = Job(6)
+    tensor = job.group(0, 1, 2)
+    job.steps(2)
+    for rank in (0, 1, 2):
+        if rank == 2:
+            job.op(rank, "recv", peer=3, done=False, flags=Flag.BLOCKING)
+        job.op(rank, group=tensor, done=False)
+    job.op(1, "recv", peer=4, done=False, flags=Flag.BLOCKING)
+    job.op(5, "recv", peer=0, done=False, flags=Flag.BLOCKING)
+    job.op(3, done=False)
+    del job.facts[4]
+    job.rows = [row for row in job.rows if row["rank"] != 4]
+    found = diagnose(job.trace())
+    assert 3 in found.culprits
+    assert 4 not in found.culprits
+
+
+def test_who_has_no_unfinished_entry_is_suspect_where_no_members_are_listed(
+    tmp_path: Path,
+) -> None:
+    group = ("5", "undefined")
+    ranks: dict[int, Entries] = {
+        rank: [pending(9, process_group=group, pg_id=1, record_id=40)] for rank in (0, 1, 2)
+    }
+    ranks[3] = _batch(30, 3, "send 1->0", listed=False)
+    ranks[2] += [_half(7, "recv 0<-1", ("6", "undefined"), record_id=60)]
+    found = _diagnose(tmp_path, ranks, pg_config=None)
+    assert set(found.culprits) <= {3}
+    assert not (found.verdict.value == "stuck_collective" and found.confidence.value == "certain")
