@@ -108,6 +108,7 @@ def gather(
         if evidence.attempt != readers.attempt:  # nothing of an earlier life goes on
             readers = _Readers(year, evidence.attempt)
         line = readers.starters.attributed(readers.logged.attributed(line))
+        line = readers.table.attributed(line)
         evidence.elastic |= bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
         at_ns = _at_ns(line, year)
         evidence.lines += 1
@@ -134,6 +135,7 @@ class _Readers:
         self.attempt = attempt
         self.starters = log_starters.Starters()
         self.logged = log_starters.Logged()
+        self.table = log_launcher.LauncherTable(year)
         self.stalls = log_stalls.Stalls()
         self.ras = log_ras.RasReport()
         self.announced = log_announced.Announced()
@@ -145,7 +147,7 @@ class _Readers:
             self.announced.read,
             log_agreement.read,
             log_gloo.read,
-            log_launcher.LauncherTable(year).read,
+            self.table.read,
             self.starters.read,
             self.stalls.read,
             self.ras.read,

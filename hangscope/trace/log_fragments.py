@@ -314,7 +314,7 @@ def _ending(notes: RankNotes) -> tuple[ExitFacts | None, ExceptionFacts | None]:
             type_name=trouble.type_name,
             message=trouble.message + (CAUSED_BY + trouble.cause if trouble.cause else ""),
             stack=tuple(trouble.frames),
-            at_ns=trouble.at_ns,
+            at_ns=trouble.at_ns or notes.exit_ns,
             thread_name=trouble.thread_name,
             is_main_thread=trouble.thread_name == "MainThread",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import calendar
 import re
+from dataclasses import replace
 
 from hangscope.trace.log_evidence import MAX_RANK, Evidence
 from hangscope.trace.log_lines import LogLine
@@ -44,6 +45,8 @@ _T_RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)")
 _T_TIME = re.compile(r"^\s*time\s+: \d{4}-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
 _T_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)")
 _T_TRACE = re.compile(r"^\s*traceback\s*: (.*)")
+_T_NEXT = re.compile(r"^\s*(?:\[\d+\]:|-{5,}|={5,})")
+_QUOTED = "Traceback (most recent call last)"
 _SRUN = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<how>.*)")
 _STEP_ENDS = re.compile(
     r"srun: .*?Terminating (?:StepId|job step)|slurmstepd: .*? CANCELLED AT |srun: Job step aborted"
@@ -78,6 +81,23 @@ class LauncherTable:
         self._year = year
         """Of all lines of the log: those above and below the table state none."""
         self._at_ns = 0
+        self._quotes = False
+        """Whether the lines that come are the traceback that the process left in its error file."""
+
+    def attributed(self, line: LogLine) -> LogLine:
+        """The line, with the rank whose traceback the table quotes there."""
+        if self.rank is None or line.rank is not None:
+            return line
+        found = _T_TRACE.match(line.text)
+        if found and found.group(1).startswith(_QUOTED):
+            self._quotes = True
+            line = replace(line, text=found.group(1))
+        if not self._quotes:
+            return line
+        if _T_NEXT.match(line.text):
+            self._quotes, self.rank = False, None
+            return line
+        return replace(line, rank=self.rank, printed=True, text=line.text.removeprefix("  "))
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of the table. Returns whether it was one."""

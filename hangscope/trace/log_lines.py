@@ -286,6 +286,8 @@ def _strip(text: str, style: Style, number: int) -> LogLine | None:
         rank, pid = ascend.group("rank"), int(ascend.group("pid") or ascend.group("pid2"))
         line = replace(line, rank=int(rank) if rank else line.rank, pid=line.pid or pid)
     hook = _RANK_HOOK.match(rest)
+    if not hook and not found and "]: " in rest:  # behind a prefix that nobody knows
+        hook = _RANK_HOOK.search(rest, 0, _LONGEST_PREFIX)
     if hook:
         line = replace(line, rank=int(hook.group(1)), excepthook=True)
         rest = rest[hook.end() :]

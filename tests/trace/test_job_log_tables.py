@@ -1,0 +1,82 @@
+"""Tables of torchrun that quote the error file of a process, and prefixes that nobody knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from tests.trace.logs import timeout, trace_of
+
+RULE = "-" * 60 + "\n"
+
+
+def entry(rank: int, code: int, told: str, second: int = 20) -> str:
+    return (
+        f"[{rank}]:\n  time      : 2025-03-11_18:33:{second}\n  host      : node1\n"
+        f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {800 + rank})\n"
+        f"  error_file: /tmp/attempt_0/{rank}/error.json\n  traceback : {told}\n"
+    )
+
+
+def quoted(error: str, where: str = "decode") -> str:
+    return (
+        "Traceback (most recent call last):\n"
+        '    File "/env/lib/python3.11/site-packages/torch/elastic/errors/__init__.py", line 3, in '
+        "wrapper\n      return f(*args, **kwargs)\n             ^^^^^^^^^^^^^^^^^^\n"
+        f'    File "/job/data.py", line 9, in {where}\n      raise ValueError(path)\n  {error}\n'
+    )
+
+
+STOPPED = "Signal 15 (SIGTERM) received by PID 801"
+
+
+def judged(*entries: str) -> Diagnosis:
+    return diagnose(trace_of("train.py FAILED\n" + RULE + "Failures:\n" + "".join(entries) + RULE))
+
+
+def test_the_error_file_in_the_table_tells_why() -> None:
+    found = judged(entry(1, -15, STOPPED), entry(2, 1, quoted("ValueError: corrupt shard 17")))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    assert "corrupt shard 17" in found.summary
+    assert "data.py:9" in found.findings[0].fix
+
+
+def test_of_two_error_files_the_first_failure_is_told() -> None:
+    closed = "RuntimeError: [../gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:9"
+    found = judged(
+        entry(0, 1, quoted(closed), 21),
+        entry(1, 1, quoted(closed), 21),
+        entry(2, 1, quoted("ValueError: corrupt shard 17"), 20),
+    )
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    assert "corrupt shard 17" in found.summary
+
+
+def test_what_stands_below_the_table_is_of_nobody_in_it() -> None:
+    text = "train.py FAILED\n" + RULE + "Failures:\n" + entry(2, 1, quoted("ValueError: shard 17"))
+    trace = trace_of(text + RULE + "Traceback (most recent call last):\n" + quoted("OSError: disk"))
+    error = trace.ranks[2].exception
+    assert error is not None
+    assert "shard 17" in error.message
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "trainer-worker-1 pytorch ",
+        "worker1_1  | ",
+        "Aug 19 10:00:00 node1 train[4711]: ",
+        "1002\t",
+        "[2026-08-19 10:00:00,123] [rank 9] ",
+        "[actor=<root>.<train {'gpus': 2}>] ",
+    ],
+)
+def test_torchs_own_prefix_is_found_behind_any_other(prefix: str) -> None:
+    raised = ["Traceback (most recent call last):", '  File "/job/data.py", line 31, in decode']
+    raised += ["    raise ValueError(path)", "ValueError: corrupt shard 17"]
+    text = "".join(f"{prefix}[rank2]: {line}\n" for line in raised)
+    waits = "".join(prefix + line + "\n" for r in (0, 1, 3) for line in timeout(r, 5).splitlines())
+    found = diagnose(trace_of(text + waits))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    assert "corrupt shard 17" in found.summary
