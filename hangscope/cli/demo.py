@@ -11,6 +11,7 @@ import rich_click as click
 
 from hangscope.cli.console import stdout_console
 from hangscope.cli.errors import UserError
+from hangscope.cli.types import Seconds
 from hangscope.demos.catalogue import BY_NAME, DEFAULT, DEMOS, Demo
 
 
@@ -21,10 +22,11 @@ from hangscope.demos.catalogue import BY_NAME, DEFAULT, DEMOS, Demo
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0.5, 3600),
+    type=Seconds(0.5, 3600),
+    metavar="SECONDS",
     default=4.0,
     show_default=True,
-    help="HANGSCOPE_TIMEOUT of the job, in seconds.",
+    help="HANGSCOPE_TIMEOUT of the job.",
 )
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the run here.")
 def command(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 
 import rich_click as click
 
+from hangscope.cli.errors import UserError
 from hangscope.toolkit.environment import (
     EnvironmentReport,
     as_shell,
@@ -62,6 +64,8 @@ def command(form: str, torch_version: str | None, no_interfaces: bool, record: b
       eval "$(hangscope env)"
       eval "set -- $(hangscope env --docker)"; docker run "$@" IMAGE torchrun ...
     """
+    if torch_version is not None and not re.match(r"\d+\.\d+", torch_version):
+        raise UserError(f"--torch {torch_version}: give a version, such as 2.6 or 2.13.0")
     env = dict(os.environ)
     if record:
         env["HANGSCOPE"] = "1"

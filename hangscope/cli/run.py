@@ -13,12 +13,7 @@ from types import FrameType
 import rich_click as click
 
 from hangscope.cli.errors import UserError
-
-
-class Seconds(click.FloatRange):
-    """A range whose complaint speaks of seconds."""
-
-    name = "number of seconds"
+from hangscope.cli.types import Seconds
 
 
 @click.command(

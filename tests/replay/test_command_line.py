@@ -42,6 +42,8 @@ def _hangscope(*arguments: str, **environment: str) -> subprocess.CompletedProce
         (["run", "--timeout", "soon", "--", "true"], "'soon' is not a valid"),
         (["run", "--", "/does/not/exist"], "cannot run /does/not/exist"),
         (["replay", "/does/not/exist"], "no such directory"),
+        (["demo", "--timeout", "soon"], "'soon' is not a valid number of seconds"),
+        (["env", "--torch", "newest"], "give a version"),
         (["demo", "nonsense"], "no demo is called 'nonsense'"),
     ],
 )
