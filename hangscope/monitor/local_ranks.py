@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from hangscope.monitor.journal import Journal
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
@@ -19,6 +20,21 @@ from hangscope.trace.process import is_elsewhere
 
 TICK_S = 0.25
 KILL_GRACE_S = 5.0
+
+
+class Counters(NamedTuple):
+    """One look at the counters of this node's ranks."""
+
+    progress: dict[int, bytes]
+    """For each rank what changes when it issues or finishes an operation, or changes phase."""
+    waiting_since_ns: int
+    """When the collective that waits longest was issued; 0: none waits."""
+
+    @property
+    def waiting_s(self) -> float:
+        """How long that one has waited."""
+        since_ns = self.waiting_since_ns
+        return max(0.0, (time.time_ns() - since_ns) / 1e9) if since_ns else 0.0
 
 
 class LocalRanks:
@@ -89,33 +105,27 @@ class LocalRanks:
                 # It ended before we could look; nobody saw how.
                 self._note_end(ProcessEnd(ring.rank, pid, time.time_ns()))
 
-    def progress(self) -> dict[int, bytes]:
-        """For each rank what changes when it issues or finishes an operation, or changes phase."""
-        state = {}
+    def counters(self) -> Counters:
+        """What the rings' counters tell now: one look at each header and group table."""
+        progress, oldest_ns = {}, 0
         for ring in self.rings:
             header = ring.reader.header()
-            state[ring.rank] = b"".join(
+            groups = ring.reader.groups(header.groups_used)
+            progress[ring.rank] = b"".join(
                 (
                     header.last_record_id.to_bytes(8, "little"),
                     header.phase_count.to_bytes(4, "little"),
                     header.phases,
-                    ring.reader.groups()["completed"].tobytes(),
+                    groups["completed"].tobytes(),
                 )
             )
-        return state
-
-    def waiting_s(self) -> float:
-        """How long the longest waiting collective of this node has waited, as the counters tell."""
-        now_ns, oldest_ns = time.time_ns(), 0
-        for ring in self.rings:
-            groups = ring.reader.groups()
             waiting = groups[
                 (groups["completed"] >= 0) & (groups["enqueued"] > groups["completed"])
             ]
             if len(waiting):
                 since_ns = int(waiting["enqueued_ns"].min())
                 oldest_ns = min(oldest_ns, since_ns) if oldest_ns else since_ns
-        return max(0.0, (now_ns - oldest_ns) / 1e9) if oldest_ns else 0.0
+        return Counters(progress, oldest_ns)
 
     def are_incomplete(self) -> bool:
         """Whether ranks of this node have yet to show up."""
@@ -179,6 +189,8 @@ class LocalRanks:
         # A process may have said after it was first seen which rank it is.
         ranks = self._run.rank_of_process()
         rank = ranks.get((self._host_of.get(end.pid, ""), end.pid), end.rank)
+        if rank is None:
+            return  # it only started ranks
         end = replace(end, rank=rank)
         if self.journal is not None:
             look = self._looks.pop(end.pid, None)

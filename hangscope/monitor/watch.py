@@ -25,6 +25,7 @@ from hangscope.monitor.voice import say, speak
 from hangscope.trace.live import LiveRun, is_gil_blocked
 from hangscope.trace.live_rings import RunKey
 from hangscope.trace.model import Fragment, Trace
+from hangscope.trace.twins import Twins
 
 SETTLE_S = 0.6
 """After a process has ended: the others need a moment to show what it did to them."""
@@ -43,6 +44,8 @@ LEAVING_S = 10.0
 """How long a rank may take to get out of the interpreter before it is judged without its status."""
 YIELD_S = 0.7
 """How long the monitors of other nodes let the first node's speak."""
+DOUBLED_S = 2.0
+"""How long two processes are one rank until that is said: a first try may have failed."""
 ENDED = frozenset({Verdict.RANK_CRASHED, Verdict.RANK_EXITED})
 
 
@@ -100,7 +103,8 @@ class Monitor:
         self._judge = Judge()
         self._helpers = Helpers()
         self._main_threads = MainThreads()
-        self._doubled: set[int] = set()
+        self._doubled: dict[Twins, float] = {}
+        self._doubled_said: set[int] = set()
         self._hung_since_ns = 0
         self._leaving_since_s = 0.0
         self._look_cost_s = 0.0
@@ -128,9 +132,9 @@ class Monitor:
             self._discover()
             for sentence in self._corruptions.new(self._run.findings):
                 say(sentence, self._out)
-            current = self._ranks.progress()
-            if current != progress:
-                progress, last_change_s = current, now_s
+            counters = self._ranks.counters()
+            if counters.progress != progress:
+                progress, last_change_s = counters.progress, now_s
                 if not ends and not settle_until_s:
                     # Some ranks may stand still while others go on: look now and then all the same.
                     next_look_s = min(max(next_look_s, now_s), now_s + FIRST_LOOK_S)
@@ -146,7 +150,7 @@ class Monitor:
                 continue
             if now_s >= next_look_s and now_s >= settle_until_s and self._ranks.seen:
                 settle_until_s = 0.0
-                stalled_s = max(now_s - last_change_s, self._ranks.waiting_s())
+                stalled_s = max(now_s - last_change_s, counters.waiting_s)
                 overdue = now_s - self._looked_at_s > MAX_LOOK_INTERVAL_S
                 if stalled_s >= FIRST_LOOK_S or ends or self._ranks.failed_at_ns or overdue:
                     self._look(final=False, stalled_s=stalled_s)
@@ -177,9 +181,11 @@ class Monitor:
     def _discover(self) -> None:
         """Look for new rings, and for what else they tell; lists the directory."""
         self._ranks.discover()
-        for pair in self._run.twins:
-            if pair.rank not in self._doubled:
-                self._doubled.add(pair.rank)
+        doubled = self._run.declared_twins
+        self._doubled = {pair: self._doubled.get(pair, time.monotonic()) for pair in doubled}
+        for pair, since_s in self._doubled.items():
+            if pair.rank not in self._doubled_said and time.monotonic() - since_s >= DOUBLED_S:
+                self._doubled_said.add(pair.rank)
                 say(pair.text, self._out)
         if self._others is None and self._ranks.seen and self.key is not None:
             self._others = OtherNodes(self.key, self._config.node_rank, self._config.timeout_s)
@@ -224,7 +230,8 @@ class Monitor:
             say(f"moving again after {waited_s:.0f} s", self._out)
             self._hung_since_ns = 0
         now_s = time.monotonic()
-        if self._judge.hear(diagnosis, self._ranks.progress(), final=final, now_s=now_s):
+        progress = self._ranks.counters().progress
+        if self._judge.hear(diagnosis, progress, final=final, now_s=now_s):
             trace, diagnosis = self._with_pulse(trace, diagnosis)
             if diagnosis.findings:
                 self._speak(diagnosis, trace)

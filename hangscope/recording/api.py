@@ -27,6 +27,8 @@ from hangscope.recording.watcher import HEARTBEAT_INTERVAL_S
 
 MONITORED = "HANGSCOPE_INTERNAL_MONITORED"
 """Set by `hangscope run`, which is the monitor itself."""
+MONITOR_OF = "HANGSCOPE_INTERNAL_MONITOR_OF"
+"""The run and attempt for which this process, or one that has started it, has a monitor running."""
 
 _session: Session | None = None
 
@@ -83,8 +85,11 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
         try:
             if own_choice:
                 link_latest(directory)
-            if settings.monitor and not os.environ.get(MONITORED):
+            name = f"{run_id}.{place.attempt}"
+            watched = os.environ.get(MONITORED) or os.environ.get(MONITOR_OF) == name
+            if settings.monitor and not watched:
                 _start_monitor(directory, run_id, place, settings)
+                os.environ[MONITOR_OF] = name
         except Exception as error:
             complain(f"no monitor: {_explain(error)}; the recording goes on without one")
     return True
@@ -96,6 +101,7 @@ def stop() -> None:
     session, _session = current_session(), None
     if session is not None:
         os.environ.pop(OWNER, None)
+        os.environ.pop(MONITOR_OF, None)
         try:
             session.stop()
         except Exception as error:

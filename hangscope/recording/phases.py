@@ -183,20 +183,52 @@ def start_on_init() -> None:
     def wrap(original: Any) -> Any:
         @functools.wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            try:
-                patches.undo()
-                from hangscope.recording.api import start
-
-                rank, world_size = declared_place(args, kwargs, os.environ) or (-1, -1)
-                start(rank=rank, world_size=world_size)
-            except Exception as error:
-                from hangscope.recording.complaints import complain
-
-                complain(f"recording is off: {type(error).__name__}: {error}")
-            # Recording has put its own wrapper there by now; without it this is the original.
-            home = sys.modules["torch.distributed.distributed_c10d"]
-            return home.init_process_group(*args, **kwargs)
+            return _start_and_call(patches.undo, args, kwargs)
 
         return init_process_group
 
     patches.replace_function("init_process_group", wrap)
+
+
+def start_in_child(
+    wrap: Callable[[Any], Any], pid: int, leave: Callable[[], None]
+) -> Callable[[Any], Any]:
+    """``wrap``, and where a forked child of process ``pid`` becomes a rank, a recording of its own.
+
+    A rank that forks and lets the child take part is a launcher. ``leave`` takes the parent's
+    recording out of the child.
+    """
+
+    def wrap_both(original: Any) -> Any:
+        wrapped = wrap(original)
+
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            import torch.distributed as dist
+
+            if os.getpid() == pid or dist.is_initialized():
+                return wrapped(*args, **kwargs)
+            return _start_and_call(leave, args, kwargs)
+
+        return init_process_group
+
+    return wrap_both
+
+
+def _start_and_call(
+    leave: Callable[[], None], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Take away what stands around ``init_process_group``, start recording, and call it."""
+    try:
+        leave()
+        from hangscope.recording.api import start
+
+        rank, world_size = declared_place(args, kwargs, os.environ) or (-1, -1)
+        start(rank=rank, world_size=world_size)
+    except Exception as error:
+        from hangscope.recording.complaints import complain
+
+        complain(f"recording is off: {type(error).__name__}: {error}")
+    # Recording has put its own wrapper there by now; without it this is the original.
+    home = sys.modules["torch.distributed.distributed_c10d"]
+    return home.init_process_group(*args, **kwargs)

@@ -20,7 +20,13 @@ from hangscope.recording.hook import DispatcherHook, Listener
 from hangscope.recording.lifecycle import Lifecycle
 from hangscope.recording.manual import ManualRecorder
 from hangscope.recording.native import NativeStatus
-from hangscope.recording.phases import WRAPPED, Patches, PhaseStack, wrap_phase
+from hangscope.recording.phases import (
+    WRAPPED,
+    Patches,
+    PhaseStack,
+    start_in_child,
+    wrap_phase,
+)
 from hangscope.recording.recorder import Recorder
 from hangscope.recording.settings import Settings
 from hangscope.recording.store_waits import watch_stores
@@ -172,6 +178,20 @@ class Session:
         self.hook.listening = False
         self.failed = True
 
+    def leave(self) -> None:
+        """In a forked child that becomes a rank itself: take this recording out of the process.
+
+        The ring is the parent's, and nothing is written into it.
+        """
+        self.forked()
+        self.hook.remove()
+        self.lifecycle.remove()
+        self._patches.undo()
+        if self._fault_file is not None:
+            faulthandler.unregister(self._fault_signal)
+            self._fault_file.close()
+            self._fault_file = None
+
     def _phase_stack(self) -> PhaseStack | None:
         return None if self.failed or os.getpid() != self.pid else self.phases
 
@@ -179,9 +199,10 @@ class Session:
         for name in WRAPPED:
             after = getattr(self, f"_after_{name}", self._after_new_group)
             before = getattr(self, f"_before_{name}", lambda args, kwargs: None)
-            self._patches.replace_function(
-                name, wrap_phase(self._phase_stack, name, before, after, self.guard)
-            )
+            wrap = wrap_phase(self._phase_stack, name, before, after, self.guard)
+            if name == "init_process_group":
+                wrap = start_in_child(wrap, self.pid, self.leave)
+            self._patches.replace_function(name, wrap)
 
     def _before_init_process_group(self, args: Any, kwargs: Any) -> None:
         """Note who the call says that this process is: it may wait in vain, and never return."""

@@ -55,12 +55,8 @@ class LiveRun:
 
     Parameters
     ----------
-    directory:
-        The run directory.
-    key:
-        The attempt to follow; by default the newest at each look.
-    skip:
-        Attempts that are never followed.
+    directory, key, skip:
+        As for `RingFolder`.
     rows:
         How many records to keep of all ranks together, the newest of each; by default all that the
         rings hold.
@@ -139,9 +135,16 @@ class LiveRun:
         """Files in which ranks note wrong results of reductions, as of the last look."""
         return self._folder.listing.findings
 
-    def rank_of_process(self) -> dict[tuple[str, int], int]:
-        """The rank of each process (host, process id) that has a ring in the directory."""
+    def rank_of_process(self) -> dict[tuple[str, int], int | None]:
+        """As `RingFolder.rank_of_process`."""
         return self._folder.rank_of_process()
+
+    @property
+    def declared_twins(self) -> list[Twins]:
+        """Those of which both have said that rank themselves."""
+        return [
+            pair for pair in self._folder.twins if {pair.one, pair.two} <= self._folder.declared
+        ]
 
     @property
     def twins(self) -> list[Twins]:
@@ -320,6 +323,8 @@ class LiveRun:
                 continue
             for said in fragments:
                 fragment = with_rank_of_process(said, ranks)
+                if fragment is None:
+                    continue
                 facts = fragment.facts
                 if (facts.rank, facts.pid) in self._folder.replaced:
                     continue  # an earlier job of the same name

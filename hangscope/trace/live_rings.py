@@ -48,6 +48,9 @@ class OpenRing:
     created_ns: int
     host: str
     process: ProcessView
+    parent_pid: int = 0
+    is_rank: bool = True
+    """Whether the process is a rank at all, as far as is known."""
     fingerprint: bytes = b""
     fragment: Fragment | None = None
     asked_at_count: int = -1
@@ -61,7 +64,7 @@ class RingFolder:
     directory:
         The run directory.
     key:
-        The attempt to follow; by default the newest at each refresh.
+        The attempt to follow; by default the newest at each refresh (each look of a `LiveRun`).
     skip:
         Attempts that are never followed.
     """
@@ -75,6 +78,8 @@ class RingFolder:
         """(rank, process id) of earlier jobs that went by the same name."""
         self.twins: list[Twins] = []
         """Ranks that two living processes claim."""
+        self.declared: set[tuple[str, int]] = set()
+        """Processes (host, process id) that have said themselves which rank they are."""
         self._wanted = key
         self._skip = skip
         self._rings: dict[str, OpenRing] = {}
@@ -90,6 +95,7 @@ class RingFolder:
         wanted = self._wanted or self._newest()
         rings = [ring for ring in self._rings.values() if ring.key == wanted]
         self._name(rings)
+        rings = [ring for ring in rings if ring.is_rank]
         newest: dict[int, OpenRing] = {}
         for ring in sorted(rings, key=lambda ring: ring.created_ns):
             newest[ring.rank] = ring  # an earlier ring of the same rank is an older job's
@@ -98,9 +104,15 @@ class RingFolder:
             newest = {rank: ring for rank, ring in newest.items() if id(ring) in kept}
         return [newest[rank] for rank in sorted(newest)]
 
-    def rank_of_process(self) -> dict[tuple[str, int], int]:
-        """The rank of each process (host, process id) that has a ring in the directory."""
-        return {(ring.host, ring.process.pid): ring.rank for ring in self._rings.values()}
+    def rank_of_process(self) -> dict[tuple[str, int], int | None]:
+        """The rank of each process (host, process id) that has a ring in the directory.
+
+        None for those that are no rank.
+        """
+        return {
+            (ring.host, ring.process.pid): ring.rank if ring.is_rank else None
+            for ring in self._rings.values()
+        }
 
     def warnings(self, rings: list[OpenRing]) -> list[str]:
         """What readers are to be told of the directory; ``rings`` are those that are followed."""
@@ -139,6 +151,7 @@ class RingFolder:
             header.created_ns,
             decode_text(header.host),
             ProcessView.of(reader, header),
+            header.parent_pid,
         )
 
     def _name(self, rings: list[OpenRing]) -> None:
@@ -147,12 +160,17 @@ class RingFolder:
         if places == self._places:
             return
         self._places = places
+        self.declared = {
+            (ring.host, ring.process.pid)
+            for ring, (_, _, declared) in zip(rings, places, strict=True)
+            if declared
+        }
         for ring, (rank, _, _) in zip(rings, places, strict=True):
-            ring.rank = rank
-        count = Counter(rank for rank, _, _ in places)
-        if max(count.values(), default=1) > 1:
+            ring.rank, ring.is_rank = rank, True
+        if not all(declared for _, _, declared in places):
+            count = Counter(rank for rank, _, _ in places)
             present = [
-                Presence(_start(ring), world_size, declared)
+                Presence(_start(ring), ring.parent_pid, world_size, declared)
                 for ring, (_, world_size, declared) in zip(rings, places, strict=True)
             ]
             living = [
@@ -160,8 +178,9 @@ class RingFolder:
                 for ring, one in zip(rings, present, strict=True)
                 if count[ring.rank] > 1 and ring.process.look().alive
             ]
-            for ring, rank in zip(rings, ranks_of(present, living), strict=True):
-                ring.rank = rank
+            for ring, found in zip(rings, ranks_of(present, living), strict=True):
+                ring.is_rank = found is not None
+                ring.rank = ring.rank if found is None else found
         # What two processes claimed before one of them said something else is no mistake.
         ranks = self.rank_of_process()
         self.twins = [

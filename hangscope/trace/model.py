@@ -262,6 +262,7 @@ class RankFacts:
     declared: bool | None = None
     """Whether rank and world size are what the job itself has said, not what its launcher's
     variables were when torch was imported."""
+    parent_pid: int | None = None
     attempt: int | None = None
     run_id: str | None = None
     alive: bool | None = None

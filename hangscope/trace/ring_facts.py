@@ -93,6 +93,7 @@ def facts_of(
         node_rank=header.node_rank,
         world_size=header.world_size,
         declared=header.declared,
+        parent_pid=header.parent_pid,
         attempt=header.attempt,
         run_id=_name(header.run_id),
         alive=look.alive,

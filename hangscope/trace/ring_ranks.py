@@ -25,17 +25,22 @@ class Presence:
 
     start: Start
     """With the rank that stands in the ring."""
+    parent: int
+    """Process id of the parent, on the same host."""
     world_size: int
     declared: bool
     """Whether the job itself has said that rank."""
 
 
-def ranks_of(present: Sequence[Presence], living: Iterable[tuple[str, int]] = ()) -> list[int]:
-    """The rank of each ring.
+def ranks_of(
+    present: Sequence[Presence], living: Iterable[tuple[str, int]] = ()
+) -> list[int | None]:
+    """The rank of each ring; None for a process that is none.
 
-    A rank that only the launcher's variables speak of is not believed where another process of
-    the same time has declared it. Where as many numbers are free as processes are left, they are
-    theirs; else the numbers stay as they are, and the two are told as one rank in two processes.
+    A process whose child has declared a rank, and that has declared none, only starts ranks. A rank
+    that only the launcher's variables speak of is not believed where another process of the same
+    time has declared it. Where as many numbers are free as processes are left, they are theirs;
+    else nobody knows which rank they are, if any.
 
     Parameters
     ----------
@@ -44,73 +49,99 @@ def ranks_of(present: Sequence[Presence], living: Iterable[tuple[str, int]] = ()
     living:
         Processes (host, process id) that are known to live just now.
     """
-    ranks = [one.start.rank for one in present]
-    if len(set(ranks)) == len(ranks):
+    ranks: list[int | None] = [one.start.rank for one in present]
+    if all(one.declared for one in present) or not any(one.declared for one in present):
         return ranks
-    alive = set(living)
+    parents = {(one.start.process[0], one.parent) for one in present if one.declared}
+    for place, one in enumerate(present):
+        if not one.declared and one.start.process in parents:
+            ranks[place] = None
+    refuted = _refuted(present, ranks, set(living))
+    taken = {rank for place, rank in enumerate(ranks) if place not in refuted}
+    world = max(one.world_size for one in present if one.declared)
+    free: list[int] = []
+    if refuted and world - len(taken) <= len(refuted):
+        free = sorted(set(range(world)) - taken)
+    for place in refuted:
+        ranks[place] = None
+    if len(free) == len(refuted):
+        left = sorted(refuted, key=lambda place: present[place].start.rank)
+        for place, rank in zip(left, free, strict=True):
+            ranks[place] = rank
+    return ranks
+
+
+def _refuted(
+    present: Sequence[Presence], ranks: Sequence[int | None], living: set[tuple[str, int]]
+) -> set[int]:
+    """Places of rings whose rank another process of the same time has declared."""
     declared: dict[int, list[Start]] = defaultdict(list)
     for one in present:
         if one.declared:
             declared[one.start.rank].append(one.start)
-    refuted = [
+    return {
         place
         for place, one in enumerate(present)
-        if not one.declared
+        if ranks[place] is not None
+        and not one.declared
         and any(
-            other.process != one.start.process and are_together(other, one.start, alive)
+            other.process != one.start.process and are_together(other, one.start, living)
             for other in declared[one.start.rank]
         )
-    ]
-    if not refuted:
-        return ranks
-    taken = {rank for place, rank in enumerate(ranks) if place not in set(refuted)}
-    world = max(one.world_size for one in present if one.declared)
-    if world - len(taken) > len(refuted):
-        return ranks
-    free = sorted(set(range(world)) - taken)
-    if len(free) != len(refuted):
-        return ranks
-    for place, rank in zip(sorted(refuted, key=lambda p: ranks[p]), free, strict=True):
-        ranks[place] = rank
-    return ranks
+    }
 
 
 def with_ranks_of_rings(fragments: Sequence[Fragment]) -> list[Fragment]:
-    """The fragments, each under the rank that its process is.
+    """The fragments, each under the rank that its process is; those of no rank are left out.
 
     Journals name processes as their monitor knew them: their ranks are those of the rings.
     """
-    out = list(fragments)
+    out: list[Fragment | None] = list(fragments)
     lives: dict[tuple[str | None, int | None], list[int]] = defaultdict(list)
     for place, fragment in enumerate(fragments):
         if fragment.source.format == formats.RING:
             lives[fragment.facts.run_id, fragment.facts.attempt].append(place)
-    known: dict[tuple[str, int], int] = {}
+    known: dict[tuple[str, int], int | None] = {}
     for places in lives.values():
         rings = [fragments[place] for place in places]
-        if len({ring.facts.rank for ring in rings}) < len(rings):
-            for place, rank in zip(places, _ranks_of(rings), strict=True):
-                out[place] = as_rank(fragments[place], rank)
-        for place in places:
-            facts = out[place].facts
-            known[facts.host or "", facts.pid or 0] = facts.rank
-    return [with_rank_of_process(fragment, known) for fragment in out]
+        for place, rank in zip(places, _ranks_of(rings), strict=True):
+            facts = fragments[place].facts
+            known[facts.host or "", facts.pid or 0] = rank
+            out[place] = None if rank is None else as_rank(fragments[place], rank)
+    return [
+        found
+        for fragment in out
+        if fragment is not None and (found := with_rank_of_process(fragment, known)) is not None
+    ]
 
 
-def _ranks_of(rings: Sequence[Fragment]) -> list[int]:
+def _ranks_of(rings: Sequence[Fragment]) -> list[int | None]:
+    if all(ring.facts.declared for ring in rings):
+        return [ring.facts.rank for ring in rings]
     present = [
-        Presence(start_of(ring), ring.facts.world_size or 0, bool(ring.facts.declared))
+        Presence(
+            start_of(ring),
+            ring.facts.parent_pid or 0,
+            ring.facts.world_size or 0,
+            bool(ring.facts.declared),
+        )
         for ring in rings
     ]
     return ranks_of(present, [start_of(ring).process for ring in rings if ring.facts.alive])
 
 
-def with_rank_of_process(fragment: Fragment, ranks: Mapping[tuple[str, int], int]) -> Fragment:
-    """A journal's fragment under the rank that its process (host, process id) is by its ring."""
+def with_rank_of_process(
+    fragment: Fragment, ranks: Mapping[tuple[str, int], int | None]
+) -> Fragment | None:
+    """A journal's fragment under the rank that its process (host, process id) is by its ring.
+
+    None where that process is no rank.
+    """
     facts = fragment.facts
     if fragment.source.format != formats.JOURNAL or not facts.pid or facts.rank == NONE:
         return fragment
-    return as_rank(fragment, ranks.get((facts.host or "", facts.pid), facts.rank))
+    rank = ranks.get((facts.host or "", facts.pid), facts.rank)
+    return None if rank is None else as_rank(fragment, rank)
 
 
 def as_rank(fragment: Fragment, rank: int) -> Fragment:

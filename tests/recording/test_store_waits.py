@@ -140,4 +140,10 @@ def test_a_call_of_new_group_is_told_by_its_number(recording: Session) -> None:
     new_group([1, 2], use_local_synchronization=True)
     new_group(ranks=[0, 2])
     new_group()
-    assert seen == ["", "call 1, ranks 0,1", "ranks 1,2", "call 2, ranks 0,2", "call 3"]
+    assert seen == [
+        "",
+        "call 1, ranks 0,1",
+        "members only, ranks 1,2",
+        "call 2, ranks 0,2",
+        "call 3",
+    ]

@@ -12,8 +12,11 @@ from hangscope.trace.ring_ranks import Presence, ranks_of, with_ranks_of_rings
 SECOND = 1_000_000_000
 
 
-def _one(rank: int, pid: int, *, declared: bool, world: int = 4, last_s: int = 60) -> Presence:
-    return Presence(Start(rank, pid * SECOND // 10, ("a", pid), last_s * SECOND), world, declared)
+def _one(
+    rank: int, pid: int, *, declared: bool, world: int = 4, last_s: int = 60, parent: int = 0
+) -> Presence:
+    start = Start(rank, pid * SECOND // 10, ("a", pid), last_s * SECOND)
+    return Presence(start, parent, world, declared)
 
 
 def test_ranks_that_differ_are_left_alone() -> None:
@@ -26,9 +29,15 @@ def test_who_is_left_over_is_the_rank_that_is_left_over() -> None:
     assert ranks_of(rings) == [3, 2, 1, 0]
 
 
-def test_nobody_is_renamed_where_more_numbers_are_free_than_processes_left() -> None:
+def test_nobody_is_named_where_more_numbers_are_free_than_processes_left() -> None:
     rings = [_one(0, 1, declared=False), _one(0, 2, declared=True)]
-    assert ranks_of(rings) == [0, 0]
+    assert ranks_of(rings) == [None, 0]
+
+
+def test_who_starts_ranks_is_none() -> None:
+    launchers = [_one(r, r + 1, declared=False, world=2) for r in (0, 1)]
+    ranks = [_one(r, r + 10, declared=True, parent=r // 2 + 1) for r in range(3)]
+    assert ranks_of([*launchers, *ranks]) == [None, None, 0, 1, 2]
 
 
 def test_two_that_have_both_said_it_are_both_that_rank() -> None:

@@ -1,0 +1,28 @@
+"""Ranks are the processes that take part, not those that started them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.trace.load import load_trace
+from tests import real_jobs
+from tests.real_jobs import environment
+from tests.recording.launcher import JOBS
+
+
+@pytest.mark.parametrize(("how", "world"), [("fork", 2), ("spawn", 4)])
+def test_the_children_of_what_a_launcher_calls_a_rank(tmp_path: Path, how: str, world: int) -> None:
+    env = environment(
+        HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_TIMEOUT="4", HOW=how,
+        HANGSCOPE_ON_HANG="kill",
+    )  # fmt: skip
+    done = real_jobs.torchrun(JOBS / "forked_job.py", 2, env, timeout_s=90)
+    assert sum("Rank 1 never joined all_reduce #2" in line for line in done.said) == 1
+    assert not any("two processes" in line for line in done.said)
+    trace = load_trace([tmp_path])
+    assert sorted(trace.ranks) == list(range(world))
+    found = diagnose(trace)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
