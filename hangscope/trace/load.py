@@ -24,6 +24,8 @@ from hangscope.trace.stale_dumps import of_one_life
 Progress = Callable[[int, int], None]
 
 _SKIPPED_SUFFIXES = (".pyc", ".so", ".tmp", ".lock", ".pid", ".sock")
+_SKIPPED_NAMES = ("expected.toml",)
+"""What a fixture says of its dumps."""
 _PARSED = (formats.PICKLE, formats.JSON, formats.LOG)
 _WORTH_WORKERS = 4 << 20
 """Bytes from which several processes are faster than one."""
@@ -206,7 +208,9 @@ def _files(path: Path, unread: list[Unread]) -> Iterable[tuple[Path, bool]]:
     for folder, folders, files in os.walk(path, onerror=failed):
         folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS and f[0] != ".")
         for name in sorted(files, key=_natural):
-            if name[0] != "." and not name.endswith(_SKIPPED_SUFFIXES):
+            if name[0] == "." or name in _SKIPPED_NAMES:
+                continue
+            if not name.endswith(_SKIPPED_SUFFIXES):
                 yield Path(folder, name), False
 
 

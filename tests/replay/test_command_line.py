@@ -87,3 +87,9 @@ def test_a_malformed_width_is_no_error(columns: str) -> None:
     done = _hangscope("analyze", str(FIXTURES / "stopped"), COLUMNS=columns)
     assert done.returncode == 1
     assert done.stderr == ""
+
+
+def test_a_fixture_is_judged_without_a_word_about_its_expectation() -> None:
+    done = _hangscope("analyze", str(FIXTURES / "stopped"))
+    assert done.returncode == 1
+    assert "expected.toml" not in done.stdout
