@@ -34,7 +34,7 @@ _TELLING = (
     b"Duplicate GPU", b"Cuda failure", b"crashed with", b"exited with code", b"heartbeat. Waited",
     b"]:[E", b"MPI_ABORT", b"SIGSEGV", b"SIGTERM:", b"lost communication", b"was dead",
     b"Node failure", b"shared memory broadcast", b"actor died", b"actor is dead",
-    b"exit type: SYSTEM", b"opCount", b"Init START", b"Service thread",
+    b"exit type: SYSTEM", b"opCount", b"Init START", b"Service thread", b"died unexpectedly",
 )  # fmt: skip
 
 

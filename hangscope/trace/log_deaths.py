@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from hangscope.trace import clean
 from hangscope.trace.log_evidence import Evidence, Trouble
@@ -10,6 +11,9 @@ from hangscope.trace.log_lines import LogLine
 from hangscope.trace.model import Frame
 
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
+_GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
+_RAIL = re.compile(r"^\s*(?:\| ?|\+-[+\-]*(?: \d+ -+)?)")
+"""What Python draws in front of the tracebacks inside of an `ExceptionGroup`."""
 _HEAD = re.compile(r"^\s*(?:\^C)*(?P<box>╭─+ )?Traceback \(most recent call last\)")
 _LOGGED = re.compile(r": Traceback \(most recent call last\):\s*$")
 _OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
@@ -95,11 +99,20 @@ class Tracebacks:
         """What was being handled when the traceback that follows came."""
         self._boxed: set[tuple[int | None, int | None, int | None]] = set()
         """Writers inside a box that the ``rich`` library draws around a traceback."""
+        self._grouped: set[tuple[int | None, int | None, int | None]] = set()
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of a traceback. Returns whether it was one."""
         key = (line.rank, line.local_rank, line.pid if line.rank is None else None)
         text = line.text
+        if _GROUP.match(text):
+            self._grouped.add(key)
+            text = text.replace("+ Exception Group ", "", 1)
+        elif key in self._grouped and _RAIL.match(text):
+            text = _RAIL.sub("", text)
+            line = replace(line, text=text)
+        else:
+            self._grouped.discard(key)
         thread = _THREAD.search(text)
         if thread:
             self._thread[key] = clean.name(thread.group(1))

@@ -244,7 +244,11 @@ def _tasks_are_ranks(evidence: Evidence) -> bool:
         return False
     highest = max(evidence.ranks, default=-1)
     tasks = max((t[0] for t in evidence.task_ends), default=-1)
-    return highest <= tasks or (evidence.world_size or 0) > tasks
+    if highest <= tasks or (evidence.world_size or 0) > tasks:
+        return True
+    # A task of several ranks takes several with it: here exactly those are silent that ended.
+    silent = set(range(highest + 1)) - set(evidence.ranks)
+    return bool(silent) and silent == {t[0] for t in evidence.task_ends}
 
 
 def _terminated(evidence: Evidence) -> None:

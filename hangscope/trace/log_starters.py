@@ -33,6 +33,7 @@ _CHILD_ENDS = re.compile(
     r"Worker \w+ pid (?P<worker>\d{1,9}) died, exit code: (?P<its>-?\d{1,4})"
 )
 """Lightning's observer and vLLM's monitor know the process, not its rank."""
+_EXECUTOR = re.compile(r"Worker proc VllmWorker-(\d{1,5}) died unexpectedly")
 _SHELL = re.compile(
     r": line \d+: +(?P<pid>\d{1,9}) (?P<how>Killed|Segmentation fault|Bus error|Aborted)\b"
 )
@@ -45,7 +46,7 @@ _LOST_NODE = re.compile(
 )
 _SILENCE = re.compile(
     r"Did not get (?:subsequent|initial) heartbeat\. Waited|"
-    r"No available shared memory broadcast block found in \d+ seconds"
+    r"No available shared memory broadcast block found in \d+ seconds?"
 )
 _MONITORED_RANK = re.compile(r"\[RankMonitorServer:Rank=(\d{1,7})\]")
 _STOPPED = re.compile(
@@ -134,6 +135,7 @@ class Starters:
             self._mpi(line, at_ns, evidence)
             or _composer(line, at_ns, evidence)
             or _child(line, at_ns, evidence)
+            or _executor(line, at_ns, evidence)
             or _shell(line, at_ns, evidence)
             or _silent(line, at_ns, evidence)
             or _stopped(line, at_ns, evidence)
@@ -221,6 +223,18 @@ def _child(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         evidence.claim("launcher_failure", line, at_ns, certain=False, code=code, pid=pid)
     else:
         ended(evidence, rank, code, at_ns)
+    return True
+
+
+def _executor(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """vLLM's executor found a worker dead; it numbers them by rank."""
+    found = _EXECUTOR.search(line.text)
+    if not found:
+        return False
+    notes = evidence.of(int(found.group(1)))
+    if notes.exit_code is None and notes.exit_signal is None:
+        notes.found_dead, notes.exit_ns = True, notes.exit_ns or at_ns
+        notes.exit_text = notes.exit_text or "its process died, says vLLM, and not how"
     return True
 
 

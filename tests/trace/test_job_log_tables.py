@@ -80,3 +80,44 @@ def test_torchs_own_prefix_is_found_behind_any_other(prefix: str) -> None:
     found = diagnose(trace_of(text + waits))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
     assert "corrupt shard 17" in found.summary
+
+
+WAITS = "".join(timeout(r, 5) for r in (0, 1, 3))
+
+
+def test_the_error_inside_an_exception_group_is_the_one_that_counts() -> None:
+    group = [
+        "  + Exception Group Traceback (most recent call last):",
+        '  |   File "/job/train.py", line 88, in <module>',
+        "  |     main()",
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+        "  +-+---------------- 1 ----------------",
+        "    | Traceback (most recent call last):",
+        '    |   File "/job/data.py", line 31, in decode',
+        "    |     raise ValueError(path)",
+        "    | ValueError: corrupt shard 17",
+        "    +------------------------------------",
+    ]
+    found = diagnose(trace_of("".join(f"[rank2]: {line}\n" for line in group) + WAITS))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    assert "corrupt shard 17" in found.summary
+    assert "data.py:31" in found.findings[0].fix
+
+
+def test_a_task_that_alone_is_silent_is_the_rank_of_its_number() -> None:
+    killed = "srun: error: node7: task 2: Out Of Memory\n"
+    found = diagnose(trace_of(killed + WAITS))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    assert "memory" in found.summary
+    other = diagnose(trace_of(killed.replace("task 2", "task 1") + WAITS))
+    assert other.culprits != (1,)  # rank 1 gave up later: that task holds other ranks
+
+
+def test_vllms_executor_knows_the_rank_that_died() -> None:
+    found = diagnose(
+        trace_of(
+            "ERROR 07-04 17:35:16 [multiproc_executor.py:140] Worker proc VllmWorker-1 died "
+            "unexpectedly, shutting down executor.\n"
+        )
+    )
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
