@@ -34,6 +34,8 @@ class Operation:
     state: int = 0
     timeout_ms: int = 0
     ran_ms: int = 0
+    bare: bool = False
+    """Only the message told the rank: before torch 2.2 that is the place in some group."""
     at_ns: int = 0
     line: int = 0
     text: str = ""
@@ -146,6 +148,8 @@ class Evidence:
     """The desync report that is being read numbers the members of a smaller group."""
     writer: int | None = None
     """The rank that wrote the newest line which says whose it is."""
+    shared_places: bool = False
+    """Two processes have written the same number for themselves: a place in smaller groups."""
     comm_size: int | None = None
     troubles: list[tuple[int | None, int | None, int | None, Trouble]] = field(default_factory=list)
     """(local rank, pid, node, exception) of writers whose rank is not known yet."""

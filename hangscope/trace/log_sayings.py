@@ -89,3 +89,23 @@ def settle_stuck_watchdogs(evidence: Evidence) -> None:
         since = claim.at_ns - int(claim.details.get("stuck_for_s", 0)) * 10**9
         if not (claim.at_ns and first) or since >= first - _GRACE_NS:
             evidence.of(claim.reporter).half_told = True
+
+
+def settle_shared_places(evidence: Evidence) -> None:
+    """Where two processes wrote one number for themselves, such numbers are no ranks.
+
+    Nothing tells then which process of that number is which rank: what is left is that they waited.
+    """
+    if not evidence.shared_places:
+        return
+    for rank, notes in list(evidence.ranks.items()):
+        bare = [o for o in notes.operations if o.bare]
+        for told in bare:
+            details = {"of_place": rank, "ran_ms": told.ran_ms}
+            words = Claim("timeout", seq=told.seq, op=told.signature.op, text=told.text)
+            words = replace(words, at_ns=told.at_ns, certain=False, details=details)
+            evidence.claims.append((words, None))
+        notes.operations = [o for o in notes.operations if not o.bare]
+        known = (notes.pid, notes.host, notes.local_rank, notes.exit_code, notes.exit_signal)
+        if bare and not (notes.operations or notes.troubles or notes.counters or any(known)):
+            del evidence.ranks[rank]

@@ -23,6 +23,7 @@ from hangscope.trace.log_sayings import (
     settle_addresses,
     settle_barriers,
     settle_chains,
+    settle_shared_places,
     settle_stuck_watchdogs,
 )
 from hangscope.trace.model import Claim
@@ -50,6 +51,7 @@ def settle(evidence: Evidence) -> None:
     settle_chains(evidence)
     _settle_stacks(evidence)
     _settle_endings(evidence)
+    settle_shared_places(evidence)
     _settle_groups(evidence)
     settle_barriers(evidence)
     settle_addresses(evidence)

@@ -184,7 +184,10 @@ def _timeout(
     known = next(
         (o for o in notes.operations if o.seq == (seq or 0) and o.signature.raw == raw), None
     )
+    ran_ms = (_number(ran.group("ms")) or 0) if ran else 0
     if known is not None:  # the same fact is printed up to five times
+        if known.bare and line.rank is None and known.ran_ms and ran_ms not in (0, known.ran_ms):
+            evidence.shared_places = True  # but never with another duration
         if known.group == UNKNOWN_GROUP and group != UNKNOWN_GROUP:
             known.group = group
         return
@@ -196,7 +199,8 @@ def _timeout(
             place=place,
             timed_out=True,
             timeout_ms=_number(work.group("timeout")) or 0,
-            ran_ms=(_number(ran.group("ms")) or 0) if ran else 0,
+            ran_ms=ran_ms,
+            bare=line.rank is None,
             at_ns=at_ns,
             line=line.number,
             text=line.text.strip()[:400],

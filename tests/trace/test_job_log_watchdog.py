@@ -357,3 +357,24 @@ def test_a_timeout_in_other_words_is_a_sign_at_least() -> None:
     )
     assert found.verdict.value == "inconclusive"
     assert "timed out" in found.summary
+
+
+def overdue_at(place: int, ran_ms: int, seq: int = 77) -> str:
+    return (
+        f"[E ProcessGroupNCCL.cpp:475] [Rank {place}] Watchdog caught collective operation "
+        f"timeout: WorkNCCL(SeqNum={seq}, OpType=_ALLGATHER_BASE, NumelIn=16, NumelOut=64, "
+        f"Timeout(ms)=600000) ran for {ran_ms} milliseconds before timing out.\n"
+    )
+
+
+def test_a_number_that_two_processes_give_themselves_is_no_rank() -> None:
+    """Before torch 2.2 each says its place: here two groups of four, of which place 2 is silent."""
+    text = "".join(overdue_at(p, 600_000 + 10 * k + p) for k in (1, 2) for p in (0, 1, 3))
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert "timed out" in found.summary
+
+
+def test_one_process_may_say_the_same_more_than_once() -> None:
+    text = "".join(overdue_at(p, 600_010 + p) for _ in (1, 2) for p in (0, 1, 3))
+    assert diagnose(trace_of(text)).culprits == (2,)
