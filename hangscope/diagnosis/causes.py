@@ -123,7 +123,7 @@ def _without_the_most(context: Context, cause: Cause) -> None:
         if len(stuck) * 2 > len(place.members) > 2:
             cause.victims = set(cause.culprits)
             cause.culprits = ()
-            few = sorted(set(place.members) - set(stuck))
+            few = sorted(set(place.done) - set(stuck)) or sorted(set(place.members) - set(stuck))
             cause.words = (
                 f"Most members of {label_of(context, place.group)} ({rank_s(stuck)}) cannot finish "
                 f"{title_of(context, place)}, and {rank_s(few)} could",

@@ -181,6 +181,11 @@ def frontiers(trace: Trace) -> Frontiers:
     pending_row = np.full(count, -1, np.int64)
     is_oldest = seq[open_rows] == pending[of_record[open_rows]]
     pending_row[of_record[open_rows[is_oldest]][::-1]] = open_rows[is_oldest][::-1]
+    # Where only unfinished entries are listed, what was issued before the oldest has finished,
+    # unless a counter knows better: the buffer may have been overwritten as well.
+    listed = np.isin(keys // groups, np.array(list(trace.ranks), np.int64)[blank])
+    listed &= (pending_row >= 0) & (counter == UNKNOWN)
+    completed = np.where(listed, np.maximum(completed, pending - 1), completed)
     pending_ns = (
         np.where(pending_row >= 0, records["created_ns"][pending_row], 0)
         if len(records)

@@ -156,10 +156,18 @@ def match_status(status_keys: list[str], table: GroupTable) -> dict[str, int]:
             if key in table.by_name:
                 known[key] = table.by_name[key]
         return known
-    numeric = [i for i in range(len(names)) if names[i].isdigit()]
-    keys = sorted(status_keys, key=int)
-    ordered = sorted(numeric, key=lambda i: int(names[i]))
+    number = {i: made for i, group in enumerate(table.groups) if (made := _made_as(group)) >= 0}
+    ordered = sorted(number, key=lambda i: number[i])
+    # What is settled for a group whose name is no number has no place in the order.
+    keys = [k for k in sorted(status_keys, key=int) if k not in known or known[k] in number]
     return {**known, **_by_order(keys, ordered, known)}
+
+
+def _made_as(group: Group) -> int:
+    """As which group of the job it was made, by its name; -1 unknown. The default one is first."""
+    if group.desc == "default_pg" or group.name in ("default_pg", "default"):
+        return 0
+    return int(group.name) if group.name.isdigit() else NONE
 
 
 def _by_order(keys: list[str], ordered: list[int], known: Mapping[str, int]) -> dict[str, int]:

@@ -47,6 +47,8 @@ from hangscope.trace.model import (
 from hangscope.trace.sniff import Unreadable
 
 MAX_ENTRIES = 5_000_000
+_SMALLEST_BUFFER = 64
+"""Nobody sets a recorder to fewer entries."""
 ID_FIELDS = ("record_id", "id")
 _TUPLE_TEXT = re.compile(r"[(\[]\s*['\"]([^'\"]*)['\"]\s*,\s*['\"]([^'\"]*)['\"]\s*[)\]]")
 
@@ -377,8 +379,9 @@ def _oldest(records: Records, *, numbered: bool) -> int:
 def _only_active(records: Records, members: Records, numbered: bool) -> bool:
     """Whether the dump lists unfinished operations only.
 
-    Told by holes between the record ids, or by counters that know of finished work of which no
-    entry is left; without ids by groups whose first operation is none of their first ones.
+    Told by holes between the record ids, by counters that know of finished work of which no entry
+    is left, or by fewer entries than a buffer holds that was overwritten; without ids by groups
+    whose first operation is none of their first ones.
     """
     if len(records) and (records["state"] == State.COMPLETED).any():
         return False
@@ -389,4 +392,4 @@ def _only_active(records: Records, members: Records, numbered: bool) -> bool:
         return finished or _oldest(records, numbered=False) > 1
     ids = records["record_id"]
     holes = int(ids.max()) - int(ids.min()) + 1 > len(ids)
-    return holes or (finished and int(ids.min()) > 0)
+    return holes or (int(ids.min()) > 0 and (finished or len(records) < _SMALLEST_BUFFER))

@@ -229,3 +229,25 @@ def test_who_has_no_unfinished_entry_is_suspect_where_no_members_are_listed(
     found = _diagnose(tmp_path, ranks, pg_config=None)
     assert set(found.culprits) <= {3}
     assert not (found.verdict.value == "stuck_collective" and found.confidence.value == "certain")
+
+
+def test_a_few_entries_in_a_row_are_the_unfinished_ones(tmp_path: Path) -> None:
+    """No counters, no holes: a buffer that was overwritten would hold more than these."""
+    for rank in range(4):
+        entries = [pending(seq, record_id=900 + seq) for seq in (65, 66, 67)]
+        write(tmp_path, f"_dump_{rank}.json", dump(entries, world=4, pg_status=None))
+    trace = load_trace([tmp_path])
+    assert all(facts.only_active for facts in trace.ranks.values())
+    found = diagnose(trace)
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+
+
+def test_what_lies_before_the_oldest_unfinished_entry_has_finished(tmp_path: Path) -> None:
+    """Rank 2 has left #65, which the others cannot finish: not everybody is in it."""
+    for rank in range(4):
+        first = 66 if rank == 2 else 65
+        entries = [pending(seq, record_id=900 + seq) for seq in range(first, 67)]
+        write(tmp_path, f"_dump_{rank}.json", dump(entries, world=4, pg_status=None))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+    assert "rank 2 could" in found.summary

@@ -13,6 +13,7 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
 from hangscope.trace import load_parallel
+from hangscope.trace.fr_groups import match_status, read_config
 from hangscope.trace.load import NothingReadable, load_trace
 from hangscope.trace.model import Flag, Frame, State, Trace
 from hangscope.trace.unpickle import load_plain
@@ -526,3 +527,24 @@ def test_a_dump_without_a_version_keeps_the_members_it_lists(tmp_path: Path) -> 
     assert [g.ranks for g in trace.groups] == [(0, 2)]
     found = diagnose(trace)
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
+
+
+def test_counters_of_a_default_group_that_is_called_by_a_word() -> None:
+    """``pg_status`` counts the groups that were used; a name that is no number shifts nothing."""
+    config = {
+        name: {"name": name, "desc": desc, "ranks": ranks}
+        for name, desc, ranks in (
+            ("default_pg", "default_pg", "[0, 1, 2, 3]"),
+            ("1", "dp", "[0, 2]"),
+            ("9", "tp", "[0, 1]"),
+            ("21", "never used", "[0, 1, 2, 3]"),
+        )
+    }
+    table = read_config(config, 0)
+    table.by_pg_id["0"] = table.by_name["default_pg"]
+    matched = match_status(["0", "1", "2"], table)
+    assert matched == {"0": 0}
+    del config["21"]
+    table = read_config(config, 0)
+    names = {key: table.groups[i].name for key, i in match_status(["0", "2", "1"], table).items()}
+    assert names == {"0": "default_pg", "1": "1", "2": "9"}
