@@ -15,6 +15,7 @@ from hangscope.diagnosis.ends import judge, killed_together
 from hangscope.diagnosis.findings import to_finding
 from hangscope.diagnosis.frontier import frontiers
 from hangscope.diagnosis.group_order import with_group_order
+from hangscope.diagnosis.latecomers import without_latecomers
 from hangscope.diagnosis.memberships import with_believable_members
 from hangscope.diagnosis.mismatch import mismatches, parted_before
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
@@ -49,7 +50,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     skewed = trace is not given
     trace = with_compared_operations(with_original_exceptions(trace))
     trace, concluded = with_believable_members(trace)
-    trace = with_own_counters(with_first_numbers(trace))
+    trace = without_latecomers(with_own_counters(with_first_numbers(trace)))
     front = frontiers(trace)
     hosts = swept_up(trace, front, not_before_last_record(trace, judge(trace)))
     together = killed_together(trace, hosts)

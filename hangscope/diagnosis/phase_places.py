@@ -9,7 +9,7 @@ from hangscope.diagnosis.frontier import Frontiers
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.local_groups import PHASE as LOCAL_PHASE
 from hangscope.diagnosis.local_groups import local_places, members_asked_for
-from hangscope.diagnosis.places import Place
+from hangscope.diagnosis.places import INIT, Place
 from hangscope.trace.model import NONE, Trace
 
 
@@ -19,9 +19,16 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
     def groups_of(rank: int) -> int:
         return int((front.rank == rank).sum())
 
+    def worlds(rank: int) -> int:
+        """How often the rank has come out of ``init_process_group``: it may be called again."""
+        mine = front.group[front.rank == rank].tolist()
+        made = len([group for group in mine if trace.groups[group].desc == "default_pg"])
+        facts = trace.ranks.get(rank)
+        return max(made, 1 if facts is not None and facts.initialized else 0)
+
     unrecorded = frozenset(told_of_only(trace))
     places = []
-    for phase in ("init_process_group", "new_group"):
+    for phase in (INIT, LOCAL_PHASE):
         # Whom the launcher ended in there was waiting there until then.
         inside = sorted(
             r
@@ -34,14 +41,15 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
         if not inside:
             continue
         inside_groups = min(groups_of(r) for r in inside)
+        inside_worlds = max(worlds(r) for r in inside)
         everybody = set(trace.ranks) | set(trace.missing_ranks)
         absent, unknown = [], []
         for rank in sorted(everybody - set(inside)):
             facts = trace.ranks.get(rank)
             if facts is None or rank in unrecorded:
                 unknown.append(rank)
-            elif phase == "init_process_group":
-                if not facts.initialized:
+            elif phase == INIT:
+                if worlds(rank) <= inside_worlds:
                     absent.append(rank)
             elif groups_of(rank) <= inside_groups:
                 absent.append(rank)

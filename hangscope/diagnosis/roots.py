@@ -10,6 +10,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends import alike, first_to_fail, own_errors
 from hangscope.diagnosis.evidence import half_told, told_of_only
 from hangscope.diagnosis.host import End, is_unseen
+from hangscope.diagnosis.latecomers import came_too_late
 from hangscope.diagnosis.lost import lost_ranks
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.sentences import rank_s, title_of
@@ -241,7 +242,10 @@ def _is_unobserved(context: Context, places: list[int]) -> bool:
 
 
 def _verdict_of_root(context: Context, rank: int, places: list[int]) -> Verdict:
+    waits = context.waits.places
     host = context.hosts[rank]
+    if came_too_late(host, [context.hosts.get(w) for i in places for w in waits[i].waiters]):
+        return Verdict.MISSING_RANK
     if host.end is End.CRASHED or rank in own_errors(context.trace.claims):
         return Verdict.RANK_CRASHED
     if host.end is End.CLEAN:

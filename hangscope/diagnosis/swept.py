@@ -6,7 +6,6 @@ of these ends explains the hang that came before.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from hangscope.diagnosis.ends import TOGETHER_NS
 from hangscope.diagnosis.evidence import Bounds, rank_bounds, told_of_only
 from hangscope.diagnosis.frontier import Frontiers
 from hangscope.diagnosis.host import End, Host, is_unseen
+from hangscope.diagnosis.latecomers import WAITED_IN_VAIN
 from hangscope.trace.model import Flag, RankFacts, State, Trace
 
 _OUTSIDE = (9, 15, 2, 1)
@@ -27,7 +27,6 @@ _NOTICED_LATE_NS = 2 * _SECOND_NS
 _GAPS = 20
 _LEAVING = "interpreter exit"
 """A phase that is an end itself."""
-_WAITED_IN_VAIN = re.compile(r"timed? ?out|monitored ?barrier|wait timeout", re.IGNORECASE)
 
 
 def standstill_s(trace: Trace) -> float:
@@ -124,7 +123,7 @@ def _signalled(trace: Trace, rank: int) -> bool:
 
 def _in_vain(host: Host) -> bool:
     """Whether a rank gave up waiting for others that were still there."""
-    return bool(_WAITED_IN_VAIN.search(host.end_text))
+    return bool(WAITED_IN_VAIN.search(host.end_text))
 
 
 def _was_waiting(front: Frontiers, rank: int) -> bool:
