@@ -18,6 +18,7 @@ from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, State
 from hangscope.trace.twins import doubled
 
+_SHOWN_PLACES = 4
 _OWN_WORD = (formats.RING, formats.JOURNAL, *formats.DUMPS)
 """Kinds of sources that tell what a rank was told, rather than what a reader concluded."""
 
@@ -25,10 +26,13 @@ _OWN_WORD = (formats.RING, formats.JOURNAL, *formats.DUMPS)
 def different_worlds(context: Context, ranks: Iterable[int], cause: Cause) -> None:
     """Make ``cause`` one of places that contradict each other, if those of ``ranks`` do.
 
-    Their sizes may differ, a rank may lie outside of its own world, or two processes be one rank.
+    Their sizes may differ, a rank may lie outside of its own world, two processes be one rank, or
+    ranks wait for the others at different addresses.
     """
     ranks = sorted(ranks)
-    _sizes(context, ranks, cause) or _outside(context, ranks, cause) or _twice(context, cause)
+    for contradiction in (_sizes, _outside, _twice, _apart):
+        if contradiction(context, ranks, cause):
+            return
 
 
 def _sizes(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
@@ -87,7 +91,7 @@ def _outside(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
     return True
 
 
-def _twice(context: Context, cause: Cause) -> bool:
+def _twice(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
     twice = doubled(context.trace)
     if not twice:
         return False
@@ -104,6 +108,42 @@ def _twice(context: Context, cause: Cause) -> bool:
         decided=len(twice) * 2 <= (context.trace.world_size or 0),
     )
     return True
+
+
+def _apart(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
+    where: dict[str, list[int]] = defaultdict(list)
+    names: dict[str, str] = {}
+    for rank in ranks:
+        facts = context.trace.ranks.get(rank)
+        told = facts.rendezvous if facts is not None else None
+        if told:
+            names.setdefault(_meeting(told, rank), told)
+            where[_meeting(told, rank)].append(rank)
+    if len(where) < 2:
+        return False
+    most = max(len(here) for here in where.values())
+    usual = [here for here in where.values() if len(here) == most]
+    decided = len(usual) == 1
+    shown = sorted(where.items(), key=lambda item: (len(item[1]), item[1]))[:_SHOWN_PLACES]
+    conflict = " and ".join(f"{rank_s(here)} at {names[key]}" for key, here in shown)
+    _contradict(
+        cause,
+        [r for here in where.values() if not decided or here is not usual[0] for r in here],
+        conflict,
+        f"The ranks wait for each other in different places: {conflict}",
+        "init_process_group meets the other ranks in a store, and these are different stores",
+        decided=decided,
+    )
+    if any("://" in name and not name.startswith("tcp") for name in names.values()):
+        cause.doubt("one file may have several names")
+    return True
+
+
+def _meeting(told: str, rank: int) -> str:
+    """What must be the same: hosts have many names, ports have one."""
+    if told.startswith("tcp://"):
+        return "port " + told.rpartition(":")[2]
+    return told if "://" in told else f"{told} of rank {rank}"
 
 
 def _contradict(

@@ -53,6 +53,43 @@ def declared_place(
     return None if rank is None or world is None or not world else (rank, world)
 
 
+def meeting_point(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], environ: Mapping[str, str]
+) -> str:
+    """Where the call meets the other ranks: ``tcp://host:port``, ``file:///path``, ``HashStore``.
+
+    Empty where that is not known. Parameters as for `declared_place`.
+    """
+    given = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+    if given.get("store") is not None:
+        return _of_store(given["store"])
+    url = str(given.get("init_method") or "env://")
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    if parts.scheme == "env":
+        host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
+        return f"tcp://{host}:{port}" if host and port else ""
+    if parts.scheme == "tcp":
+        return f"tcp://{parts.netloc}"
+    return f"file://{parts.netloc}{parts.path}" if parts.scheme == "file" else ""
+
+
+def _of_store(store: Any) -> str:
+    for _ in range(8):  # stores that only put something before the keys of another
+        inner = getattr(store, "underlying_store", None)
+        if inner is None:
+            break
+        store = inner
+    kind = type(store).__name__
+    if kind == "TCPStore":
+        return f"tcp://{store.host}:{store.port}"
+    if kind == "FileStore":
+        return f"file://{store.path}"
+    return kind if kind == "HashStore" else ""
+
+
 def _number(value: Any) -> int | None:
     """A number from 0 on; torch takes -1 for "not given"."""
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hangscope.recording.complaints import complain
-from hangscope.recording.declared import declared_place
+from hangscope.recording.declared import declared_place, meeting_point
 from hangscope.recording.foreign import is_foreign
 from hangscope.recording.hook import DispatcherHook, Listener
 from hangscope.recording.lifecycle import Lifecycle
@@ -213,6 +213,9 @@ class Session:
         place = declared_place(args, kwargs, os.environ)
         if place is not None and not dist.is_initialized():  # else torch refuses the call
             self.ring.put_world(*place)
+        meeting = meeting_point(args, kwargs, os.environ)
+        if meeting and not dist.is_initialized():
+            self.ring.put_u4("rendezvous", self.ring.text(meeting))
 
     def _after_init_process_group(self, result: Any, args: Any, kwargs: Any) -> None:
         if self._phase_stack() is None:

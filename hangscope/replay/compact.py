@@ -125,7 +125,7 @@ def _compact(
     header["dropped"] += torn  # torn slots are not copied, but they were lost
     slots["signature"] = _column(values, slots["signature"], ValueKind.SIGNATURE)
     slots["stack"] = _column(values, slots["stack"], ValueKind.STACK)
-    for name in ("disabled", "backend"):
+    for name in ("disabled", "backend", "rendezvous"):
         header[name] = values.move(int(header[name]), ValueKind.TEXT)
     header["exception"] = values.move(int(header["exception"]), ValueKind.EXCEPTION)
     for index in range(layout.PHASE_DEPTH):

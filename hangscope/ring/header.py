@@ -79,6 +79,7 @@ class RingHeader(NamedTuple):
     main_thread: int
     backend: int
     watcher_thread: int
+    rendezvous: int
     phases: bytes
     """All `PHASE_DEPTH` places; `open_phases` gives those in use."""
 

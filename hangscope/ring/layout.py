@@ -52,7 +52,7 @@ HEADER = np.dtype(
             "values_used", "values_refused", "groups_used", "groups_refused", "sample_generation",
             "sample_ns", "initialized", "finalized", "exit_kind", "exit_code", "exit_signal",
             "exception", "exit_ns", "exception_ns", "fault_signal", "unobservable", "disabled",
-            "clock_offset_ns", "main_thread", "backend", "watcher_thread", "phases",
+            "clock_offset_ns", "main_thread", "backend", "watcher_thread", "rendezvous", "phases",
         ],
         "formats": [
             "S8", "<u4", "<u4", "<u4", "<u4", "<u4",
@@ -66,7 +66,7 @@ HEADER = np.dtype(
             "<u8", "<u8", "<u4", "<u4", "<u8",
             "<i8", "<u4", "<u4", "<u4", "<i4", "<i4",
             "<u4", "<i8", "<i8", "<u4", "<u4", "<u4",
-            "<i8", "<i8", "<u4", "<i8", (PHASE, (PHASE_DEPTH,)),
+            "<i8", "<i8", "<u4", "<i8", "<u4", (PHASE, (PHASE_DEPTH,)),
         ],
         "offsets": [
             0, 8, 12, 16, 20, 24,
@@ -80,14 +80,15 @@ HEADER = np.dtype(
             1064, 1072, 1080, 1084, 1088,
             1096, 1104, 1108, 1112, 1116, 1120,
             1124, 1128, 1136, 1144, 1148, 1152,
-            1160, 1168, 1176, 1184, 1280,
+            1160, 1168, 1176, 1184, 1192, 1280,
         ],
         "itemsize": HEADER_BYTES,
     }
 )  # fmt: skip
 """``dropped`` counts records that were torn when the file was rewritten smaller
 (`hangscope.replay.compact`), because they are not in it any more. The recorder itself loses none:
-it stops at its first failure, and ``disabled`` says so."""
+it stops at its first failure, and ``disabled`` says so. ``rendezvous`` is the id of the text that
+says where ``init_process_group`` meets the others; 0 in older files."""
 
 FIXED_START = struct.Struct("<8s6I6Q")
 """The header's fields from ``magic`` to ``values_bytes`` as one `struct` call."""

@@ -245,4 +245,6 @@ def files_of(directory: Path) -> Listing:
 def _start(ring: OpenRing) -> Start:
     header = ring.reader.header()
     last_sign_ns = max(header.heartbeat_ns, header.exit_ns)
-    return Start(ring.rank, ring.created_ns, (ring.host, ring.process.pid), last_sign_ns)
+    meets_at = ring.reader.text(header.rendezvous) if header.rendezvous else ""
+    process = (ring.host, ring.process.pid)
+    return Start(ring.rank, ring.created_ns, process, last_sign_ns, meets_at)

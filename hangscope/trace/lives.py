@@ -20,6 +20,8 @@ class Start:
     process: tuple[str, int]
     """Host and process id: a process may begin recording more than once."""
     last_sign_ns: int
+    meets_at: str = ""
+    """Where it meets the other ranks, where that is known."""
 
 
 def of_newest_life(starts: Sequence[Start]) -> list[bool]:

@@ -262,6 +262,9 @@ class RankFacts:
     declared: bool | None = None
     """Whether rank and world size are what the job itself has said, not what its launcher's
     variables were when torch was imported."""
+    rendezvous: str | None = None
+    """Where ``init_process_group`` meets the others, as it was called: ``tcp://host:port``,
+    ``file:///path``, or the name of a store that reaches no other process."""
     parent_pid: int | None = None
     attempt: int | None = None
     run_id: str | None = None

@@ -49,6 +49,8 @@ def to_plain(facts: RankFacts) -> dict[str, Any]:
         "stack_moved": facts.stack_moved,
         "initialized": facts.initialized,
         "finalized": facts.finalized,
+        "rendezvous": facts.rendezvous,
+        "declared": facts.declared,
     }
     if facts.exit is not None:
         story["exit"] = asdict(facts.exit)
@@ -101,6 +103,8 @@ def from_plain(value: Any, facts: RankFacts) -> RankFacts:
         stack_moved=_truth(value.get("stack_moved")),
         initialized=_truth(value.get("initialized")),
         finalized=_truth(value.get("finalized")),
+        rendezvous=_detail(value.get("rendezvous")) or None,
+        declared=_truth(value.get("declared")),
         exit=exit_,
         alive=False if exit_ is not None else _truth(value.get("alive")),
         exception=_exception(value.get("exception")),

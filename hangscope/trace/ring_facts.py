@@ -93,6 +93,9 @@ def facts_of(
         node_rank=header.node_rank,
         world_size=header.world_size,
         declared=header.declared,
+        rendezvous=clean.prose((texts or reader).text(header.rendezvous)) or None
+        if header.rendezvous
+        else None,
         parent_pid=header.parent_pid,
         attempt=header.attempt,
         run_id=_name(header.run_id),

@@ -168,6 +168,7 @@ def start_of(fragment: Fragment) -> Start:
         facts.started_ns,
         (facts.host or "", facts.pid or 0),
         last_sign(fragment) if not facts.alive else facts.observed_ns,
+        facts.rendezvous or "",
     )
 
 

@@ -58,7 +58,9 @@ def twins(starts: Sequence[Start], alive: Iterable[tuple[str, int]] = ()) -> lis
                 Twins(rank, one.process, two.process)
                 for place, one in enumerate(own)
                 for two in own[place + 1 :]
-                if one.process != two.process and are_together(one, two, living)
+                if one.process != two.process
+                and are_together(one, two, living)
+                and not _in_two_worlds(one, two)
             ),
             None,
         )
@@ -80,6 +82,11 @@ def claim_of(rank: int, text: str) -> Claim:
 def doubled(trace: Trace) -> dict[int, str]:
     """Ranks that two processes claim at the same time, and a sentence about each."""
     return {r: c.text for c in trace.claims if c.details.get(KEY) for r in c.accused}
+
+
+def _in_two_worlds(one: Start, two: Start) -> bool:
+    """Whether both have a world of their own, in which they may well be the same rank."""
+    return bool(one.meets_at and two.meets_at) and one.meets_at != two.meets_at
 
 
 def are_together(one: Start, two: Start, living: Collection[tuple[str, int]]) -> bool:

@@ -83,3 +83,22 @@ def test_two_processes_of_one_rank_before_anybody_has_met() -> None:
     assert (found.verdict.value, found.culprits) == ("argument_mismatch", (1,))
     assert "pid 11 on host a and pid 22 on host a, and nobody is rank 3" in found.summary
     assert "RANK" in found.findings[0].fix
+
+
+def test_who_waits_at_another_address_is_told() -> None:
+    places = ("tcp://a:1", "tcp://10.0.0.1:1", "tcp://a:2")
+    found = diagnose(_waiting(3, rendezvous=places).trace())
+    assert (found.verdict.value, found.culprits) == ("argument_mismatch", (2,))
+    assert "rank 2 at tcp://a:2 and ranks 0, 1 at tcp://a:1" in found.summary
+    assert "MASTER_ADDR" in found.findings[0].fix
+
+
+def test_names_of_one_host_are_no_contradiction() -> None:
+    found = diagnose(_waiting(2, rendezvous=("tcp://a:1", "tcp://10.0.0.1:1")).trace())
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+
+
+def test_a_store_that_reaches_no_other_process_is_one_for_each() -> None:
+    found = diagnose(_waiting(2, rendezvous=("HashStore", "HashStore")).trace())
+    assert (found.verdict.value, found.confidence.value) == ("argument_mismatch", "ambiguous")
+    assert found.culprits == (0, 1)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import FileStore, HashStore, PrefixStore  # type: ignore[attr-defined]
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.recording.declared import declared_place
+from hangscope.recording.declared import declared_place, meeting_point
 from hangscope.report import flight_recorder
 from hangscope.trace.load import load_trace
 from tests import real_jobs
@@ -54,6 +55,26 @@ def test_variables_that_are_none_declare_nothing() -> None:
     assert declared_place((), {}, {"RANK": "one", "WORLD_SIZE": "2"}) is None
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [
+        pytest.param({}, "tcp://node0:29500", id="variables"),
+        pytest.param({"init_method": "tcp://a:1?rank=0"}, "tcp://a:1", id="an address"),
+        pytest.param({"init_method": "file:///shared/x"}, "file:///shared/x", id="a file"),
+        pytest.param({"init_method": "mine://x"}, "", id="somebody's own way"),
+        pytest.param({"store": HashStore()}, "HashStore", id="a store of this process"),
+    ],
+)
+def test_where_a_call_meets_the_others(kwargs: dict[str, Any], expected: str) -> None:
+    environ = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+    assert meeting_point((), kwargs, environ) == expected
+
+
+def test_where_a_store_that_is_given_is_kept(tmp_path: Path) -> None:
+    store = PrefixStore("a", PrefixStore("b", FileStore(str(tmp_path / "store"), 1)))
+    assert meeting_point((), {"store": store}, {}) == f"file://{tmp_path}/store"
+
+
 def _job(directory: Path, how: str, fault: str, **extra: str) -> JobResult:
     env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(directory), HOW=how, FAULT=fault, **extra)
     return real_jobs.torchrun(JOBS / "renamed_job.py", 3, env, timeout_s=90)
@@ -65,6 +86,7 @@ def _job(directory: Path, how: str, fault: str, **extra: str) -> JobResult:
     [
         ("size", (2,), "rank 2 expects 4 ranks and ranks 0, 1 expect 3 ranks"),
         ("twice", (1,), "nobody is rank 2"),
+        ("elsewhere", (1,), "The ranks wait for each other in different places: rank 1 at tcp://"),
     ],
 )
 def test_places_that_cannot_go_together_are_told_of(

@@ -52,6 +52,12 @@ def test_two_living_processes_need_no_times() -> None:
     assert len(twins(starts, [("a", 11), ("b", 22)])) == 1
 
 
+def test_two_worlds_have_a_rank_of_the_same_number_each() -> None:
+    one, two = _start(11, 100, 160), _start(22, 110, 150)
+    assert twins([replace(one, meets_at="tcp://a:1"), replace(two, meets_at="tcp://a:2")]) == []
+    assert len(twins([replace(one, meets_at="tcp://a:1"), two])) == 1
+
+
 _RANK = """
 import os, sys, time
 from pathlib import Path

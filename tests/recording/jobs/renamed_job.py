@@ -29,6 +29,8 @@ if os.environ["HOW"] == "variables":
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
 else:
     arguments = {"rank": rank, "world_size": world}
+if fault == "elsewhere" and rank == 1:
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
 if fault == "late" and rank == 0:
     time.sleep(60)  # the others have said who they are
 dist.init_process_group("gloo", timeout=timeout, **arguments)
