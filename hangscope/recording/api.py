@@ -237,6 +237,8 @@ def _start_monitor(directory: Path, run_id: str, place: JobPlace, settings: Sett
         for key, value in os.environ.items()
         if key not in ("HANGSCOPE", "LD_PRELOAD") and not key.startswith("HANGSCOPE_INTERNAL_")
     }
+    # numpy would start a thread on every core of a machine that has better to do.
+    environment["OPENBLAS_NUM_THREADS"] = "1"
     command = [
         sys.executable,
         "-m",

@@ -150,8 +150,11 @@ def place(frame: Frame) -> str:
     return f"{short_path(frame.filename)}:{frame.line} in {plain(frame.name, 80)}"
 
 
-def confidence_note(confidence: Confidence) -> str:
-    """Why a verdict should not be taken for more than it is; empty for a certain one."""
+def confidence_note(verdict: Verdict, confidence: Confidence) -> str:
+    """Why a verdict should not be taken for more than it is; empty for a certain one, and for one
+    that says so itself."""
+    if verdict is Verdict.INCONCLUSIVE:
+        return ""
     if confidence is Confidence.LIKELY:
         return "likely: some evidence is missing"
     if confidence is Confidence.AMBIGUOUS:

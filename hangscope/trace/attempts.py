@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from hangscope.trace import formats
 from hangscope.trace.file_names import attempt_of
-from hangscope.trace.lives import of_newest_life
+from hangscope.trace.lives import Member, beside, of_newest_life
 from hangscope.trace.model import NONE, Fragment
 from hangscope.trace.ring_ranks import last_sign, start_of, with_ranks_of_rings
 from hangscope.trace.twins import claims_of, twins
 
+_MOST_NOTES = 4
+"""Lives that are mentioned one by one; a folder of all runs holds dozens."""
 _SAME_MOMENT_NS = 60 * 10**9
 """Two dumps of one rank whose last operations are closer than this are twins of one life."""
 
@@ -29,6 +31,7 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     others = [f for f in fragments if not _is_dump(f) and _life(f) is None]
     kept_named, left_named = _newest_run(named)
     kept_named, left_lives = _newest_life(kept_named)
+    kept_named += _of_other_numbers(kept_named, named)
     gone = _folders(named) - _folders(kept_named)
     dumps = [f for f in dumps if _folder_of(f) not in gone]
     others = [f for f in others if _folder_of(f) not in gone]
@@ -72,17 +75,46 @@ def _newest_run(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
         newest_of_run[run] = max(newest_of_run.get(run, 0), latest)
     run = max(newest_of_run, key=lambda name: (newest_of_run[name], name))
     attempt = max(number for name, number in lives if name == run)
+    kept = lives.pop((run, attempt))
+    if len(lives) > _MOST_NOTES:
+        found = f"{len(lives)} other runs and attempts were found beside it"
+        return kept, [f"this report is about run {run} attempt {attempt}; {found}"]
     notes = []
     for (name, number), members in sorted(lives.items()):
-        if (name, number) != (run, attempt):
-            ranks = len({f.facts.rank for f in members if f.facts.rank != NONE})
-            what = f"attempt {number}" if name == run else f"run {name or '?'} attempt {number}"
-            folder = PurePath(members[0].source.path).parent
-            notes.append(
-                f"{folder}: also holds {what} of {_ranks(ranks)}; "
-                f"this report is about {f'run {run} ' if name != run else ''}attempt {attempt}"
-            )
-    return lives[(run, attempt)], notes
+        ranks = len({f.facts.rank for f in members if f.facts.rank != NONE})
+        what = f"attempt {number}" if name == run else f"run {name or '?'} attempt {number}"
+        notes.append(
+            f"{_folder_of(members[0])}: also holds {what} of {_ranks(ranks)}; "
+            f"this report is about {f'run {run} ' if name != run else ''}attempt {attempt}"
+        )
+    return kept, notes
+
+
+def _of_other_numbers(kept: Sequence[Fragment], named: Sequence[Fragment]) -> list[Fragment]:
+    """Fragments of ranks whose node has another attempt number in the life that is kept."""
+    runs = {f.facts.run_id for f in kept}
+    ids = set(map(id, kept))
+    rest = [f for f in named if id(f) not in ids and f.facts.run_id in runs]
+    others = [f for f in rest if f.source.format == formats.RING]
+    if not others:
+        return []
+    own = [_member(f) for f in kept if f.source.format == formats.RING]
+    flags = beside(own, [_member(f) for f in others])
+    newest: dict[int, Fragment] = {}
+    for fragment, is_one in zip(others, flags, strict=True):
+        known = newest.get(fragment.facts.rank)
+        if is_one and (known is None or known.facts.started_ns < fragment.facts.started_ns):
+            newest[fragment.facts.rank] = fragment
+    processes = {(f.facts.rank, f.facts.pid) for f in newest.values()}
+    return [*newest.values()] + [
+        f
+        for f in rest
+        if f.source.format == formats.JOURNAL and (f.facts.rank, f.facts.pid) in processes
+    ]
+
+
+def _member(ring: Fragment) -> Member:
+    return Member(start_of(ring), (ring.facts.host or "", ring.facts.parent_pid or 0))
 
 
 def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:

@@ -56,7 +56,8 @@ def lines(diagnosis: Diagnosis, note: str = "", width: int = 78) -> Group:
         f" {headline(diagnosis.verdict)} ", _BADGE.get(diagnosis.verdict, "bold #14171c on #ff8a4c")
     )
     top.append(f"  {scene(diagnosis)}", "dim")
-    if doubt := confidence_note(first.confidence if first else diagnosis.confidence):
+    confidence = first.confidence if first else diagnosis.confidence
+    if doubt := confidence_note(diagnosis.verdict, confidence):
         top.append(f" · {doubt.split(':')[0]}", "#f0b429")
     if len(diagnosis.findings) > 1:
         top.append(f" · {len(diagnosis.findings)} findings", "dim")

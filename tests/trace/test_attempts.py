@@ -36,6 +36,15 @@ def test_the_highest_attempt_of_the_newest_run() -> None:
     assert "also holds run old attempt 7 of 1 rank" in notes[1]
 
 
+def test_a_folder_of_many_runs_is_one_line() -> None:
+    fragments = [ring(0, f"run{n}", 0, n * HOUR, f"runs/{n}") for n in range(1, 30)]
+    kept, notes = keep_newest(fragments)
+    assert [f.facts.run_id for f in kept] == ["run29"]
+    assert notes == [
+        "this report is about run run29 attempt 0; 28 other runs and attempts were found beside it"
+    ]
+
+
 def test_what_lies_beside_an_old_run_goes_with_it() -> None:
     fragments = [
         ring(0, "new", 0, 6 * HOUR, "runs/new"),

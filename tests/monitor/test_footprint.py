@@ -1,0 +1,48 @@
+"""What the monitor takes of the machine on which a job trains."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.real_jobs import environment, worlds
+
+_JOB = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+sys.stdin.read()
+"""
+
+
+def test_the_monitor_starts_no_threads_for_linear_algebra(tmp_path: Path) -> None:
+    (world,) = worlds(1)
+    env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path), **world)
+    env.pop("OPENBLAS_NUM_THREADS", None)
+    job = subprocess.Popen([sys.executable, "-c", _JOB], stdin=subprocess.PIPE, env=env)
+    try:
+        deadline_s = time.monotonic() + 60
+        monitor = None
+        while time.monotonic() < deadline_s:
+            monitor = monitor or _monitor_of(tmp_path)
+            if monitor is not None and any("numpy" in m.path for m in monitor.memory_maps()):
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError("no monitor that has loaded numpy")
+        time.sleep(0.5)  # threads are started while it is loaded
+        assert monitor.num_threads() == 1
+    finally:
+        job.communicate(timeout=60)
+
+
+def _monitor_of(directory: Path) -> psutil.Process | None:
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or ()
+        if "hangscope.monitor" in words and str(directory) in words:
+            return process
+    return None
