@@ -114,12 +114,21 @@ def terms(signature: Signature) -> Terms:
         count = output_numel(signature)
         if op == "reduce_scatter" and _uneven(signature.input_sizes):
             count = input_numel(signature)
+    elif _in_even_parts(signature):
+        count = input_numel(signature)
     dtypes = signature.input_dtypes or signature.output_dtypes
     if op == "scatter":
         dtypes = signature.output_dtypes or signature.input_dtypes
     dtype = dtypes[0] if dtypes and len(set(dtypes)) == 1 else None
     reduction = signature.reduce_op if op in _WITH_REDUCTION else None
     return Terms(op, count, dtype, reduction.upper() if reduction else None)
+
+
+def _in_even_parts(signature: Signature) -> bool:
+    """Whether one tensor is exchanged of which everybody gets as much: no split list was given."""
+    given = (signature.input_splits, signature.output_splits)
+    sizes = (signature.input_sizes, signature.output_sizes)
+    return given == ((), ()) and all(s is not None and len(s) == 1 for s in sizes)
 
 
 def _uneven(sizes: tuple[tuple[int, ...], ...] | None) -> bool:

@@ -435,6 +435,28 @@ def test_splits_that_contradict_each_other_although_a_rank_is_lost() -> None:
     assert "rank 1 sends 4 to rank 2, which expects 2" in found.summary
 
 
+@pytest.mark.parametrize("splits", [(), None], ids=["in even parts", "not told"])
+def test_an_exchange_in_even_parts_is_compared_like_any_collective(
+    splits: tuple[int, ...] | None,
+) -> None:
+    """Rank 2 left one exchange out: its next one meets that of the others, and those abort."""
+    job = Job(4)
+    job.steps(2)
+    for rank in range(4):
+        size = (24,) if rank == 2 else (20,)
+        job.op(rank, "all_to_all", size=size, out=size, done=rank == 2)
+    trace = job.trace()
+    told = [
+        replace(s, input_splits=splits, output_splits=splits) if s.op == "all_to_all" else s
+        for s in trace.signatures
+    ]
+    for rank in (0, 1, 3):
+        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=6))
+    found = diagnose(replace(trace, signatures=tuple(told), ranks=job.trace().ranks))
+    assert (found.verdict is Verdict.SHAPE_MISMATCH) is (splits == ())
+    assert (found.culprits == (2,)) is (splits == ())
+
+
 def test_a_pair_of_different_sizes() -> None:
     job = Job(2)
     for _ in range(4):
