@@ -254,6 +254,17 @@ def _returns(context: Context, rank: int, group: int, number: int) -> bool | Non
     return None if brought[0] == brought[1] else brought == sent
 
 
+def _parts(
+    splits: tuple[int, ...] | None, sizes: tuple[tuple[int, ...], ...] | None, count: int
+) -> tuple[int, ...] | None:
+    """How many rows go to, or come from, each of ``count`` members; without a list as many each."""
+    if splits:
+        return splits if len(splits) == count else None
+    if splits is None or sizes is None or len(sizes) != 1 or not sizes[0] or sizes[0][0] % count:
+        return None
+    return (sizes[0][0] // count,) * count
+
+
 def _split_conflicts(
     members: tuple[int, ...], signatures: dict[int, Signature]
 ) -> SizeConflict | None:
@@ -265,11 +276,11 @@ def _split_conflicts(
         told = signatures.get(rank)
         if told is None:
             continue
-        if told.input_splits is None or told.output_splits is None:
+        sent = _parts(told.input_splits, told.input_sizes, size)
+        expected = _parts(told.output_splits, told.output_sizes, size)
+        if sent is None or expected is None:
             return None
-        if len(told.input_splits) != size or len(told.output_splits) != size:
-            return None
-        out[place], into[:, place] = told.input_splits, told.output_splits
+        out[place], into[:, place] = sent, expected
     bad = np.argwhere((out != into) & (out != _NOT_TOLD) & (into != _NOT_TOLD))
     if not len(bad):
         return None

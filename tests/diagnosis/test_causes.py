@@ -457,6 +457,27 @@ def test_an_exchange_in_even_parts_is_compared_like_any_collective(
     assert (found.culprits == (2,)) is (splits == ())
 
 
+def test_even_parts_are_compared_with_split_lists() -> None:
+    job = Job(3)
+    job.steps(2)
+    for rank in range(3):
+        size = (9,) if rank == 2 else (6,)
+        job.op(rank, "all_to_all", size=size, out=size, done=rank == 2)
+    trace = job.trace()
+    splits = {(9,): (4, 4, 1), (6,): ()}
+    told = tuple(
+        replace(s, input_splits=splits[s.input_sizes[0]], output_splits=splits[s.input_sizes[0]])
+        if s.op == "all_to_all" and s.input_sizes is not None
+        else s
+        for s in trace.signatures
+    )
+    for rank in (0, 1):
+        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=6))
+    found = diagnose(replace(trace, signatures=told, ranks=job.trace().ranks))
+    assert (found.verdict.value, found.culprits) == ("shape_mismatch", (2,))
+    assert "which expects" in found.summary
+
+
 def test_a_pair_of_different_sizes() -> None:
     job = Job(2)
     for _ in range(4):
