@@ -120,10 +120,11 @@ def _without_the_most(context: Context, cause: Cause) -> None:
     for index in cause.places:
         place = waits.places[index]
         stuck = [r for r in cause.culprits if waits.device[r] == index]
-        if len(stuck) * 2 > len(place.members) > 2:
+        few = sorted({r for r in place.members if r in context.trace.ranks} - set(stuck))
+        if len(stuck) > len(few) > 0 and len(place.members) > 2:
+            few = sorted(set(place.done) - set(stuck)) or few
             cause.victims = set(cause.culprits)
             cause.culprits = ()
-            few = sorted(set(place.done) - set(stuck)) or sorted(set(place.members) - set(stuck))
             cause.words = (
                 f"Most members of {label_of(context, place.group)} ({rank_s(stuck)}) cannot finish "
                 f"{title_of(context, place)}, and {rank_s(few)} could",

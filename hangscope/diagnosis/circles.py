@@ -88,7 +88,8 @@ def _circle_of_pairs(
     """A circle with sends or receives in it: did one rank leave its half out?"""
     waits = context.waits
     # What a host has issued behind its first half is not due yet: nobody has left it out.
-    lonely = [i for i in lonely if _stands_at(context, waits.places[i])] or lonely
+    first = _first_halves(context, ranks)
+    lonely = [i for i in lonely if _stands_at(context, waits.places[i], first)] or lonely
     ahead = _left_early(context, cause, lonely)
     if len(ahead) == 1:
         cause.culprits, cause.confidence = ahead, Confidence.LIKELY
@@ -157,16 +158,20 @@ def _circle_of_pairs(
         cause.places = due + [i for i in cause.places if i not in due]
 
 
-def _stands_at(context: Context, place: Place) -> bool:
+def _first_halves(context: Context, ranks: set[int]) -> dict[int, int]:
+    """Per rank the record of the first half that it waits at."""
+    found = {}
+    for rank in ranks:
+        places = [context.waits.places[i] for i in context.waits.out(rank)]
+        found[rank] = min((p.row for p in places if p.p2p and not p.weak), default=NONE)
+    return found
+
+
+def _stands_at(context: Context, place: Place, first: dict[int, int]) -> bool:
     """Whether a rank that waits at this half waits for none of an earlier batch or call."""
     batch = context.front.batch_row
-
-    def first(rank: int) -> int:
-        places = [context.waits.places[i] for i in context.waits.out(rank)]
-        return min((p.row for p in places if p.p2p and not p.weak), default=place.row)
-
     return any(
-        first(rank) == place.row or NONE != batch[first(rank)] == batch[place.row]
+        first.get(rank, NONE) in (NONE, place.row) or NONE != batch[first[rank]] == batch[place.row]
         for rank in place.waiters
     )
 
