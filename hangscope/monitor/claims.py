@@ -20,7 +20,9 @@ def claim(directory: Path, key: RunKey | None, cause: Cause, started_ns: int = 0
     ``started_ns`` is when the job's lowest rank began: one that was there before under the same
     name may have ended by the same cause.
     """
-    text = repr((key, started_ns, cause)).encode()
+    # Nodes may count the attempts of a job differently; when it began is the same for all.
+    life = key.run_id if key is not None and started_ns else key
+    text = repr((life, started_ns, cause)).encode()
     path = directory / f".said-{hashlib.blake2b(text, digest_size=8).hexdigest()}"
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))

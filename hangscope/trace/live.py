@@ -243,7 +243,7 @@ class LiveRun:
         own = [self._read(ring) for ring in rings]
         here = {ring.rank for ring in rings}
         rest = [fragment for fragment in others if fragment.facts.rank not in here]
-        journals = list(self._journal(rings[0].key)) if rings else []
+        journals = list(self._journal(rings)) if rings else []
         warnings = self._folder.warnings(rings)
         fragments = [*own, *rest, *journals]
         trace = merge(fragments, warnings=warnings)
@@ -310,7 +310,9 @@ class LiveRun:
         ring.fragment = replace(ring.fragment, facts=facts)
         return ring.fragment
 
-    def _journal(self, key: RunKey) -> Iterable[Fragment]:
+    def _journal(self, rings: Sequence[OpenRing]) -> Iterable[Fragment]:
+        key = self._folder.followed
+        processes = {(ring.rank, ring.process.pid) for ring in rings}
         ranks = self.rank_of_process()
         for name, _, _ in self._folder.listing.journals:
             path = self.directory / name
@@ -328,7 +330,8 @@ class LiveRun:
                 facts = fragment.facts
                 if (facts.rank, facts.pid) in self._folder.replaced:
                     continue  # an earlier job of the same name
-                if (facts.run_id, facts.attempt) == (key.run_id, key.attempt):
+                here = RunKey(facts.run_id or "", facts.attempt or 0) == key
+                if here or (facts.rank, facts.pid) in processes:
                     yield fragment
 
 

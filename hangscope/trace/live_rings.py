@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.live_facts import ProcessView
-from hangscope.trace.lives import Start, of_newest_life
+from hangscope.trace.lives import Member, Start, beside, of_newest_life
 from hangscope.trace.model import Fragment
 from hangscope.trace.ring_ranks import Presence, ranks_of
 from hangscope.trace.twins import Twins, twins
@@ -78,6 +78,7 @@ class RingFolder:
         """(rank, process id) of earlier jobs that went by the same name."""
         self.twins: list[Twins] = []
         """Ranks that two living processes claim."""
+        self.followed: RunKey | None = None
         self.declared: set[tuple[str, int]] = set()
         """Processes (host, process id) that have said themselves which rank they are."""
         self._wanted = key
@@ -102,6 +103,8 @@ class RingFolder:
         if len(newest) < len(rings):
             kept = self._of_newest_life(rings)
             newest = {rank: ring for rank, ring in newest.items() if id(ring) in kept}
+        self.followed = wanted
+        newest |= {ring.rank: ring for ring in self._beside(newest, wanted)}
         return [newest[rank] for rank in sorted(newest)]
 
     def rank_of_process(self) -> dict[tuple[str, int], int | None]:
@@ -189,6 +192,21 @@ class RingFolder:
             if {ranks.get(process, pair.rank) for process in (pair.one, pair.two)} == {pair.rank}
         ]
 
+    def _beside(self, own: dict[int, OpenRing], key: RunKey | None) -> list[OpenRing]:
+        """Rings of ranks whose node has another attempt number in the life of ``own``."""
+        others = [
+            ring
+            for ring in self._rings.values()
+            if key is not None and ring.key != key and ring.key.run_id == key.run_id
+        ]
+        if not others or not own:
+            return []
+        for ring in others:
+            ring.rank = ring.reader.place()[0]
+        flags = beside([_member(ring) for ring in own.values()], [_member(ring) for ring in others])
+        found = [ring for ring, is_one in zip(others, flags, strict=True) if is_one]
+        return [*{r.rank: r for r in sorted(found, key=lambda r: r.created_ns)}.values()]
+
     def _newest(self) -> RunKey | None:
         """The attempt that began last, apart from those never followed."""
         candidates = [ring for ring in self._rings.values() if ring.key not in self._skip]
@@ -240,6 +258,10 @@ def files_of(directory: Path) -> Listing:
     except OSError:
         pass
     return Listing(rings, tuple(sorted(journals)), findings)
+
+
+def _member(ring: OpenRing) -> Member:
+    return Member(_start(ring), (ring.host, ring.parent_pid))
 
 
 def _start(ring: OpenRing) -> Start:

@@ -24,6 +24,36 @@ class Start:
     """Where it meets the other ranks, where that is known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One ring, and who started its process: host and process id of the parent."""
+
+    start: Start
+    launcher: tuple[str, int]
+
+
+def beside(own: Sequence[Member], others: Sequence[Member]) -> list[bool]:
+    """Which rings of other attempts live in the same life of the job as ``own``.
+
+    Every node's launcher counts the attempts by the failures of its own ranks: when a rank of one
+    node has failed, those of the others go on under another number. Who was there when the newest
+    of ``own`` began, and was started by somebody who has started none of these, is one of them.
+    """
+    newest: dict[int, Member] = {}
+    for member in sorted(own, key=lambda m: m.start.created_ns):
+        newest[member.start.rank] = member
+    if not newest:
+        return [False] * len(others)
+    began_ns = min(member.start.created_ns for member in newest.values())
+    launchers = {member.launcher for member in newest.values()}
+    return [
+        member.start.rank not in newest
+        and member.launcher not in launchers
+        and member.start.last_sign_ns >= began_ns
+        for member in others
+    ]
+
+
 def of_newest_life(starts: Sequence[Start]) -> list[bool]:
     """For each ring whether it belongs to the life that began last.
 
