@@ -56,8 +56,8 @@ def command(
     \b
         hangscope run -- torchrun --nproc-per-node=8 train.py
 
-    The exit status is that of CMD (128 + n where signal n ended it). Reports go to stderr. It
-    judges this node alone: for a job over several nodes set HANGSCOPE=1 on each instead.
+    The exit status is that of CMD (128 + n where signal n ended it). Reports go to stderr. For a
+    job over several nodes put it in front on each of them.
     """
     from hangscope.recording.settings import read_settings
 

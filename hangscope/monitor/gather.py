@@ -97,7 +97,9 @@ class Relay:
     nodes stands still, and talks to the monitor through files.
     """
 
-    def __init__(self, key: RunKey, node_rank: int, node_count: int) -> None:
+    def __init__(
+        self, key: RunKey, node_rank: int, node_count: int, store: tuple[str, str]
+    ) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="hangscope-relay-"))
         self._seen: dict[Path, int] = {}
         self._fragments: dict[Path, list[Fragment]] = {}
@@ -113,7 +115,12 @@ class Relay:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+            env={
+                **os.environ,
+                "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+                "MASTER_ADDR": store[0],
+                "MASTER_PORT": store[1],
+            },
         )  # fmt: skip
 
     @property

@@ -65,6 +65,8 @@ class LocalRanks:
         self.key = key
         self.local_world_size = local_world_size
         self.rings: list[OpenRing] = []
+        self.node_rank = 0
+        """Which node of the job this is, as its ranks say."""
         self.seen: dict[int, int] = {}
         """The process of each rank that has shown up."""
         self.failed_at_ns = 0
@@ -98,6 +100,7 @@ class LocalRanks:
             self.seen[ring.rank] = pid
             self.local_world_size = self.local_world_size or header.local_world_size
             self.key = self.key or ring.key
+            self.node_rank = header.node_rank
             if self.journal is None:
                 self.journal = Journal(self._directory, self.key)
             self._host_of[pid] = decode_text(header.host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from hangscope.monitor.gather import Relay, pack
@@ -43,14 +44,15 @@ class OtherNodes:
         self._said_at_s = 0.0
         self._told = False
 
-    def stalled(self, stalled_s: float, node_count: int) -> None:
+    def stalled(self, stalled_s: float, node_count: int, trace: Trace) -> None:
         """This node has stood still for so long; asks the others when that is long enough."""
         if self._relay is not None or stalled_s < self._ask_after_s or node_count < 2:
             return
-        if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
+        store = store_of(trace, os.environ)
+        if store is None:
             return
         self._asked_at_s = time.monotonic()
-        self._relay = Relay(self._key, self.node_rank, node_count)
+        self._relay = Relay(self._key, self.node_rank, node_count, store)
 
     def tell(self, trace: Trace, rings: list[tuple[int, Path]]) -> None:
         """Hand this node's state to the others, where it is not what they know already."""
@@ -89,6 +91,21 @@ class OtherNodes:
         if self._relay is not None:
             self._relay.close()
             self._relay = None
+
+
+def store_of(trace: Trace, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """Host and port of the job's own store; None where it has none that a network reaches.
+
+    What a rank called ``init_process_group`` with counts before the variables of this process:
+    programs set those themselves, and the monitor of a launcher has none.
+    """
+    for facts in trace.ranks.values():
+        scheme, _, place = (facts.rendezvous or "").partition("://")
+        host, _, port = place.rpartition(":")
+        if scheme == "tcp" and host and port.isdecimal():
+            return host.strip("[]"), port
+    host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
+    return (host, port) if host and port else None
 
 
 def _state(trace: Trace) -> object:

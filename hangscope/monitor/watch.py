@@ -58,7 +58,8 @@ class MonitorConfig:
     local_world_size: int
     timeout_s: float
     on_hang: str = "report"
-    node_rank: int = 0
+    node_rank: int | None = None
+    """This node's rank; None: what its ranks say."""
 
 
 class Monitor:
@@ -116,6 +117,11 @@ class Monitor:
     def key(self) -> RunKey | None:
         """The attempt that is followed; None until a rank has shown up where any would do."""
         return self._ranks.key
+
+    @property
+    def _node_rank(self) -> int:
+        given = self._config.node_rank
+        return self._ranks.node_rank if given is None else given
 
     def follow(self) -> Diagnosis | None:
         """Watch until the ranks are gone; returns the last diagnosis, None if no rank came."""
@@ -188,7 +194,7 @@ class Monitor:
                 self._doubled_said.add(pair.rank)
                 say(pair.text, self._out)
         if self._others is None and self._ranks.seen and self.key is not None:
-            self._others = OtherNodes(self.key, self._config.node_rank, self._config.timeout_s)
+            self._others = OtherNodes(self.key, self._node_rank, self._config.timeout_s)
 
     def _is_gathering(self, elapsed_s: float) -> bool:
         """Whether ranks of this node have yet to show up, and may still be importing torch."""
@@ -278,7 +284,7 @@ class Monitor:
             return trace
         rings = [(ring.rank, ring.reader.path) for ring in self._ranks.rings]
         local = max(self._ranks.local_world_size, 1)
-        self._others.stalled(stalled_s, -(-world // local))
+        self._others.stalled(stalled_s, -(-world // local), trace)
         self._others.tell(trace, rings)
         fragments = self._others.fragments()
         return self._run.look(fragments) if fragments else trace
@@ -292,7 +298,7 @@ class Monitor:
         return only_what_is_seen(diagnosis, trace.ranks)
 
     def _speak(self, diagnosis: Diagnosis, trace: Trace) -> None:
-        if self._config.node_rank:
+        if self._node_rank:
             time.sleep(YIELD_S)  # where monitors share a directory, the first node speaks
         self._judge.said(diagnosis)
         cause = cause_of(diagnosis.findings[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,25 @@ def test_the_same_is_not_said_again_and_again(
     monkeypatch.setattr(nodes, "REPEAT_S", 0.0)  # long enough ago
     others.tell(run.look(), rings)
     assert len(carrier.reports) == 3
+
+
+@pytest.mark.parametrize(
+    ("met_at", "expected"),
+    [
+        ("tcp://10.0.0.7:29500", ("10.0.0.7", "29500")),
+        ("tcp://[fd00::7]:29500", ("fd00::7", "29500")),
+        ("tcp://fd00::7:29500", ("fd00::7", "29500")),
+        ("file:///scratch/meet", ("node0", "1234")),
+        ("HashStore", ("node0", "1234")),
+        (None, ("node0", "1234")),
+    ],
+)
+def test_the_store_that_the_job_itself_uses(
+    met_at: str | None, expected: tuple[str, str], tmp_path: Path
+) -> None:
+    RingRank(tmp_path, 0, 4)
+    trace = LiveRun(tmp_path).look()
+    ranks = {r: replace(f, rendezvous=met_at) for r, f in trace.ranks.items()}
+    variables = {"MASTER_ADDR": "node0", "MASTER_PORT": "1234"}
+    assert nodes.store_of(replace(trace, ranks=ranks), variables) == expected
+    assert met_at is not None or nodes.store_of(replace(trace, ranks=ranks), {}) is None

@@ -19,16 +19,17 @@ from tests.real_jobs import free_port
 TIMEOUT_S = 5.0
 
 
-def start_node(node: int, port: int, place: Path) -> subprocess.Popen[bytes]:
+def start_node(node: int, port: int, place: Path, how: str) -> subprocess.Popen[bytes]:
     place.mkdir()
+    in_front = [sys.executable, "-m", "hangscope", "run", "--"] if how == "run" else []
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={node}",
-        "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}",
+        *in_front, sys.executable, "-m", "torch.distributed.run",
+        "--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}",
         "-m", "hangscope.demos.train", "--fault", "asleep-in-loader",
     ]  # fmt: skip
     environment = {
         **os.environ,
-        "HANGSCOPE": "1",
+        "HANGSCOPE": "0" if in_front else "1",
         "HANGSCOPE_DIR": str(place / "run"),
         "HANGSCOPE_TIMEOUT": str(TIMEOUT_S),
         "OMP_NUM_THREADS": "1",
@@ -40,10 +41,11 @@ def start_node(node: int, port: int, place: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-def test_a_rank_on_another_node_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["variable", "run"])
+def test_a_rank_on_another_node_is_named(tmp_path: Path, how: str) -> None:
     port = free_port()
     places = [tmp_path / "node0", tmp_path / "node1"]
-    nodes = [start_node(number, port, place) for number, place in enumerate(places)]
+    nodes = [start_node(number, port, place, how) for number, place in enumerate(places)]
     logs = ["", ""]
     try:
         deadline = time.monotonic() + 60
