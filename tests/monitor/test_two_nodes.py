@@ -24,8 +24,8 @@ def start_node(node: int, port: int, place: Path, how: str) -> subprocess.Popen[
     in_front = [sys.executable, "-m", "hangscope", "run", "--"] if how == "run" else []
     command = [
         *in_front, sys.executable, "-m", "torch.distributed.run",
-        "--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}",
-        "-m", "hangscope.demos.train", "--fault", "asleep-in-loader",
+        "--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2", "--master-addr=127.0.0.1",
+        f"--master-port={port}", "-m", "hangscope.demos.train", "--fault", "asleep-in-loader",
     ]  # fmt: skip
     environment = {
         **os.environ,
