@@ -124,9 +124,8 @@ def _circle_of_pairs(
     if len(odd) * 2 > len(ranks):
         odd = ()  # where most of them left the pattern, it is the code of all
     if odd:
-        # Of several, one alone that could break the circle explains it all.
-        several = len(odd) > 1 and bool(set(odd) & set(breakers))
-        cause.confidence = Confidence.AMBIGUOUS if several else Confidence.LIKELY
+        # One that left the pattern keeps those who share a group with it from theirs.
+        cause.confidence = Confidence.AMBIGUOUS if len(odd) > 1 else Confidence.LIKELY
     elif len(lonely) < len(cause.places):
         odd = _who_went_on(context, ranks, lonely)
         if odd and len(ranks) == 2 and len({waits.places[i].seq for i in lonely}) > 1:
