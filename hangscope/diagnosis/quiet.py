@@ -155,6 +155,8 @@ def _dumped(context: Context) -> Quiet:
     """Dumps of processes nobody looked at: all finished, and yet somebody dumped."""
     if (context.trace.records["flags"] & int(Flag.UNOBSERVED)).any():
         return Quiet((_inconclusive(context),))  # whether the last operations finished is not known
+    if (context.front.pending > 0).any():
+        return Quiet((_inconclusive(context),))  # somebody waits, and nothing tells for whom
     return Quiet((_quiescent(context, None),))
 
 

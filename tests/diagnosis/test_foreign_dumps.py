@@ -251,3 +251,26 @@ def test_what_lies_before_the_oldest_unfinished_entry_has_finished(tmp_path: Pat
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
     assert "rank 2 could" in found.summary
+
+
+def test_what_is_unfinished_is_not_called_quiescent(tmp_path: Path) -> None:
+    """Lists of torch 2.2 name no members, and the rank that all may wait for left damaged data."""
+    for rank in range(4):
+        rows = [
+            {
+                "pg_id": 0,
+                "seq_id": seq,
+                "profiling_name": "nccl:all_reduce",
+                "state": "completed" if seq < 3 else "scheduled",
+                "input_sizes": [[8]],
+                "output_sizes": [[8]],
+                "time_created_us": 1_750_000_000_000_000 + seq,
+            }
+            for seq in (1, 2, 3)
+        ]
+        path = write(tmp_path, f"nccl_trace_rank_{rank}", rows)
+        if rank == 2:
+            path.write_bytes(path.read_bytes()[:40])
+    found = diagnose(load_trace([tmp_path]))
+    assert found.verdict.value != "quiescent"
+    assert 2 not in found.culprits or found.confidence is not Confidence.CERTAIN
