@@ -73,7 +73,7 @@ def test_an_oom_kill_is_told_from_another(
     assert (diagnosis.verdict, diagnosis.culprits) == ("rank_crashed", (1,)), said.getvalue()
     end = load_trace([run]).ranks[1].exit
     assert (end.kind, end.signal) == (kind, 9)
-    assert ("memory" in said.getvalue()) == (kind == "oom"), said.getvalue()
+    assert ("killed for memory" in said.getvalue()) == (kind == "oom"), said.getvalue()
 
 
 def test_the_counter_is_read_where_the_process_is() -> None:
