@@ -25,15 +25,10 @@ _ISSUED = re.compile(
     r"datatype (?P<type>\d{1,2}) .*?root (?P<root>-?\d{1,9}) "
     r"comm (?P<comm>0x[0-9a-f]+)(?: \[nranks=(?P<size>\d{1,7})\])?"
 )
-_MADE = re.compile(
-    r"^(?P<host>[\w.\-]+):(?P<pid>\d{1,9}):\d+ \[\d{1,4}\] NCCL INFO .*?"
-    r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d{1,7}) n[rR]anks (?P<size>\d{1,7}) "
-    r"(?:.*?commId (?P<id>0x[0-9a-f]+))?.*?Init COMPLETE"
+_MEMBER = re.compile(
+    r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,7}) n[rR]anks (?P<size>\d{1,7}) "
 )
-_BEGUN = re.compile(
-    r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d{1,7}) n[rR]anks (?P<size>\d{1,7}) "
-    r".*?commId (?P<id>0x[0-9a-f]+).*?Init (?P<what>START|COMPLETE)"
-)
+_COMM_ID = re.compile(r"commId (0x[0-9a-f]{1,16})")
 _SPEAKS = re.compile(r"^([\w.\-]+):(\d{1,9}):\d+ \[(\d{1,4})\] NCCL (?:INFO|WARN)")
 _TWICE = re.compile(r"Bootstrap Root : rank (\d{1,7}) of (\d{1,7}) ranks has already checked in")
 _COUNTS = re.compile(r"Bootstrap Root : mismatch in rank count from procs (\d{1,7}) : (\d{1,7})")
@@ -102,17 +97,8 @@ class Announced:
             return self._issued(line, at_ns)
         if "Bootstrap Root" in line.text:
             return _at_root(line, at_ns, evidence)
-        begun = _BEGUN.search(line.text) if "commId" in line.text else None
-        if begun:
-            name = begun["id"], int(begun["size"])
-            self._begun[name][int(begun["rank"])] = line
-            self._newest[name] = evidence.lines
-            self._made |= {name} if begun["what"] == "COMPLETE" else set()
-        made = _MADE.search(line.text) if "Init COMPLETE" in line.text else None
-        if made:
-            end = self._end(made)
-            end.rank, end.size = int(made["rank"]), int(made["size"])
-            end.name = made["id"] or ""
+        if "Init START" in line.text or "Init COMPLETE" in line.text:
+            self._member(line, speaks, evidence)
         return False  # whose process that is, others read
 
     def finish(self, evidence: Evidence) -> None:
@@ -159,7 +145,7 @@ class Announced:
         found = _ISSUED.search(line.text)
         if not found:
             return False
-        end = self._end(found)
+        end = self._end(found["host"], found["pid"], found["comm"])
         end.device = int(found["device"])
         if found["size"]:
             end.size = int(found["size"])
@@ -170,9 +156,26 @@ class Announced:
             end.steps.append(step)
         return True
 
-    def _end(self, found: re.Match[str]) -> _Communicator:
-        key = (found["host"], int(found["pid"]), found["comm"])
-        return self._ends.setdefault(key, _Communicator())
+    def _member(self, line: LogLine, speaks: re.Match[str] | None, evidence: Evidence) -> None:
+        """Note that a process begins to make a communicator, or has made it."""
+        member = _MEMBER.search(line.text)
+        if not member:
+            return
+        rank, size = int(member["rank"]), int(member["size"])
+        found = _COMM_ID.search(line.text, member.end())
+        complete = line.text.find("Init COMPLETE", member.end()) >= 0
+        if found:
+            name = found[1], size
+            self._begun[name][rank] = line
+            self._newest[name] = evidence.lines
+            self._made |= {name} if complete else set()
+        if complete and speaks:
+            end = self._end(speaks[1], speaks[2], member["comm"])
+            end.rank, end.size = rank, size
+            end.name = found[1] if found else ""
+
+    def _end(self, host: str, pid: str, comm: str) -> _Communicator:
+        return self._ends.setdefault((host, int(pid), comm), _Communicator())
 
     def _communicators(self, evidence: Evidence) -> dict[GroupId, dict[int, _Communicator]]:
         """Ends that belong together, by group and global rank, as far as that can be told."""

@@ -6,7 +6,8 @@ gigabytes bearable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 BLOCK = 1 << 18
@@ -43,11 +44,21 @@ _STACK_CONTEXT = 200
 """Lines behind the head of a stack that are looked at: frames tell nothing by themselves."""
 
 
+_ANNOUNCING = (b"opCount", b"Running collective:")
+"""Words of lines that writers print for every operation: who parted from whom is told by the last
+of them, and a log of gigabytes may hold nothing else."""
+_ANNOUNCED_BLOCKS = 64
+
+
 def telling(first: bytes, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines of the blocks that hold a telling word, and some lines after each."""
+    """Numbered lines of the blocks that hold a telling word, and some lines after each.
+
+    Of a long row of blocks that merely announce operations the last ones count.
+    """
     rest = b""
     number = 0
     context = 0
+    announced: deque[tuple[int, bytes]] = deque(maxlen=_ANNOUNCED_BLOCKS)
     block = first
     while block or rest:
         if block:
@@ -58,20 +69,51 @@ def telling(first: bytes, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
                     rest = block
                     block = stream.read(BLOCK)
                     if not block:
-                        block, rest = b"", rest
-                        yield from _numbered(rest, number, [context])
+                        yield from _all_numbered([*announced, (number, rest)], [context])
                         return
                     continue
                 cut = len(block) - 1  # a line without end: taken as it comes
             rest, block = block[cut + 1 :], block[: cut + 1]
         else:
             block, rest = rest, b""
-        if context or any(word in block for word in _TELLING):
+        if _only_announces(block):
+            own = _end_of_line(block, context)  # what belongs to a line of the block before
+            yield from _numbered(block[:own], number, [context])
+            announced.append((number + block.count(b"\n", 0, own), block[own:]))
+            context = 0
+        elif context or any(word in block for word in _TELLING):
             left = [context]
-            yield from _numbered(block, number, left)
+            yield from _all_numbered([*announced, (number, block)], left)
+            announced.clear()
             context = left[0]
         number += block.count(b"\n")
         block = stream.read(BLOCK)
+    yield from _all_numbered([*announced], [context])
+
+
+def _only_announces(block: bytes) -> bool:
+    """Whether nothing tells in a block but lines that announce operations."""
+    if not any(word in block for word in _ANNOUNCING):
+        return False
+    others = b"\n".join(
+        [line for line in block.split(b"\n") if not any(word in line for word in _ANNOUNCING)]
+    )
+    return not any(word in others for word in _TELLING)
+
+
+def _end_of_line(block: bytes, count: int) -> int:
+    """Where so many lines end."""
+    at = 0
+    for _ in range(count):
+        at = block.find(b"\n", at) + 1 or len(block)
+    return at
+
+
+def _all_numbered(
+    blocks: Sequence[tuple[int, bytes]], left: list[int]
+) -> Iterator[tuple[int, bytes]]:
+    for number, block in blocks:
+        yield from _numbered(block, number, left)
 
 
 def _numbered(block: bytes, number: int, left: list[int]) -> Iterator[tuple[int, bytes]]:

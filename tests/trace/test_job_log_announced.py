@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import time
+
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace import log_blocks
 from tests.trace.logs import trace_of
 
 STOPPED = (
@@ -171,3 +177,27 @@ def test_as_many_processes_as_nccl_speaks_of_belong_to_the_job() -> None:
     assert judged(timed_out + closed).culprits == (3,)
     again = closed.replace(":50", ":70")  # the same devices once more: the job was started again
     assert judged(timed_out + closed + again).culprits == ()
+
+
+def test_of_a_long_row_of_announcements_the_last_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_blocks, "BLOCK", 4096)
+    monkeypatch.setattr(log_blocks, "_ANNOUNCED_BLOCKS", 3)
+    first, second = ([issued(r, s) for s in range(n, n + 200) for r in range(4)] for n in (1, 201))
+    lines = [*first, "Watchdog caught collective operation timeout\n", *second]
+    raw = "".join(lines).encode()
+    found = log_blocks.telling(raw[:4096], io.BytesIO(raw[4096:]))
+    told = [(number, line) for number, line in found if line]
+    numbers = [number for number, _ in told]
+    assert numbers == sorted(numbers)
+    assert [lines[number - 1].encode() for number in numbers] == [line + b"\n" for _, line in told]
+    assert len(first) + 1 in numbers
+    assert numbers[-1] == len(lines)
+    assert len(told) * 100 < 10 * 4096 + 100 * log_blocks.CONTEXT
+    assert {len(first), len(first) + 2} <= set(numbers), "what is beside a telling line is kept"
+
+
+def test_a_hostile_line_is_read_in_no_time() -> None:
+    words = "Init COMPLETE " + "comm 0x1 rank 1 nranks 2 commId 0x1 " * 800
+    began_s = time.process_time()
+    judged(nccl(0, words) * 10 + STOPPED)
+    assert time.process_time() - began_s < 5
