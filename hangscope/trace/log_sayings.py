@@ -1,4 +1,4 @@
-"""What is said in a log means, once all of it is known: who was waited for, what came first."""
+"""What the sayings of a log come to once all of it is known: who was waited for, what came first.
 
 from __future__ import annotations
 
