@@ -1,4 +1,4 @@
-"""What the sayings of a log come to once all of it is known: who was waited for, what came first.
+"""What the sayings of a log come to once all of it is known: who was waited for, and so on."""
 
 from __future__ import annotations
 
