@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from hangscope.diagnosis.evidence import rank_bounds
 from hangscope.diagnosis.host import End, Host
-from hangscope.trace.model import NONE, Flag, State, Trace
+from hangscope.trace.model import NONE, Flag, Records, State, Trace
 
 WAITED_IN_VAIN = re.compile(r"timed? ?out|monitored ?barrier|wait timeout", re.IGNORECASE)
 """What an exception says of a wait that nobody has ended."""
@@ -38,23 +39,43 @@ def without_latecomers(trace: Trace) -> Trace:
         if row["group"] != NONE and not pair and row["state"] != int(State.COMPLETED):
             failed[int(row["group"]), int(row["collective_seq"])][rank] = at_ns
     late: list[int] = []
-    for (group, seq), by_rank in failed.items():
-        here = (records["group"] == group) & (records["collective_seq"] == seq)
-        here &= (records["flags"] & int(Flag.P2P)) == 0
-        rows = np.flatnonzero(here)
+    for place, rows in _rows_at(records, failed.keys()).items():
+        by_rank = failed[place]
         if (records["state"][rows] == int(State.COMPLETED)).any():
             continue
         rows = rows[np.argsort(records["created_ns"][rows], kind="stable")]
         until_ns = 0
-        for place, row in enumerate(rows.tolist()):
+        for position, row in enumerate(rows.tolist()):
             if until_ns and int(records["created_ns"][row]) > until_ns + _MARGIN_NS:
-                late += rows[place:].tolist()
+                late += rows[position:].tolist()
                 break
             rank = int(records["rank"][row])
             if rank not in by_rank:
                 break  # it was still waiting
             until_ns = max(until_ns, by_rank[rank])
     return _without(trace, late) if late else trace
+
+
+def _rows_at(
+    records: Records, places: Collection[tuple[int, int]]
+) -> dict[tuple[int, int], npt.NDArray[np.intp]]:
+    """Rows of the collectives (group, sequence number), found in one walk over all records."""
+    groups, numbers = np.array(sorted(places), np.int64).reshape(-1, 2).T
+    found = np.flatnonzero(
+        np.isin(records["group"], groups)
+        & np.isin(records["collective_seq"], numbers)
+        & ((records["flags"] & int(Flag.P2P)) == 0)
+    )
+    rows: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for row, group, seq in zip(
+        found.tolist(),
+        records["group"][found].tolist(),
+        records["collective_seq"][found].tolist(),
+        strict=True,
+    ):
+        if (group, seq) in places:
+            rows[group, seq].append(row)
+    return {place: np.array(own) for place, own in rows.items()}
 
 
 def came_too_late(host: Host, waiters: Sequence[Host | None]) -> bool:
@@ -89,8 +110,11 @@ def _gave_up_ns(trace: Trace) -> dict[int, int]:
 def _without(trace: Trace, late: list[int]) -> Trace:
     """The trace without some rows, and with counters that do not count what they stand for."""
     members = trace.members.copy()
+    of = zip(members["rank"].tolist(), members["group"].tolist(), strict=True)
+    place = {pair: i for i, pair in enumerate(of)}
     for row in trace.records[late]:
-        mine = (members["rank"] == row["rank"]) & (members["group"] == row["group"])
-        before = int(row["collective_seq"]) - 1
-        members["enqueued"][mine] = np.minimum(members["enqueued"][mine], before)
+        mine = place.get((int(row["rank"]), int(row["group"])))
+        if mine is not None:
+            before = int(row["collective_seq"]) - 1
+            members["enqueued"][mine] = min(int(members["enqueued"][mine]), before)
     return replace(trace, records=np.delete(trace.records, late), members=members)
