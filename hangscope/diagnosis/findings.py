@@ -46,9 +46,12 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         seq = place.seq if not place.phase else None
         op = context.place_op(place)
     cause = replace(cause, unknowns=list(cause.unknowns))
-    missing = (*context.trace.missing_ranks, *told_of_only(context.trace))
+    missing = {*context.trace.missing_ranks, *told_of_only(context.trace)}
+    unread = context.unreadable.keys() - missing  # lists made up from what was read lack them
     if missing and cause.verdict is not Verdict.RANK_LOST:
-        cause.doubt(f"{rank_s(missing)} left no dump")
+        cause.doubt(f"{rank_s(sorted(missing))} left no dump")
+    if unread and cause.verdict is not Verdict.RANK_LOST:
+        cause.doubt(f"what {rank_s(sorted(unread))} left cannot be read")
     if cause.verdict is Verdict.P2P_UNMATCHED and cause.confidence is Confidence.CERTAIN:
         hosts = [context.hosts.get(rank) for rank in cause.culprits]
         if any(host is None or host.state == "unknown" for host in hosts):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.trace.load import load_trace
@@ -28,3 +30,23 @@ def test_a_damaged_dump_is_not_called_a_missing_one(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_LOST, (4,))
     assert "cannot be read" in diagnosis.summary
     assert "no sign of life" not in diagnosis.summary
+
+
+@pytest.mark.parametrize(
+    ("damaged", "lists", "expected"),
+    [(set(), True, "certain"), ({5}, True, "likely"), ({5}, False, "likely")],
+)
+def test_a_majority_among_those_that_can_be_read_is_not_certain(
+    tmp_path: Path, damaged: set[int], lists: bool, expected: str
+) -> None:
+    odd = {0, 1}
+    for rank in range(6):
+        size = [[7]] if rank in odd else [[4096]]
+        last = pending(2, input_sizes=size, output_sizes=size)
+        changes = {} if lists else {"pg_config": None}
+        path = write(tmp_path, f"trace_rank_{rank}", dump([entry(1), last], world=6, **changes))
+        if rank in damaged:
+            path.write_bytes(b"")
+    diagnosis = diagnose(load_trace([tmp_path]))
+    assert (diagnosis.verdict, set(diagnosis.culprits)) == (Verdict.SHAPE_MISMATCH, odd)
+    assert diagnosis.confidence.value == expected
