@@ -13,12 +13,8 @@ from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.failures import is_secondary
 from hangscope.diagnosis.model import Confidence, Finding, Side, Verdict
 from hangscope.diagnosis.places import Place
-from hangscope.diagnosis.sentences import (
-    address,
-    evidence,
-    rank_s,
-    sentences,
-)
+from hangscope.diagnosis.seen import evidence
+from hangscope.diagnosis.sentences import address, rank_s, sentences
 from hangscope.diagnosis.sides import guarded, in_backward, sides_of
 from hangscope.diagnosis.stacks import innermost, user_frames, where
 from hangscope.diagnosis.stores import PREFIX as STORE

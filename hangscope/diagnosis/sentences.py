@@ -1,4 +1,4 @@
-"""Summary, mechanism and evidence of a cause, in words."""
+"""Summary and mechanism of a cause, in words."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Iterable
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends import own_errors
-from hangscope.diagnosis.host import End, Host, activity
+from hangscope.diagnosis.host import Host, activity
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import INIT, Place
 from hangscope.diagnosis.shorten import shortened
-from hangscope.diagnosis.stacks import innermost, is_library, user_frames, where
 from hangscope.diagnosis.stores import PREFIX as STORE
 from hangscope.diagnosis.threads import dead_thread, died_of
-from hangscope.trace.model import NONE, RankFacts, Signature
-from hangscope.trace.twins import KEY as TWINS
+from hangscope.trace.model import NONE, Signature
 from hangscope.trace.twins import doubled
 
 
@@ -100,11 +98,13 @@ def address(context: Context, rank: int) -> str:
     return " ".join(words)
 
 
-def _is(ranks: Iterable[int]) -> str:
+def is_are(ranks: Iterable[int]) -> str:
+    """The verb after `rank_s`."""
     return "is" if len(set(ranks)) == 1 else "are"
 
 
-def _wait(ranks: Iterable[int]) -> str:
+def wait_s(ranks: Iterable[int]) -> str:
+    """``waits`` or ``wait``, after `rank_s`."""
     return "waits" if len(set(ranks)) == 1 else "wait"
 
 
@@ -159,16 +159,16 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
     if place.phase.startswith(STORE) and cause.culprits:
         has = "has" if len(cause.culprits) == 1 else "have"
         return (
-            f"{who} {has} not set what {waiters} {_wait(place.waiters)} for in {place.phase}",
-            f"{waiters} {_wait(place.waiters)} in the store for a key, and only "
-            f"{rank_s(cause.culprits)} {_is(cause.culprits)} elsewhere",
+            f"{who} {has} not set what {waiters} {wait_s(place.waiters)} for in {place.phase}",
+            f"{waiters} {wait_s(place.waiters)} in the store for a key, and only "
+            f"{rank_s(cause.culprits)} {is_are(cause.culprits)} elsewhere",
         )
     if verdict is Verdict.MISSING_RANK:
         if place.phase:
             return (
                 f"{who} never reached {place.phase}",
-                f"{waiters} {_is(place.waiters)} inside {place.phase} and {_is(place.waiters)} "
-                f"waiting for {rank_s(cause.culprits)}",
+                f"{waiters} {is_are(place.waiters)} inside {place.phase} and waiting for "
+                f"{rank_s(cause.culprits)}",
             )
         dead = dead_thread(context, cause.culprits[0], place.group)
         if dead is not None:
@@ -185,9 +185,9 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
         gone = [r for r in cause.culprits if _has_left(context, r)]
         mechanism = (
             f"{rank_s(gone)} {'has' if len(gone) == 1 else 'have'} already called "
-            "destroy_process_group" + (f" and {_is(gone)} {doing}" if doing else "")
+            "destroy_process_group" + (f" and {is_are(gone)} {doing}" if doing else "")
             if gone == list(cause.culprits)
-            else f"{rank_s(cause.culprits)} {_is(cause.culprits)} {_still(absent)}{doing}"
+            else f"{rank_s(cause.culprits)} {is_are(cause.culprits)} {_still(absent)}{doing}"
             if doing
             else f"{rank_s(cause.culprits)} issued nothing after #{last} of this group"
             if last
@@ -212,9 +212,9 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
         if "" not in why:
             left = f"left a dump that cannot be read ({', '.join(sorted(why))[:80]})"
         elif context.trace.only_logs:
-            left = f"{_is(cause.culprits)} not heard of in the log"
+            left = f"{is_are(cause.culprits)} not heard of in the log"
         return (
-            f"{who} {left}; {waiters} {_wait(place.waiters)} in {title}",
+            f"{who} {left}; {waiters} {wait_s(place.waiters)} in {title}",
             "nothing else explains the waiting",
         )
     if verdict is Verdict.DEADLOCK_CYCLE:
@@ -237,7 +237,7 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
             )
         if facts is not None and facts.process_state == "stopped":
             return (
-                f"{who} {_is(cause.culprits)} stopped inside {title}{members_of(place)}",
+                f"{who} {is_are(cause.culprits)} stopped inside {title}{members_of(place)}",
                 f"{rank_s(cause.culprits)} issued the operation and was stopped before its part "
                 "was done",
             )
@@ -268,7 +268,7 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> tuple[str,
         )
     if verdict is Verdict.INCONCLUSIVE:
         return (
-            f"{_capital(waiters)} {_wait(place.waiters)} in {title}{members_of(place)}, and too "
+            f"{_capital(waiters)} {wait_s(place.waiters)} in {title}{members_of(place)}, and too "
             "little was given to name anyone",
             f"no dump of {rank_s(place.unknown)}" if place.unknown else "",
         )
@@ -323,13 +323,14 @@ def _mismatch_sentences(context: Context, cause: Cause) -> tuple[str, str]:
     return summary, f"{aspect}, so this collective cannot complete or returns garbage"
 
 
-def _held_up(host: Host | None) -> bool:
+def is_held_up(host: Host | None) -> bool:
+    """Whether no code of the process can run."""
     return host is not None and host.state in ("stopped", "gil-held")
 
 
 def _still(host: Host | None) -> str:
     """What a rank is in, it is still in; stopped it simply is."""
-    return "" if _held_up(host) else "still "
+    return "" if is_held_up(host) else "still "
 
 
 def _circle_sentences(context: Context, cause: Cause) -> tuple[str, str]:
@@ -339,7 +340,7 @@ def _circle_sentences(context: Context, cause: Cause) -> tuple[str, str]:
     for place in places[:4]:
         inside = [r for r in place.targets if r in ranks]
         steps.append(
-            f"{rank_s(place.waiters)} {_wait(place.waiters)} in {title_of(context, place)} "
+            f"{rank_s(place.waiters)} {wait_s(place.waiters)} in {title_of(context, place)} "
             f"for {rank_s(inside or place.targets)}"
         )
     if set(cause.culprits) == ranks:
@@ -350,88 +351,3 @@ def _circle_sentences(context: Context, cause: Cause) -> tuple[str, str]:
             "they wait for each other in a circle"
         )
     return summary, "; ".join(steps)
-
-
-def _dead_thread(facts: RankFacts) -> list[str]:
-    """What a thread of a rank died of: others may be waiting for what it was to deliver."""
-    exception = facts.exception
-    if exception is None or exception.is_main_thread:
-        return []
-    at = where(innermost(exception.stack))
-    return [f"rank {facts.rank}: its {died_of(exception)}" + (f" at {at}" if at else "")]
-
-
-def _other_threads(context: Context, rank: int) -> list[str]:
-    """Where the other threads of a rank stand that does not come: one of them may hold it up."""
-    facts = context.trace.ranks[rank]
-    shown: dict[str, str] = {}
-    for thread in facts.threads:
-        frames = user_frames(thread.stack)
-        if thread.is_main or not frames or is_library(frames[0]):
-            continue
-        if frames[0] not in context.hosts[rank].stack:
-            shown.setdefault(thread.name, where(frames[0]))
-    return [
-        f"rank {rank}: {f'its thread {name}' if name else 'a thread of it'} is at {at}"
-        for name, at in [*shown.items()][:3]
-    ]
-
-
-def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
-    lines = []
-    places = [context.waits.places[i] for i in cause.places]
-    ordered = sorted(places, key=lambda p: (p is not place, p.began_ns or 1 << 62))
-    for p in ordered[:6]:
-        if not p.waiters:
-            continue
-        line = f"{rank_s(p.waiters)} {_wait(p.waiters)} in {title_of(context, p)}"
-        age = context.age_s(p.waiters[0], p.began_ns)
-        if age is not None:
-            line += f" for {age:.0f} s" if age >= 1 else f" for {age:.1f} s"
-        if p.absent:
-            line += f"; {rank_s(p.absent)} never issued it"
-        elif p.behind:
-            gone = [r for r in p.behind if r in context.hosts and context.hosts[r].gone]
-            held = [r for r in p.behind if r not in gone]
-            if gone:
-                line += f"; {rank_s(gone)} issued it and ended"
-            if held:
-                line += f"; {rank_s(held)} issued it but {_is(held)} held up by something older"
-        if p.done:
-            line += f"; {rank_s(p.done)} finished it"
-        lines.append(line)
-    for rank in cause.culprits[:8]:
-        host = context.hosts.get(rank)
-        facts = context.trace.ranks.get(rank)
-        if host is None or facts is None:
-            why = context.unreadable.get(rank)
-            left = f"its dump cannot be read ({why[:80]})" if why else "no dump and no log"
-            lines.append(f"rank {rank}: {left}")
-            continue
-        words = [f"rank {rank}:"]
-        if host.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
-            words.append(host.end_text)
-        elif context.waits.out(rank):
-            words.append("waiting")
-        elif host.state != "unknown":
-            words.append(host.state)
-        doing = activity(host, facts)
-        if len(words) > 1 and _held_up(host) and words[-1] == host.state:
-            words[-1] = doing
-        elif doing and doing != host.end_text and host.end is not End.CLEAN:
-            words.append(f"({doing})")
-        if len(words) > 1:
-            lines.append(" ".join(words))
-        lines += _dead_thread(facts)
-        no_code_runs = host.state in ("stopped", "gil-held")
-        if cause.verdict is Verdict.MISSING_RANK and not no_code_runs and len(cause.culprits) < 4:
-            lines += _other_threads(context, rank)
-    involved = set(cause.culprits)
-    for claim in context.trace.claims:
-        if claim.details.get(TWINS):
-            lines.append(claim.text)
-        elif involved & set(claim.accused) or (claim.reporter in involved and claim.text):
-            lines.append(f"log: {shortened(claim.text)}")
-            if len(lines) > 16:
-                break
-    return lines
