@@ -9,8 +9,8 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import cut_short, half_told
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.new_groups import PHASE, name_different_calls
-from hangscope.diagnosis.places import INIT
+from hangscope.diagnosis.new_groups import name_different_calls
+from hangscope.diagnosis.places import INIT, NEW_GROUP
 from hangscope.diagnosis.roots import Union, from_roots
 from hangscope.diagnosis.sentences import label_of, rank_s, title_of
 from hangscope.diagnosis.threads import ranks_of_dead_threads
@@ -148,7 +148,7 @@ def _stuck(context: Context, index: int) -> Cause:
             )
     if place.phase == INIT:
         different_worlds(context, place.members, cause)
-    if place.phase == PHASE:
+    if place.phase == NEW_GROUP:
         name_different_calls(context, place, cause)
     lost = context.overrun.intersection(place.waiters)
     if lost:
@@ -180,23 +180,28 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
     is the one they wait for; too many of those and nothing can be said.
     """
     waits, trace = context.waits, context.trace
-    idle = tuple(
-        sorted(
-            r
-            for r, h in context.hosts.items()
-            if not waits.places_of.get(r) and not _ended(h) and r not in half_told(trace)
-        )
-    )
-    # Where only unfinished entries are listed, who has none is heard of in no group.
-    unheard = any(r in trace.ranks and trace.ranks[r].only_active for r in idle)
-    open_ended = [
+    nameless = [
         c
         for c in causes
         if c.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.INCONCLUSIVE)
         and not c.culprits
         and len(c.places) == 1
         and 0 <= waits.places[c.places[0]].group < len(trace.groups)
-        and _is_open(trace.groups[waits.places[c.places[0]].group], unheard)
+    ]
+    if not nameless:
+        return causes
+    half = half_told(trace)
+    idle = tuple(
+        sorted(
+            r
+            for r, h in context.hosts.items()
+            if not waits.places_of.get(r) and not _ended(h) and r not in half
+        )
+    )
+    # Where only unfinished entries are listed, who has none is heard of in no group.
+    unheard = any(r in trace.ranks and trace.ranks[r].only_active for r in idle)
+    open_ended = [
+        c for c in nameless if _is_open(trace.groups[waits.places[c.places[0]].group], unheard)
     ]
     if not open_ended:
         return causes

@@ -14,8 +14,8 @@ from collections import Counter, defaultdict
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.new_groups import PHASE, Call, call_of
-from hangscope.diagnosis.places import Place
+from hangscope.diagnosis.new_groups import Call, call_of
+from hangscope.diagnosis.places import NEW_GROUP, Place
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.trace import formats
 from hangscope.trace.model import NONE
@@ -139,7 +139,7 @@ def _fewest(edges: list[tuple[int, int, int]]) -> tuple[tuple[int, ...], bool]:
 
 
 def _is_new_group(context: Context, cause: Cause) -> bool:
-    return any(context.waits.places[i].phase == PHASE for i in cause.places)
+    return any(context.waits.places[i].phase == NEW_GROUP for i in cause.places)
 
 
 def _held_up(context: Context, edges: list[tuple[int, int, int]]) -> bool:
@@ -170,7 +170,9 @@ def _cause(
     who = rank_s(culprits).capitalize() if decided else "Ranks"
     verb = "makes" if decided and len(culprits) == 1 else "make"
     involved = sorted({r for _, a, b in edges for r in (a, b)})
-    since = [p.since_ns for r in trace.ranks for p in trace.ranks[r].phases[-1:] if p.name == PHASE]
+    since = [
+        p.since_ns for r in trace.ranks for p in trace.ranks[r].phases[-1:] if p.name == NEW_GROUP
+    ]
     began = min([s for s in since if s] or [1])
     context.waits.places.append(
         Place(
@@ -178,7 +180,7 @@ def _cause(
             NONE,
             sorted(calls),
             members=tuple(sorted(trace.ranks)),
-            phase=PHASE,
+            phase=NEW_GROUP,
             began_ns=began,
         )
     )

@@ -7,16 +7,15 @@ and who has made a group of that list more often than another is ahead of it.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.frontier import Frontiers
 from hangscope.diagnosis.host import Host
-from hangscope.diagnosis.places import Place
+from hangscope.diagnosis.places import NEW_GROUP, Place, detail_in
 from hangscope.trace.model import NONE, RankFacts, Trace
 
-PHASE = "new_group"
 _LOCAL = "members only"
 """How the recorder's detail of the phase begins."""
 _RANKS = re.compile(_LOCAL + r", ranks ((?:\d{1,9},)*\d{1,9})")
@@ -27,10 +26,8 @@ def members_asked_for(facts: RankFacts) -> tuple[int, ...] | None:
 
     Empty where they are too many to have been listed.
     """
-    if not facts.phases or facts.phases[-1].name != PHASE:
-        return None
-    detail = facts.phases[-1].detail
-    if not detail.startswith(_LOCAL):
+    detail = detail_in(facts, NEW_GROUP)
+    if detail is None or not detail.startswith(_LOCAL):
         return None
     found = _RANKS.fullmatch(detail)
     return tuple(sorted({int(rank) for rank in found[1].split(",")})) if found else ()
@@ -51,10 +48,10 @@ def local_places(
     unrecorded = frozenset(told_of_only(trace))
     places = []
     for members, waiters in sorted(asking.items()):
-        here = max(made.get((rank, members), 0) for rank in waiters)
+        here = max(made[rank, members] for rank in waiters)
         others = [rank for rank in members if rank not in waiters]
         silent = [rank for rank in others if rank not in hosts or rank in unrecorded]
-        past = [rank for rank in others if made.get((rank, members), 0) > here]
+        past = [rank for rank in others if made[rank, members] > here]
         places.append(
             Place(
                 NONE,
@@ -63,7 +60,7 @@ def local_places(
                 absent=[rank for rank in others if rank not in silent and rank not in past],
                 unknown=silent,
                 done=past,
-                phase=PHASE,
+                phase=NEW_GROUP,
                 blind=not members,
                 began_ns=min(trace.ranks[rank].phases[-1].since_ns for rank in waiters),
                 members=members,
@@ -72,11 +69,12 @@ def local_places(
     return places
 
 
-def _made(trace: Trace, front: Frontiers) -> dict[tuple[int, tuple[int, ...]], int]:
+def _made(trace: Trace, front: Frontiers) -> Counter[tuple[int, tuple[int, ...]]]:
     """How many groups of a list of members a rank has made so; others have names of digits."""
-    made: dict[tuple[int, tuple[int, ...]], int] = defaultdict(int)
-    for rank, number in zip(front.rank.tolist(), front.group.tolist(), strict=True):
-        group = trace.groups[number]
-        if group.ranks and not group.name.isdigit():
-            made[rank, tuple(sorted(group.ranks))] += 1
-    return made
+    lists = {
+        number: tuple(sorted(group.ranks))
+        for number, group in enumerate(trace.groups)
+        if group.ranks and not group.name.isdigit()
+    }
+    pairs = zip(front.rank.tolist(), front.group.tolist(), strict=True)
+    return Counter((rank, lists[number]) for rank, number in pairs if number in lists)

@@ -123,10 +123,9 @@ def _standing_elsewhere(context: Context, lost: list[int], first_ns: int) -> tup
 
     A victim of the lost rank would wait as well, and its own dump shows that it does not.
     """
-    beside = {r for g in context.trace.groups if set(lost) & set(g.ranks) for r in g.ranks}
     limit_ns = int(context.trace.timeout_s * SECOND_NS)
     found = []
-    for rank in sorted(beside & recorded_ranks(context.trace)):
+    for rank in sorted(_neighbours(context, lost)):
         host, row = context.hosts[rank], context.last_row(rank)
         if context.waits.places_of.get(rank) or host.end not in (End.TORN_DOWN, End.UNKNOWN):
             continue
@@ -202,18 +201,23 @@ def _one_rank_s_log(context: Context) -> bool:
 
 def _idle_beside(context: Context, lost: list[int]) -> tuple[int, ...]:
     """Ranks in a group with a lost one that wait for nobody although the job stands still."""
-    beside = {r for g in context.trace.groups if set(lost) & set(g.ranks) for r in g.ranks}
-    beside &= recorded_ranks(context.trace)
     return tuple(
         sorted(
             r
-            for r in beside
+            for r in _neighbours(context, lost)
             if not context.waits.places_of.get(r)
             and not context.hosts[r].gone
             and not context.trace.ranks[r].finalized
             and _lags(context, r)
         )
     )
+
+
+def _neighbours(context: Context, lost: list[int]) -> set[int]:
+    """Ranks that left a record and share a group with a lost one."""
+    gone = set(lost)
+    beside = {r for g in context.trace.groups if gone & set(g.ranks) for r in g.ranks}
+    return beside & recorded_ranks(context.trace)
 
 
 def _lags(context: Context, rank: int) -> bool:

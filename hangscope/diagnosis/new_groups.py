@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.places import Place
+from hangscope.diagnosis.places import NEW_GROUP, Place, detail_in
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.trace.model import RankFacts
 
-PHASE = "new_group"
 _CALL = re.compile(r"call (\d{1,9})\b(?:, )?(.*)", re.DOTALL)
 """The recorder's detail of the phase."""
 _RANKS = re.compile(r"ranks ([\d,]+)")
@@ -35,9 +34,8 @@ class Call:
 
 def call_of(facts: RankFacts) -> Call | None:
     """The call of ``new_group`` in which a rank is, where it is in one that has a number."""
-    if not facts.phases or facts.phases[-1].name != PHASE:
-        return None
-    found = _CALL.match(facts.phases[-1].detail)
+    detail = detail_in(facts, NEW_GROUP)
+    found = _CALL.match(detail) if detail is not None else None
     if found is None:
         return None
     ranks = _RANKS.search(found[2])

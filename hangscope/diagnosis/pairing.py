@@ -88,18 +88,16 @@ def _from_their_first(
     Only unfinished entries were listed there, and the recorder's numbers have no hole: of batches
     every half stays listed, finished or not.
     """
-    records = trace.records
-    found = []
-    for rank in hidden:
-        facts = trace.ranks.get(rank)
-        if facts is None or not facts.only_active:
-            continue
-        mine = records[rows[records["rank"][rows] == rank]]
-        for group in np.unique(mine["group"]).tolist():
-            numbers = np.unique(mine["p2p_seq"][mine["group"] == group])
-            if int(numbers[0]) == 1 and int(numbers[-1]) == len(numbers):
-                found.append((rank, group))
-    return frozenset(found)
+    listed = [r for r in hidden if r in trace.ranks and trace.ranks[r].only_active]
+    rows = rows[np.isin(trace.records["rank"][rows], listed)]
+    if not len(rows):
+        return frozenset()
+    names = ("rank", "group", "p2p_seq")
+    table = np.unique(np.stack([trace.records[name][rows] for name in names]), axis=1)
+    starts = np.flatnonzero(np.append(True, (table[:2, 1:] != table[:2, :-1]).any(axis=0)))
+    ends = np.append(starts[1:], table.shape[1])
+    whole = (table[2, starts] == 1) & (table[2, ends - 1] == ends - starts)
+    return frozenset(zip(*table[:2, starts[whole]].tolist(), strict=True))
 
 
 def _ended(records: Records, rows: Ints, batched: Ints) -> Ints:

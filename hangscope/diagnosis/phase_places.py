@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+
+import numpy as np
 
 from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.frontier import Frontiers
 from hangscope.diagnosis.host import End, Host
-from hangscope.diagnosis.local_groups import PHASE as LOCAL_PHASE
 from hangscope.diagnosis.local_groups import local_places, members_asked_for
-from hangscope.diagnosis.places import INIT, Place
+from hangscope.diagnosis.places import INIT, NEW_GROUP, Place
 from hangscope.trace.model import NONE, Trace
 
 
 def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> list[Place]:
     """Ranks inside ``init_process_group`` or ``new_group`` wait for those who are not."""
 
-    def groups_of(rank: int) -> int:
-        return int((front.rank == rank).sum())
+    groups_of = Counter(front.rank.tolist())
+    defaults = [i for i, group in enumerate(trace.groups) if group.desc == "default_pg"]
+    made = Counter(front.rank[np.isin(front.group, defaults)].tolist())
 
     def worlds(rank: int) -> int:
         """How often the rank has come out of ``init_process_group``: it may be called again."""
-        mine = front.group[front.rank == rank].tolist()
-        made = len([group for group in mine if trace.groups[group].desc == "default_pg"])
         facts = trace.ranks.get(rank)
-        return max(made, 1 if facts is not None and facts.initialized else 0)
+        return max(made[rank], 1 if facts is not None and facts.initialized else 0)
 
     unrecorded = frozenset(told_of_only(trace))
     places = []
-    for phase in (INIT, LOCAL_PHASE):
+    for phase in (INIT, NEW_GROUP):
         # Whom the launcher ended in there was waiting there until then.
         inside = sorted(
             r
             for r, h in hosts.items()
             if h.phase == phase and (not h.gone or h.end is End.TORN_DOWN)
         )
-        if phase == LOCAL_PHASE:
+        if phase == NEW_GROUP:
             places += local_places(trace, front, hosts, inside)
             inside = [r for r in inside if members_asked_for(trace.ranks[r]) is None]
         if not inside:
             continue
-        inside_groups = min(groups_of(r) for r in inside)
+        inside_groups = min(groups_of[r] for r in inside)
         inside_worlds = max(worlds(r) for r in inside)
         everybody = set(trace.ranks) | set(trace.missing_ranks)
         absent, unknown = [], []
@@ -51,7 +52,7 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
             elif phase == INIT:
                 if worlds(rank) <= inside_worlds:
                     absent.append(rank)
-            elif groups_of(rank) <= inside_groups:
+            elif groups_of[rank] <= inside_groups:
                 absent.append(rank)
         since = [
             p.since_ns

@@ -12,10 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hangscope.diagnosis.pairing import Half
-from hangscope.trace.model import NONE
+from hangscope.trace.model import NONE, RankFacts
 
 INIT = "init_process_group"
 """The phase in which ranks get to know each other."""
+NEW_GROUP = "new_group"
+"""That in which they make a smaller group."""
 
 
 @dataclass(slots=True)
@@ -101,3 +103,10 @@ class Waits:
                     visited_places.add(index)
                     pending_places.append(index)
         return seen
+
+
+def detail_in(facts: RankFacts, phase: str) -> str | None:
+    """What is told of a phase, where it is the one that the rank entered last."""
+    if not facts.phases or facts.phases[-1].name != phase:
+        return None
+    return facts.phases[-1].detail
