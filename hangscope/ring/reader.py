@@ -7,6 +7,7 @@ is dropped and counted; an interned value that points outside its area reads as 
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 from dataclasses import dataclass
@@ -54,13 +55,18 @@ class RingReader:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = path if isinstance(path, Path) else Path(path)
+        self.name = os.fspath(path)
         with open(path, "rb") as file:
             check_size(file.fileno())
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._size = len(self._map)
         self._memory = memoryview(self._map)
         self._check()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.name)
 
     def _read(self, at: int, length: int) -> bytes:
         """A copy of a part of the file, which lies inside it."""
@@ -71,35 +77,11 @@ class RingReader:
 
     def _check(self) -> None:
         head = self._read(0, layout.HEADER_BYTES)
+        ready = any(head[_READY : _READY + 4])
         (
-            magic, version, header_bytes, slot_bytes, slot_count, group_bytes, group_count,
-            groups_at, slots_at, samples_at, sample_bytes, values_at, values_bytes,
-        ) = layout.FIXED_START.unpack_from(head)  # fmt: skip
-        if not magic.startswith(layout.PREFIX):
-            raise RingError("not a HangScope ring (no magic number)")
-        if magic != layout.MAGIC or version != layout.VERSION:
-            raise RingError(f"ring version {version}; this HangScope reads {layout.VERSION}")
-        if not any(head[_READY : _READY + 4]):
-            raise RingError("the writer died before the header was complete")
-        if (slot_bytes, group_bytes, header_bytes) != (
-            SLOT.itemsize, GROUP.itemsize, layout.HEADER_BYTES,
-        ):  # fmt: skip
-            raise RingError("entry sizes are not those of this version")
-        for name, start, length in (
-            ("groups", groups_at, group_count * GROUP.itemsize),
-            ("slots", slots_at, slot_count * SLOT.itemsize),
-            ("samples", samples_at, 2 * sample_bytes),
-            ("values", values_at, values_bytes),
-        ):
-            if start < layout.HEADER_BYTES or start % 8 or start + length > self._size:
-                raise RingError(f"truncated: its {name} end outside the file")
-        if slot_count < 1:
-            raise RingError("it has no slots")
-        self._slot_count: int = slot_count
-        self._slots_at = slots_at
-        self._group_count, self._groups_at = group_count, groups_at
-        self._samples_at, self._sample_bytes = samples_at, sample_bytes
-        self._values_at, self._values_bytes = values_at, values_bytes
+            self._slot_count, self._slots_at, self._group_count, self._groups_at, self._samples_at,
+            self._sample_bytes, self._values_at, self._values_bytes,
+        ) = _checked(head[: layout.FIXED_START.size], ready, self._size)  # fmt: skip
 
     def close(self) -> None:
         """Unmap the file; arrays handed out before stay valid only if they were copied."""
@@ -137,7 +119,7 @@ class RingReader:
             self._read(self._groups_at, used * GROUP.itemsize), GROUP
         )
         complete: npt.NDArray[np.bool_] = table["commit"] == 1
-        if not complete.all():
+        if np.count_nonzero(complete) < len(table):
             table = table[complete]
         return table
 
@@ -187,14 +169,17 @@ class RingReader:
         before_end = min(length, count - start)
         self._copy_slots(start, raw[:before_end])
         self._copy_slots(0, raw[before_end:])
-        if length == count:  # the slot of the oldest may hold the one after the last by now
-            raw = np.concatenate((raw[1:], raw[:1])) if raw["record_id"][0] == last + 1 else raw
-        if len(raw) and raw["record_id"][-1] == raw["commit"][-1] != first + len(raw) - 1:
-            raw = raw[:-1]  # nothing there yet
         ids, commits = raw["record_id"], raw["commit"]
-        expected = np.arange(first, first + len(raw), dtype=np.uint64)
-        if (ids == expected).all() and (commits == expected).all():
+        expected = np.arange(first, first + len(raw), dtype="<u8").tobytes()
+        if ids.tobytes() == expected == commits.tobytes():
             return raw, 0
+        if length == count and ids[0] == last + 1:  # written over the oldest in the meantime
+            raw = np.concatenate((raw[1:], raw[:1]))
+        ids, commits = raw["record_id"], raw["commit"]
+        if len(raw) and ids[-1] == commits[-1] != first + len(raw) - 1:
+            raw, ids, commits = raw[:-1], ids[:-1], commits[:-1]  # nothing there yet
+            if ids.tobytes() == expected[:-8] == commits.tobytes():
+                return raw, 0
         whole = ids == commits
         torn = int(np.count_nonzero(~whole))
         raw = raw[whole & (ids >= first) & (ids <= last + 1)]
@@ -253,6 +238,54 @@ class RingReader:
             if self._number("sample_generation") - generation < 1:
                 return Sample(body.decode("utf-8", "replace"), at_ns)
         return None
+
+
+@functools.lru_cache(64)
+def _checked(start: bytes, ready: bool, size: int) -> tuple[int, ...]:
+    """What a `RingReader` needs of a header's fixed start; rings of one job have the same.
+
+    Parameters
+    ----------
+    start:
+        The bytes of `hangscope.ring.layout.FIXED_START`.
+    ready:
+        Whether its writer has said that the header is complete.
+    size:
+        Of the file, in bytes.
+
+    Raises
+    ------
+    RingError
+        If it is none of this version's, or does not fit into the file.
+    """
+    (
+        magic, version, header_bytes, slot_bytes, slot_count, group_bytes, group_count,
+        groups_at, slots_at, samples_at, sample_bytes, values_at, values_bytes,
+    ) = layout.FIXED_START.unpack(start)  # fmt: skip
+    if not magic.startswith(layout.PREFIX):
+        raise RingError("not a HangScope ring (no magic number)")
+    if magic != layout.MAGIC or version != layout.VERSION:
+        raise RingError(f"ring version {version}; this HangScope reads {layout.VERSION}")
+    if not ready:
+        raise RingError("the writer died before the header was complete")
+    if (slot_bytes, group_bytes, header_bytes) != (
+        SLOT.itemsize, GROUP.itemsize, layout.HEADER_BYTES,
+    ):  # fmt: skip
+        raise RingError("entry sizes are not those of this version")
+    for name, at, length in (
+        ("groups", groups_at, group_count * GROUP.itemsize),
+        ("slots", slots_at, slot_count * SLOT.itemsize),
+        ("samples", samples_at, 2 * sample_bytes),
+        ("values", values_at, values_bytes),
+    ):
+        if at < layout.HEADER_BYTES or at % 8 or at + length > size:
+            raise RingError(f"truncated: its {name} end outside the file")
+    if slot_count < 1:
+        raise RingError("it has no slots")
+    return (
+        slot_count, slots_at, group_count, groups_at, samples_at, sample_bytes, values_at,
+        values_bytes,
+    )  # fmt: skip
 
 
 def decode_text(field: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +39,7 @@ class OneTimeReader(RingReader):
     """
 
     def __init__(self, path: str | os.PathLike[str], room: Room | None = None) -> None:
-        self.path = path if isinstance(path, Path) else Path(path)
+        self.name = os.fspath(path)
         self._given_room = room
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

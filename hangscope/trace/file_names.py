@@ -26,7 +26,7 @@ _DATES = re.compile(
 _ATTEMPT = re.compile(r"^(?:attempt|restart|retry|try|generation|gen)[_\-.]?(\d{1,6})$", re.I)
 
 
-def shown(path: Path) -> str:
+def shown(path: str | Path) -> str:
     """The path as reports may print it: no control characters, no escape sequences."""
     return clean.name(os.fsdecode(os.fsencode(str(path)))) or "?"
 

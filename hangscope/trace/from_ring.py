@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from hangscope.ring.layout import GROUP, SLOT
 from hangscope.ring.reader import RingReader
 from hangscope.ring.reader_once import OneTimeReader
 from hangscope.trace import clean, formats
-from hangscope.trace.merge_records import counters_of
 from hangscope.trace.model import (
     MEMBER_DTYPE,
     NONE,
@@ -25,10 +23,10 @@ from hangscope.trace.model import (
     Records,
     Signature,
     Source,
-    Stack,
     ThreadStack,
 )
 from hangscope.trace.ring_batch import RingBatch
+from hangscope.trace.ring_columns import Columns
 from hangscope.trace.ring_facts import Texts, facts_of, main_call
 from hangscope.trace.ring_values import RingValues
 
@@ -98,12 +96,17 @@ def fragment_of(
     rank = header.rank
     lost = torn + header.dropped
     oldest = int(slots["record_id"][0]) if len(slots) else 0
-    rows, signatures, stacks = _records(values, slots, rank, len(table), batch)
-    call = functools.partial(_newest_call, rows, header.main_thread, stacks)
+    slots, columns = batch.columns.of(slots, len(table))
+    groups = values.groups(table)
+    numbers = batch.groups.of(groups) if lazy else None
+    rows, signatures = _records(values, slots, columns, rank, batch)
+    if numbers is not None and len(numbers):
+        rows["group"] = numbers.take(columns.group)
+    call = functools.partial(_newest_call, rows, columns, values, header.main_thread)
     facts = facts_of(reader, header, lost, oldest, texts=values, newest_call=call)
     return Fragment(
         source=Source(
-            path=shown or str(reader.path),
+            path=shown or reader.name,
             format=formats.RING,
             version=str(header.version),
             rank=rank,
@@ -113,20 +116,21 @@ def fragment_of(
         facts=facts,
         records=rows,
         members=members_of(table, rank, np.arange(len(table))),
-        groups=values.groups(table),
+        groups=groups,
+        common_groups=None if numbers is None else batch.groups.table,
         signatures=signatures,
-        stacks=stacks if lazy else tuple(stacks),
-        warnings=_warnings(reader.path.name, header, values),
+        stacks=batch.stacks if lazy else tuple(batch.stacks),
+        warnings=_warnings(reader, header, values),
         timeout_s=header.timeout_s,
-        implied=counters_of(rows, len(table)) if len(rows) else None,
+        implied=batch.columns.counters_of(rows, columns),
     )
 
 
-def _warnings(name: str, header: RingHeader, texts: Texts) -> tuple[str, ...]:
+def _warnings(reader: RingReader, header: RingHeader, texts: Texts) -> tuple[str, ...]:
     """What the recorder says it could not record."""
     if not (header.disabled or header.values_refused or header.groups_refused):
         return ()
-    warnings = []
+    name, warnings = reader.path.name, []
     if disabled := texts.text(header.disabled):
         warnings.append(f"{name}: recording stopped early: {clean.name(disabled)}")
     if header.values_refused:
@@ -166,39 +170,21 @@ assert GROUP.names[8:15] == MEMBER_DTYPE.names[2:]
 
 
 def _records(
-    values: RingValues, slots: Records, rank: int, group_count: int, batch: RingBatch
-) -> tuple[Records, tuple[Signature, ...], Sequence[Stack]]:
-    """Slots turned, where they lie, into trace records; with the signatures and stacks they use."""
-    group, signature_ids, stack_ids = _mentioned(slots)
-    group -= np.uint32(1)  # a slot without a group has the highest number of all now
-    if int(group.max(initial=0)) >= group_count:
-        slots = slots[group < group_count]
-        group, signature_ids, stack_ids = _mentioned(slots)
-        group -= np.uint32(1)
-    used_signatures, signature = batch.signature_ids.of(signature_ids)
-    used_stacks, stack = batch.stack_ids.of(stack_ids)
-    stack += np.int32(batch.stacks.append(values.stacks(used_stacks)))
-    if len(used_stacks) and used_stacks[0] == 0:
-        stack[stack_ids == 0] = NONE
-    signatures, signature = _fill_sizes(values.signatures(used_signatures), signature, slots)
+    values: RingValues, slots: Records, columns: Columns, rank: int, batch: RingBatch
+) -> tuple[Records, tuple[Signature, ...]]:
+    """Slots turned, where they lie, into trace records; with the signatures they use."""
+    start = batch.stacks.append(values.stacks(columns.stack_ids))
+    signatures, signature = _fill_sizes(
+        values.signatures(columns.signature_ids), columns.signature, slots
+    )
     table = slots.view(RECORD_DTYPE)
-    table["group"] = group
-    table["signature"], table["stack"] = signature, stack
+    table["group"], table["signature"] = columns.group, signature
+    table["stack"] = columns.stack + np.int32(start)
+    if len(columns.without_stack):
+        table["stack"][columns.without_stack] = NONE
     table["thread"] = slots["thread"]
     table["rank"] = rank
-    return table, signatures, batch.stacks
-
-
-_SLOT_WORDS = SLOT.itemsize // 4
-_MENTIONED = SLOT.fields["group"][1] // 4  # type: ignore[index]
-assert SLOT.names is not None
-assert SLOT.names[8:11] == ("group", "signature", "stack")
-
-
-def _mentioned(slots: Records) -> npt.NDArray[np.uint32]:
-    """Group, signature and stack of all slots, copied out of them in one walk: shape (3, slots)."""
-    words = np.ascontiguousarray(slots).view(np.uint32).reshape(-1, _SLOT_WORDS)
-    return np.ascontiguousarray(words[:, _MENTIONED : _MENTIONED + 3].T)
+    return table, signatures
 
 
 def _fill_sizes(
@@ -228,20 +214,28 @@ def with_numels(base: Signature, input_numel: int, output_numel: int) -> Signatu
 
 
 def _newest_call(
-    rows: Records, main_thread: int, stacks: Sequence[Stack], after_ns: int
+    rows: Records, columns: Columns, values: RingValues, main_thread: int, after_ns: int
 ) -> ThreadStack | None:
     """Where the main thread issued its newest operation, if it did so after a time."""
-    row = rows[-1] if len(rows) else None
-    if row is None or row["thread"] != main_thread or row["stack"] == NONE:
-        row = None
-        for part in (rows[-_NEWEST:], rows[:-_NEWEST]):
-            found = np.flatnonzero((part["thread"] == main_thread) & (part["stack"] != NONE))
-            if len(found):
-                row = part[found[-1]]
-                break
-    if row is None or int(row["created_ns"]) <= after_ns:
+    row = _newest_row(rows, columns, main_thread)
+    if row is None or (created_ns := int(rows["created_ns"][row])) <= after_ns:
         return None
-    return main_call(stacks[int(row["stack"])], int(row["created_ns"]))
+    stack = values.stack(int(columns.stack_ids[columns.stack[row]]))
+    return main_call(stack, created_ns)
+
+
+def _newest_row(rows: Records, columns: Columns, thread: int) -> int | None:
+    """The newest row of a thread that has a stack."""
+    threads = rows["thread"]
+    last = len(rows) - 1
+    if last >= 0 and threads[last] == thread and columns.stack[last] != NONE:
+        return last
+    for start, stop in ((max(0, last + 1 - _NEWEST), last + 1), (0, max(0, last + 1 - _NEWEST))):
+        own = (threads[start:stop] == thread) & (columns.stack[start:stop] != NONE)
+        found = np.flatnonzero(own)
+        if len(found):
+            return start + int(found[-1])
+    return None
 
 
 __all__ = ["fragment_of", "looks_like_ring", "read_ring"]

@@ -181,19 +181,19 @@ def _tasks(paths: Sequence[str | Path], unread: list[Unread]) -> list[Task]:
     seen: set[tuple[int, int]] = set()
     for path in paths:
         if str(path) == "-":
-            tasks.append(Task(Path("-"), "standard input", sniff.Kind(formats.LOG), standard=True))
+            tasks.append(Task("-", "standard input", sniff.Kind(formats.LOG), standard=True))
             continue
-        for file, explicit in _files(Path(path), unread):
+        for file, explicit in _files(str(Path(path)), unread):
             task = _task(file, explicit, seen, unread)
             if task is not None:
                 tasks.append(task)
     return tasks
 
 
-def _files(path: Path, unread: list[Unread]) -> Iterable[tuple[Path, bool]]:
+def _files(path: str, unread: list[Unread]) -> Iterable[tuple[str, bool]]:
     """The file itself, or everything below a directory; hidden files and links to folders not."""
     try:
-        mode = path.stat().st_mode
+        mode = os.stat(path).st_mode
     except OSError as error:
         unread.append(Unread(file_names.shown(path), _reason(error)))
         return
@@ -202,7 +202,7 @@ def _files(path: Path, unread: list[Unread]) -> Iterable[tuple[Path, bool]]:
         return
 
     def failed(error: OSError) -> None:
-        name = file_names.shown(Path(os.fsdecode(error.filename or path)))
+        name = file_names.shown(os.fsdecode(error.filename or path))
         unread.append(Unread(name, _reason(error)))
 
     for folder, folders, files in os.walk(path, onerror=failed):
@@ -211,7 +211,7 @@ def _files(path: Path, unread: list[Unread]) -> Iterable[tuple[Path, bool]]:
             if name[0] == "." or name in _SKIPPED_NAMES:
                 continue
             if not name.endswith(_SKIPPED_SUFFIXES):
-                yield Path(folder, name), False
+                yield os.path.join(folder, name).removeprefix("./"), False
 
 
 def _natural(name: str) -> tuple[int, str]:
@@ -220,11 +220,11 @@ def _natural(name: str) -> tuple[int, str]:
 
 
 def _task(
-    path: Path, explicit: bool, seen: set[tuple[int, int]], unread: list[Unread]
+    path: str, explicit: bool, seen: set[tuple[int, int]], unread: list[Unread]
 ) -> Task | None:
     shown = file_names.shown(path)
     try:
-        info = path.stat()
+        info = os.stat(path)
         if not stat.S_ISREG(info.st_mode):
             if explicit and stat.S_ISFIFO(info.st_mode):
                 return Task(path, shown, sniff.Kind(formats.LOG), explicit=True)
@@ -237,7 +237,7 @@ def _task(
     except OSError as error:
         unread.append(Unread(shown, _reason(error)))
         return None
-    if kind.name == sniff.EMPTY and not explicit and path.suffix in (".log", ".out", ".err"):
+    if kind.name == sniff.EMPTY and not explicit and path.endswith((".log", ".out", ".err")):
         return None
     if kind.name in (sniff.EMPTY, sniff.UNKNOWN):
         unread.append(Unread(shown, kind.why))

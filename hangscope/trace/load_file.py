@@ -11,6 +11,7 @@ from hangscope.trace import clean, file_names, formats, sniff
 from hangscope.trace.clean_fragment import clean_fragment
 from hangscope.trace.from_flight_recorder import Origin, read_document
 from hangscope.trace.from_json import read_json
+from hangscope.trace.from_ring import read_ring
 from hangscope.trace.model import Fragment, Unread
 from hangscope.trace.ring_batch import RingBatch
 from hangscope.trace.unpickle import load_checked, load_plain
@@ -20,7 +21,7 @@ from hangscope.trace.unpickle import load_checked, load_plain
 class Task:
     """One file to read; ``shown`` is its name as reports print it."""
 
-    path: Path
+    path: str
     shown: str
     kind: sniff.Kind
     size: int = 0
@@ -70,8 +71,6 @@ def _failed(task: Task, problem: str) -> Loaded:
 def _read(task: Task, isolated: bool, rings: RingBatch | None) -> list[Fragment]:
     kind = task.kind.name
     if kind == formats.RING:
-        from hangscope.trace.from_ring import read_ring
-
         return [read_ring(task.path, shown=task.shown, batch=rings)]
     if kind == formats.JOURNAL:
         from hangscope.trace.from_journal import read_journal
@@ -79,12 +78,12 @@ def _read(task: Task, isolated: bool, rings: RingBatch | None) -> list[Fragment]
         return [_named(fragment, task) for fragment in read_journal(task.path)]
     if kind == formats.LOG:
         return _read_log(task)
-    origin = Origin(task.shown, kind, file_names.rank_of_dump(task.path), task.written_ns)
+    origin = Origin(task.shown, kind, file_names.rank_of_dump(Path(task.path)), task.written_ns)
     data = sniff.read_all(task.path, task.kind.gzipped)
     if kind == formats.PICKLE:
         document = load_checked(data) if isolated else load_plain(data)
         return read_document(document, origin)
-    return read_json(data, origin, task.path)
+    return read_json(data, origin, Path(task.path))
 
 
 def _named(fragment: Fragment, task: Task) -> Fragment:
@@ -99,4 +98,4 @@ def _read_log(task: Task) -> list[Fragment]:
     if task.standard:
         return read_job_log(sys.stdin.buffer, path=task.shown)
     with sniff.open_stream(task.path, task.kind.gzipped) as stream:
-        return read_job_log(stream, path=task.shown, file=task.path)
+        return read_job_log(stream, path=task.shown, file=Path(task.path))

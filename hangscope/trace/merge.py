@@ -38,7 +38,7 @@ from hangscope.trace.model import (
     Trace,
     Unread,
 )
-from hangscope.trace.row_block import RowBlock, same_place
+from hangscope.trace.row_block import RowBlock
 from hangscope.trace.stack_table import StackTable
 
 DEFAULT_TIMEOUT_S = 120.0
@@ -52,17 +52,26 @@ class _Tables:
         self.stacks = StackTable()
         self._places: dict[int, tuple[object, npt.NDArray[np.int32], bool]] = {}
 
-    def translate(self, fragment: Fragment, groups: npt.NDArray[np.int32], out: Records) -> None:
-        """Copy a fragment's rows into ``out`` with indexes into the common tables."""
-        rows = fragment.records
-        if not same_place(rows, out):
-            out[:] = rows
-            rows = out  # the old place may have been written over
-        if groups[:-1].tolist() != list(range(len(groups) - 1)):
-            out["group"] = groups[rows["group"].astype(np.intp)]
+    def translate(
+        self,
+        fragment: Fragment,
+        groups: npt.NDArray[np.int32] | None,
+        out: Records,
+        *,
+        settled: bool,
+    ) -> None:
+        """Copy a fragment's rows into ``out`` with indexes into the common tables.
+
+        ``groups``: the common index of each group, where it is another one. ``settled``: the rows
+        lie in ``out`` already.
+        """
+        if not settled:
+            out[:] = fragment.records  # what was there may be written over from now on
+        if groups is not None:
+            out["group"] = groups.take(out["group"])
         signature, same = self._signature_places(fragment.signatures)
         if not same:
-            out["signature"] = signature[rows["signature"].astype(np.intp)]
+            out["signature"] = signature.take(out["signature"])
         self.stacks.translate(fragment.stacks, out["stack"])
 
     def _signature_places(
@@ -118,10 +127,11 @@ def merge(
     world = world_size or _world_size(ordered, facts, matcher.groups, sizes)
     groups = matcher.complete(world, implied, sizes)
     with_rows = {f.facts.rank for f in ordered if len(f.records)}
-    records, tables = _records(ordered, matcher, block)  # the last to look at the fragments' rows
+    lines = _warnings([*(u.line for u in unread), *warnings], ordered)
+    timeouts = [f.timeout_s for f in ordered if f.timeout_s]
+    records, tables = _records(ordered, matcher, block)  # leaves no fragment in the list
     signatures = tuple(tables.signatures)
     _resolve_peers(records, signatures, groups)
-    timeouts = [f.timeout_s for f in ordered if f.timeout_s]
     return Trace(
         records=records,
         members=merge_members(np.concatenate([stated, implied])),
@@ -131,7 +141,7 @@ def merge(
         ranks=_settle_only_active(facts, with_rows),
         claims=claims,
         sources=sources,
-        warnings=_warnings([*(u.line for u in unread), *warnings], ordered),
+        warnings=lines,
         unread=tuple(unread),
         world_size=world,
         timeout_s=timeout_s or (max(timeouts) if timeouts else DEFAULT_TIMEOUT_S),
@@ -152,26 +162,26 @@ def _records(
 ) -> tuple[Records, _Tables]:
     """All rows, sorted by rank, in one array.
 
-    Every fragment is copied once and then loses its rows in ``ordered``: where the caller has not
-    kept them either, no more than one copy of all rows is in memory at the end.
+    Every fragment is copied once and then taken out of ``ordered``: where the caller has not kept
+    it either, no more than one copy of all rows is in memory at the end.
     """
     tables = _Tables()
     parts = [f.records for f in ordered if len(f.records)]
-    joined = block.reuse(parts) if block is not None else None
-    if joined is None:
-        joined = np.empty(sum(map(len, parts)), RECORD_DTYPE)
+    reused = block.reuse(parts) if block is not None else None
+    joined, settled = reused or (np.empty(sum(map(len, parts)), RECORD_DTYPE), 0)
     del parts
     spans: dict[int, list[tuple[int, int]]] = {}
     at = 0
-    nothing = np.zeros(0, RECORD_DTYPE)
-    for place, fragment in enumerate(ordered):
+    ordered.reverse()
+    while ordered:
+        fragment = ordered.pop()
         if not len(fragment.records):
             continue
         end = at + len(fragment.records)
-        tables.translate(fragment, matcher.map_of(fragment), joined[at:end])
+        numbers = matcher.renumbering(fragment)
+        tables.translate(fragment, numbers, joined[at:end], settled=settled > 0)
         spans.setdefault(fragment.facts.rank, []).append((at, end))
-        at = end
-        ordered[place] = replace(fragment, records=nothing)
+        at, settled = end, settled - 1
     if all(len(own) == 1 for own in spans.values()):
         return joined, tables
     parts = [
@@ -201,7 +211,7 @@ def _moved(parts: Sequence[tuple[Fragment, Records]], matcher: GroupMatcher) -> 
 def _implied(ordered: Sequence[Fragment], matcher: GroupMatcher) -> Records:
     """Counters as the records of all ranks imply them, one row per rank and group."""
     parts = [
-        (f, counters_of(f.records, len(f.groups)) if f.implied is None else f.implied)
+        (f, counters_of(f.records) if f.implied is None else f.implied)
         for f in ordered
         if len(f.records)
     ]

@@ -32,14 +32,14 @@ class GroupMatcher:
         self._descs: dict[int, Counter[str]] = {}
         self._members: dict[int, frozenset[int]] = {}
         self._placed: dict[int, tuple[Group, int]] = {}
+        self._common: tuple[Sequence[Group], npt.NDArray[np.int32] | None] | None = None
         shifts = _epoch_shifts(fragments)
         # Groups with members first: those without find their match among them.
         for wanted in (True, False):
             for fragment in fragments:
                 for place, group in enumerate(fragment.groups):
                     if bool(group.ranks) is wanted:
-                        shift = shifts.get((id(fragment), group.name), 0)
-                        if shift:
+                        if shifts and (shift := shifts.get((id(fragment), group.name), 0)):
                             group = replace(group, epoch=group.epoch + shift)
                         self._place(fragment, place, group)
 
@@ -47,6 +47,17 @@ class GroupMatcher:
         """Common index per local index; a last -1 lets index -1 stay -1."""
         found = self._maps.get(id(fragment))
         return found if found is not None else np.array([NONE], np.int32)
+
+    def renumbering(self, fragment: Fragment) -> npt.NDArray[np.int32] | None:
+        """The same for the ``group`` column of its records; None where that is right as it is."""
+        table = fragment.common_groups
+        if table is None:
+            return _unless_same(self.map_of(fragment))
+        if self._common is None or self._common[0] is not table:
+            # A group that no fragment lists any more has no records either.
+            places = [self._placed.get(id(group), (group, NONE))[1] for group in table]
+            self._common = table, _unless_same(np.array([*places, NONE], np.int32))
+        return self._common[1]
 
     def _place(self, fragment: Fragment, place: int, group: Group) -> None:
         mapping = self._maps.get(id(fragment))
@@ -149,6 +160,11 @@ def _likely_members(
     if size is not None and size != len(users):
         return ()
     return users if len(users) > 1 else ()
+
+
+def _unless_same(places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32] | None:
+    """The map, or None where it gives every index itself."""
+    return None if places[:-1].tolist() == list(range(len(places) - 1)) else places
 
 
 def _users(implied: Records) -> dict[int, tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -140,32 +141,50 @@ def settle_mixed_counters(members: Records, implied: Records) -> Records:
     return members
 
 
-def counters_of(records: Records, groups: int) -> Records:
+class GroupOrder(NamedTuple):
+    """The rows of a table put together by group."""
+
+    groups: npt.NDArray[np.int32]
+    """The groups that occur, ascending."""
+    rows: npt.NDArray[np.intp]
+    """All rows: those of the first group in their order, then those of the next."""
+    starts: npt.NDArray[np.intp]
+    """Where the rows of each group begin."""
+
+
+def order_by_group(group: npt.NDArray[np.int32]) -> GroupOrder:
+    """Put rows together by their group, given as a column of shape (rows,)."""
+    rows = np.argsort(group, kind="stable")
+    ascending = group.take(rows)
+    new = np.ones(len(rows), np.bool_)
+    np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
+    starts = np.flatnonzero(new)
+    return GroupOrder(ascending[starts], rows, starts)
+
+
+def counters_of(records: Records, order: GroupOrder | None = None) -> Records:
     """What one rank's records imply for every group they use: shape (groups used,), `MEMBER_DTYPE`.
 
     Parameters
     ----------
     records:
-        Rows of one rank.
-    groups:
-        Size of the table that their ``group`` column points into.
+        Rows of one rank, all with a group.
+    order:
+        Of these rows, where it is at hand.
     """
+    groups, rows, starts = order or order_by_group(records["group"])
+    implied = np.zeros(len(groups), MEMBER_DTYPE)
+    if not len(groups):
+        return implied
     # Copied out of their rows: numpy walks neighbours several times faster.
-    group = records["group"].astype(np.intp)
-    seq, p2p_seq = records["collective_seq"].copy(), records["p2p_seq"].copy()
-    finished = records["state"] == _COMPLETED
-    highest = np.full((3, groups), np.int64(NONE - 1))
-    np.maximum.at(highest[0], group, seq)
+    seq, p2p_seq = records["collective_seq"].take(rows), records["p2p_seq"].take(rows)
+    finished = records["state"].take(rows) == _COMPLETED
     if p2p_seq.any():
-        np.maximum.at(highest[2], group, p2p_seq)
-        finished &= (records["flags"] & _P2P) == 0
-    else:  # no pairs at all
-        highest[2] = 0
-    np.maximum.at(highest[1], group, np.where(finished, seq, NONE))
-    used = np.flatnonzero(highest[0] >= NONE)
-    rows = np.zeros(len(used), MEMBER_DTYPE)
-    rows["rank"] = records["rank"][0]
-    rows["group"] = used
-    rows["enqueued"], rows["completed"], rows["p2p_enqueued"] = highest[:, used]
-    rows["started"] = NONE
-    return rows
+        implied["p2p_enqueued"] = np.maximum.reduceat(p2p_seq, starts)
+        finished &= (records["flags"].take(rows) & _P2P) == 0
+    implied["rank"] = records["rank"][0]
+    implied["group"] = groups
+    implied["enqueued"] = np.maximum.reduceat(seq, starts)
+    implied["completed"] = np.maximum.reduceat(np.where(finished, seq, NONE), starts)
+    implied["started"] = NONE
+    return implied

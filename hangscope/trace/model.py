@@ -379,6 +379,9 @@ class Fragment:
     records: Records = field(default_factory=lambda: np.zeros(0, RECORD_DTYPE))
     members: Records = field(default_factory=lambda: np.zeros(0, MEMBER_DTYPE))
     groups: tuple[Group, ...] = ()
+    common_groups: Sequence[Group] | None = None
+    """A table that several fragments share, where the ``group`` column of the records indexes that
+    one and not ``groups``; all in it have members."""
     signatures: tuple[Signature, ...] = ()
     stacks: Sequence[Stack] = ()
     claims: tuple[Claim, ...] = ()

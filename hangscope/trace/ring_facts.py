@@ -195,10 +195,10 @@ def _threads(reader: RingReader, generation: int) -> tuple[ThreadStack, ...]:
     """Sampled stacks, and the newer ones of the fault handler where the monitor asked for them."""
     sample = reader.sample() if generation else None
     threads = parse_sample(sample.text, sample.at_ns) if sample else ()
-    beside = _stacks_file(str(reader.path))
+    beside = _stacks_file(reader.name)
     try:
-        status = os.stat(beside)
-        if status.st_size > 0:
+        # Seldom there: to be told so is cheaper than an exception.
+        if os.access(beside, os.R_OK) and (status := os.stat(beside)).st_size > 0:
             text = Path(beside).read_text("utf-8", "replace")[-256 * 1024 :]
             main = next((t for t in threads if t.is_main), None)
             threads += parse_faulthandler(text, status.st_mtime_ns, main.name if main else "")

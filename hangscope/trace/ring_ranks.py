@@ -15,7 +15,7 @@ import numpy as np
 
 from hangscope.trace import formats
 from hangscope.trace.lives import Start
-from hangscope.trace.model import NONE, Fragment
+from hangscope.trace.model import NONE, Fragment, Records
 from hangscope.trace.twins import are_together
 
 
@@ -50,7 +50,7 @@ def ranks_of(
         Processes (host, process id) that are known to live just now.
     """
     ranks: list[int | None] = [one.start.rank for one in present]
-    if all(one.declared for one in present) or not any(one.declared for one in present):
+    if len({one.declared for one in present}) <= 1:
         return ranks
     parents = {(one.start.process[0], one.parent) for one in present if one.declared}
     for place, one in enumerate(present):
@@ -116,8 +116,8 @@ def with_ranks_of_rings(fragments: Sequence[Fragment]) -> list[Fragment]:
 
 
 def _ranks_of(rings: Sequence[Fragment]) -> list[int | None]:
-    if all(ring.facts.declared for ring in rings):
-        return [ring.facts.rank for ring in rings]
+    if len({bool(ring.facts.declared) for ring in rings}) <= 1:
+        return [ring.facts.rank for ring in rings]  # nobody knows better than anybody else
     present = [
         Presence(
             start_of(ring),
@@ -149,15 +149,19 @@ def as_rank(fragment: Fragment, rank: int) -> Fragment:
     if fragment.facts.rank == rank:
         return fragment
     fragment.records["rank"] = rank
-    members = np.array(fragment.members)
-    members["rank"] = rank
     return replace(
         fragment,
         facts=replace(fragment.facts, rank=rank),
         source=replace(fragment.source, rank=rank),
-        members=members,
-        implied=None,
+        members=_of_rank(fragment.members, rank),
+        implied=None if fragment.implied is None else _of_rank(fragment.implied, rank),
     )
+
+
+def _of_rank(members: Records, rank: int) -> Records:
+    copy: Records = np.array(members)
+    copy["rank"] = rank
+    return copy
 
 
 def start_of(fragment: Fragment) -> Start:

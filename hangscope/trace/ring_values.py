@@ -7,18 +7,19 @@ found again by its raw bytes when the next is read. Stacks are decoded when some
 from __future__ import annotations
 
 import functools
-import json
 import struct
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
-from hangscope.ring.layout import VALUE_HEADER, ValueKind
+from hangscope.ring.layout import GROUP, VALUE_HEADER, ValueKind
 from hangscope.trace import clean
 from hangscope.trace.model import Frame, Group, Signature, Stack
 from hangscope.trace.operations import canonical
+from hangscope.trace.ring_areas import AreaKeeper, Decoded, KeptArea, Span
 
 _KEPT_FRAMES = 65_536
 _KEPT_SIGNATURES = 65_536
@@ -36,26 +37,10 @@ Ids = npt.NDArray[np.int64]
 _SIGNATURE, _STACK, _FRAME = int(ValueKind.SIGNATURE), int(ValueKind.STACK), int(ValueKind.FRAME)
 _TEXT, _RANKS = int(ValueKind.TEXT), int(ValueKind.RANKS)
 _unpack = VALUE_HEADER.unpack_from
-
-
-Span = tuple[int, int]
-"""Where a value with its header begins and ends in its area."""
-_T = TypeVar("_T")
-
-
-class _Decoded(Generic[_T]):
-    """Something decoded, and the bytes that it was decoded from."""
-
-    __slots__ = ("_bytes", "_spans", "value")
-
-    def __init__(self, area: bytes, spans: list[Span], value: _T) -> None:
-        self._spans = spans
-        self._bytes = [area[a:b] for a, b in spans]
-        self.value = value
-
-    def stands_in(self, area: bytes) -> bool:
-        """Whether another area has the same values at the same places."""
-        return [area[a:b] for a, b in self._spans] == self._bytes
+_GROUP = struct.Struct(f"<4x5Ii{GROUP.itemsize - 28}x")
+"""From ``name`` to ``size`` of a group's entry."""
+assert GROUP.names is not None
+assert GROUP.names[:7] == ("commit", "name", "desc", "ranks", "backend", "epoch", "size")
 
 
 class Recent:
@@ -66,8 +51,9 @@ class Recent:
     """
 
     def __init__(self) -> None:
-        self.signatures: tuple[Ids, _Decoded[tuple[Signature, ...]]] | None = None
-        self.stacks: dict[int, _Decoded[Stack]] = {}
+        self.signatures: tuple[Ids, Decoded[tuple[Signature, ...]]] | None = None
+        self.stacks: dict[int, Decoded[Stack]] = {}
+        self.areas = AreaKeeper()
 
 
 class RingValues:
@@ -86,12 +72,11 @@ class RingValues:
     def __init__(self, area: bytes, recent: Recent | None = None) -> None:
         self._area = area
         self._recent = recent or Recent()
-        words = len(area) // 8 * 2
-        self._words = np.frombuffer(area, "<u4", words).reshape(-1, 2)
+        self._kept = self._recent.areas.keep(area)
 
     def spans(self, ids: Ids, kind: int) -> list[Span]:
         """Where values lie, in order; an empty span where an id means nothing or another kind."""
-        words = self._words
+        words = np.frombuffer(self._area, "<u4", len(self._area) // 8 * 2).reshape(-1, 2)
         if not len(words):
             return [(0, 0)] * len(ids)
         at = np.where((ids > 0) & (ids < len(words)), ids, 0)  # the id 0 is nobody's
@@ -113,19 +98,22 @@ class RingValues:
         Rings with the same signatures are given the same tuple.
         """
         recent = self._recent.signatures
-        if recent is not None and recent[0] is ids and recent[1].stands_in(self._area):
+        if recent is not None and recent[0] is ids and recent[1].stands_in(self._kept):
             return recent[1].value
         area, header = self._area, VALUE_HEADER.size
         spans = self.spans(ids, _SIGNATURE)
         found = _signatures(tuple([area[a + header : b] for a, b in spans]))
         if all(a < b for a, b in spans):
-            self._recent.signatures = ids, _Decoded(area, spans, found)
+            decoded = Decoded(self._kept, spans, found)
+            if decoded.stands_in(self._kept):  # as it would in the area that others differ from
+                self._recent.signatures = ids, decoded
         return found
 
     def stacks(self, ids: Ids) -> Sequence[Stack]:
         """Stacks, innermost frame first; empty where an id means nothing."""
-        found = _LazyStacks(self, ids)
-        return found if len(self._area) <= _LAZY_BYTES else tuple(found)
+        if len(self._area) > _LAZY_BYTES:
+            return tuple(map(self.stack, ids.tolist()))
+        return _LazyStacks(self._kept, self._recent, ids)
 
     def signature(self, identifier: int) -> Signature:
         """One signature; named ``unknown`` where the id means nothing."""
@@ -135,7 +123,7 @@ class RingValues:
         """One stack, innermost frame first; empty where the id means nothing."""
         recent = self._recent.stacks
         known = recent.get(identifier)
-        if known is not None and known.stands_in(self._area):
+        if known is not None and known.stands_in(self._kept):
             return known.value
         raw = self._value(identifier, _STACK)
         value, frame = self._value, _frame
@@ -143,11 +131,13 @@ class RingValues:
         raws = [value(i, _FRAME) for i in ids]
         found = tuple(map(frame, raws))
         if raws and all(raws):
-            if len(recent) >= _KEPT_STACKS:
-                recent.clear()
             parts = zip((identifier, *ids), (raw, *raws), strict=True)
             spans = [(i * 8, i * 8 + VALUE_HEADER.size + len(part)) for i, part in parts]
-            recent[identifier] = _Decoded(self._area, spans, found)
+            decoded = Decoded(self._kept, spans, found)
+            if decoded.stands_in(self._kept):
+                if len(recent) >= _KEPT_STACKS:
+                    recent.clear()
+                recent[identifier] = decoded
         return found
 
     def _value(self, identifier: int, kind: int) -> bytes:
@@ -171,7 +161,7 @@ class RingValues:
                     value(name, _TEXT), value(desc, _TEXT), value(backend, _TEXT),
                     value(ranks, _RANKS), epoch, size,
                 )
-                for _, name, desc, ranks, backend, epoch, size, *_ in table.tolist()
+                for name, desc, ranks, backend, epoch, size in _GROUP.iter_unpack(table.tobytes())
             ]
         )  # fmt: skip
 
@@ -185,8 +175,8 @@ def values_of(area: bytes) -> RingValues:
 class _LazyStacks(Sequence[Stack]):
     """The stacks of one ring, decoded when asked for."""
 
-    def __init__(self, values: RingValues, ids: Ids) -> None:
-        self._values = values
+    def __init__(self, kept: KeptArea, recent: Recent, ids: Ids) -> None:
+        self._kept, self._recent = kept, recent
         self._ids = ids
         self._decoded: dict[int, Stack] = {}
 
@@ -205,7 +195,8 @@ class _LazyStacks(Sequence[Stack]):
         identifier = int(self._ids[index])
         known = self._decoded.get(identifier)
         if known is None:
-            known = self._decoded[identifier] = self._values.stack(identifier)
+            values = RingValues(self._kept.area(), self._recent)
+            known = self._decoded[identifier] = values.stack(identifier)
         return known
 
 
@@ -247,7 +238,7 @@ def _signatures(raws: tuple[bytes, ...]) -> tuple[Signature, ...]:
 @functools.lru_cache(_KEPT_SIGNATURES)
 def _signature(raw: bytes) -> Signature:
     try:
-        fields = json.loads(raw) if raw else {}
+        fields = orjson.loads(raw) if raw else {}
         if not isinstance(fields, dict):
             raise ValueError
         name = clean.name(str(fields.get("op", "")))

@@ -56,7 +56,7 @@ class Kind:
     """For `RING`: how many its header lets expect."""
 
 
-def sniff_file(path: Path) -> Kind:
+def sniff_file(path: str | Path) -> Kind:
     """Look at the beginning of a file. Raises `OSError` where it cannot be opened."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # thousands of rings: no file objects
     try:
@@ -163,7 +163,7 @@ def log_text(record: object) -> str | None:
     return text if rank is None or rank < 0 else f"[RANK {rank}] {text}"
 
 
-def read_all(path: Path, gzipped: bool) -> bytes:
+def read_all(path: str | Path, gzipped: bool) -> bytes:
     """A whole file, inflated where needed.
 
     Raises
@@ -174,7 +174,7 @@ def read_all(path: Path, gzipped: bool) -> bytes:
         Where it cannot be read.
     """
     if not gzipped:
-        return path.read_bytes()
+        return Path(path).read_bytes()
     parts: list[bytes] = []
     total = 0
     try:
@@ -189,8 +189,8 @@ def read_all(path: Path, gzipped: bool) -> bytes:
     return b"".join(parts)
 
 
-def open_stream(path: Path, gzipped: bool) -> BinaryIO:
+def open_stream(path: str | Path, gzipped: bool) -> BinaryIO:
     """Open for reading line by line, inflating on the way."""
     if gzipped:
         return gzip.open(path, "rb")  # type: ignore[return-value]
-    return path.open("rb")
+    return open(path, "rb")

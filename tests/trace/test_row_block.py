@@ -15,9 +15,9 @@ from hangscope.trace.from_ring import read_ring
 from hangscope.trace.load import load_trace
 from hangscope.trace.merge import merge
 from hangscope.trace.model import NONE, RECORD_DTYPE, Frame, Records, Stack
-from hangscope.trace.ring_batch import Numbering
+from hangscope.trace.ring_columns import Numbering
 from hangscope.trace.ring_values import Recent, RingValues
-from hangscope.trace.row_block import RowBlock, same_place
+from hangscope.trace.row_block import RowBlock
 from hangscope.trace.stack_table import StackTable
 
 
@@ -75,13 +75,20 @@ def test_a_block_that_is_too_small_gives_other_memory() -> None:
     assert block.reuse([first, second]) is None
 
 
+def _reused(block: RowBlock, parts: list[Records]) -> tuple[int, int]:
+    """How many rows there are together, and how many of the parts lie right already."""
+    found = block.reuse(parts)
+    assert found is not None
+    return len(found[0]), found[1]
+
+
 def test_parts_are_moved_up_only_in_order() -> None:
     block = RowBlock(6)
     first, second = block.take(3).view(RECORD_DTYPE), block.take(3).view(RECORD_DTYPE)
-    whole = block.reuse([first[1:], second[:2]])
-    assert whole is not None
-    assert len(whole) == 4
-    assert same_place(whole, first)
+    assert [_reused(block, parts) for parts in ([first, second[1:]], [first[1:], second[:2]])] == [
+        (5, 1),
+        (4, 0),
+    ]
     assert block.reuse([second, first]) is None
     assert block.reuse([np.zeros(1, RECORD_DTYPE)]) is None
 
