@@ -128,10 +128,12 @@ def write_pickles(folder: Path, ranks: int, entries: int, *, shared: bool = True
     return total
 
 
-def write_rings(folder: Path, ranks: int, entries: int) -> int:
+def write_rings(folder: Path, ranks: int, entries: int, *, apart: int = 0) -> int:
     """Rings with the content of the pickles, through the real ring writer; returns bytes.
 
     Eight ranks' records are made one by one; the others repeat theirs in groups of their own.
+    With ``apart`` the ranks stand up to so many operations from each other: what a ring remembers
+    begins elsewhere than in that of the rank before.
     """
     import numpy as np
 
@@ -161,7 +163,9 @@ def write_rings(folder: Path, ranks: int, entries: int) -> int:
             if kind is layout.ValueKind.STACK:
                 value = np.array(identifiers, "<u4")[np.frombuffer(value, "<u4")].tobytes()
             identifiers.append(ring.intern(kind, value))
-        ring.memory[ring.slot_at(1) : ring.slot_at(1) + len(table)] = renumbered(table, identifiers)
+        ahead = rank * 7 % apart if apart else 0
+        slots = renumbered(table, identifiers, ahead)
+        ring.memory[ring.slot_at(1) : ring.slot_at(1) + len(slots)] = slots
         ring.set_cell(LAST_RECORD_CELL, entries)
         total += path.stat().st_size
     return total
@@ -212,8 +216,8 @@ def recipe(rows: list[dict[str, Any]]) -> tuple[list[tuple[Any, bytes]], bytes]:
     return list(values), table.tobytes()
 
 
-def renumbered(table: bytes, identifiers: list[int]) -> bytes:
-    """Slots with the ids that this ring gave to the interned values."""
+def renumbered(table: bytes, identifiers: list[int], ahead: int) -> bytes:
+    """Slots with the ids that this ring gave to the interned values, beginning later."""
     import numpy as np
 
     from hangscope.ring import layout
@@ -222,4 +226,6 @@ def renumbered(table: bytes, identifiers: list[int]) -> bytes:
     ids = np.array(identifiers, np.uint32)
     slots["signature"] = ids[slots["signature"]]
     slots["stack"] = ids[slots["stack"]]
-    return slots.tobytes()
+    later = np.roll(slots, -ahead)
+    later["record_id"], later["commit"] = slots["record_id"], slots["commit"]
+    return later.tobytes()

@@ -154,7 +154,9 @@ class GroupOrder(NamedTuple):
 
 def order_by_group(group: npt.NDArray[np.int32]) -> GroupOrder:
     """Put rows together by their group, given as a column of shape (rows,)."""
-    rows = np.argsort(group, kind="stable")
+    # Numbers of 16 bits are sorted by radix, in half the time.
+    narrow = len(group) and int(group.max()) <= np.iinfo(np.int16).max and int(group.min()) >= NONE
+    rows = np.argsort(group.astype(np.int16) if narrow else group, kind="stable")
     ascending = group.take(rows)
     new = np.ones(len(rows), np.bool_)
     np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
