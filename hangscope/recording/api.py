@@ -20,6 +20,7 @@ from hangscope.recording.identity import (
     run_directory,
     run_id_from_environment,
 )
+from hangscope.recording.native_dumps import keep_native_dumps
 from hangscope.recording.placement import discard, link_latest, open_ring
 from hangscope.recording.session import Session
 from hangscope.recording.settings import Settings, settings_from_process
@@ -31,6 +32,7 @@ MONITOR_OF = "HANGSCOPE_INTERNAL_MONITOR_OF"
 """The run and attempt for which this process, or one that has started it, has a monitor running."""
 
 _session: Session | None = None
+_dumps_variable: str | None = None
 
 
 def current_session() -> Session | None:
@@ -55,7 +57,7 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
         Whether this process records now. On any trouble it prints one line on stderr and returns
         False: it never raises and never stops the job.
     """
-    global _session
+    global _session, _dumps_variable
     if current_session() is not None:
         return True
     try:
@@ -81,6 +83,10 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
         return False
     _session = session
     os.environ[OWNER] = str(os.getpid())
+    try:
+        _dumps_variable = keep_native_dumps(directory, os.environ, identity.torch_version)
+    except Exception as error:
+        complain(f"torch's own dumps stay where they are: {_explain(error)}")
     if place.local_rank == 0:
         try:
             if own_choice:
@@ -102,6 +108,8 @@ def stop() -> None:
     if session is not None:
         os.environ.pop(OWNER, None)
         os.environ.pop(MONITOR_OF, None)
+        if _dumps_variable is not None:
+            os.environ.pop(_dumps_variable, None)
         try:
             session.stop()
         except Exception as error:

@@ -2,7 +2,8 @@
 
 NCCL's own watchdog keeps ``pg_status`` (last enqueued, started and completed collective); the JSON
 dump without entries hands it out cheaply. With entries it would query CUDA events from this thread,
-which can break a graph capture: entries are never asked for here.
+which can break a graph capture: entries are never asked for here. They come from the dumps that
+NCCL's watchdog writes itself (`hangscope.recording.native_dumps`).
 
 Gloo's native entries carry neither times nor states (torch 2.13: ``scheduled`` for ever, both times
 None), so there is nothing in them to merge; polling knows more.

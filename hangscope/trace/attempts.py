@@ -35,10 +35,11 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     gone = _folders(named) - _folders(kept_named)
     dumps = [f for f in dumps if _folder_of(f) not in gone]
     others = [f for f in others if _folder_of(f) not in gone]
+    dumps, left_behind = _after_their_rings_began(dumps, kept_named)
     dumps, old_dumps = _newest_numbered(dumps, "dumps")
     kept_dumps, left_dumps = _newest_folder(dumps)
     kept_logs, left_logs = _newest_numbered(others, "logs")
-    notes = [*left_named, *left_lives, *old_dumps, *left_dumps, *left_logs]
+    notes = [*left_named, *left_lives, *left_behind, *old_dumps, *left_dumps, *left_logs]
     return [*kept_named, *kept_dumps, *kept_logs], notes
 
 
@@ -147,6 +148,23 @@ def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
         f"{folder}: also holds an earlier job of the same name, {_ranks(len(ranks))}; left out"
         for folder, ranks in sorted(count.items())
     ]
+
+
+def _after_their_rings_began(
+    dumps: Sequence[Fragment], named: Sequence[Fragment]
+) -> tuple[list[Fragment], list[str]]:
+    """Without dumps that an earlier attempt left in the run directory under the same name."""
+    began = {f.facts.rank: f.facts.started_ns for f in named if f.source.format == formats.RING}
+    kept, notes = [], []
+    for dump in dumps:
+        rank = dump.facts.rank
+        if last_sign(dump) < began.get(rank, 0) - _SAME_MOMENT_NS:
+            notes.append(
+                f"{dump.source.path}: written before rank {rank} of this run began; left out"
+            )
+        else:
+            kept.append(dump)
+    return kept, notes
 
 
 def _newest_numbered(fragments: Sequence[Fragment], what: str) -> tuple[list[Fragment], list[str]]:

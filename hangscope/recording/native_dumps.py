@@ -1,0 +1,44 @@
+"""Where torch's own recorder leaves its dump: beside the ring, unless the user has a place for it.
+
+NCCL's watchdog writes the native entries when a collective times out. They hold what must not be
+asked of CUDA from Python: when each operation started, and when it was found completed. Lying in
+the run directory, they are read together with the ring (`hangscope.trace.merge_records`).
+
+Source: ``FlightRecorderDetail.hpp`` and ``ProcessGroupNCCL.cpp`` of torch. The file is named by
+the variable with the rank appended; the older name is read by releases before 2.8 and, with a
+warning, by later ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import MutableMapping
+from pathlib import Path
+
+VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
+OLD_VARIABLE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+STEM = "nccl_trace_rank_"
+_RENAMED_IN = (2, 8)
+
+
+def keep_native_dumps(
+    directory: Path, environment: MutableMapping[str, str], torch_version: str
+) -> str | None:
+    """Have native dumps written into the run directory: the variable that now says so, if any.
+
+    Parameters
+    ----------
+    directory:
+        The run directory; the job may change its working directory later.
+    environment:
+        Of this process. It is changed only where neither variable is set.
+    torch_version:
+        Such as ``"2.13.0+cpu"``; what does not begin with two numbers counts as new.
+    """
+    if environment.get(VARIABLE) or environment.get(OLD_VARIABLE):
+        return None
+    numbers = re.match(r"(\d+)\.(\d+)", torch_version)
+    is_old = numbers is not None and tuple(map(int, numbers.groups())) < _RENAMED_IN
+    name = OLD_VARIABLE if is_old else VARIABLE
+    environment[name] = str(directory.absolute() / STEM)
+    return name
