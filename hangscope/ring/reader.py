@@ -174,7 +174,7 @@ class RingReader:
         if ids.tobytes() == expected == commits.tobytes():
             return raw, 0
         if length == count and ids[0] == last + 1:  # written over the oldest in the meantime
-            raw = np.concatenate((raw[1:], raw[:1]))
+            raw, first = np.concatenate((raw[1:], raw[:1])), first + 1
         ids, commits = raw["record_id"], raw["commit"]
         if len(raw) and ids[-1] == commits[-1] != first + len(raw) - 1:
             raw, ids, commits = raw[:-1], ids[:-1], commits[:-1]  # nothing there yet

@@ -109,6 +109,19 @@ def test_a_half_written_slot_is_dropped_and_counted(ring: RingWriter) -> None:
     assert read_ring(ring.path).facts.dropped == 1
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_the_same_where_it_lies_over_the_oldest(ring: RingWriter, complete: bool) -> None:
+    last = ring.slot_count + 3
+    write_records(ring, 1, last)
+    ring.set_cell(LAST_RECORD_CELL, last - 1)
+    if not complete:
+        end = ring.slot_at(last) + layout.SLOT.itemsize - 8
+        struct.pack_into("=Q", ring.memory, end, last - ring.slot_count)
+    slots, torn = RingReader(ring.path).slots()
+    assert slots["record_id"].tolist() == list(range(4, last + complete))
+    assert torn == (not complete)
+
+
 def test_a_record_complete_but_not_yet_published_counts(ring: RingWriter) -> None:
     write_records(ring, 1, 10)
     ring.set_cell(LAST_RECORD_CELL, 9)  # killed between the record and its publication
