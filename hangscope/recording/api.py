@@ -49,7 +49,8 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
     Parameters
     ----------
     rank, world_size:
-        This process's place in its job where no launcher variable says it.
+        This process's place in its job where neither a launcher variable nor a process group says
+        it.
 
     Returns
     -------
@@ -227,11 +228,22 @@ def record(
 
 
 def _place(rank: int, world_size: int) -> JobPlace:
+    if rank < 0:
+        rank, world_size = _place_in_default_group() or (rank, world_size)
     place = place_from_environment(os.environ)
     if place is not None and (rank < 0 or rank == place.rank):
         return place
     rank = max(rank, 0)
     return place_from_arguments(rank, max(world_size, rank + 1), os.environ)
+
+
+def _place_in_default_group() -> tuple[int, int] | None:
+    """Rank and world size where the job has made its default group before recording begins."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    return dist.get_rank(), dist.get_world_size()
 
 
 def _start_monitor(directory: Path, run_id: str, place: JobPlace, settings: Settings) -> None:

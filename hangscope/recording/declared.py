@@ -1,4 +1,5 @@
-"""Which rank of how many a call of ``init_process_group`` declares this process to be.
+"""Which rank of how many a call of ``init_process_group`` declares this process to be, and where it
+meets the others.
 
 What the launcher's variables said when torch was imported may be something else: programs set
 ``RANK`` and ``WORLD_SIZE`` themselves, pass numbers of their own, or compute them wrongly. Found
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 _ARGUMENTS = ("backend", "init_method", "timeout", "world_size", "rank", "store")
 """Parameters of ``torch.distributed.init_process_group`` in their order, as far as they matter."""
@@ -18,10 +19,20 @@ _MOST = 1 << 20
 """No job has so many ranks: a number from there on is an accident, and readers make lists."""
 
 
-def declared_place(
+class Declaration(NamedTuple):
+    """What a call of ``init_process_group`` says of the process that makes it."""
+
+    place: tuple[int, int] | None = None
+    """Rank and world size; None where the call leaves them to somebody else."""
+    meets_at: str = ""
+    """Where it meets the other ranks: ``tcp://host:port``, ``file:///path``, or the name of a store
+    that reaches no other process. Empty where that is not known."""
+
+
+def declaration(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], environ: Mapping[str, str]
-) -> tuple[int, int] | None:
-    """Rank and world size that the call declares; None where it leaves them to somebody else.
+) -> Declaration:
+    """What the call declares.
 
     As in torch: what stands in the arguments counts before what stands in the URL (which must not
     hold both), and the variables are asked where the URL is ``env://`` or none is given. A call
@@ -36,44 +47,34 @@ def declared_place(
     """
     given = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
     if str(given.get("backend")).lower() == "mpi":
-        return None  # that runtime has numbers of its own
+        return Declaration()  # that runtime has numbers, and a meeting, of its own
     rank, world = _number(given.get("rank")), _number(given.get("world_size"))
-    if given.get("store") is None:
-        url = given.get("init_method") or "env://"
-        try:
-            parts = urlsplit(str(url))
-            query = parse_qs(parts.query)
-        except ValueError:
-            return None
-        rank = _number(query.get("rank", [None])[-1]) if rank is None else rank
-        world = _number(query.get("world_size", [None])[-1]) if world is None else world
-        if parts.scheme == "env":
-            rank = _number(environ.get("RANK")) if rank is None else rank
-            world = _number(environ.get("WORLD_SIZE")) if world is None else world
-    return None if rank is None or world is None or not world else (rank, world)
-
-
-def meeting_point(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], environ: Mapping[str, str]
-) -> str:
-    """Where the call meets the other ranks: ``tcp://host:port``, ``file:///path``, ``HashStore``.
-
-    Empty where that is not known. Parameters as for `declared_place`.
-    """
-    given = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
     if given.get("store") is not None:
-        return _of_store(given["store"])
-    url = str(given.get("init_method") or "env://")
+        return Declaration(_place(rank, world), _of_store(given["store"]))
     try:
-        parts = urlsplit(url)
+        url = urlsplit(str(given.get("init_method") or "env://"))
+        query = parse_qs(url.query)
     except ValueError:
-        return ""
-    if parts.scheme == "env":
+        return Declaration()
+    rank = _number(query.get("rank", [None])[-1]) if rank is None else rank
+    world = _number(query.get("world_size", [None])[-1]) if world is None else world
+    if url.scheme == "env":
+        rank = _number(environ.get("RANK")) if rank is None else rank
+        world = _number(environ.get("WORLD_SIZE")) if world is None else world
+    return Declaration(_place(rank, world), _of_url(url, environ))
+
+
+def _place(rank: int | None, world: int | None) -> tuple[int, int] | None:
+    return (rank, world) if rank is not None and world else None
+
+
+def _of_url(url: SplitResult, environ: Mapping[str, str]) -> str:
+    if url.scheme == "env":
         host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
         return f"tcp://{host}:{port}" if host and port else ""
-    if parts.scheme == "tcp":
-        return f"tcp://{parts.netloc}"
-    return f"file://{parts.netloc}{parts.path}" if parts.scheme == "file" else ""
+    if url.scheme == "tcp":
+        return f"tcp://{url.netloc}"
+    return f"file://{url.netloc}{url.path}" if url.scheme == "file" else ""
 
 
 def _of_store(store: Any) -> str:
@@ -83,10 +84,11 @@ def _of_store(store: Any) -> str:
             break
         store = inner
     kind = type(store).__name__
+    host, port, path = (getattr(store, name, "") for name in ("host", "port", "path"))
     if kind == "TCPStore":
-        return f"tcp://{store.host}:{store.port}"
+        return f"tcp://{host}:{port}" if host and port else ""
     if kind == "FileStore":
-        return f"file://{store.path}"
+        return f"file://{path}" if path else ""
     return kind if kind == "HashStore" else ""
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from hangscope.recording.declared import declared_place
+from hangscope.recording.declared import declaration
 from hangscope.ring.writer import RingWriter
 
 WRAPPED = (
@@ -25,8 +25,6 @@ WRAPPED = (
 
 MAX_NUMBER = 4096
 """Calls of ``new_group`` that get a number: each takes a little of the ring."""
-
-
 MAX_MEMBERS = 512
 """Members of a group that only they make, which the detail of a phase lists."""
 
@@ -55,13 +53,15 @@ class PhaseStack:
         ids = {self._ring.text(name) for name in names}
         return any(name in ids for name, _, _ in list(self._open.values()))
 
+    def count_groups_anew(self) -> None:
+        """A default group is about to be made: calls of ``new_group`` are counted from there."""
+        self._groups_asked_for = 0
+
     def number(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Which call of ``new_group`` this one is since the default group was made; 0 for others.
 
         Groups that only their members make (``use_local_synchronization``) have no such number.
         """
-        if name == "init_process_group":
-            self._groups_asked_for = 0
         if name != "new_group" or _is_local(args, kwargs):
             return 0
         self._groups_asked_for += 1
@@ -223,7 +223,7 @@ def _start_and_call(
         leave()
         from hangscope.recording.api import start
 
-        rank, world_size = declared_place(args, kwargs, os.environ) or (-1, -1)
+        rank, world_size = declaration(args, kwargs, os.environ).place or (-1, -1)
         start(rank=rank, world_size=world_size)
     except Exception as error:
         from hangscope.recording.complaints import complain

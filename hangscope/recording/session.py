@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hangscope.recording.complaints import complain
-from hangscope.recording.declared import declared_place, meeting_point
+from hangscope.recording.declared import declaration
 from hangscope.recording.foreign import is_foreign
 from hangscope.recording.hook import DispatcherHook, Listener
 from hangscope.recording.lifecycle import Lifecycle
@@ -85,6 +85,7 @@ class Session:
             watch_stores(self._patches, self._phase_stack, self.guard)
             self._register_fault_handler()
             self._note_unobservable()
+            self._note_world_that_is_there()
             self.hook.listening = True
             self.watcher.start()
             _tell_when_forked(self)
@@ -210,16 +211,21 @@ class Session:
             return
         import torch.distributed as dist
 
-        place = declared_place(args, kwargs, os.environ)
-        if place is not None and not dist.is_initialized():  # else torch refuses the call
-            self.ring.put_world(*place)
-        meeting = meeting_point(args, kwargs, os.environ)
-        if meeting and not dist.is_initialized():
-            self.ring.put_u4("rendezvous", self.ring.text(meeting))
+        if dist.is_initialized():
+            return  # torch refuses the call
+        self.phases.count_groups_anew()
+        said = declaration(args, kwargs, os.environ)
+        if said.place is not None:
+            self.ring.put_world(*said.place)
+        # A second life of the job in this process may meet elsewhere, or where nobody can tell.
+        self.ring.put_u4("rendezvous", self.ring.text(said.meets_at) if said.meets_at else 0)
 
     def _after_init_process_group(self, result: Any, args: Any, kwargs: Any) -> None:
-        if self._phase_stack() is None:
-            return
+        if self._phase_stack() is not None:
+            self._note_world()
+
+    def _note_world(self) -> None:
+        """Note who this process is in the default group, which is there by now."""
         import torch.distributed as dist
 
         self.recorder.groups.scan()
@@ -227,6 +233,13 @@ class Session:
         self.ring.put_u4("backend", self.ring.text(str(dist.get_backend())))
         self.ring.put_u4("finalized", 0)
         self.ring.put_u4("initialized", 1)
+
+    def _note_world_that_is_there(self) -> None:
+        """Recording may begin long after ``init_process_group``."""
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            self._note_world()
 
     def _after_new_group(self, result: Any, args: Any, kwargs: Any) -> None:
         if self._phase_stack() is not None:

@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from torch.distributed import FileStore, HashStore, PrefixStore  # type: ignore[attr-defined]
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.recording.declared import declared_place, meeting_point
+from hangscope.recording import api
+from hangscope.recording.declared import declaration
+from hangscope.recording.session import Session
 from hangscope.report import flight_recorder
+from hangscope.trace.from_ring import read_ring
 from hangscope.trace.load import load_trace
 from tests import real_jobs
 from tests.real_jobs import JobResult, environment
@@ -47,12 +52,12 @@ ENV = {"RANK": "3", "WORLD_SIZE": "8"}
 def test_the_place_that_a_call_declares(
     args: tuple[Any, ...], kwargs: dict[str, Any], expected: tuple[int, int] | None
 ) -> None:
-    assert declared_place(args, kwargs, ENV) == expected
+    assert declaration(args, kwargs, ENV).place == expected
 
 
 def test_variables_that_are_none_declare_nothing() -> None:
-    assert declared_place((), {}, {}) is None
-    assert declared_place((), {}, {"RANK": "one", "WORLD_SIZE": "2"}) is None
+    assert declaration((), {}, {}).place is None
+    assert declaration((), {}, {"RANK": "one", "WORLD_SIZE": "2"}).place is None
 
 
 @pytest.mark.parametrize(
@@ -63,16 +68,62 @@ def test_variables_that_are_none_declare_nothing() -> None:
         pytest.param({"init_method": "file:///shared/x"}, "file:///shared/x", id="a file"),
         pytest.param({"init_method": "mine://x"}, "", id="somebody's own way"),
         pytest.param({"store": HashStore()}, "HashStore", id="a store of this process"),
+        pytest.param({"store": object()}, "", id="a store of somebody's own"),
+        pytest.param({"backend": "mpi"}, "", id="a runtime that meets in its own way"),
+        pytest.param({"init_method": "tcp://[a"}, "", id="no address"),
     ],
 )
 def test_where_a_call_meets_the_others(kwargs: dict[str, Any], expected: str) -> None:
     environ = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
-    assert meeting_point((), kwargs, environ) == expected
+    assert declaration((), kwargs, environ).meets_at == expected
 
 
 def test_where_a_store_that_is_given_is_kept(tmp_path: Path) -> None:
     store = PrefixStore("a", PrefixStore("b", FileStore(str(tmp_path / "store"), 1)))
-    assert meeting_point((), {"store": store}, {}) == f"file://{tmp_path}/store"
+    assert declaration((), {"store": store}, {}).meets_at == f"file://{tmp_path}/store"
+
+
+def test_a_call_that_torch_refuses_changes_nothing(recording: Session) -> None:
+    dist.new_group([0, 1])
+    with pytest.raises(ValueError, match="twice"):
+        dist.init_process_group("fake", store=FakeStore(), rank=3, world_size=9)
+    dist.new_group([0, 2])
+    facts = read_ring(recording.ring.path).facts
+    assert (facts.rank, facts.world_size, facts.initialized) == (0, 4, True)
+    told = recording.ring.path.read_bytes()
+    assert told.count(b"call 1, ranks") == told.count(b"call 2, ranks 0,2") == 1
+
+
+def test_recording_that_begins_late_knows_its_rank(
+    recording: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    api.stop()
+    dist.destroy_process_group()
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HANGSCOPE_DIR", str(tmp_path / "late"))
+    dist.init_process_group("fake", store=FakeStore(), rank=2, world_size=3)
+    assert api.start()
+    (path,) = (tmp_path / "late").glob("*.ring")
+    fragment = read_ring(path)
+    facts = fragment.facts
+    assert (facts.rank, facts.world_size, facts.initialized, facts.declared) == (2, 3, True, True)
+    assert [group.size for group in fragment.groups] == [3]
+
+
+class _Unheard(HashStore):  # type: ignore[misc]
+    """A store of a kind that nobody has heard of."""
+
+
+def test_each_life_of_a_process_has_a_meeting_of_its_own(
+    recording_gloo: Session, tmp_path: Path
+) -> None:
+    met: list[str | None] = []
+    for store in (FileStore(str(tmp_path / "store"), 1), _Unheard()):
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        met.append(read_ring(recording_gloo.ring.path).facts.rendezvous)
+    assert met == [f"file://{tmp_path}/store", None]
 
 
 def _job(directory: Path, how: str, fault: str, **extra: str) -> JobResult:
