@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -34,6 +35,11 @@ NEWEST_RECORDS = 256
 """Records of each rank that travel; the histories' hashes stand for what came before."""
 MAX_REPORT_BYTES = 64 * 1024 * 1024
 MAX_MEMBERS = 4096
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError,
+    NotImplementedError,
+)  # fmt: skip
+"""What reading an archive raises that is cut, altered or made up."""
 
 
 def pack(trace: Trace, rings: Iterable[tuple[int, Path]]) -> bytes:
@@ -77,7 +83,7 @@ def unpack(raw: bytes, directory: Path) -> list[Fragment]:
             for member in members:
                 target = directory / Path(member.filename).name
                 target.write_bytes(archive.read(member))
-    except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError):
+    except _DAMAGED:
         return []
     for path in sorted(directory.iterdir()):
         try:

@@ -16,6 +16,8 @@ ASK_AFTER_S = 5.0
 the timeout is short."""
 PATIENCE_S = 10.0
 """How long to wait for the other nodes' word before speaking without it."""
+HAND_ON_S = 2.0
+"""Until a verdict has reached the other nodes, as long as the job's store is there."""
 REPEAT_S = 10.0
 """How often a node says the same again: a thousand nodes' reports are a hundred megabytes, and the
 store that carries them is the job's."""
@@ -69,9 +71,12 @@ class OtherNodes:
 
     def is_patient(self) -> bool:
         """Whether it is too early to speak without the others' word."""
-        if self._relay is None or self._relay.failed:
-            return False
-        return time.monotonic() - self._asked_at_s < PATIENCE_S
+        return self.is_connected and time.monotonic() - self._asked_at_s < PATIENCE_S
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether anything goes to and fro between the nodes."""
+        return self._relay is not None and not self._relay.failed
 
     def news(self) -> str | None:
         """Node 0's verdict, once."""

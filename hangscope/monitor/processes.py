@@ -83,8 +83,13 @@ class ProcessWatch:
         return sorted(ends, key=lambda end: end.at_ns)
 
     def send(self, number: int) -> None:
-        """Send a signal to every watched process that has not ended."""
-        for descriptor in self._by_fd:
+        """Send a signal to every watched process that has not ended, those that came last first.
+
+        Ranks that another of these processes has started must not learn of its end before they are
+        told themselves: `torch.multiprocessing` interrupts them then, and they leave as if by
+        themselves.
+        """
+        for descriptor in reversed(self._by_fd):
             try:
                 signal.pidfd_send_signal(descriptor, number)
             except OSError:

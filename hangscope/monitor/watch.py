@@ -18,7 +18,7 @@ from hangscope.monitor.judge import Judge, cause_of
 from hangscope.monitor.local_ranks import TICK_S, LocalRanks
 from hangscope.monitor.main_threads import MainThreads
 from hangscope.monitor.mirror import mirror
-from hangscope.monitor.nodes import OtherNodes
+from hangscope.monitor.nodes import HAND_ON_S, OtherNodes
 from hangscope.monitor.processes import ProcessWatch
 from hangscope.monitor.signs import has_failed, is_leaving, is_silent
 from hangscope.monitor.voice import say, speak
@@ -29,6 +29,8 @@ from hangscope.trace.twins import Twins
 
 SETTLE_S = 0.6
 """After a process has ended: the others need a moment to show what it did to them."""
+GONE_S = 0.2
+"""The same, once no process is left."""
 FIRST_LOOK_S = 1.0
 """How long nothing may move before the job is looked at closely."""
 MAX_LOOK_INTERVAL_S = 5.0
@@ -147,7 +149,7 @@ class Monitor:
             if self._ranks.seen and not self._ranks.alive:
                 if self._expects_more(now_s - last_change_s):
                     continue
-                time.sleep(min(SETTLE_S, 0.2))
+                time.sleep(GONE_S)
                 self._look(final=True)
                 break
             if not self._ranks.seen and now_s - started_s > NO_RANKS_S:
@@ -213,7 +215,7 @@ class Monitor:
             trace = self._with_other_nodes(self._run.look(), stalled_s)
             diagnosis = diagnose(trace)
         if self._sees_part(trace):
-            diagnosis = self._restrained(diagnosis, trace)
+            diagnosis = self._restrained(diagnosis, trace, final=final)
         quiet = diagnosis.verdict is Verdict.QUIESCENT and not final
         if quiet and self._helpers.at_work(self._ranks.seen.values()):
             # Nobody waits in a collective: all of them wait for a compiler of theirs, say.
@@ -237,13 +239,14 @@ class Monitor:
             self._hung_since_ns = 0
         now_s = time.monotonic()
         progress = self._ranks.counters().progress
-        if self._judge.hear(diagnosis, progress, final=final, now_s=now_s):
+        if (news := self._others.news() if self._others else None) and not self._judge.spoke:
+            say(f"{news} (the report is in the log of node 0)", self._out)
+            self._judge.hush()
+            self._end_if_asked()
+        elif self._judge.hear(diagnosis, progress, final=final, now_s=now_s):
             trace, diagnosis = self._with_pulse(trace, diagnosis)
             if diagnosis.findings:
                 self._speak(diagnosis, trace)
-        elif (news := self._others.news() if self._others else None) and not self._judge.spoke:
-            say(f"{news} (the report is in the log of node 0)", self._out)
-            self._judge.hush()
         self._look_cost_s = time.process_time() - began_s
         self._looked_at_s = time.monotonic()
 
@@ -289,9 +292,9 @@ class Monitor:
         fragments = self._others.fragments()
         return self._run.look(fragments) if fragments else trace
 
-    def _restrained(self, diagnosis: Diagnosis, trace: Trace) -> Diagnosis:
+    def _restrained(self, diagnosis: Diagnosis, trace: Trace, *, final: bool) -> Diagnosis:
         """Not every rank can be seen: accuse none of the others, and let node 0 speak first."""
-        if self._others is not None and self._others.is_patient():
+        if not final and self._others is not None and self._others.is_patient():
             first = diagnosis.findings[0] if diagnosis.findings else None
             if first is None or first.verdict not in ENDED:
                 return replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
@@ -304,6 +307,7 @@ class Monitor:
         cause = cause_of(diagnosis.findings[0])
         started_ns = trace.ranks[min(trace.ranks)].started_ns if trace.ranks else 0
         if not claim(self._config.directory, self.key, cause, started_ns):
+            self._end_if_asked()  # another node's monitor has said it: it ends its own ranks only
             return
         where = f"more: hangscope analyze {self._config.directory}"
         self._ranks.note_look(trace.ranks, hung=True)
@@ -318,6 +322,12 @@ class Monitor:
             return
         if diagnosis.verdict not in ENDED:
             self._hung_since_ns = diagnosis.findings[0].began_ns or time.time_ns()
-        if self._config.on_hang == "kill" and diagnosis.verdict is not Verdict.HEALTHY:
+        self._end_if_asked()
+
+    def _end_if_asked(self) -> None:
+        """The job has been reported on: end this node's part of it where that is wanted."""
+        if self._config.on_hang == "kill" and self._ranks.alive:
             say("HANGSCOPE_ON_HANG=kill: ending the job", self._out)
+            if self._others is not None and self._others.is_connected:
+                time.sleep(HAND_ON_S)  # the store ends with the ranks
             self._ranks.kill()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.monitor import nodes
-from hangscope.monitor.gather import unpack
+from hangscope.monitor.gather import pack, unpack
 from hangscope.trace.live import LiveRun
 from hangscope.trace.live_rings import RunKey
 from tests.live_rings import RingRank
@@ -50,6 +50,16 @@ def test_the_same_is_not_said_again_and_again(
     monkeypatch.setattr(nodes, "REPEAT_S", 0.0)  # long enough ago
     others.tell(run.look(), rings)
     assert len(carrier.reports) == 3
+
+
+def test_a_report_that_was_damaged_on_its_way_is_none(tmp_path: Path) -> None:
+    RingRank(tmp_path, 0, 4)
+    whole = pack(LiveRun(tmp_path).look(), [(0, tmp_path / "rank_0.ring")])
+    assert [f.facts.rank for f in unpack(whole, tmp_path / "whole")] == [0]
+    at = whole.index(b"rank_0.ring") + len(b"rank_0.ring")
+    altered = whole[:at] + bytes(64) + whole[at + 64 :]
+    for number, damaged in enumerate((altered, whole[:-30], b"", b"PK\5\6" + bytes(18))):
+        assert unpack(damaged, tmp_path / f"damaged_{number}") == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -138,6 +139,22 @@ def test_a_signal_reaches_what_is_watched_and_nothing_else() -> None:
         beside = watched(other.pid)
         other.end()
         assert only_end(beside).code == 0
+
+
+def test_who_was_started_by_another_is_told_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+
+    def tell(descriptor: int, number: int) -> None:
+        told.append(
+            int(Path(f"/proc/self/fdinfo/{descriptor}").read_text().split("Pid:")[1].split()[0])
+        )
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", tell)
+    with family() as starter, family() as rank:
+        watch = watched(starter.pid)
+        assert watch.add(6, rank.pid)
+        watch.send(signal.SIGTERM)
+        assert told == [rank.pid, starter.pid]
 
 
 def test_a_process_that_is_gone_cannot_be_watched() -> None:

@@ -5,6 +5,7 @@ Two launchers with separate run directories stand for two hosts without a shared
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -32,6 +33,7 @@ def start_node(node: int, port: int, place: Path, how: str) -> subprocess.Popen[
         "HANGSCOPE": "0" if in_front else "1",
         "HANGSCOPE_DIR": str(place / "run"),
         "HANGSCOPE_TIMEOUT": str(TIMEOUT_S),
+        "HANGSCOPE_ON_HANG": "report" if in_front else "kill",
         "OMP_NUM_THREADS": "1",
     }
     with open(place / "log", "wb") as log:
@@ -54,9 +56,13 @@ def test_a_rank_on_another_node_is_named(tmp_path: Path, how: str) -> None:
             if "[hangscope] more:" in logs[0] and "log of node 0" in logs[1]:
                 break
             time.sleep(0.25)
+        if how == "variable":
+            for node in nodes:  # what the monitors end, the launchers give up
+                assert node.wait(30) != 0
     finally:
         for node in nodes:
-            os.killpg(node.pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.killpg(node.pid, signal.SIGTERM)
         for node in nodes:
             node.wait(30)
     verdict = "[hangscope] Rank 2 never joined all_reduce"
@@ -66,4 +72,7 @@ def test_a_rank_on_another_node_is_named(tmp_path: Path, how: str) -> None:
     assert logs[0].count("[hangscope] more:") == 1
     assert verdict in logs[1]
     assert "[hangscope] more:" not in logs[1], "one voice a cause"
+    ended = [place.joinpath("log").read_text(errors="replace") for place in places]
+    killed = ["HANGSCOPE_ON_HANG=kill: ending the job" in log for log in ended]
+    assert killed == [how == "variable"] * 2
     assert not list((places[0] / "run").glob("rank_2.ring")), "they share no directory"

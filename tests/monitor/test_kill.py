@@ -1,0 +1,57 @@
+"""``HANGSCOPE_ON_HANG=kill``: every monitor ends its own ranks, whoever of them speaks."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hangscope.monitor.watch import Monitor, MonitorConfig
+from hangscope.trace.live_rings import RunKey
+from hangscope.trace.process import _own_place
+from tests.live_rings import RingRank
+
+Children = list[subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def mismatched(tmp_path: Path) -> Iterator[Children]:
+    """Two living processes whose rings say that they issued different operations."""
+    boot_id, namespace = _own_place() or ("", 0)
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    for rank, (child, op) in enumerate(zip(children, ("all_reduce", "broadcast"), strict=True)):
+        stat = Path(f"/proc/{child.pid}/stat").read_bytes()
+        start = int(stat.rsplit(b")", 1)[1].split()[19])
+        ring = RingRank(
+            tmp_path,
+            rank,
+            2,
+            pid=child.pid,
+            start_ticks=start,
+            boot_id=boot_id,
+            pid_namespace=namespace,
+        )
+        ring.issue(ring.join("0", "default_pg", range(2)), op)
+    yield children
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def test_also_who_finds_the_cause_said_ends_its_ranks(tmp_path: Path, mismatched: Children) -> None:
+    first, second = io.StringIO(), io.StringIO()
+    key = RunKey("live", 0)
+    Monitor(
+        MonitorConfig(tmp_path, key, 2, timeout_s=30.0),
+        out=first,
+        keep_going=lambda: "[hangscope] more:" not in first.getvalue(),
+    ).follow()
+    assert [child.poll() for child in mismatched] == [None, None]
+    Monitor(MonitorConfig(tmp_path, key, 2, timeout_s=30.0, on_hang="kill"), out=second).follow()
+    assert [child.wait(10) for child in mismatched] == [-signal.SIGTERM] * 2
+    assert "[hangscope] more:" not in second.getvalue(), "one voice a cause"
+    assert "HANGSCOPE_ON_HANG=kill: ending the job" in second.getvalue()
