@@ -9,6 +9,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import hidden_ranks
 from hangscope.diagnosis.host import in_communication
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.orders import against_order
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.stacks import user_frames
 from hangscope.diagnosis.stages import odd_stage
@@ -66,8 +67,11 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     if any(waits.places[i].blind for i in chosen):
         cause.confidence = Confidence.LIKELY
     breakers = [r for r in sorted(ranks) if _breaks(waits_places(context, places), ranks, r)]
+    out_of_order = against_order(context, ranks, waits_places(context, places))
     if len(breakers) == 1:
         cause.culprits = (breakers[0],)
+    elif out_of_order:
+        cause.culprits, cause.confidence = out_of_order, Confidence.LIKELY
     elif len(sides) == 2 and len(sides[1]) < len(sides[0]):
         cause.culprits = sides[1]
     else:

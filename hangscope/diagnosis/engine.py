@@ -20,6 +20,7 @@ from hangscope.diagnosis.memberships import with_believable_members
 from hangscope.diagnosis.mismatch import mismatches, parted_before
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
 from hangscope.diagnosis.quiet import without_cause
+from hangscope.diagnosis.moments import moment_of
 from hangscope.diagnosis.ranks import rank_reports
 from hangscope.diagnosis.remote_calls import name_handlers
 from hangscope.diagnosis.sentences import rank_s
@@ -59,8 +60,8 @@ def diagnose(trace: Trace) -> Diagnosis:
     builder = Builder(trace, front, hosts)
     context = Context(trace, front, hosts, builder.build())
     lasting.overdue_only(context)
-    moving = lasting.was_moving(context)
-    if moving is not None:
+    moment = moment_of(context)
+    if moment is not None:
         lasting.forget_waiting(context)
     # One that left nothing may be the one whose failure the launcher answered with SIGTERM.
     answered = together == "SIGTERM" and bool(trace.missing_ranks)
@@ -93,9 +94,9 @@ def diagnose(trace: Trace) -> Diagnosis:
     if together is not None:
         notes.append(f"every rank was ended from outside ({together}) at about the same time")
     if not findings:
-        if moving is not None:
-            notes.append(moving)
-        quiet = without_cause(context, together, moving is not None)
+        if moment is not None:
+            notes.append(moment.remark)
+        quiet = without_cause(context, together, moment)
         findings = quiet.findings
         notes += quiet.notes
         if not findings and trace.missing_ranks:

@@ -85,9 +85,39 @@ class HalfPlaces:
                 place = self._place(half, incomplete)
                 if place is not None:
                     places.append(place)
+        places += self._all_served(halves, places)
         # Nor does it wait for partners that stand at it, where others have not come to it yet.
         late = {self._batch_of(p.half) for p in places if p.half and p.targets} - {NONE}
         return [p for p in places if p.targets or not p.half or self._batch_of(p.half) not in late]
+
+    def _all_served(self, halves: Sequence[Half], places: Sequence[Place]) -> list[Place]:
+        """Batches that stand although all their partners have finished: one place for each.
+
+        Where the records go back to the start, the rank is stuck on its device; else pairs were
+        laid side by side, and the batch waits for one whose half is no longer on record. Who has
+        ended, or cannot run, could not note that it had finished.
+        """
+        standing = {self._batch_of(p.half) for p in places if p.half is not None} | {NONE}
+        found = []
+        for half in halves:
+            batch = self._batch_of(half)
+            oldest = self.oldest_row.get(half.rank, NONE)
+            host = self.hosts.get(half.rank)
+            silent = host is not None and (host.gone or host.frozen)
+            first = oldest == half.row or self._together(oldest, half.row)
+            if batch in standing or silent or not first:
+                continue
+            standing.add(batch)
+            place = place_of(self.trace, half)
+            if self.hidden.isdisjoint(self._partners(batch, halves) | {half.rank}):
+                place.done = sorted(self._partners(batch, halves))
+            else:
+                place.blind = True
+            found.append(place)
+        return found
+
+    def _partners(self, batch: int, halves: Sequence[Half]) -> set[int]:
+        return {half.peer for half in halves if self._batch_of(half) == batch}
 
     def _batch_of(self, half: Half) -> int:
         return int(self.front.batch_row[half.row])

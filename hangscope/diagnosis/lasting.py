@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause
-from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.swept import standstill_s
@@ -67,40 +67,6 @@ def lasting_only(context: Context) -> None:
                 waits.places_of[rank] = [i for i in waits.places_of.get(rank, ()) if i != index]
             place.waiters, place.absent, place.behind, place.unknown = [], [], [], []
     waits.device = {r: i for r, i in waits.device.items() if waits.places[i].waiters}
-
-
-def was_moving(context: Context) -> str | None:
-    """A remark, if dumps were taken while the job still moved; None where that cannot be said.
-
-    A dump written seconds after its last record shows a moment, not a standstill. Only dumps with
-    credible times count, and no process that ended. Where some left no dump, one of them may have
-    ended at that moment: then all others wait for it.
-    """
-    trace = context.trace
-    if trace.live or trace.claims:
-        return None
-    missing = trace.missing_ranks
-    if missing and context.waits.reachers(missing) >= set(trace.ranks):
-        return None
-    if any(h.end is not End.UNKNOWN for h in context.hosts.values()):
-        return None
-    quiet_s = []
-    for rank, facts in trace.ranks.items():
-        low, high = context.bounds.get(rank, (0, 0))
-        if low == high:
-            continue
-        part = trace.records[low:high]
-        last = max(int(part["created_ns"].max()), int(part["completed_ns"].max()))
-        gap = facts.observed_ns - last
-        if not facts.observed_ns or not last or gap <= 0:
-            return None  # the time of the dump is not known
-        quiet_s.append(gap / SECOND_NS)
-    if not quiet_s:
-        return None
-    limit = min(_MOVING_MAX_S, max(_MOVING_S, 2 * _longest_gap_s(context)))
-    if max(quiet_s) >= limit:
-        return None
-    return f"the job was still moving when it was dumped, {max(quiet_s):.1f} s after its last step"
 
 
 def doubt_staircases(context: Context, causes: list[Cause]) -> None:
@@ -202,17 +168,3 @@ def forget_waiting(context: Context) -> None:
     context.waits.places.clear()
     context.waits.places_of.clear()
     context.waits.device.clear()
-
-
-_MOVING_S = 5.0
-
-
-_MOVING_MAX_S = 60.0
-
-
-def _longest_gap_s(context: Context) -> float:
-    """The longest time any rank was seen to take from one operation to the next, in seconds."""
-    created = context.trace.records["created_ns"]
-    same = np.diff(context.trace.records["rank"]) == 0
-    gaps = np.diff(created)[same]
-    return float(gaps.max()) / SECOND_NS if len(gaps) else 0.0

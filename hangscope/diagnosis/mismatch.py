@@ -126,15 +126,32 @@ def _classes(
 
 
 def _batch_contents(trace: Trace, front: Frontiers, rows: Ints, ids: Ints) -> Ints:
-    """Per row a mark of the operations inside its batch, in any order; 0: none on record."""
+    """Per row a mark of the operations inside its batch, in any order; 0: not all on record."""
     members = np.flatnonzero(front.batch_row >= 0)
     if not len(members):
         return np.zeros(len(rows), np.int64)
     marks = np.random.default_rng(0).integers(1, 1 << 40, len(ids) + 1)
     total = np.zeros(len(trace.records), np.int64)
     np.add.at(total, front.batch_row[members], marks[ids[trace.records["signature"][members]]])
+    total[_cut_batches(trace, front, members)] = 0
     found: Ints = total[rows]
     return found
+
+
+def _cut_batches(trace: Trace, front: Frontiers, members: Ints) -> Ints:
+    """Rows of batches that begin a group's records on a rank whose older ones are overwritten.
+
+    The first of their operations may be gone.
+    """
+    records = trace.records
+    wrapped = [r for r, facts in trace.ranks.items() if facts.oldest_record_id > 1]
+    key = records["rank"].astype(np.int64) * max(len(trace.groups), 1) + records["group"]
+    first = np.zeros(len(records), bool)
+    first[np.unique(key, return_index=True)[1]] = True
+    cut: Ints = front.batch_row[
+        members[first[members] & np.isin(records["rank"][members], wrapped)]
+    ]
+    return cut
 
 
 def _positions(trace: Trace, rows: Ints) -> tuple[Ints, Ints, Ints]:

@@ -11,6 +11,7 @@ from hangscope.diagnosis.ends import UNSEEN
 from hangscope.diagnosis.host import End
 from hangscope.diagnosis.last_words import by_last_words, places_of_waits
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.moments import Moment
 from hangscope.diagnosis.remote_calls import unanswered
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.shorten import shortened
@@ -58,9 +59,10 @@ class Quiet:
     notes: tuple[str, ...] = ()
 
 
-def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
+def without_cause(context: Context, killed: str | None, moment: Moment | None) -> Quiet:
     """Judge a trace in which nobody is found to wait for anybody."""
     trace, hosts = context.trace, context.hosts
+    moving = moment is not None
     named = from_claims(trace.claims)
     named = named or by_stacks(context) or by_last_words(context)
     if named is not None:
@@ -76,8 +78,10 @@ def without_cause(context: Context, killed: str | None, moving: bool) -> Quiet:
         stood_s = _stood_before_the_end(context)
         if stood_s >= trace.timeout_s:
             return Quiet((_quiescent(context, stood_s),))
-    if moving and len(trace.missing_ranks) >= len(trace.ranks):
+    if moment is not None and len(trace.missing_ranks) >= len(trace.ranks):
         return Quiet((_inconclusive(context),))  # what half of the ranks did tells little
+    if moment is not None and not moment.moved:
+        return Quiet((_inconclusive(context),))
     stopped = next((c for c in trace.claims if c.details.get("stopped")), None)
     if killed is not None and trace.only_logs and not len(trace.records):
         return Quiet((_told_to_stop(context, stopped.text if stopped else killed),))

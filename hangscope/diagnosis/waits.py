@@ -69,6 +69,9 @@ class Builder:
             self.oldest_row,
             blocking,
         ).of(halves)
+        for index, place in enumerate(self.places):
+            if place.half is not None and place.done and not place.targets:
+                self.device[place.half.rank] = index
         self.places += unnamed_batches(self.trace, self.front, self.oldest_row)
         self.places += phase_places(self.trace, self.front, self.hosts)
         waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)

@@ -101,3 +101,48 @@ def test_the_first_row_of_a_ring_that_wrapped_may_be_a_batch_without_its_members
     diagnosis = judged(tmp_path, rows)
     assert Verdict.MISSING_RANK is not diagnosis.verdict
     assert all(f.op != "coalesced" for f in diagnosis.findings)
+
+
+def test_a_batch_that_stands_though_all_its_partners_have_finished(tmp_path: Path) -> None:
+    """Its rank is stuck on the device, and has not failed to come to what it issued behind it."""
+    begun, last = entry(1, record_id=0), pending(2, record_id=20)
+    rows = {
+        0: [begun, *batch(1, 1, "send 0->1", "recv 0<-1"), last],
+        1: [begun, *batch(1, 1, "recv 1<-0", "send 1->0", done=True), last],
+        2: [begun, last],
+    }
+    found = judged(tmp_path, rows)
+    assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, (0,))
+    assert found.confidence is Confidence.LIKELY
+
+
+def test_a_batch_whose_other_half_is_no_longer_on_record_accuses_nobody(tmp_path: Path) -> None:
+    rows = {
+        0: [*batch(31, 400, "send 0->1", "recv 0<-1"), pending(1, record_id=420)],
+        1: [*batch(31, 400, "recv 1<-0", "send 1->0", done=True), pending(1, record_id=420)],
+        2: [pending(1, record_id=0)],
+    }
+    found = judged(tmp_path, rows)
+    assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
+
+
+def test_a_batch_of_which_the_ring_has_lost_the_first_operations_is_not_compared(
+    tmp_path: Path,
+) -> None:
+    """An uneven all_gather is a batch of broadcasts; each ring begins somewhere inside it."""
+    for rank in range(3):
+        parts = [
+            pending(
+                1, "nccl:_broadcast_oop", input_sizes=[[n]], output_sizes=[[n]], record_id=90 + n
+            )
+            for n in range(3)
+        ]
+        whole = entry(1, "nccl:coalesced", input_sizes=[], output_sizes=[], record_id=94)
+        write(
+            tmp_path,
+            f"trace_{rank}",
+            dump([*parts[rank:], whole, *([pending(2)] if rank else [])], world=3, pg_status={}),
+        )
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (0,))
+    assert len(found.findings) == 1

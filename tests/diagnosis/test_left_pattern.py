@@ -152,3 +152,31 @@ def test_who_may_wait_beside_the_suspect_without_a_dump_leaves_it_open(
     found = diagnose(job.trace())
     assert found.culprits == ((2, 3) if lost else (2,))
     assert (found.confidence is Confidence.AMBIGUOUS) == bool(lost)
+
+
+def _ends_of_pipelines(order: dict[int, tuple[int, int]]) -> Job:
+    """Eight ranks: rank ``r`` and ``r + 4`` share an embedding, all of one parity a model group.
+
+    All go to the embedding's gradients and then to the model's norm, but those in ``order``; hosts
+    run ahead of devices. It is the first step.
+    """
+    job = Job(8)
+    ends = [job.group(r, r + 4, desc="EMBEDDING_GROUP") for r in range(4)]
+    norms = [job.group(*range(parity, 8, 2), desc="MODEL_PARALLEL_GROUP") for parity in (0, 1)]
+    odd = set(order) | {r ^ 4 for r in order}
+    for rank in range(8):
+        stuck = any(r % 2 == rank % 2 for r in order)
+        usual = ((ends[rank % 4], 64), (norms[rank % 2], 1))
+        first, second = order.get(rank, (0, 1))
+        for place in (first, second):
+            group, size = usual[place]
+            done = not stuck or (place == 0 and rank not in odd)
+            job.op(rank, group=group, size=(size,), line=40 + place, done=done)
+    return job
+
+
+def test_the_usual_order_of_two_kinds_of_groups_tells_who_turned_it_round() -> None:
+    """Both are new to everybody, and the one stands with many others."""
+    found = diagnose(_ends_of_pipelines({7: (1, 0)}).trace())
+    assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (7,))
+    assert found.confidence is Confidence.LIKELY

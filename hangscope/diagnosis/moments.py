@@ -1,0 +1,104 @@
+"""Dumps that show a moment of a job that moved, not a standstill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.host import End
+
+_SOON_S = 5.0
+_LATEST_S = 60.0
+_MOVED = "the job was still moving when it was dumped"
+_NEARLY = 0.9
+"""Who has waited for this part of its timeout is about to give up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is to be remarked; ``moved``: that it moved is known, and not only possible."""
+
+    remark: str
+    moved: bool = True
+
+
+def moment_of(context: Context) -> Moment | None:
+    """Whether dumps were taken while the job still moved; None where that cannot be said.
+
+    A dump written seconds after its last record shows a moment, not a standstill. So do dumps of
+    which one was, as long as nobody has waited for long: the others wait for a slow rank. Only
+    dumps with credible times count, and no process that ended. Where some left no dump, one of them
+    may have ended at that moment: then all others wait for it.
+    """
+    trace = context.trace
+    if trace.live or trace.claims:
+        return None
+    missing = trace.missing_ranks
+    if missing and context.waits.reachers(missing) >= set(trace.ranks):
+        return None
+    if any(h.end is not End.UNKNOWN for h in context.hosts.values()):
+        return None
+    quiet_s = _quiet_s(context)
+    if not quiet_s:
+        return None
+    last, first = max(quiet_s), min(quiet_s)
+    usual = 2 * _longest_gap_s(context)
+    waited, patience = _longest_wait_s(context), _patience_s(context)
+    if waited >= patience:
+        return None
+    if last < min(_LATEST_S, max(_SOON_S, usual)):
+        return Moment(f"{_MOVED}, {last:.1f} s after its last step")
+    listed = not any(f.only_active for f in trace.ranks.values())
+    if waited < trace.timeout_s and first < min(_LATEST_S, max(_SOON_S, usual if listed else 0.0)):
+        return Moment(
+            f"{_MOVED}, {first:.1f} s after some rank's last step; nobody had waited for more than "
+            f"{waited:.0f} s"
+        )
+    if not listed and waited < trace.timeout_s:
+        return Moment(
+            f"nobody had waited for longer than {waited:.0f} s when the dumps were taken, and what "
+            "had finished is not listed: the job may have been moving",
+            moved=False,
+        )
+    return None
+
+
+def _quiet_s(context: Context) -> list[float]:
+    """Per rank the seconds from its last record to its dump; empty where of most it is not known.
+
+    Where a host's clock is ahead of the file server's, dumps seem older than their records.
+    """
+    found = []
+    for rank, (low, high) in context.bounds.items():
+        part = context.trace.records[low:high]
+        last = max(int(part["created_ns"].max()), int(part["completed_ns"].max()))
+        facts = context.trace.ranks.get(rank)
+        if facts is not None and facts.observed_ns > last > 0:
+            found.append((facts.observed_ns - last) / SECOND_NS)
+    return found if len(found) * 2 > len(context.bounds) else []
+
+
+def _longest_gap_s(context: Context) -> float:
+    """The longest time any rank was seen to take from one operation to the next, in seconds."""
+    created = context.trace.records["created_ns"]
+    same = np.diff(context.trace.records["rank"]) == 0
+    gaps = np.diff(created)[same]
+    return float(gaps.max()) / SECOND_NS if len(gaps) else 0.0
+
+
+def _longest_wait_s(context: Context) -> float:
+    """For how long (s) anybody had waited when it was dumped."""
+    ages = [
+        context.age_s(rank, place.began_ns)
+        for place in context.waits.places
+        for rank in place.waiters
+    ]
+    return max((age for age in ages if age is not None), default=0.0)
+
+
+def _patience_s(context: Context) -> float:
+    """For how long (s) ranks wait before they are about to give up; infinity if it is not known."""
+    limits = context.trace.records["timeout_ms"][context.front.unfinished].astype(np.float64)
+    return _NEARLY * float(limits[limits > 0].min(initial=np.inf)) / 1000

@@ -1,0 +1,84 @@
+"""In which order ranks come to collectives of two kinds of groups, and who of a circle differs.
+
+Two ranks that wait for each other in two groups have come to them in opposite orders. All others
+run the same program: where each of them that is in groups of both kinds has come to these two
+operations in one order, who has come in the other is the one to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations
+
+import numpy as np
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.evidence import hidden_ranks
+from hangscope.diagnosis.places import Place
+from hangscope.trace.model import NONE
+
+_MOST_ASKED = 64
+"""So many others tell the usual order."""
+_ENOUGH = 2
+_MOST_MEETINGS = 6
+
+Meeting = tuple[object, int]
+"""A collective by the kind of its group and its number there."""
+
+
+def against_order(
+    context: Context, ranks: Collection[int], places: Iterable[Place]
+) -> tuple[int, ...]:
+    """Those of ``ranks`` who came to two of the ``places`` in another order than everybody else.
+
+    Empty where the others do not agree, are too few, or where all of ``ranks`` differ from them.
+    """
+    chosen = {
+        (p.group, p.seq): (context.kinds[p.group], p.seq)
+        for p in places
+        if p.group >= 0 and not p.p2p
+    }
+    meetings = sorted({*chosen.values()}, key=repr)[:_MOST_MEETINGS]
+    hidden = hidden_ranks(context.trace)
+    others = [r for r in context.trace.ranks if r not in ranks and r not in hidden]
+    group_of = _groups_of(context, {kind for kind, _ in meetings})
+    odd: set[int] = set()
+    for a, b in combinations(meetings, 2):
+        if a[0] == b[0]:
+            continue
+        inside = [r for r in others if (r, a[0]) in group_of and (r, b[0]) in group_of]
+        said = [_a_first(context, group_of, r, a, b) for r in inside[:_MOST_ASKED]]
+        known = [first for first in said if first is not None]
+        if len(known) < _ENOUGH or len({*known}) > 1:
+            continue
+        theirs = {r: _a_first(context, group_of, r, a, b) for r in ranks if r not in hidden}
+        odd |= {r for r, first in theirs.items() if first is (not known[0])}
+    return tuple(sorted(odd)) if len(odd) < len(ranks) else ()
+
+
+def _groups_of(context: Context, kinds: Collection[object]) -> dict[tuple[int, object], int]:
+    """Per rank and kind the group it is in, or -1 where it is in several."""
+    found: dict[tuple[int, object], int] = {}
+    for index, (group, kind) in enumerate(zip(context.trace.groups, context.kinds, strict=True)):
+        if kind in kinds:
+            for rank in group.ranks:
+                found[rank, kind] = NONE if (rank, kind) in found else index
+    return found
+
+
+def _a_first(
+    context: Context, group_of: Mapping[tuple[int, object], int], rank: int, a: Meeting, b: Meeting
+) -> bool | None:
+    """Whether the rank came to ``a`` before it came to ``b``; None where that is not known."""
+    rows = [_row_of(context, rank, group_of.get((rank, kind), NONE), seq) for kind, seq in (a, b)]
+    if rows == [NONE, NONE] or any(group_of.get((rank, k), NONE) == NONE for k, _ in (a, b)):
+        return None
+    return rows[1] == NONE or NONE < rows[0] < rows[1]
+
+
+def _row_of(context: Context, rank: int, group: int, seq: int) -> int:
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    here = (part["group"] == group) & (part["collective_seq"] == seq)
+    hits = np.flatnonzero(here & context.front.collective[low:high])
+    return int(low + hits[0]) if len(hits) else NONE

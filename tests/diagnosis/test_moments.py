@@ -1,0 +1,105 @@
+"""Dumps of a job that moves: who is behind at that moment is not missing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.load import load_trace
+from tests.trace.dumps import BASE_NS, dump, entry, pending, write
+
+SECOND = 10**9
+STEP_S = 10
+STEPS = 8
+
+
+def step(seq: int, rank: int, *, late_s: float, **changes: Any) -> dict[str, Any]:
+    """An all_reduce every ten seconds; rank 3 comes ``late_s`` after the others."""
+    at = BASE_NS + seq * STEP_S * SECOND
+    mine = at + int(late_s * SECOND) if rank == 3 else at
+    end = {"time_discovered_completed_ns": at + int((late_s + 0.1) * SECOND), **changes}
+    return entry(seq, time_created_ns=mine, **end)
+
+
+def dumped(
+    folder: Path, after_s: float, *, late_s: float = 9.0, timeout_ms: int = 600_000, active: bool
+) -> Diagnosis:
+    """Ranks 0 to 2 have waited for rank 3 for ``after_s`` when they are dumped."""
+    began = BASE_NS + (STEPS + 1) * STEP_S * SECOND
+    for rank in range(4):
+        entries = [step(s, rank, late_s=late_s) for s in range(1, STEPS + 1)]
+        if active:
+            entries = []
+        if rank != 3:
+            entries.append(
+                pending(STEPS + 1, time_created_ns=began, timeout_ms=timeout_ms, record_id=STEPS)
+            )
+        status = {
+            "0": {
+                "last_enqueued_collective": STEPS + (rank != 3),
+                "last_started_collective": -1,
+                "last_completed_collective": STEPS,
+            }
+        }
+        made = dump(entries, world=4, pg_status=status)
+        path = write(folder, f"trace_{rank}", made)
+        seconds = began / SECOND + after_s
+        os.utime(path, (seconds, seconds))
+    return diagnose(load_trace([folder]))
+
+
+def test_who_is_slow_in_a_job_that_moves_is_not_missing(tmp_path: Path) -> None:
+    found = dumped(tmp_path, 12, late_s=5, active=False)
+    assert (found.verdict.value, found.culprits) == ("healthy", ())
+    assert any("still moving" in note for note in found.notes)
+
+
+def test_a_slow_rank_that_was_dumped_just_after_its_step_is_not_missing(tmp_path: Path) -> None:
+    """The others have waited for longer than any pause between two operations."""
+    for rank in range(4):
+        own = [step(s, rank, late_s=0) for s in range(1, 3)]
+        rest = []
+        if rank == 3:  # it goes on in a group of its own
+            group = {"pg_id": 1, "process_group": ("1", "own")}
+            at = BASE_NS + 4 * STEP_S * SECOND
+            rest = [
+                entry(
+                    s,
+                    **group,
+                    record_id=1 + s,
+                    time_created_ns=at + s * 2 * SECOND,
+                    time_discovered_completed_ns=at + s * 2 * SECOND + SECOND,
+                )
+                for s in range(1, 12)
+            ]
+        else:
+            rest = [pending(3, time_created_ns=BASE_NS + 3 * STEP_S * SECOND)]
+        path = write(tmp_path, f"trace_{rank}", dump(own + rest, world=4, pg_status={}))
+        seconds = BASE_NS / SECOND + 4 * STEP_S + 24
+        os.utime(path, (seconds, seconds))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("healthy", ())
+
+
+@pytest.mark.parametrize(("after_s", "timeout_ms"), [(130, 600_000), (9.5, 10_000)])
+def test_who_has_made_others_wait_for_long_is_missing(
+    tmp_path: Path, after_s: float, timeout_ms: int
+) -> None:
+    found = dumped(tmp_path, after_s, late_s=1, timeout_ms=timeout_ms, active=False)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
+
+
+def test_where_only_unfinished_ones_are_listed_a_short_wait_accuses_nobody(tmp_path: Path) -> None:
+    found = dumped(tmp_path, 30, active=True)
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert any("may have been moving" in note for note in found.notes)
+
+
+def test_where_only_unfinished_ones_are_listed_a_long_wait_tells(tmp_path: Path) -> None:
+    found = dumped(tmp_path, 130, active=True)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
