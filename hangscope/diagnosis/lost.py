@@ -72,7 +72,7 @@ def lost_ranks(
         return [cause]
     if cut_short(context.trace):
         cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, first_ns)
-        cause.unknowns.append(f"{rank_s(accused)} may have spoken after the end of this excerpt")
+        cause.unknowns.append(f"{rank_s(accused)} may have spoken in what is left out of this log")
         cause.victims = {w for i in places for w in waits.places[i].waiters}
         return [cause]
     elsewhere = _standing_elsewhere(context, accused, first_ns)

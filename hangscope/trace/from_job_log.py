@@ -112,6 +112,7 @@ def gather(
         evidence.elastic |= bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
         at_ns = _at_ns(line, year)
         evidence.lines += 1
+        evidence.thinned |= line.repeated and line.level in ("E", "F") and bool(line.file)
         if line.rank is not None and not line.printed:
             _note_writer(line, evidence)
         elif line.pid is not None and line.pid in evidence.pid_rank:

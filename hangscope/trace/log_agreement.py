@@ -114,9 +114,10 @@ def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if row and evidence.desync_seq is not None:
         state = State.STARTED if row.group("what") == "started" else State.COMPLETED
         for rank in _ranks(row):
-            _operation(
-                evidence, rank, evidence.desync_seq, _bare(row.group("op")), state, at_ns, line
-            )
+        seq = evidence.desync_seq
+            _operation(evidence, rank, seq, _bare(row.group("op")), state, at_ns, line)
+            # Kernels of one group run one after the other: all before this one are over.
+            _counters(evidence, rank, seq, seq - (state == State.STARTED))
         return True
     return False
 

@@ -178,6 +178,8 @@ class Evidence:
         if not 0 <= rank <= MAX_RANK:
             return RankNotes(-1)
         notes = self.ranks.get(rank)
+    thinned: bool = False
+    """Of lines of a watchdog's that read alike only one is in it."""
         if notes is None:
             notes = self.ranks[rank] = RankNotes(rank)
         return notes

@@ -43,6 +43,8 @@ class LogLine:
     """The rank stands in what the job itself printed: no sign of life at the end."""
     excepthook: bool = False
     """Printed by torch's hook for uncaught exceptions (``[rank3]: Traceback ...``)."""
+    repeated: bool = False
+    """Ray left out others that read alike but for their numbers."""
 
     def rank_or(self, said: int) -> int:
         """The rank as the prefix has it, else as the message itself says."""
@@ -291,9 +293,11 @@ def _strip(text: str, style: Style, number: int) -> LogLine | None:
     if hook:
         line = replace(line, rank=int(hook.group(1)), excepthook=True)
         rest = rest[hook.end() :]
-    rest = _REPEATED.sub("", rest)
+    rest, left_out = _REPEATED.subn("", rest)
     if not rest.strip():
         return None
+    if left_out:
+        line = replace(line, repeated=True)
     return replace(line, text=clean.prose(rest, MAX_LINE))
 
 

@@ -60,14 +60,28 @@ def settle_addresses(evidence: Evidence) -> None:
 
     An address beyond the world is one that somebody with another idea of its size waits for. Rank 0
     serves the store: where that waited for clients itself, its address came as little as theirs.
+    So with one that has not said for NCCL where it is to be found, and nothing else either.
     """
     world = evidence.world_size or max(evidence.ranks, default=-1) + 1
     served = any(0 < c.details.get("joined", 0) < _expected(c) for c, _ in evidence.claims)
     for index, (claim, group) in enumerate(evidence.claims):
-        absent = claim.details.get("waits_for_address_of")
+        absent = claim.details.get("waits_for_address_of", _silent_first(claim, evidence))
         if isinstance(absent, int) and absent < world and not (served and absent == 0):
             told = replace(claim, kind="missing_ranks", accused=(absent,), certain=True)
             evidence.claims[index] = (told, group)
+
+
+def _silent_first(claim: Claim, evidence: Evidence) -> int | None:
+    """The silent rank for whose NCCL id a member of its group waits, where its number is known.
+
+    Groups list their members in order: where a rank is its own place in one, so are all before it.
+    What one rank alone has printed says nothing of the others.
+    """
+    first, place = claim.details.get("waits_for_group_rank"), claim.details.get("place")
+    if not (isinstance(first, int) and isinstance(place, int)) or claim.reporter != place:
+        return None
+    silent = first < place and first not in evidence.ranks and len(evidence.ranks) > 1
+    return first if silent else None
 
 
 def _expected(claim: Claim) -> int:

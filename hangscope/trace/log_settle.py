@@ -58,7 +58,10 @@ def settle(evidence: Evidence) -> None:
     settle_stuck_watchdogs(evidence)
     if evidence.nobodys and not evidence.claims and not evidence.ranks:
         evidence.claims.append((_nobodys_words(evidence.nobodys[-1]), None))
-    if evidence.cut:
+    if evidence.thinned:
+        for notes in evidence.ranks.values():
+            notes.half_told |= not (notes.operations or notes.counters or _has_end(notes))
+    if evidence.cut or evidence.thinned:
         cut = Claim("other", certain=False, details={"cut": True})
         evidence.claims.append((cut, None))
 

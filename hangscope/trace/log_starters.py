@@ -29,10 +29,12 @@ _COMPOSER_ENDS = re.compile(
     r"^(?:ERROR:[\w.]+:)?Global rank (\d{1,7}) \(PID (\d{1,9})\) exited with code (-?\d{1,4})"
 )
 _CHILD_ENDS = re.compile(
+    r"(?:\[rank: (?P<local>\d{1,4})\] )?"
     r"Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,4})\.|"
     r"Worker \w+ pid (?P<worker>\d{1,9}) died, exit code: (?P<its>-?\d{1,4})"
 )
-"""Lightning's observer and vLLM's monitor know the process, not its rank."""
+"""Lightning's observer knows the process, and numbers those it has started by their local rank;
+vLLM's monitor knows the process alone."""
 _EXECUTOR = re.compile(r"Worker proc VllmWorker-(\d{1,5}) died unexpectedly")
 _SHELL = re.compile(
     r": line \d+: +(?P<pid>\d{1,9}) (?P<how>Killed|Segmentation fault|Bus error|Aborted)\b"
@@ -219,10 +221,13 @@ def _child(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return False
     pid, code = int(found["pid"] or found["worker"]), int(found["code"] or found["its"])
     rank = evidence.pid_rank.get(pid)
-    if rank is None:
-        evidence.claim("launcher_failure", line, at_ns, certain=False, code=code, pid=pid)
-    else:
+    if rank is not None:
         ended(evidence, rank, code, at_ns)
+    elif found["local"]:
+        local = int(found["local"])
+        evidence.launcher_failures.append((local, pid, code, at_ns, line.node, line.host))
+    else:
+        evidence.claim("launcher_failure", line, at_ns, certain=False, code=code, pid=pid)
     return True
 
 

@@ -175,6 +175,31 @@ def test_a_store_that_waited_for_clients_itself_clears_rank_0() -> None:
     assert "MASTER_PORT" in found.findings[0].fix
 
 
+def no_id(rank: int, place: int, first: int = 0) -> str:
+    """What a rank says for whom NCCL's id was not there."""
+    return (
+        f"[rank{rank}]: torch.distributed.DistBackendError: [{place}] is setting up NCCL "
+        f"communicator and retrieving ncclUniqueId from [{first}] via c10d key-value store by key "
+        "'0', but store->get('0') got error: wait timeout after 900ms, keys: /default_pg/0//cuda//0"
+        "\n"
+    )
+
+
+def test_who_never_gave_nccls_id_is_missing() -> None:
+    found = diagnose(trace_of(no_id(1, 1) + no_id(3, 3)))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (0,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [no_id(1, 1), no_id(5, 1) + no_id(7, 3), no_id(1, 1) + "[rank0]: RuntimeError: no route\n"],
+    ids=["one rank's words", "places of a smaller group", "it has spoken"],
+)
+def test_who_gave_no_id_is_not_always_missing(text: str) -> None:
+    found = diagnose(trace_of("world_size=8\n" + text))
+    assert found.verdict.value != "missing_rank"
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_the_only_silent_one_of_two_or_three_is_missing(world: int) -> None:
     silent = world - 1

@@ -79,3 +79,16 @@ def test_a_worker_that_ray_found_dead_is_the_rank_of_its_process(report: str) ->
     # A process of no known rank explains nobody's silence.
     unknown = diagnose(trace_of(late.replace("pid=", "p=") + report.format(pid=799)))
     assert unknown.verdict is not Verdict.RANK_CRASHED
+
+
+def test_who_is_silent_where_ray_leaves_alike_lines_out_may_have_spoken() -> None:
+    """Of lines that differ in their numbers alone it prints the first and how many followed."""
+    label = "[PG ID 0 PG GUID 0(default_pg) Rank {r}] ProcessGroupNCCL preparing to dump debug info"
+    begun = RAY.format(pid=702) + "[rank2]:[I816 11:00:01.111111111 ProcessGroupNCCL.cpp:1] begun\n"
+    late = "world_size=4\n" + begun + "".join(timeout(r, 78) for r in (0, 1, 3))
+    head = RAY.format(pid=701) + "[rank1]:[{}816 12:10:01.111111111 ProcessGroupNCCL.cpp:629] "
+    alike = label.format(r=1) + " [repeated 1x across cluster]\n"
+    thinned = diagnose(trace_of(late + head.format("E") + alike))
+    assert (thinned.verdict, thinned.culprits) == (Verdict.INCONCLUSIVE, ())
+    # What says so of mere warnings says nothing about watchdogs.
+    assert diagnose(trace_of(late + head.format("W") + alike)).culprits == (2,)

@@ -7,7 +7,7 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 
-from .logs import claims, trace_of
+from .logs import claims, timeout, trace_of
 
 STOPPED = """\
 slurmstepd: error: *** STEP 77.0 ON g1 CANCELLED AT 2025-02-03T04:05:06 ***
@@ -98,7 +98,7 @@ def test_the_process_that_failed_by_itself_is_named(text: str, rank: int) -> Non
             None,
         ),
         (
-            "[rank: 0] Child process with PID 47 terminated with code -9. Forcefully terminating",
+            "Child process with PID 47 terminated with code -9. Forcefully terminating",
             "launcher_failure",
             None,
         ),
@@ -175,3 +175,13 @@ def test_whose_model_differs_is_told_by_the_others() -> None:
     diagnosis = diagnose(trace_of("world_size=2\n" + model(1, 12, 0, 10)))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.SHAPE_MISMATCH, (0, 1))
     assert diagnosis.confidence is Confidence.AMBIGUOUS
+
+
+def test_lightnings_observer_numbers_the_children_it_has_started() -> None:
+    """By their local rank; the process itself is not heard of otherwise."""
+    line = "[rank: 2] Child process with PID 47 terminated with code {}. Forcefully terminating all"
+    died = diagnose(trace_of(line.format(1) + "\n"))
+    assert (died.verdict, died.culprits) == (Verdict.RANK_CRASHED, (2,))
+    assert died.confidence is Confidence.LIKELY
+    gave_up = diagnose(trace_of(timeout(0, 5) + timeout(1, 5) + line.format(-6) + "\n"))
+    assert 2 not in gave_up.culprits or gave_up.verdict is not Verdict.RANK_CRASHED

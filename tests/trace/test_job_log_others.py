@@ -45,6 +45,28 @@ def test_a_desync_report_names_and_counts() -> None:
     assert trace.records["state"].tolist() == [State.STARTED, State.STARTED, State.COMPLETED]
 
 
+SNAPSHOT = """\
+[rank0]:[E816 10:00:00.000000001 ProcessGroupNCCL.cpp:1700] Rank 0
+\t - [0] Timeout at collective: ALLREDUCE, #52
+\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
+\t   - [2] joined but didn't finish collective #51 (count from 1)
+\t - Snapshot of ranks' latest states:
+\t   #51 started ranks:
+\t     [2] started ALLREDUCE
+\t   #52 started ranks:
+\t     [0, 1, 3] started ALLREDUCE
+"""
+
+
+def test_a_desync_report_tells_what_the_others_have_finished() -> None:
+    """Kernels of a group run one after the other: who has begun the next has finished this one."""
+    trace = trace_of(SNAPSHOT)
+    assert counters(trace)[(1, "0")] == (52, 51)
+    assert counters(trace)[(2, "0")] == (51, 50)
+    found = diagnose(trace)
+    assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, (2,))
+
+
 def test_a_desync_report_of_a_smaller_group_numbers_its_members() -> None:
     """Its writer is rank 5, and calls itself 1: who is 2 there is not told."""
     trace = trace_of("world_size=8\n" + DESYNC.replace("[rank1]", "[rank5]"))
