@@ -19,8 +19,8 @@ from hangscope.diagnosis.latecomers import without_latecomers
 from hangscope.diagnosis.memberships import with_believable_members
 from hangscope.diagnosis.mismatch import mismatches, parted_before
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
-from hangscope.diagnosis.quiet import without_cause
 from hangscope.diagnosis.moments import moment_of
+from hangscope.diagnosis.quiet import without_cause
 from hangscope.diagnosis.ranks import rank_reports
 from hangscope.diagnosis.remote_calls import name_handlers
 from hangscope.diagnosis.sentences import rank_s

@@ -112,9 +112,9 @@ def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     row = _SNAPSHOT_ROW.search(text)
     if row and evidence.desync_seq is not None:
+        seq = evidence.desync_seq
         state = State.STARTED if row.group("what") == "started" else State.COMPLETED
         for rank in _ranks(row):
-        seq = evidence.desync_seq
             _operation(evidence, rank, seq, _bare(row.group("op")), state, at_ns, line)
             # Kernels of one group run one after the other: all before this one are over.
             _counters(evidence, rank, seq, seq - (state == State.STARTED))

@@ -164,6 +164,8 @@ class Evidence:
     """torchrun speaks in it: it starts several processes, and a scheduler's task is one of it."""
     cut: bool = False
     """It ends in the middle of a watchdog's line: somebody pasted the beginning of a log."""
+    thinned: bool = False
+    """Of lines of a watchdog's that read alike only one is in it."""
     unattributed_ends: int = 0
     """Processes that ended and of which the log does not say which rank they were."""
     attempt: int = 0
@@ -178,8 +180,6 @@ class Evidence:
         if not 0 <= rank <= MAX_RANK:
             return RankNotes(-1)
         notes = self.ranks.get(rank)
-    thinned: bool = False
-    """Of lines of a watchdog's that read alike only one is in it."""
         if notes is None:
             notes = self.ranks[rank] = RankNotes(rank)
         return notes

@@ -266,8 +266,8 @@ def _meeting(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
             reporter=rank,
             certain=False,
             waits_for_group_rank=int(found.group(2)[:7]),
-        )
             place=None if line.rank is None else int(found.group(1)[:7]),
+        )
         return True
     found = _ADDRESS.search(text)
     if found:
