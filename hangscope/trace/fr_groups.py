@@ -16,11 +16,10 @@ from typing import Any
 
 from hangscope.trace import clean
 from hangscope.trace.fr_columns import snake_keys
-from hangscope.trace.model import NONE, Group
+from hangscope.trace.model import MAX_RANK, NONE, Group
 
 MAX_GROUP_RANKS = 1 << 20
 MAX_GROUPS = 1 << 16
-MAX_RANK = (1 << 17) - 1
 _KEPT_LISTS = 256
 _KEPT_TEXT = 1 << 20
 

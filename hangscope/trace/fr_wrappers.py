@@ -14,8 +14,7 @@ import orjson
 
 from hangscope.trace import clean
 from hangscope.trace.fr_columns import OP_FIELDS, SEQ_FIELDS, snake_keys
-from hangscope.trace.fr_groups import MAX_RANK
-from hangscope.trace.model import NONE
+from hangscope.trace.model import MAX_RANK, NONE
 from hangscope.trace.sniff import Unreadable
 
 MAX_DEPTH = 8

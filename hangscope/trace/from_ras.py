@@ -13,6 +13,7 @@ import numpy as np
 
 from hangscope.trace import clean, formats, operations
 from hangscope.trace.model import (
+    MAX_RANK,
     MEMBER_DTYPE,
     NONE,
     RECORD_DTYPE,
@@ -29,7 +30,6 @@ from hangscope.trace.model import (
 from hangscope.trace.sniff import Unreadable
 
 _PAIRS = ("send", "recv", "sendrecv", "send_recv")
-_MAX_RANKS = 1 << 17
 _MOST = 1 << 56
 _UNHANDLED_CUDA = 1
 
@@ -51,7 +51,7 @@ class _Communicator:
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.name = clean.as_name(document.get("hash"), "?")
-        self.size = clean.as_int(document.get("size"), 0, low=0, high=_MAX_RANKS)
+        self.size = clean.as_int(document.get("size"), 0, low=0, high=MAX_RANK + 1)
         self.process: dict[int, Process] = {}
         self.counts: dict[int, dict[str, int]] = {}
         self.error: dict[int, int] = {}
@@ -83,7 +83,7 @@ class _Communicator:
         self.parted = self._parted()
 
     def _member(self, entry: Mapping[str, Any]) -> int:
-        rank = clean.as_int(entry.get("rank"), NONE, low=0, high=_MAX_RANKS)
+        rank = clean.as_int(entry.get("rank"), NONE, low=0, high=MAX_RANK)
         if rank != NONE:
             self.process[rank] = (
                 clean.as_name(entry.get("host")),
@@ -237,5 +237,5 @@ def _claims(found: Sequence[_Communicator], rank_of: Mapping[Process, int]) -> l
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
-    entries = value[:_MAX_RANKS] if isinstance(value, list) else []
+    entries = value[: MAX_RANK + 1] if isinstance(value, list) else []
     return [entry for entry in entries if isinstance(entry, Mapping)]

@@ -1,138 +1,68 @@
 """The Trace: what every source becomes, and all that the diagnosis ever sees.
 
-Bulk data sits in numpy structured arrays (one row per recorded operation), small data in frozen
-dataclasses. Nothing here reads a file, and nothing here knows which source a row came from.
-
-Conventions
------------
-* Ranks are global ranks; ``-1`` means "none" or "unknown".
-* Times are integer nanoseconds since the epoch; ``0`` means "unknown" or "not yet".
-* Sequence numbers are the Flight Recorder's: ``collective_seq`` counts collectives of a group from
-  1 (a coalesced batch counts once), ``p2p_seq`` counts point-to-point operations. Every row carries
-  both current counters.
-* Column indexes (``group``, ``signature``, ``stack``) point into the tuples of the `Trace`.
+Bulk data sits in numpy structured arrays (`hangscope.trace.rows`, which tells the conventions),
+small data in frozen dataclasses; what is known of one rank's process stands in
+`hangscope.trace.facts`. Nothing here reads a file, and nothing here knows which source a row came
+from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from hangscope.ring import layout
+from hangscope.trace.facts import (
+    CAUSED_BY,
+    ON_ITS_WAY_OUT,
+    ExceptionFacts,
+    ExitFacts,
+    Frame,
+    Phase,
+    RankFacts,
+    Stack,
+    ThreadStack,
+)
+from hangscope.trace.rows import (
+    MAX_RANK,
+    MEMBER_DTYPE,
+    NONE,
+    RECORD_DTYPE,
+    Flag,
+    Records,
+    State,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NONE = -1
-"""No rank, no index, no sequence number."""
-
-
-class State(IntEnum):
-    """How far an operation got, as the Flight Recorder names it."""
-
-    SCHEDULED = 0
-    STARTED = 1
-    COMPLETED = 2
-
-
-class Flag(IntFlag):
-    """What else is known of one recorded operation."""
-
-    RETIRED = 1
-    """The recorder stopped watching it: finished, or timed out where `State` is not COMPLETED."""
-    P2P = 2
-    """A send or recv: aligned by pair order, never by collective sequence."""
-    COALESCED_MEMBER = 4
-    """One operation inside a coalesced batch; the batch itself is another row."""
-    COALESCED_BATCH = 8
-    """The row that stands for a whole coalesced batch (its terminator or its one fused entry)."""
-    ASYNC = 16
-    """Issued with ``async_op=True``."""
-    UNOBSERVED = 32
-    """Its completion cannot be seen in this source: "not completed" proves nothing."""
-    SYNTHETIC = 64
-    """Not recorded itself but concluded from a counter or a log line."""
-    TIMED_OUT = 128
-    """The runtime itself said that this operation ran into its timeout."""
-    FAILED = 256
-    """The call, or the wait for it, raised."""
-    BLOCKING = 512
-    """A send or recv whose caller waits for it at once. A pair with neither this nor `ASYNC` comes
-    from a source that does not tell."""
-    WAITED = 1024
-    """An asynchronous send or recv that the job has begun to wait for."""
-
-
-_SLOT_OFFSETS = {name: int(place[1]) for name, place in (layout.SLOT.fields or {}).items()}
-# name: (type, which field of a ring's slot lies at the same place)
-_RECORD_FIELDS = {
-    "rank": (np.int32, "commit"),
-    "group": (np.int32, "group"),
-    "collective_seq": (np.int64, "collective_seq"),
-    "p2p_seq": (np.int64, "p2p_seq"),
-    "op_id": (np.int64, "op_id"),
-    "record_id": (np.int64, "record_id"),
-    "signature": (np.int32, "signature"),
-    "stack": (np.int32, "stack"),
-    "peer": (np.int32, "peer"),  # global rank of the other side of a send or recv; -1: none or any
-    # global rank of a collective's root, or the tag of a send or recv; -1: none or unknown
-    "root": (np.int32, "root"),
-    "created_ns": (np.int64, "created_ns"),
-    "started_ns": (np.int64, "started_ns"),
-    "completed_ns": (np.int64, "completed_ns"),
-    "history": (np.uint64, "history"),  # running hash of the group's signatures; 0: unknown
-    "thread": (np.int64, "input_numel"),
-    "timeout_ms": (np.int64, "timeout_ms"),
-    "state": (np.uint8, "state"),
-    "flags": (np.uint16, "flags"),
-}
-RECORD_DTYPE = np.dtype(
-    {
-        "names": list(_RECORD_FIELDS),
-        "formats": [kind for kind, _ in _RECORD_FIELDS.values()],
-        "offsets": [_SLOT_OFFSETS[place] for _, place in _RECORD_FIELDS.values()],
-        "itemsize": layout.SLOT.itemsize,
-    }
-)
-"""One row per recorded operation.
-
-Laid out as a ring's slot is, so that the slots of a ring become rows by one copy and a few columns
-written over: reading millions of records is then little more than reading their bytes.
-"""
-
-MEMBER_DTYPE = np.dtype(
-    [
-        ("rank", np.int32),
-        ("group", np.int32),
-        ("enqueued", np.int64),  # last collective_seq this rank issued; -1: unknown, 0: none
-        ("started", np.int64),
-        ("completed", np.int64),
-        ("p2p_enqueued", np.int64),
-        ("history", np.uint64),  # running hash at `enqueued`; 0: unknown
-        ("enqueued_ns", np.int64),
-        ("completed_ns", np.int64),
-    ]
-)
-"""One row per (rank, group) with counters (``pg_status``, a ring's group table, log lines)."""
-
-Records = npt.NDArray[np.void]
-"""An array of `RECORD_DTYPE` or `MEMBER_DTYPE`."""
-
-
-class Frame(NamedTuple):
-    """One stack frame; stacks are innermost frame first, as in Flight Recorder dumps."""
-
-    name: str
-    filename: str
-    line: int
-
-
-Stack = tuple[Frame, ...]
+__all__ = [
+    "CAUSED_BY",
+    "MAX_RANK",
+    "MEMBER_DTYPE",
+    "NONE",
+    "ON_ITS_WAY_OUT",
+    "RECORD_DTYPE",
+    "Claim",
+    "ExceptionFacts",
+    "ExitFacts",
+    "Flag",
+    "Fragment",
+    "Frame",
+    "Group",
+    "Phase",
+    "RankFacts",
+    "Records",
+    "Signature",
+    "Source",
+    "Stack",
+    "State",
+    "ThreadStack",
+    "Trace",
+    "Unread",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,132 +113,6 @@ class Group:
         if self.desc == "default_pg":
             return "default"
         return self.name or "default"
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """What a rank is doing outside collectives: ``init_process_group``, ``checkpoint``, ..."""
-
-    name: str
-    since_ns: int = 0
-    detail: str = ""
-
-
-CAUSED_BY = "\ncaused by "
-"""Behind it an exception's message tells what the exception was raised from (``from error``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExceptionFacts:
-    """An uncaught exception: ``type_name`` as ``module.Class``, frames innermost first."""
-
-    type_name: str
-    message: str = ""
-    stack: Stack = ()
-    at_ns: int = 0
-    thread_name: str = "MainThread"
-    is_main_thread: bool = True
-    native_id: int = 0
-    """The kernel's number of that thread, as in the records; 0 where the source does not say."""
-
-
-ON_ITS_WAY_OUT = "on its way out"
-"""What is said of a signal that ended a process which had begun to leave by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExitFacts:
-    """How a process ended. ``code`` and ``signal`` are ``None`` where nobody saw them.
-
-    ``kind``: ``"clean"`` (exit status 0, or left by itself with a status nobody saw),
-    ``"exception"``, ``"code"`` (non-zero exit status), ``"signal"``, ``"oom"`` (killed for memory)
-    or ``"unknown"`` (gone, and nobody saw how).
-    """
-
-    kind: str
-    code: int | None = None
-    signal: int | None = None
-    at_ns: int = 0
-    by_launcher: bool = False
-    """The launcher or the scheduler told it to stop: a victim's end."""
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadStack:
-    """One thread's Python stack at one moment."""
-
-    name: str
-    is_main: bool
-    stack: Stack
-    sampled_ns: int = 0
-    source: str = "sample"
-    """``"sample"`` (taken by the rank's own watcher), ``"signal"`` (faulthandler, no GIL needed),
-    ``"py-spy"`` or ``"log"``."""
-    native_id: int = 0
-    """The kernel's number of the thread, as in the records; 0 where the source does not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankFacts:
-    """What is known of one rank's process, whatever the source. ``None`` means unknown."""
-
-    rank: int
-    host: str | None = None
-    pid: int | None = None
-    local_rank: int | None = None
-    node_rank: int | None = None
-    world_size: int | None = None
-    declared: bool | None = None
-    """Whether rank and world size are what the job itself has said, not what its launcher's
-    variables were when torch was imported."""
-    rendezvous: str | None = None
-    """Where ``init_process_group`` meets the others, as it was called: ``tcp://host:port``,
-    ``file:///path``, or the name of a store that reaches no other process."""
-    parent_pid: int | None = None
-    attempt: int | None = None
-    run_id: str | None = None
-    alive: bool | None = None
-    process_state: str | None = None
-    """``running``, ``sleeping``, ``disk-sleep``, ``stopped``, ``zombie``, ``gone``."""
-    heartbeat_ns: int = 0
-    heartbeat_interval_s: float | None = None
-    gil_blocked: bool | None = None
-    """The heartbeat thread has not run for several intervals although the process is alive and
-    not stopped: something holds the GIL."""
-    cpu_busy: float | None = None
-    """CPU seconds used per second between two looks; None after a single look."""
-    stack_moved: bool | None = None
-    """The main thread's stack differed between two looks."""
-    phases: tuple[Phase, ...] = ()
-    """Open phases, outermost first; the last is what the rank is in now."""
-    initialized: bool | None = None
-    """Whether ``init_process_group`` has returned."""
-    finalized: bool | None = None
-    """Whether ``destroy_process_group`` of the default group has been entered."""
-    exit: ExitFacts | None = None
-    exception: ExceptionFacts | None = None
-    threads: tuple[ThreadStack, ...] = ()
-    observed_ns: int = 0
-    """When this rank was looked at or its dump written."""
-    started_ns: int = 0
-    """When it began to record; 0 where the source does not say."""
-    dropped: int = 0
-    """Records lost: half written, or refused because a table was full. Wrap-around is not loss."""
-    oldest_record_id: int = 0
-    """Id of the oldest record still there; above 1 the ring has wrapped."""
-    only_active: bool = False
-    """The source lists unfinished operations only: absence of a record proves nothing."""
-    clock_offset_ns: int = 0
-    """Add to this rank's times to get the reference clock."""
-    unobservable: tuple[str, ...] = ()
-    """What this rank does that no record shows (``"cuda graph replay"``, ...)."""
-
-    @property
-    def main_stack(self) -> Stack:
-        """The newest stack of the main thread, or an empty one."""
-        mains = [t for t in self.threads if t.is_main and t.stack]
-        return max(mains, key=lambda t: t.sampled_ns).stack if mains else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from hangscope.trace import clean
 from hangscope.trace.model import (
+    MAX_RANK,
     Claim,
     ExceptionFacts,
     ExitFacts,
@@ -30,7 +31,6 @@ from hangscope.trace.twins import claim_of
 KEY = "hangscope"
 MAX_PHASES = 64
 _MOST = 1e9
-_RANKS = 1 << 20
 _EXITS = frozenset({"clean", "exception", "code", "signal", "oom", "unknown"})
 
 
@@ -88,7 +88,7 @@ def from_plain(value: Any, facts: RankFacts) -> RankFacts:
     return replace(
         facts,
         world_size=facts.world_size
-        or clean.as_int(value.get("world_size"), 0, low=0, high=_RANKS)
+        or clean.as_int(value.get("world_size"), 0, low=0, high=MAX_RANK + 1)
         or None,
         run_id=facts.run_id or clean.as_name(value.get("run_id")) or None,
         host=facts.host or clean.as_name(value.get("host")) or None,

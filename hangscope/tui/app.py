@@ -22,6 +22,7 @@ from hangscope.report.escape import plain
 from hangscope.tui.commands import PANES, commands
 from hangscope.tui.details import Details, frames_of_interest
 from hangscope.tui.few_colours import FewColours
+from hangscope.tui.layout import CSS, place_details
 from hangscope.tui.lines import LineList
 from hangscope.tui.pane_bar import PaneBar
 from hangscope.tui.ranks import RankTable
@@ -36,14 +37,8 @@ from hangscope.tui.timeline import Timeline
 from hangscope.tui.trees import StackTree, TreeList, WaitTree
 from hangscope.tui.verdict import VerdictBar
 
-_SIDE_FROM = 150
-"""Columns from which the details stand beside the pane."""
-_BELOW_FROM = 9
-"""Lines that must be free below the rows for the details to stand there."""
 _REST = 2.0
 """A look that took a second is followed by this many seconds without one."""
-_FRAME_LINES = 6
-"""Verdict, panes, status and keys."""
 
 
 class HangScopeApp(App[None]):
@@ -51,18 +46,7 @@ class HangScopeApp(App[None]):
 
     TITLE = "HangScope"
     ENABLE_COMMAND_PALETTE = True
-    CSS = """
-    #bar { height: 1; background: $panel; padding: 0 1; }
-    #panes { height: 1fr; layout: vertical; }
-    #panes.-wide { layout: horizontal; }
-    #switch { width: 1fr; height: 1fr; }
-    #switch > * { height: 1fr; }
-    #side { width: 100%; display: none; border-top: solid $panel; }
-    .-wide > #side { width: 66; border-top: none; border-left: solid $panel; }
-    #status { height: 1; padding: 0 1; color: $secondary; }
-    #search { height: 1; border: none; padding: 0 1; display: none; background: $panel; }
-    #search.-open { display: block; }
-    """
+    CSS = CSS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "divergence", "Divergence"),
         Binding("s", "source", "Source"),
@@ -144,15 +128,17 @@ class HangScopeApp(App[None]):
 
     def _arrange(self, width: int | None = None, height: int | None = None) -> None:
         """Details beside the pane where there is width, below it where there is height."""
-        width, height = width or self.size.width, height or self.size.height
         panes = self.query_one("#panes", Container)
-        wide = width >= _SIDE_FROM
-        rows = len(self.snapshot.ranks) + 1 if self.snapshot is not None else 10
-        spare = height - _FRAME_LINES - rows - 1 - self.query_one(VerdictBar).more
-        panes.set_class(wide, "-wide")
-        fits = wide or (self.pane in ("timeline", "ranks") and spare >= _BELOW_FROM)
-        self.side.display = fits and self.pane not in ("details", "stacks")
-        self.side.styles.height = "1fr" if wide else max(spare, 1)
+        place = place_details(
+            width or self.size.width,
+            height or self.size.height,
+            rows=len(self.snapshot.ranks) if self.snapshot is not None else None,
+            words=self.query_one(VerdictBar).more,
+            pane=self.pane,
+        )
+        panes.set_class(place.beside, "-wide")
+        self.side.display = place.shown
+        self.side.styles.height = "1fr" if place.beside else max(place.spare, 1)
 
     @property
     def ranks_known(self) -> bool:

@@ -1,0 +1,146 @@
+"""What is known of one rank's process: where it stands, what it is doing, how it ended.
+
+Times are integer nanoseconds since the epoch; ``0`` means "unknown" or "not yet".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Frame(NamedTuple):
+    """One stack frame; stacks are innermost frame first, as in Flight Recorder dumps."""
+
+    name: str
+    filename: str
+    line: int
+
+
+Stack = tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What a rank is doing outside collectives: ``init_process_group``, ``checkpoint``, ..."""
+
+    name: str
+    since_ns: int = 0
+    detail: str = ""
+
+
+CAUSED_BY = "\ncaused by "
+"""Behind it an exception's message tells what the exception was raised from (``from error``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionFacts:
+    """An uncaught exception: ``type_name`` as ``module.Class``, frames innermost first."""
+
+    type_name: str
+    message: str = ""
+    stack: Stack = ()
+    at_ns: int = 0
+    thread_name: str = "MainThread"
+    is_main_thread: bool = True
+    native_id: int = 0
+    """The kernel's number of that thread, as in the records; 0 where the source does not say."""
+
+
+ON_ITS_WAY_OUT = "on its way out"
+"""What is said of a signal that ended a process which had begun to leave by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExitFacts:
+    """How a process ended. ``code`` and ``signal`` are ``None`` where nobody saw them.
+
+    ``kind``: ``"clean"`` (exit status 0, or left by itself with a status nobody saw),
+    ``"exception"``, ``"code"`` (non-zero exit status), ``"signal"``, ``"oom"`` (killed for memory)
+    or ``"unknown"`` (gone, and nobody saw how).
+    """
+
+    kind: str
+    code: int | None = None
+    signal: int | None = None
+    at_ns: int = 0
+    by_launcher: bool = False
+    """The launcher or the scheduler told it to stop: a victim's end."""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """One thread's Python stack at one moment."""
+
+    name: str
+    is_main: bool
+    stack: Stack
+    sampled_ns: int = 0
+    source: str = "sample"
+    """``"sample"`` (taken by the rank's own watcher), ``"signal"`` (faulthandler, no GIL needed),
+    ``"py-spy"`` or ``"log"``."""
+    native_id: int = 0
+    """The kernel's number of the thread, as in the records; 0 where the source does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """What is known of one rank's process, whatever the source. ``None`` means unknown."""
+
+    rank: int
+    host: str | None = None
+    pid: int | None = None
+    local_rank: int | None = None
+    node_rank: int | None = None
+    world_size: int | None = None
+    declared: bool | None = None
+    """Whether rank and world size are what the job itself has said, not what its launcher's
+    variables were when torch was imported."""
+    rendezvous: str | None = None
+    """Where ``init_process_group`` meets the others, as it was called: ``tcp://host:port``,
+    ``file:///path``, or the name of a store that reaches no other process."""
+    parent_pid: int | None = None
+    attempt: int | None = None
+    run_id: str | None = None
+    alive: bool | None = None
+    process_state: str | None = None
+    """``running``, ``sleeping``, ``disk-sleep``, ``stopped``, ``zombie``, ``gone``."""
+    heartbeat_ns: int = 0
+    heartbeat_interval_s: float | None = None
+    gil_blocked: bool | None = None
+    """The heartbeat thread has not run for several intervals although the process is alive and
+    not stopped: something holds the GIL."""
+    cpu_busy: float | None = None
+    """CPU seconds used per second between two looks; None after a single look."""
+    stack_moved: bool | None = None
+    """The main thread's stack differed between two looks."""
+    phases: tuple[Phase, ...] = ()
+    """Open phases, outermost first; the last is what the rank is in now."""
+    initialized: bool | None = None
+    """Whether ``init_process_group`` has returned."""
+    finalized: bool | None = None
+    """Whether ``destroy_process_group`` of the default group has been entered."""
+    exit: ExitFacts | None = None
+    exception: ExceptionFacts | None = None
+    threads: tuple[ThreadStack, ...] = ()
+    observed_ns: int = 0
+    """When this rank was looked at or its dump written."""
+    started_ns: int = 0
+    """When it began to record; 0 where the source does not say."""
+    dropped: int = 0
+    """Records lost: half written, or refused because a table was full. Wrap-around is not loss."""
+    oldest_record_id: int = 0
+    """Id of the oldest record still there; above 1 the ring has wrapped."""
+    only_active: bool = False
+    """The source lists unfinished operations only: absence of a record proves nothing."""
+    clock_offset_ns: int = 0
+    """Add to this rank's times to get the reference clock."""
+    unobservable: tuple[str, ...] = ()
+    """What this rank does that no record shows (``"cuda graph replay"``, ...)."""
+
+    @property
+    def main_stack(self) -> Stack:
+        """The newest stack of the main thread, or an empty one."""
+        mains = [t for t in self.threads if t.is_main and t.stack]
+        return max(mains, key=lambda t: t.sampled_ns).stack if mains else ()
