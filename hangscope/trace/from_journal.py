@@ -19,16 +19,27 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
 from hangscope.trace import formats
-from hangscope.trace.clean import prose
-from hangscope.trace.model import Claim, ExitFacts, Fragment, RankFacts, Source
+from hangscope.trace.clean import as_int, prose
+from hangscope.trace.model import (
+    MAX_RANK,
+    NONE,
+    Claim,
+    ExitFacts,
+    Fragment,
+    RankFacts,
+    Source,
+)
 from hangscope.trace.plain_stacks import threads_of
 
 HEADER_KEY = "hangscope"
 VERSION = "journal/1"
 MAX_LINES = 1_000_000
+_MOST = 1 << 31
+"""Larger numbers are no process ids, statuses or attempts."""
 
 
 def looks_like_journal(prefix: bytes) -> bool:
@@ -85,15 +96,13 @@ def _reductions(path: str, events: list[dict[str, Any] | None]) -> Fragment:
         if event is None:
             continue
         accused = event.get("accused")
-        at_ns = event.get("at_ns")
+        ranks = map(_rank, accused if isinstance(accused, list) else ())
         claims.append(
             Claim(
                 "reduction_corrupt",
-                accused=tuple(r for r in accused if isinstance(r, int))
-                if isinstance(accused, list)
-                else (),
+                accused=tuple(rank for rank in ranks if rank is not None),
                 text=prose(str(event.get("text", ""))),
-                at_ns=at_ns if isinstance(at_ns, int) else 0,
+                at_ns=as_int(event.get("at_ns"), 0, low=0),
                 certain=not event.get("ambiguous"),
             )
         )
@@ -108,18 +117,39 @@ def _event(line: str) -> dict[str, Any] | None:
     """One line; None for a torn or foreign one (the monitor may have been killed while writing)."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def _exit(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
-    rank, code, signal = event.get("rank"), event.get("code"), event.get("signal")
-    at_ns, pid = event.get("at_ns"), event.get("pid")
-    if not isinstance(rank, int):
+def _rank(value: Any) -> int | None:
+    """A rank; None for what can be none: readers make lists up to the largest."""
+    return value if type(value) is int and 0 <= value <= MAX_RANK else None
+
+
+def _process(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
+    """Of which process an event speaks; None where that is no rank's."""
+    rank = _rank(event.get("rank"))
+    if rank is None:
         return None
-    code = code if isinstance(code, int) else None
-    signal = signal if isinstance(signal, int) and signal > 0 else None
+    attempt = as_int(head.get("attempt"), NONE, low=0, high=_MOST)
+    return RankFacts(
+        rank=rank,
+        host=str(head["host"]) if head.get("host") else None,
+        pid=as_int(event.get("pid"), 0, low=0, high=_MOST) or None,
+        run_id=str(head["run_id"]) if head.get("run_id") else None,
+        attempt=None if attempt == NONE else attempt,
+    )
+
+
+def _exit(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
+    """How a rank's process ended."""
+    process = _process(event, head)
+    if process is None:
+        return None
+    code, signal = event.get("code"), event.get("signal")
+    code = code if type(code) is int and abs(code) <= _MOST else None
+    signal = signal if type(signal) is int and 0 < signal <= _MOST else None
     if event.get("oom"):
         kind = "oom"
     elif signal is not None:
@@ -128,48 +158,30 @@ def _exit(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
         kind = "unknown"
     else:
         kind = "clean" if code == 0 else "code"
-    attempt = head.get("attempt")
-    return RankFacts(
-        rank=rank,
-        host=str(head["host"]) if head.get("host") else None,
-        pid=pid if isinstance(pid, int) else None,
-        run_id=str(head["run_id"]) if head.get("run_id") else None,
-        attempt=attempt if isinstance(attempt, int) else None,
+    at_ns = as_int(event.get("at_ns"), 0, low=0)
+    by_launcher = bool(event.get("by_launcher"))
+    return replace(
+        process,
         alive=False,
         process_state="gone",
-        exit=ExitFacts(
-            kind,
-            code=code,
-            signal=signal,
-            at_ns=at_ns if isinstance(at_ns, int) else 0,
-            by_launcher=bool(event.get("by_launcher")),
-        ),
+        exit=ExitFacts(kind, code=code, signal=signal, at_ns=at_ns, by_launcher=by_launcher),
     )
 
 
 def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
     """A look at a rank's process."""
-    rank, pid, at_ns = event.get("rank"), event.get("pid"), event.get("at_ns")
-    alive, state, busy = event.get("alive"), event.get("state"), event.get("cpu_busy")
-    blocked, moved, attempt = (
-        event.get("gil_blocked"),
-        event.get("stack_moved"),
-        head.get("attempt"),
-    )
-    if not isinstance(rank, int) or not isinstance(alive, bool):
+    process, alive, state = _process(event, head), event.get("alive"), event.get("state")
+    if process is None or not isinstance(alive, bool):
         return None
-    return RankFacts(
-        rank=rank,
-        host=str(head["host"]) if head.get("host") else None,
-        pid=pid if isinstance(pid, int) else None,
-        run_id=str(head["run_id"]) if head.get("run_id") else None,
-        attempt=attempt if isinstance(attempt, int) else None,
+    busy, blocked, moved = (event.get(key) for key in ("cpu_busy", "gil_blocked", "stack_moved"))
+    return replace(
+        process,
         alive=alive,
         process_state=state if isinstance(state, str) else None,
         gil_blocked=blocked if isinstance(blocked, bool) else None,
-        cpu_busy=float(busy) if isinstance(busy, int | float) else None,
+        cpu_busy=float(busy) if isinstance(busy, int | float) and 0 <= busy <= _MOST else None,
         stack_moved=moved if isinstance(moved, bool) else None,
         exit=None if alive else ExitFacts("unknown", text="gone without a word"),
         threads=threads_of(event.get("threads")),
-        observed_ns=at_ns if isinstance(at_ns, int) else 0,
+        observed_ns=as_int(event.get("at_ns"), 0, low=0),
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from hangscope.ring.layout import HEADER, header_offset
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.live_facts import ProcessView
 from hangscope.trace.lives import Member, Start, beside, of_newest_life
@@ -19,6 +22,19 @@ FINDINGS = ("reduction_rank", ".jsonl")
 """How names of files begin and end in which ranks note wrong results of reductions."""
 JournalFiles = tuple[tuple[str, int, int], ...]
 """Name, size and time of change (ns) of each."""
+
+
+def _words_of(names: Sequence[str]) -> struct.Struct:
+    """Reads fields of a ring's header in one go, as bytes; ``names`` in their order in the file."""
+    code, at = "<", 0
+    for name in names:
+        start, length = header_offset(name), HEADER[name].itemsize
+        code, at = f"{code}{start - at}x{length}s", start + length
+    return struct.Struct(code)
+
+
+_PLACE = _words_of(("rank", "world_size", "flags", "initialized", "finalized"))
+"""All that `RingReader.place` looks at: where these bytes are the same, so is what it says."""
 
 
 class Listing(NamedTuple):
@@ -85,7 +101,9 @@ class RingFolder:
         self._skip = skip
         self._rings: dict[str, OpenRing] = {}
         self._refused: dict[Path, tuple[int, str]] = {}
-        self._places: list[tuple[int, int, bool]] = []
+        self._named: list[OpenRing] = []
+        self._said: list[tuple[bytes, ...]] = []
+        """What `_named` said of their places when they were given their ranks."""
 
     def refresh(self) -> list[OpenRing]:
         """Find the rings of the followed attempt, opening new files; lowest rank first."""
@@ -159,10 +177,11 @@ class RingFolder:
 
     def _name(self, rings: list[OpenRing]) -> None:
         """Give the rings of one attempt their ranks, where they say something new."""
-        places = [ring.reader.place() for ring in rings]
-        if places == self._places:
+        said = [_PLACE.unpack_from(ring.reader.header_bytes()) for ring in rings]
+        if said == self._said and rings == self._named:
             return
-        self._places = places
+        self._named, self._said = rings, said
+        places = [ring.reader.place() for ring in rings]
         self.declared = {
             (ring.host, ring.process.pid)
             for ring, (_, _, declared) in zip(rings, places, strict=True)

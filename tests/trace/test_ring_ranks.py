@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from hangscope.ring.writer import RingIdentity, RingWriter
 from hangscope.trace import formats
+from hangscope.trace.live_rings import RingFolder
 from hangscope.trace.lives import Start
 from hangscope.trace.model import Fragment, RankFacts, Source
 from hangscope.trace.ring_ranks import Presence, ranks_of, with_ranks_of_rings
@@ -62,3 +65,30 @@ def test_a_journal_knows_processes_not_ranks() -> None:
 
 def _fragment(kind: str, facts: RankFacts) -> Fragment:
     return Fragment(Source("file", kind, "1", facts.rank, 0), facts)
+
+
+def test_the_next_attempt_is_looked_at_anew(tmp_path: Path) -> None:
+    # Both attempts say the same: a launcher that is no rank, and the rank that it has started.
+    def start(attempt: int, pid: int) -> None:
+        for own, parent in ((pid, 1), (pid + 1, pid)):
+            identity = RingIdentity(
+                "job", 0, 1, attempt=attempt, host="a", pid=own, parent_pid=parent
+            )
+            ring = RingWriter(tmp_path / f"rank_0.{own}.ring", identity, 16, group_count=8)
+            ring.put_i8("created_ns", own * SECOND)
+            ring.put_i8("heartbeat_ns", (own + 2) * SECOND)
+            if own != pid:
+                ring.put_world(0, 1)
+
+    folder = RingFolder(tmp_path, None)
+    start(0, 10)
+    assert [ring.process.pid for ring in folder.refresh()] == [11]
+    start(1, 20)
+    assert [ring.process.pid for ring in folder.refresh()] == [21]
+    assert folder.rank_of_process() == {
+        ("a", 10): None,
+        ("a", 11): 0,
+        ("a", 20): None,
+        ("a", 21): 0,
+    }
+    assert folder.declared == {("a", 21)}

@@ -1,0 +1,53 @@
+"""Journals are files like any other: what stands in them may be torn, foreign or made up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.trace.from_journal import read_journal
+from hangscope.trace.model import RankFacts
+
+HEAD = '{"hangscope":"journal/1","run_id":"job","attempt":2,"host":"node0","started_ns":1}\n'
+
+
+def _facts(tmp_path: Path, *events: dict[str, Any] | str) -> list[RankFacts]:
+    lines = [e if isinstance(e, str) else json.dumps(e) for e in events]
+    path = tmp_path / "monitor.journal"
+    path.write_text(HEAD + "".join(f"{line}\n" for line in lines))
+    return [fragment.facts for fragment in read_journal(path)]
+
+
+def test_how_a_rank_ended(tmp_path: Path) -> None:
+    end = {"event": "exit", "rank": 1, "pid": 7, "at_ns": 5, "code": None, "signal": 9}
+    (facts,) = _facts(tmp_path, end, {**end, "signal": 15})
+    assert (facts.rank, facts.pid, facts.host, facts.attempt) == (1, 7, "node0", 2)
+    assert facts.exit is not None
+    assert (facts.exit.kind, facts.exit.signal, facts.exit.at_ns) == ("signal", 9, 5)
+
+
+@pytest.mark.parametrize("rank", [-1, 10**12, 1 << 17, True, "1", 1.0, None])
+def test_a_number_that_is_no_rank_is_nobodys(tmp_path: Path, rank: object) -> None:
+    events = ({"event": "exit", "rank": rank}, {"event": "seen", "rank": rank, "alive": True})
+    assert _facts(tmp_path, *events) == []
+
+
+def test_what_is_no_value_is_unknown(tmp_path: Path) -> None:
+    made_up = {"pid": 1 << 40, "at_ns": 10**30, "code": 1 << 99, "signal": -3, "cpu_busy": 1e400}
+    ended, seen = _facts(
+        tmp_path,
+        {"event": "exit", "rank": 0, **made_up},
+        {"event": "seen", "rank": 1, "alive": True, "state": 3, "threads": 4, **made_up},
+    )
+    assert ended.exit is not None
+    assert (ended.pid, ended.exit.kind, ended.exit.at_ns) == (None, "unknown", 0)
+    assert (seen.pid, seen.observed_ns, seen.cpu_busy, seen.process_state) == (None, 0, None, None)
+
+
+def test_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
+    good = {"event": "exit", "rank": 3, "code": 0}
+    (facts,) = _facts(tmp_path, "[" * 100_000, '{"event": "exit", "rank": 2', "", "7", good)
+    assert facts.rank == 3
