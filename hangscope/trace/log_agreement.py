@@ -9,6 +9,8 @@ from hangscope.trace import operations
 from hangscope.trace.fr_columns import dtypes
 from hangscope.trace.log_evidence import (
     DEFAULT_GROUP,
+    MAX_MENTIONS,
+    MAX_SAME_NUMBER,
     Comparison,
     Counters,
     Evidence,
@@ -124,9 +126,17 @@ def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 def _counters(evidence: Evidence, rank: int, enqueued: int, completed: int) -> None:
     """The report speaks of kernels that started: a rank may have issued more than it shows."""
+    if not _may_speak(evidence):
+        return
     known = evidence.of(rank).counters.setdefault(DEFAULT_GROUP, Counters())
     known.enqueued = max(known.enqueued, enqueued)
     known.completed = max(known.completed, completed)
+
+
+def _may_speak(evidence: Evidence) -> bool:
+    """Count one more rank that a report speaks of; False once that is no report any more."""
+    evidence.mentions += 1
+    return evidence.mentions <= MAX_MENTIONS
 
 
 def _bare(raw: str) -> Signature:
@@ -143,11 +153,16 @@ def _operation(
     line: LogLine,
     group: GroupId = DEFAULT_GROUP,
 ) -> None:
+    if not _may_speak(evidence):
+        return
     notes = evidence.of(rank)
-    for known in notes.operations:
-        if (known.seq, known.signature.op, known.group) == (seq, signature.op, group):
+    same_number = notes.numbered(seq)
+    for known in same_number:
+        if (known.signature.op, known.group) == (signature.op, group):
             known.state = max(known.state, state)
             return
+    if len(same_number) >= MAX_SAME_NUMBER:
+        return
     notes.operations.append(
         Operation(
             seq=seq,
@@ -215,6 +230,8 @@ def settle_comparisons(evidence: Evidence) -> None:
     """
     told = evidence.comparisons
     smaller = any(line.rank not in (None, place) for line, _, (place, _) in told)
+    agreed: dict[tuple[int, Signature], int] = {}
+    """Up to which rank all are known to have issued an operation."""
     for line, at_ns, (place, sides) in told:
         seq, mine = _compared_seq(line.text), sides[place]
         if smaller:
@@ -225,9 +242,11 @@ def settle_comparisons(evidence: Evidence) -> None:
         for other, signature in sides.items():
             _operation(evidence, other, seq, signature, State.SCHEDULED, at_ns, line)
             # The comparison names the lowest rank that differs: those below it agree.
-            for rank in range(min(other, _MAX_AGREEING) if other != place else 0):
+            below = min(other, _MAX_AGREEING) if other != place else 0
+            for rank in range(agreed.get((seq, mine), 0), below):
                 if rank != place:
                     _operation(evidence, rank, seq, mine, State.SCHEDULED, at_ns, line)
+            agreed[seq, mine] = max(agreed.get((seq, mine), 0), below)
     told.clear()
 
 

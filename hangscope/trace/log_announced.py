@@ -21,8 +21,8 @@ from hangscope.trace.model import Claim, Signature, State
 _WRAPPER = re.compile(r"\[Rank (?P<place>\d{1,7})\]\s+Running collective: (?P<print>Coll.*)")
 _ISSUED = re.compile(
     r"^(?P<host>[\w.\-]+):(?P<pid>\d{1,9}):\d+ \[(?P<device>\d{1,4})\] NCCL INFO "
-    r"(?P<name>[A-Z][A-Za-z]{2,20}): opCount (?P<n>[0-9a-f]{1,15}) .*? count (?P<count>\d{1,18}) "
-    r"datatype (?P<type>\d{1,2}) .*?root (?P<root>-?\d{1,9}) "
+    r"(?P<name>[A-Z][A-Za-z]{2,20}): opCount (?P<n>[0-9a-f]{1,15}) .{0,400}? "
+    r"count (?P<count>\d{1,18}) datatype (?P<type>\d{1,2}) .{0,400}?root (?P<root>-?\d{1,9}) "
     r"comm (?P<comm>0x[0-9a-f]+)(?: \[nranks=(?P<size>\d{1,7})\])?"
 )
 _MEMBER = re.compile(

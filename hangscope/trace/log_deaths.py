@@ -77,7 +77,8 @@ _NAN = re.compile(
 )
 _LOADER = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d+)[^)]*\) (?:is killed|exited)")
 _COMM = re.compile(
-    r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+) .*?(?:Init COMPLETE|Init START|Abort COMPLETE)"
+    r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+) .{0,400}?"
+    r"(?:Init COMPLETE|Init START|Abort COMPLETE)"
 )
 _NCCL_PID = re.compile(r"^([\w.\-]+):(\d+):\d+ \[\d+\]")
 _REPORTED = re.compile(r"\[RANK (\d+)\]")

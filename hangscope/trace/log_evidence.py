@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from hangscope.trace.log_lines import LogLine
-from hangscope.trace.model import Claim, Frame, Signature
+from hangscope.trace.model import MAX_RANK, Claim, Frame, Signature
 
 MAX_CLAIMS = 20_000
-MAX_RANK = (1 << 17) - 1
+MAX_MENTIONS = 1_000_000
+"""Of ranks in reports of others: a few characters may speak of a hundred thousand ranks, and every
+rank of a large job prints the same report."""
+MAX_SAME_NUMBER = 64
+"""Operations of one rank that share a number; only a made-up log has more."""
 UNKNOWN_GROUP = ("", "")
 DEFAULT_GROUP = ("0", "default_pg")
 
@@ -114,6 +118,16 @@ class RankNotes:
     """Its watchdog has spoken, and what it waits in is not in the log."""
     seen: Seen | None = None
     """Its newest stacks."""
+    _of_number: dict[int, list[Operation]] = field(default_factory=dict)
+    _indexed: int = 0
+    """How many of the operations are among those."""
+
+    def numbered(self, seq: int) -> list[Operation]:
+        """The operations of this number, in their order, as long as the log is being read."""
+        for operation in self.operations[self._indexed :]:
+            self._of_number.setdefault(operation.seq, []).append(operation)
+        self._indexed = len(self.operations)
+        return self._of_number.get(seq, [])
 
 
 @dataclass(slots=True)
@@ -172,6 +186,8 @@ class Evidence:
     fell_back: bool = False
     """It is about an earlier attempt, because the newest says nothing."""
     lines: int = 0
+    mentions: int = 0
+    """How often ranks were spoken of in reports of others."""
     _earlier: dict[str, Any] | None = None
     _said: dict[tuple[object, ...], int] = field(default_factory=dict)
 
@@ -260,6 +276,6 @@ def rank_ranges(text: str) -> tuple[int, ...]:
     ranks: list[int] = []
     for low, high in re.findall(r"(\d{1,7})(?:\s*-\s*(\d{1,7}))?", text):
         first, last = int(low), int(high or low)
-        if first <= last <= first + 100_000:
+        if first <= last <= MAX_RANK and len(ranks) <= MAX_RANK:
             ranks.extend(range(first, last + 1))
     return tuple(ranks)

@@ -6,8 +6,9 @@ import calendar
 import re
 from dataclasses import replace
 
-from hangscope.trace.log_evidence import MAX_RANK, Evidence
+from hangscope.trace.log_evidence import Evidence
 from hangscope.trace.log_lines import LogLine
+from hangscope.trace.model import MAX_RANK
 
 _CLIENTS = re.compile(r"waiting for (?:clients|workers)\. (\d+)/(\d+) (?:clients|workers) joined")
 _STORE_BARRIER = re.compile(
@@ -33,7 +34,7 @@ _ADDRESS = re.compile(r"wait timeout after \d+ms, keys: \S*default_pg/\d*//cpu//
 """Gloo gives up waiting for the address of the rank whose number ends the key; in the key of a
 smaller group (``default_pg/0//3//cpu``) it would be a place."""
 _FAILED = re.compile(
-    r"failed \(exitcode: (?P<code>-?\d+)\) (?:for binary located at .*? with )?local_rank: "
+    r"failed \(exitcode: (?P<code>-?\d+)\) (?:for binary located at .{0,1000}? with )?local_rank: "
     r"(?P<local>\d+) \((?:pid|process ID): (?P<pid>\d+)\)"
 )
 _CLOSING = re.compile(

@@ -10,7 +10,6 @@ from hangscope.trace import operations
 from hangscope.trace.log_agreement import settle_comparisons
 from hangscope.trace.log_evidence import (
     DEFAULT_GROUP,
-    MAX_RANK,
     UNKNOWN_GROUP,
     Evidence,
     GroupId,
@@ -26,7 +25,7 @@ from hangscope.trace.log_sayings import (
     settle_shared_places,
     settle_stuck_watchdogs,
 )
-from hangscope.trace.model import Claim
+from hangscope.trace.model import MAX_RANK, Claim
 
 _ON_ONE_NODE = 8
 """Ranks from this one on may belong to another node, however few processes a log speaks of."""

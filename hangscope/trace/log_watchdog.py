@@ -11,6 +11,7 @@ import re
 from hangscope.trace import operations
 from hangscope.trace.log_evidence import (
     DEFAULT_GROUP,
+    MAX_SAME_NUMBER,
     UNKNOWN_GROUP,
     Counters,
     Evidence,
@@ -181,15 +182,16 @@ def _timeout(
         evidence.claim("timeout", line, at_ns, seq=seq, op=op, certain=False)
         return
     notes = evidence.of(rank)
-    known = next(
-        (o for o in notes.operations if o.seq == (seq or 0) and o.signature.raw == raw), None
-    )
+    same_number = notes.numbered(seq or 0)
+    known = next((o for o in same_number if o.signature.raw == raw), None)
     ran_ms = (_number(ran.group("ms")) or 0) if ran else 0
     if known is not None:  # the same fact is printed up to five times
         if known.bare and line.rank is None and known.ran_ms and ran_ms not in (0, known.ran_ms):
             evidence.shared_places = True  # but never with another duration
         if known.group == UNKNOWN_GROUP and group != UNKNOWN_GROUP:
             known.group = group
+        return
+    if len(same_number) >= MAX_SAME_NUMBER:
         return
     notes.operations.append(
         Operation(
@@ -251,9 +253,8 @@ def _counters(
     known.at_ns = known.at_ns or at_ns
     known.line = line.number
     if status:
-        seq = int(status.group("n"))
-        for operation in notes.operations:
-            if operation.group == UNKNOWN_GROUP and operation.seq == seq:
+        for operation in notes.numbered(int(status.group("n"))):
+            if operation.group == UNKNOWN_GROUP:
                 operation.group = group
 
 

@@ -1,0 +1,62 @@
+"""Logs that were made to cost much: a few characters that stand for much, repeated often."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hangscope.trace import log_evidence
+from hangscope.trace.log_evidence import MAX_SAME_NUMBER, rank_ranges
+from hangscope.trace.log_lines import MAX_LINE
+from hangscope.trace.model import MAX_RANK
+from tests.trace.logs import overdue, timeout, trace_of
+
+SECONDS = 20.0
+"""Far more than needed on any machine, far less than what the square of the lines would take."""
+
+
+def _cost_s(text: str) -> float:
+    began_s = time.process_time()
+    trace_of(text)
+    return time.process_time() - began_s
+
+
+def test_many_overdue_operations_of_one_rank() -> None:
+    text = "".join(timeout(3, seq) for seq in range(1, 20_001))
+    assert _cost_s(text) < SECONDS
+
+
+def test_many_overdue_operations_of_one_number() -> None:
+    names = [f"OP{chr(65 + i // 26)}{chr(65 + i % 26)}" for i in range(200)]
+    found = overdue(trace_of("".join(timeout(3, 7, name) for name in names)))
+    assert len(found) == MAX_SAME_NUMBER
+
+
+def test_lists_of_ranks_that_say_more_than_any_job_has() -> None:
+    assert rank_ranges("0, 2, 5-7, ...") == (0, 2, 5, 6, 7)
+    assert rank_ranges("0-9999999") == ()
+    assert len(rank_ranges("0-131071," * 500)) <= 2 * (MAX_RANK + 1)
+
+
+def test_reports_that_speak_of_everybody_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hangscope.trace.log_agreement.MAX_MENTIONS", 1000)
+    head = "[rank0]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp:1] "
+    lines = [f"{head}[0-99999] joined but didn't finish collective #{n}\n" for n in range(1, 50)]
+    evidence_of = trace_of("".join(lines))
+    assert len(evidence_of.members) == 1000
+    assert log_evidence.MAX_MENTIONS > 64 * 8192  # reports of a large job are read
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "n1:1:1 [0] NCCL INFO AllReduce: opCount 1 " + "x count 1 datatype 1 " * 2000,
+        "n1:1:1 [0] NCCL INFO " + "comm 0x1 rank 1 nranks 2 " * 2000,
+        "E1121 10:00:00.000000 7 api.py:1] " + "failed (exitcode: 1) for binary located at " * 900,
+    ],
+    ids=["an announcement", "a communicator", "a failure"],
+)
+def test_lines_that_begin_again_and_again(line: str) -> None:
+    assert len(line) > MAX_LINE
+    assert _cost_s(f"{line}\n" * 40) < SECONDS
