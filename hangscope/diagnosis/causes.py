@@ -6,7 +6,7 @@ from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.circles import circle, only_sent
 from hangscope.diagnosis.components import circles_without, components
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.evidence import cut_short, half_told
+from hangscope.diagnosis.evidence import cut_short, half_told, told_of_only
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.new_groups import name_different_calls
@@ -58,8 +58,34 @@ def graph_causes(context: Context) -> list[Cause]:
     causes += _device(context)
     causes += from_roots(context, roots)
     for cause in causes:
+        _stopped_instead(context, cause)
         cause.victims |= waits.reachers(cause.culprits, cause.places) - set(cause.culprits)
     return causes
+
+
+def _stopped_instead(context: Context, cause: Cause) -> None:
+    """Accuse who is stopped inside the collective, not who left no record of what it issued."""
+    unrecorded = cause.culprits and set(told_of_only(context.trace)).issuperset(cause.culprits)
+    if not unrecorded or cause.verdict not in (Verdict.MISSING_RANK, Verdict.RANK_LOST):
+        return
+    for index in cause.places:
+        stopped = _stopped_in(context, index)
+        if stopped:
+            lost = cause.culprits
+            cause.verdict, cause.culprits, cause.places = Verdict.STUCK_COLLECTIVE, stopped, [index]
+            cause.victims |= set(lost)
+            cause.unknowns.clear()
+            cause.doubt(f"whether {rank_s(lost)} issued it, too, is not on record")
+            return
+
+
+def _stopped_in(context: Context, index: int) -> tuple[int, ...]:
+    """Ranks that wait in a collective and cannot carry their part of it out."""
+    place, ranks = context.waits.places[index], context.trace.ranks
+    if place.phase or place.p2p:
+        return ()
+    stopped = [r for r in place.waiters if r in ranks and ranks[r].process_state == "stopped"]
+    return tuple(sorted(stopped))
 
 
 def _sent_into_a_circle(context: Context, rank: int) -> bool:
@@ -157,13 +183,9 @@ def _stuck(context: Context, index: int) -> Cause:
         cause.unknowns.append(
             f"the oldest unfinished operations of {len(lost)} ranks have been overwritten"
         )
-    stopped = [
-        r
-        for r in place.waiters
-        if r in context.trace.ranks and context.trace.ranks[r].process_state == "stopped"
-    ]
+    stopped = _stopped_in(context, index)
     if stopped and cause.verdict is Verdict.STUCK_COLLECTIVE:
-        cause.culprits = tuple(sorted(stopped))  # it has issued its part and cannot carry it out
+        cause.culprits = stopped
     double = sorted(doubled(context.trace).keys() & {*place.waiters, *place.members})
     if double and cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits:
         cause.culprits, cause.confidence = tuple(double), Confidence.LIKELY

@@ -48,7 +48,7 @@ def judge(trace: Trace) -> dict[int, Host]:
     threads = newest_threads(trace)
     hosts = {rank: host_of(facts, threads.get(rank)) for rank, facts in trace.ranks.items()}
     hosts = _stopped_alone(_told_by_all(hosts, trace), trace)
-    hosts = _after_the_stop(hosts, trace)
+    hosts = _answering(_after_the_stop(hosts, trace), trace)
     return _outlived_a_failure(_victims_of_launcher(hosts, trace), trace)
 
 
@@ -168,6 +168,25 @@ def _after_the_stop(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
         r: replace(h, end=End.TORN_DOWN, secondary=True) if r in late else h
         for r, h in hosts.items()
     }
+
+
+def _answering(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Ranks that left no word but a status, after a signal had killed another one of their host.
+
+    What they raised is gone with their record: as likely as not that the connection was closed.
+    """
+    killed: dict[str, int] = {}
+    for rank, host in hosts.items():
+        exit_, name = trace.ranks[rank].exit, trace.ranks[rank].host
+        if host.end is End.CRASHED and exit_ is not None and exit_.signal and name and host.end_ns:
+            killed[name] = min(killed.get(name, host.end_ns), host.end_ns)
+    result = dict(hosts)
+    for rank in told_of_only(trace) if killed else ():
+        host, facts = hosts[rank], trace.ranks[rank]
+        after = 0 < killed.get(facts.host or "", 0) < host.end_ns
+        if after and host.end is End.CRASHED and _left_by_itself(facts):
+            result[rank] = replace(host, secondary=True)
+    return result
 
 
 def _left_by_itself(facts: RankFacts) -> bool:

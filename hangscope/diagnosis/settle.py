@@ -5,6 +5,7 @@ from __future__ import annotations
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.ends import alike, primary_crashes
+from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.exchange import broken_exchanges, size_conflict
 from hangscope.diagnosis.host import End, is_unseen
 from hangscope.diagnosis.mismatch import Mismatch, minority
@@ -34,6 +35,8 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
         if any(members & (set(c.culprits) | c.victims) for c in causes):
             continue
         culprits, decided = minority(item.parts)
+        if decided and _may_be_even(context, item):
+            culprits, decided = tuple(sorted(members)), False
         confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
         if not decided and item.aspect != "history":
             unlike = decide_mismatch(context, item)
@@ -60,6 +63,13 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
         cause.victims -= set(culprits)
         causes.append(cause)
     return causes
+
+
+def _may_be_even(context: Context, item: Mismatch) -> bool:
+    """Whether members that left no dump could make the smaller side, of several, as large."""
+    first, second = (len(part.ranks) for part in item.parts[:2])
+    lost = set(context.trace.groups[item.group].ranks) - set(context.trace.ranks)
+    return 1 < second and first - second <= len(lost)
 
 
 def conflict_causes(context: Context) -> list[Cause]:
@@ -202,11 +212,12 @@ def _excuse_lost(context: Context, causes: list[Cause]) -> list[Cause]:
     it holds up may be one of them; not where it had been waited for long before that began.
     """
     limit_ns = int(context.trace.timeout_s * SECOND_NS)
-    lost = [c for c in causes if c.verdict is Verdict.RANK_LOST]
+    lost = [c for c in causes if c.verdict is Verdict.RANK_LOST or _unrecorded(context, c)]
     shown = [
         c
         for c in causes
-        if c.verdict not in (Verdict.RANK_LOST, Verdict.INCONCLUSIVE)
+        if c not in lost
+        and c.verdict is not Verdict.INCONCLUSIVE
         and not (c.mismatch is not None and c.mismatch.completed_by_all)
     ]
     for cause in lost:
@@ -222,6 +233,12 @@ def _excuse_lost(context: Context, causes: list[Cause]) -> list[Cause]:
         for other in held_up:
             other.victims |= (cause.victims | set(cause.culprits)) - set(other.culprits)
     return causes
+
+
+def _unrecorded(context: Context, cause: Cause) -> bool:
+    """Whether a cause names nobody but ranks that are seen to live and left no record."""
+    names = cause.verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) and cause.culprits
+    return bool(names) and set(told_of_only(context.trace)).issuperset(cause.culprits)
 
 
 def _only_logged(context: Context, cause: Cause) -> bool:

@@ -1,0 +1,39 @@
+"""A ring that was not collected makes nobody guilty while what is wrong is on record elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.load import load_trace
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+@pytest.mark.parametrize(
+    ("fixture", "lost", "verdict", "culprit"),
+    [
+        ("chaos-stopped-inside-collective", 0, Verdict.STUCK_COLLECTIVE, 3),
+        ("chaos-stopped-inside-collective", 1, Verdict.STUCK_COLLECTIVE, 3),
+        ("chaos-stopped-in-reduce-scatter", 3, Verdict.STUCK_COLLECTIVE, 1),
+        ("chaos-gil-held-after-recv", 1, Verdict.MISSING_RANK, 5),
+        ("chaos-gil-held-after-recv", 3, Verdict.MISSING_RANK, 5),
+        ("pipeline-stage-asleep", 3, Verdict.MISSING_RANK, 2),
+        ("pipeline-killed", 0, Verdict.RANK_CRASHED, 1),
+    ],
+)
+def test_the_monitor_saw_the_lost_rank_live_or_answer(
+    fixture: str, lost: int, verdict: Verdict, culprit: int, tmp_path: Path
+) -> None:
+    """Stopped, holding the GIL, asleep elsewhere, killed: each is told by its own ring."""
+    dumps = tmp_path / "dumps"
+    shutil.copytree(FIXTURES / fixture / "dumps", dumps)
+    (dumps / f"rank_{lost}.ring").unlink()
+    found = diagnose(load_trace([dumps]))
+    assert (found.verdict, found.culprits) == (verdict, (culprit,))
+    assert found.findings[0].confidence is Confidence.LIKELY
+    assert any(f"rank {lost} left no dump" in text for text in found.findings[0].unknowns)
