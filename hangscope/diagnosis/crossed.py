@@ -12,17 +12,23 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import hidden_ranks
+from hangscope.diagnosis.habits import left_partner
 from hangscope.diagnosis.kinds import is_sending, which
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pairing import Half, pending_halves
+from hangscope.diagnosis.sentences import rank_s
 from hangscope.trace.model import NONE, Flag
 
+_OF_PAIRS = (Verdict.P2P_UNMATCHED, Verdict.DEADLOCK_CYCLE, Verdict.RANK_LOST)
 _ACCUSING = (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK, Verdict.RANK_EXITED)
 
 
 def doubt_crossed_pairs(context: Context, causes: list[Cause]) -> None:
     """Where a rank is accused for one half that never came: was it asked for by mistake?"""
+    strays = _strays(context)
     for cause in causes:
+        if _tell_stray(context, cause, strays):
+            continue
         half = _own_half(context, cause)
         if half is not None and _tell_wrong_partner(context, cause, half):
             continue
@@ -43,6 +49,67 @@ def doubt_crossed_pairs(context: Context, causes: list[Cause]) -> None:
         cause.victims = (cause.victims | accused | {rival}) - set(cause.culprits)
         _show(context, cause, half, rival)
         cause.crossed = _words(half, rival, usual=usual)
+
+
+def _strays(context: Context) -> list[tuple[Half, int]]:
+    """Halves whose line had always named one other rank until now, and that rank.
+
+    Where several ranks turn to somebody new it is the program that does.
+    """
+    found = []
+    for place in context.waits.places:
+        half = place.half
+        if half is None or half.peer == NONE or half.matched or half.rank not in place.waiters:
+            continue
+        usual = left_partner(context, half)
+        if usual != NONE and not _Pairs(context, half).asked_before():
+            found.append((half, usual))
+    return found if len({half.rank for half, _ in found}) == 1 else []
+
+
+def _tell_stray(context: Context, cause: Cause, strays: list[tuple[Half, int]]) -> bool:
+    """A rank that names somebody new while the rank it always named waits for it is at fault.
+
+    Where a rank that left nothing is accused, or the usual partner left nothing and the new one is
+    accused, either may be. Returns whether the cause speaks of it.
+    """
+    if cause.verdict not in _OF_PAIRS or not strays:
+        return False
+    half, usual = strays[0]
+    involved = {*cause.culprits, *cause.victims}
+    told = cause.verdict is not Verdict.DEADLOCK_CYCLE and half.rank in cause.culprits
+    if half.rank not in involved or told:
+        return False
+    left_waiting = any(
+        p.half is not None
+        and usual in p.waiters
+        and p.half.peer == half.rank
+        and p.half.is_send != half.is_send
+        and not p.half.matched
+        for p in context.waits.places
+    )
+    lost = cause.verdict is Verdict.RANK_LOST
+    doubtful = usual not in context.bounds and cause.culprits in ((half.peer,), (usual,))
+    if not left_waiting and not doubtful:
+        return False
+    sure = left_waiting and not lost
+    named = (half.rank,) if sure else tuple(sorted({half.rank, *cause.culprits}))
+    cause.victims = involved - set(named)
+    cause.confidence = Confidence.LIKELY if sure else Confidence.AMBIGUOUS
+    if left_waiting:
+        _show(context, cause, half, usual)
+        cause.crossed = _words(half, usual, usual=True)
+    else:
+        does = "sends to" if half.is_send else "waits for"
+        gone = ", which left no dump" if usual not in context.bounds else ""
+        cause.crossed = (
+            f"Rank {half.rank} {does} rank {half.peer} at a line that had always named rank "
+            f"{usual}{gone}"
+        )
+    if lost:
+        cause.crossed += f", and {rank_s(cause.culprits)} left no dump" if left_waiting else ""
+    cause.culprits, cause.verdict = named, Verdict.P2P_UNMATCHED
+    return True
 
 
 def _own_half(context: Context, cause: Cause) -> Half | None:

@@ -14,6 +14,7 @@ from hangscope.diagnosis.embedded import with_original_exceptions
 from hangscope.diagnosis.ends import judge, killed_together
 from hangscope.diagnosis.findings import to_finding
 from hangscope.diagnosis.frontier import frontiers
+from hangscope.diagnosis.giving_up import before_the_first_gave_up
 from hangscope.diagnosis.group_order import with_group_order
 from hangscope.diagnosis.latecomers import without_latecomers
 from hangscope.diagnosis.memberships import with_believable_members
@@ -51,7 +52,8 @@ def diagnose(trace: Trace) -> Diagnosis:
     skewed = trace is not given
     trace = with_compared_operations(with_original_exceptions(trace))
     trace, concluded = with_believable_members(trace)
-    trace = without_latecomers(with_own_counters(with_first_numbers(trace)))
+    trace = with_own_counters(with_first_numbers(trace))
+    trace = without_latecomers(before_the_first_gave_up(trace))
     front = frontiers(trace)
     hosts = swept_up(trace, front, not_before_last_record(trace, judge(trace)))
     together = killed_together(trace, hosts)

@@ -39,6 +39,8 @@ _IN_STORE = re.compile(r"wait timeout after|timeout waiting for key", re.IGNOREC
 _TIMED_OUT = re.compile(r"timed out|application timeout", re.IGNORECASE)
 """The rank gave up itself; anything else it may say means that another went before."""
 _MOST_PLACES = 8
+_WAITED = frozenset({"timeout", "network_error"})
+"""What only those say who wait for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def by_last_words(context: Context) -> Finding | None:
     for rank, wait in waits.items():
         calls[wait.call].append(rank)
     usual, most = max(calls.items(), key=lambda item: len(item[1]))
-    silent = [r for r in everybody if r not in waits]
+    silent = _silent(context, waits, everybody)
     if len(most) * 2 <= len(everybody) or not all(_was_stopped(context, r) for r in silent):
         return None
     odd = tuple(sorted(r for call, ranks in calls.items() if call != usual for r in ranks))
@@ -95,7 +97,7 @@ def _of_a_few(context: Context, waits: dict[int, Wait], everybody: list[int]) ->
 
     Had it waited too, its own traceback would have come when the connections of the others closed.
     """
-    silent = [r for r in everybody if r not in waits]
+    silent = _silent(context, waits, everybody)
     if not waits or len(silent) != 1 or len({w.call for w in waits.values()}) != 1:
         return None
     if any(w.alone or w.operation in (*_PAIRS, _STORE) for w in waits.values()):
@@ -127,6 +129,13 @@ def _waits(context: Context) -> dict[int, Wait]:
         and facts.exception.stack
         and context.hosts[rank].secondary
     }
+
+
+def _silent(context: Context, waits: dict[int, Wait], everybody: list[int]) -> list[int]:
+    """Ranks that said nothing. One of which a thread gave up, or whose words another's have cut in
+    two, has waited as well: only where is not told."""
+    heard = {c.reporter for c in context.trace.claims if c.kind in _WAITED}
+    return [r for r in everybody if r not in waits and r not in heard]
 
 
 def _wait(error: ExceptionFacts) -> Wait:

@@ -21,13 +21,13 @@ from hangscope.trace.model import NONE, Flag, Records, State, Trace
 
 WAITED_IN_VAIN = re.compile(r"timed? ?out|monitored ?barrier|wait timeout", re.IGNORECASE)
 """What an exception says of a wait that nobody has ended."""
-_MARGIN_NS = 1_000_000_000
+MARGIN_NS = 1_000_000_000
 """Clocks of hosts differ by less, once they were put on one."""
 
 
 def without_latecomers(trace: Trace) -> Trace:
     """The trace without operations that were issued when all others there had given up waiting."""
-    gave_up = _gave_up_ns(trace)
+    gave_up = gave_up_ns(trace)
     if not gave_up:
         return trace
     records = trace.records
@@ -46,7 +46,7 @@ def without_latecomers(trace: Trace) -> Trace:
         rows = rows[np.argsort(records["created_ns"][rows], kind="stable")]
         until_ns = 0
         for position, row in enumerate(rows.tolist()):
-            if until_ns and int(records["created_ns"][row]) > until_ns + _MARGIN_NS:
+            if until_ns and int(records["created_ns"][row]) > until_ns + MARGIN_NS:
                 late += rows[position:].tolist()
                 break
             rank = int(records["rank"][row])
@@ -89,11 +89,11 @@ def came_too_late(host: Host, waiters: Sequence[Host | None]) -> bool:
     return (
         len(known) == len(waiters) > 0
         and any(WAITED_IN_VAIN.search(one.end_text) for one in known)
-        and all(0 < one.end_ns < host.end_ns - _MARGIN_NS for one in known)
+        and all(0 < one.end_ns < host.end_ns - MARGIN_NS for one in known)
     )
 
 
-def _gave_up_ns(trace: Trace) -> dict[int, int]:
+def gave_up_ns(trace: Trace) -> dict[int, int]:
     """Ranks that ended because they had waited in vain, and when (ns)."""
     recorded = rank_bounds(trace)
     return {

@@ -7,6 +7,7 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.evidence import cut_short, recorded_ranks
+from hangscope.diagnosis.habits import left_partner
 from hangscope.diagnosis.host import End, in_communication
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pairing import Half
@@ -15,8 +16,6 @@ from hangscope.diagnosis.sentences import describe, rank_s, title_of
 from hangscope.diagnosis.stacks import innermost, user_frames, where
 from hangscope.trace.model import NONE
 
-_USUAL = 3
-"""So many operations of one line make its partner the usual one."""
 _VERDICTS = {
     "numel": Verdict.SHAPE_MISMATCH,
     "dtype": Verdict.DTYPE_MISMATCH,
@@ -78,7 +77,8 @@ def lost_ranks(
     elsewhere = _standing_elsewhere(context, accused, first_ns)
     if 0 < len(elsewhere) <= len(accused):
         return [_beside(context, elsewhere, accused, places)]
-    strange = [half for half in _halves_for(context, accused, places) if _new_to(context, half)]
+    halves = _halves_for(context, accused, places)
+    strange = [half for half in halves if left_partner(context, half) != NONE]
     if 0 < len({half.rank for half in strange}) <= len(accused):
         return [_another_partner(context, strange, accused, places)]
     limit_ns = int(context.trace.timeout_s * SECOND_NS)
@@ -158,22 +158,6 @@ def _beside(
 def _halves_for(context: Context, lost: list[int], places: list[int]) -> list[Half]:
     halves = [context.waits.places[i].half for i in places]
     return [half for half in halves if half is not None and half.peer in lost]
-
-
-def _new_to(context: Context, half: Half) -> bool:
-    """Whether the line that a half comes from has always named one other partner before."""
-    records = context.trace.records
-    row = records[half.row]
-    past = records[context.bounds[half.rank][0] : half.row]
-    past = past[(past["stack"] == row["stack"]) & (past["group"] == row["group"])]
-    families, own = context.families, context.families[row["signature"]]
-    partners = [
-        peer
-        for peer, what in zip(past["peer"].tolist(), past["signature"].tolist(), strict=True)
-        if families[what] == own
-    ]
-    seen = row["stack"] != NONE and len(partners) >= _USUAL and len({*partners}) == 1
-    return bool(seen) and half.peer not in partners
 
 
 def _another_partner(

@@ -13,9 +13,10 @@ from hangscope.diagnosis.host import End, is_unseen
 from hangscope.diagnosis.latecomers import came_too_late
 from hangscope.diagnosis.lost import lost_ranks
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.places import INIT, NEW_GROUP
 from hangscope.diagnosis.sentences import rank_s, title_of
 from hangscope.diagnosis.stacks import innermost
-from hangscope.diagnosis.stores import PREFIX, without_store_waits
+from hangscope.diagnosis.stores import PREFIX, waits_in_store, without_store_waits
 from hangscope.trace.model import NONE, Flag
 
 _MOST_UNKNOWN = 2
@@ -91,11 +92,48 @@ def _hold_up(context: Context, causes: list[Cause], held: set[int]) -> None:
         cause.victims |= behind - set(cause.culprits)
         if cause.verdict is not Verdict.RANK_CRASHED and cause.confidence is Confidence.CERTAIN:
             cause.confidence = Confidence.LIKELY
-        for rank in sorted(held)[:4]:
-            phase = context.trace.ranks[rank].phases[-1]
-            key = f" {phase.detail!r}" if phase.detail else ""
-            cause.evidence.append(f"rank {rank} waits in {phase.name}{key} for another rank")
+        cause.evidence += _keys_waited_for(context, sorted(held))
         cause.unknowns.append("who is to set the key that is waited for in the store")
+
+
+def _exchanging_alone_with(context: Context, ranks: tuple[int, ...], places: list[int]) -> set[int]:
+    """Who waits for ranks that aborted unrecorded in a collective of two: either may be wrong.
+
+    Of more members those that agree with each other are right.
+    """
+    aborted = [context.hosts[r].end_text == "killed by SIGABRT" for r in ranks]
+    if not all(aborted) or not set(told_of_only(context.trace)).issuperset(ranks):
+        return set()
+    here = [context.waits.places[i] for i in places]
+    return {w for p in here if not p.phase and not p.p2p and len(p.members) == 2 for w in p.waiters}
+
+
+def _could_not_connect(context: Context, cause: Cause) -> Cause:
+    """Who cannot reach the others while they get to know each other does not tell who is wrong."""
+    ranks = cause.culprits
+    cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
+    cause.victims = {*ranks, *(w for i in cause.places for w in context.waits.places[i].waiters)}
+    phase = context.waits.places[cause.places[0]].phase
+    cause.words = (
+        f"{rank_s(ranks).capitalize()} could not connect to the other ranks in {phase}: "
+        f"{context.hosts[ranks[0]].end_text}",
+        "the address that it names is one that nobody listens at, or that cannot be reached from "
+        "there; whose it is is not told",
+        "look whether it is of a process that is gone (groups made anew find the addresses of the "
+        "last ones in a store that outlived them) or of the wrong interface "
+        "(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)",
+    )
+    return cause
+
+
+def _keys_waited_for(context: Context, ranks: list[int]) -> list[str]:
+    """What some of these ranks wait for in the store, in words."""
+    said = []
+    for rank in ranks[:4]:
+        phase = context.trace.ranks[rank].phases[-1]
+        key = f" {phase.detail!r}" if phase.detail else ""
+        said.append(f"rank {rank} waits in {phase.name}{key} for another rank")
+    return said
 
 
 def _first_to_fail(context: Context, verdict: Verdict, ranks: list[int]) -> list[int]:
@@ -128,6 +166,11 @@ def _root_cause(
     if all(waits.places[i].phase.startswith(PREFIX) for i in places):
         cause.confidence = Confidence.LIKELY if len(ranks) == 1 else Confidence.AMBIGUOUS
         cause.unknowns.append("who is to set the key that is waited for in the store")
+    stored = [r for r in ranks if waits_in_store(context.hosts.get(r))]
+    if verdict is Verdict.MISSING_RANK and len(stored) == len(ranks):
+        # Somebody else may have forgotten to set it, one of those who wait here perhaps.
+        cause.evidence += _keys_waited_for(context, stored)
+        cause.doubt("who is to set the key that is waited for in the store")
     if verdict is Verdict.RANK_CRASHED and all(is_unseen(context.trace.ranks[r]) for r in ranks):
         cause.doubt(
             "nobody saw how the accused ended: one that was stopped, or in which C code holds the "
@@ -135,6 +178,18 @@ def _root_cause(
         )
     if verdict is Verdict.RANK_CRASHED and all(context.hosts[r].secondary for r in ranks):
         cause.doubt("what they failed of speaks of somebody else's failure")
+        if all(waits.places[i].phase in (INIT, NEW_GROUP) for i in places):
+            return [_could_not_connect(context, cause)]
+    beside = _exchanging_alone_with(context, ranks, places) - set(ranks)
+    if verdict is Verdict.RANK_CRASHED and beside:
+        cause.culprits, cause.confidence = tuple(sorted({*ranks, *beside})), Confidence.AMBIGUOUS
+        cause.words = (
+            f"{rank_s(ranks).capitalize()} aborted in an exchange with {rank_s(beside)} alone and "
+            "left no record",
+            "Gloo aborts who gets more than it asked for, whichever of the two is wrong",
+            "compare the sizes that both sides come to in that group",
+        )
+        return [cause]
     if verdict is Verdict.RANK_CRASHED and not alike([context.hosts[r] for r in ranks]):
         cause.confidence = Confidence.AMBIGUOUS
         cause.unknowns.append("which of the accused failed first")
@@ -166,21 +221,28 @@ def _root_cause(
             cause.victims = set(ranks)
             cause.sides = [ranks, odd]
             cause.places = [i for i in places if set(waits.places[i].waiters) & set(odd)]
-        if len(odd) == len(ranks):
-            _both_sides(context, cause)
+            unknown = {r for i in cause.places for r in waits.places[i].unknown}
+            if len(odd) + len(unknown) >= len(ranks):
+                _both_sides(context, cause, tuple(sorted(unknown)))
     return [cause]
 
 
-def _both_sides(context: Context, cause: Cause) -> None:
-    """As many wait as are absent: either half has issued one more, or the other one fewer."""
+def _both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> None:
+    """As many wait as are absent, or may: either side has issued one more, or the other one fewer.
+
+    ``unknown``: members that left nothing and may be on either side.
+    """
     absent, waiting = cause.sides
     cause.culprits, cause.victims = tuple(sorted((*absent, *waiting))), set()
     cause.confidence = Confidence.AMBIGUOUS
     title = title_of(context, context.waits.places[cause.places[0]])
     cause.words = (
         f"{rank_s(waiting).capitalize()} issued {title}, {rank_s(absent)} did not",
-        "one half issued an operation more, or the other one fewer; as many did either, so nothing "
-        "decides between them",
+        "one side issued an operation more, or the other one fewer; "
+        f"{rank_s(unknown)} left nothing and may be on either"
+        if unknown
+        else "one half issued an operation more, or the other one fewer; as many did either, so "
+        "nothing decides between them",
         "look for the condition under which only some ranks come to this line, and take it out of "
         "the way of the collective",
     )
@@ -199,7 +261,9 @@ def _odd_one(context: Context, absent: tuple[int, ...], places: list[int]) -> tu
     """The ranks that wait, where no more ranks wait than are waited for and those are at one.
 
     Three ranks that all finished are not wrong because a fourth issued one more collective. Where
-    as many wait, that counts only if nothing is known of what the absent do.
+    as many wait, that counts only if nothing is known of what the absent do. Members that left
+    nothing may have come or not: they do not make the fewer who wait right where the absent are
+    seen to do the same.
     """
     waits = context.waits
     if any(waits.places[i].phase or waits.places[i].p2p for i in places):
@@ -207,7 +271,7 @@ def _odd_one(context: Context, absent: tuple[int, ...], places: list[int]) -> tu
     waiters = sorted({r for i in places for r in waits.places[i].waiters})
     unknown = {r for i in places for r in waits.places[i].unknown}
     tie = len(waiters) == len(absent) and not unknown
-    if (len(waiters) + len(unknown) >= len(absent) and not tie) or len(absent) < 2:
+    if (len(waiters) >= len(absent) and not tie) or len(absent) < 2:
         return ()
     if len({waits.places[i].group for i in places}) != 1:
         return ()
@@ -231,6 +295,8 @@ def _odd_one(context: Context, absent: tuple[int, ...], places: list[int]) -> tu
             doing.add(f"{frame.filename}:{frame.name}" if frame is not None else "")
     if tie and (doing != {""} or _is_unobserved(context, places)):
         return ()  # what the absent do instead is known, or they may wait in what is not recorded
+    if len(waiters) + len(unknown) >= len(absent) and not tie and doing == {""}:
+        return ()  # nothing says that the absent do the same
     return tuple(waiters) if len(doing) == 1 else ()
 
 

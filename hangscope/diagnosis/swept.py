@@ -85,7 +85,7 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
         if late or (rank in unrecorded and 0 < gave_up_ns <= host.end_ns + _SECOND_NS):
             ended[rank] = host
     first = min(ended.values(), key=lambda h: h.end_ns, default=None)
-    if first is None:
+    if first is None or _others_had_left(hosts, first):
         return hosts
     alone = all(
         h is first or h.end_ns - first.end_ns > TOGETHER_NS for h in ended.values()
@@ -101,6 +101,14 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
         rank: replace(host, end=End.TORN_DOWN, secondary=True) if rank in ended else host
         for rank, host in hosts.items()
     }
+
+
+def _others_had_left(hosts: dict[int, Host], first: Host) -> bool:
+    """Whether all others had ended well before: then nothing stood still that was swept away."""
+    others = [host for host in hosts.values() if host is not first]
+    return bool(others) and all(
+        host.end is End.CLEAN and 0 < host.end_ns <= first.end_ns for host in others
+    )
 
 
 def _from_outside(facts: RankFacts, unrecorded: bool) -> bool:

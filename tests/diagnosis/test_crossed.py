@@ -99,3 +99,31 @@ def test_a_receive_posted_early_holds_nobody_up_until_it_is_waited_for(
     job.op(0, done=False)
     job.op(2, done=False)
     assert _told(job)[1] == culprits
+
+
+def _tree(*, lost: int = -1) -> Job:
+    """Children send to their parent; once rank 3 turns to rank 2 instead of rank 1."""
+    job = Job(5)
+    for _ in range(4):
+        for child, parent in ((3, 1), (4, 1), (1, 0), (2, 0)):
+            job.op(child, "send", peer=parent, line=100 + child)
+            job.op(parent, "recv", peer=child, line=200 + child)
+        job.all("broadcast", root=0)
+    job.op(3, "send", peer=2, line=103, done=False)
+    job.op(1, "recv", peer=3, line=203, done=False)
+    job.op(2, "send", peer=0, line=102, done=False)
+    job.op(4, "send", peer=1, line=104, done=False)
+    job.op(0, "recv", peer=1, line=201, done=False)
+    if lost >= 0:
+        job.lose(lost)
+    return job
+
+
+def test_who_turns_from_the_one_that_waits_for_it_breaks_a_circle() -> None:
+    assert _told(_tree()) == ("p2p_unmatched", (3,), "likely")
+    assert "Rank 3 sends to rank 2 while rank 1 waits" in diagnose(_tree().trace()).summary
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_beside_a_rank_that_left_nothing_either_may_be_wrong(lost: int) -> None:
+    assert _told(_tree(lost=lost)) == ("p2p_unmatched", tuple(sorted((3, lost))), "ambiguous")

@@ -303,3 +303,18 @@ def test_handlers_that_all_run_accuse_nobody() -> None:
     text = "".join(in_finally(r, OWN, "KeyError: 'cached'") for r in range(3))
     found = diagnose(trace_of("world_size=3\n" + text + table(dict.fromkeys(range(3), 1))))
     assert "KeyError" not in found.summary
+
+
+def test_who_gave_up_waiting_in_a_thread_as_well_was_not_silent() -> None:
+    waits = dict.fromkeys((0, 1, 3), BARRIER)
+    text = "".join(gave_up(rank, frames) for rank, frames in waits.items())
+    # Two threads of rank 2 give up at once, and one's words stand in the middle of the other's.
+    cut = (
+        "[rank2]: Traceback (most recent call last):\n"
+        "[rank2]: Exception in thread saver:\n"
+        + gave_up(2, REDUCE)
+        + "[rank2]:     dist.barrier()\n"
+    )
+    codes = dict.fromkeys(range(4), 1) | {2: -15}
+    found = diagnose(trace_of("world_size=4\n" + text + cut + table(codes)))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())

@@ -327,3 +327,49 @@ def test_who_fell_silent_long_before_another_gave_up_has_crashed() -> None:
     beat = START + int((job.now + 0.3) * SECOND)
     job.rank(1, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
     assert _told(job.trace())[:2] == ("rank_crashed", (1,))
+
+
+def _finished(job: Job, rank: int, at_s: float) -> None:
+    at_ns = START + int(at_s * SECOND)
+    job.rank(rank, alive=False, finalized=True, exit=ExitFacts("clean", 0, at_ns=at_ns))
+
+
+def test_of_two_that_finished_and_one_that_waits_either_may_be_wrong_beside_a_lost_one() -> None:
+    job = Job(4)
+    job.steps(10)
+    job.op(0, "barrier", done=False)
+    for rank in (2, 3):
+        _finished(job, rank, job.now + 0.1)
+    job.lose(1)
+    found = diagnose(job.trace())
+    assert _told(job.trace()) == ("collective_mismatch", (0, 2, 3), "ambiguous")
+    assert "rank 1 left nothing" in found.findings[0].why
+
+
+def test_who_fails_when_all_others_have_finished_was_not_swept_up() -> None:
+    job = Job(4)
+    job.steps(10)
+    for rank in (0, 1, 3):
+        _finished(job, rank, job.now + 0.2)
+    at_ns = START + int((job.now + 5.0) * SECOND)
+    job.rank(2, alive=False, exit=ExitFacts("code", 1, at_ns=at_ns))
+    assert _told(_without_ring(job, 2)) == ("rank_crashed", (2,), "likely")
+
+
+def _exchange_aborted(members: tuple[int, ...]) -> Trace:
+    """Rank 3 aborts in a group where the others wait for it, and its ring is gone."""
+    job = Job(4)
+    group = job.group(*members, desc="tp")
+    for _ in range(6):
+        job.all(group=group)
+    for rank in members[:-1]:
+        job.op(rank, group=group, done=False)
+        _disconnected(job, rank, 0.2)
+    at_ns = START + int((job.now + 0.1) * SECOND)
+    job.rank(3, alive=False, exit=ExitFacts("signal", signal=6, at_ns=at_ns))
+    return _without_ring(job, 3)
+
+
+def test_in_an_exchange_of_two_either_may_be_why_one_aborted() -> None:
+    assert _told(_exchange_aborted((2, 3))) == ("rank_crashed", (2, 3), "ambiguous")
+    assert _told(_exchange_aborted((1, 2, 3)))[:2] == ("rank_crashed", (3,))
