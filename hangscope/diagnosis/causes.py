@@ -6,7 +6,7 @@ from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.circles import circle, only_sent
 from hangscope.diagnosis.components import circles_without, components
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.evidence import cut_short, half_told, told_of_only
+from hangscope.diagnosis.evidence import cut_short, half_told
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.new_groups import name_different_calls
@@ -14,6 +14,12 @@ from hangscope.diagnosis.places import INIT, NEW_GROUP
 from hangscope.diagnosis.roots import Union, from_roots
 from hangscope.diagnosis.sentences import label_of, rank_s, title_of
 from hangscope.diagnosis.threads import ranks_of_dead_threads
+from hangscope.diagnosis.untold import (
+    accuse_who_is_stopped,
+    doubt_unmade_groups,
+    doubt_untold_sends,
+    stopped_in,
+)
 from hangscope.diagnosis.worlds import different_worlds
 from hangscope.trace.model import Group
 from hangscope.trace.twins import doubled
@@ -58,34 +64,11 @@ def graph_causes(context: Context) -> list[Cause]:
     causes += _device(context)
     causes += from_roots(context, roots)
     for cause in causes:
-        _stopped_instead(context, cause)
+        accuse_who_is_stopped(context, cause)
+        doubt_untold_sends(context, cause, idle)
+        doubt_unmade_groups(context, cause)
         cause.victims |= waits.reachers(cause.culprits, cause.places) - set(cause.culprits)
     return causes
-
-
-def _stopped_instead(context: Context, cause: Cause) -> None:
-    """Accuse who is stopped inside the collective, not who left no record of what it issued."""
-    unrecorded = cause.culprits and set(told_of_only(context.trace)).issuperset(cause.culprits)
-    if not unrecorded or cause.verdict not in (Verdict.MISSING_RANK, Verdict.RANK_LOST):
-        return
-    for index in cause.places:
-        stopped = _stopped_in(context, index)
-        if stopped:
-            lost = cause.culprits
-            cause.verdict, cause.culprits, cause.places = Verdict.STUCK_COLLECTIVE, stopped, [index]
-            cause.victims |= set(lost)
-            cause.unknowns.clear()
-            cause.doubt(f"whether {rank_s(lost)} issued it, too, is not on record")
-            return
-
-
-def _stopped_in(context: Context, index: int) -> tuple[int, ...]:
-    """Ranks that wait in a collective and cannot carry their part of it out."""
-    place, ranks = context.waits.places[index], context.trace.ranks
-    if place.phase or place.p2p:
-        return ()
-    stopped = [r for r in place.waiters if r in ranks and ranks[r].process_state == "stopped"]
-    return tuple(sorted(stopped))
 
 
 def _sent_into_a_circle(context: Context, rank: int) -> bool:
@@ -183,7 +166,7 @@ def _stuck(context: Context, index: int) -> Cause:
         cause.unknowns.append(
             f"the oldest unfinished operations of {len(lost)} ranks have been overwritten"
         )
-    stopped = _stopped_in(context, index)
+    stopped = stopped_in(context, index)
     if stopped and cause.verdict is Verdict.STUCK_COLLECTIVE:
         cause.culprits = stopped
     double = sorted(doubled(context.trace).keys() & {*place.waiters, *place.members})
