@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
+from hangscope.ring.layout import MAX_RANK
+
 _ARGUMENTS = ("backend", "init_method", "timeout", "world_size", "rank", "store")
 """Parameters of ``torch.distributed.init_process_group`` in their order, as far as they matter."""
-_MOST = 1 << 20
-"""No job has so many ranks: a number from there on is an accident, and readers make lists."""
 
 
 class Declaration(NamedTuple):
@@ -93,9 +93,9 @@ def _of_store(store: Any) -> str:
 
 
 def _number(value: Any) -> int | None:
-    """A number from 0 on; torch takes -1 for "not given"."""
+    """A number of ranks, or one of them; torch takes -1 for "not given"."""
     try:
         number = int(value) if isinstance(value, str) else operator.index(value)
     except (TypeError, ValueError):
         return None
-    return number if 0 <= number < _MOST else None
+    return number if 0 <= number <= MAX_RANK + 1 else None

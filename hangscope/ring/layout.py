@@ -33,6 +33,8 @@ SAMPLE_BYTES = 32 * 1024
 GROUP_COUNT = 4096
 VALUES_BYTES = 4 * 1024 * 1024
 HEADER_BYTES = 4096
+MAX_RANK = (1 << 17) - 1
+"""No job has so many ranks: what says more is damaged, and readers make lists of all."""
 
 PHASE = np.dtype([("name", "<u4"), ("detail", "<u4"), ("since_ns", "<i8")])
 

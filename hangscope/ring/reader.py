@@ -29,6 +29,7 @@ _NUMBERS = {
     )
 }  # fmt: skip
 _READY = layout.header_offset("ready")
+_RANK = layout.header_offset("rank")
 
 
 class RingError(Exception):
@@ -82,6 +83,9 @@ class RingReader:
             self._slot_count, self._slots_at, self._group_count, self._groups_at, self._samples_at,
             self._sample_bytes, self._values_at, self._values_bytes,
         ) = _checked(head[: layout.FIXED_START.size], ready, self._size)  # fmt: skip
+        rank = int.from_bytes(head[_RANK : _RANK + 4], "little", signed=True)
+        if not 0 <= rank <= layout.MAX_RANK:
+            raise RingError(f"no job has a rank {rank}")
 
     def close(self) -> None:
         """Unmap the file; arrays handed out before stay valid only if they were copied."""

@@ -35,6 +35,7 @@ from hangscope.trace.fr_stacks import Stacks
 from hangscope.trace.fr_states import state_columns
 from hangscope.trace.fr_wrappers import find_dumps, names_of, parts_of
 from hangscope.trace.model import (
+    MAX_RANK,
     NONE,
     RECORD_DTYPE,
     Flag,
@@ -90,7 +91,7 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
     unusable = _unusable(entries)
     if unusable and not document.get("pg_status"):
         raise Unreadable(unusable)
-    if rank is None or not _possible(rank, document):
+    if rank is None or rank > MAX_RANK or not _possible(rank, document):
         # A number in the name that is no rank: a date, a process id, a local rank.
         rank = _rank_from_pairs(entries, document.get("pg_config"))
     if rank is None:

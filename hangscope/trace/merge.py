@@ -24,6 +24,7 @@ from hangscope.trace.merge_records import (
     settle_mixed_counters,
 )
 from hangscope.trace.model import (
+    MAX_RANK,
     MEMBER_DTYPE,
     NONE,
     RECORD_DTYPE,
@@ -248,7 +249,8 @@ def _world_size(
     sizes_by_use: Mapping[int, int],
 ) -> int | None:
     """What the sources state, else what the highest rank anybody speaks of implies."""
-    stated = Counter(f.world_size for f in facts.values() if f.world_size)
+    sizes = [f.world_size or 0 for f in facts.values()]
+    stated = Counter(s for s in sizes if 0 < s <= MAX_RANK + 1)  # a larger one is damaged
     named = set(facts)
     for group in groups:
         named.update(group.ranks)
@@ -260,10 +262,10 @@ def _world_size(
         common = max(stated.items(), key=lambda item: (item[1], item[0]))[0]
         return max(common, highest + 1)
     default = [len(g.ranks) for g in groups if g.desc == "default_pg" and g.ranks]
-    sizes = [
+    used = [
         g.size or sizes_by_use.get(i, 0) for i, g in enumerate(groups) if g.desc == "default_pg"
     ]
-    known = max([*default, *sizes], default=0)
+    known = max([*default, *used], default=0)
     if known:
         return max(known, highest + 1)
     return highest + 1 if len(named) > 1 else None

@@ -17,7 +17,7 @@ import orjson
 
 from hangscope.ring.layout import GROUP, VALUE_HEADER, ValueKind
 from hangscope.trace import clean
-from hangscope.trace.model import Frame, Group, Signature, Stack
+from hangscope.trace.model import MAX_RANK, Frame, Group, Signature, Stack
 from hangscope.trace.operations import canonical
 from hangscope.trace.ring_areas import AreaKeeper, Decoded, KeptArea, Span
 
@@ -216,14 +216,15 @@ def _group(name: bytes, desc: bytes, backend: bytes, ranks: bytes, epoch: int, s
         ranks=_ranks(ranks),
         epoch=epoch,
         backend=_text(backend),
-        size=size,
+        size=size if 0 <= size <= MAX_RANK + 1 else None,
     )
 
 
 @functools.lru_cache(_KEPT_GROUPS)
 def _ranks(raw: bytes) -> tuple[int, ...]:
     """Global ranks; equal lists are one object, since every rank of a large job has all of them."""
-    return struct.unpack(f"<{len(raw) // 4}i", raw[: len(raw) // 4 * 4])
+    ranks = struct.unpack(f"<{len(raw) // 4}i", raw[: len(raw) // 4 * 4])
+    return ranks if not ranks or (min(ranks) >= 0 and max(ranks) <= MAX_RANK) else ()
 
 
 def _text(raw: bytes) -> str:

@@ -22,8 +22,8 @@ from hangscope.ring import layout
 
 NONE = -1
 """No rank, no index, no sequence number."""
-MAX_RANK = (1 << 17) - 1
-"""No job has so many ranks: what says more is damaged, and readers make lists of all."""
+MAX_RANK = layout.MAX_RANK
+"""No job has so many ranks."""
 
 
 class State(IntEnum):

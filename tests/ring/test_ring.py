@@ -178,6 +178,13 @@ def test_a_foreign_file_is_refused_with_a_clear_word(
         RingReader(path)
 
 
+@pytest.mark.parametrize("rank", [-1, 1 << 17, 2**31 - 1])
+def test_a_rank_that_no_job_has_is_refused(ring: RingWriter, rank: int) -> None:
+    ring.put_world(rank, 4)
+    with pytest.raises(RingError, match=f"no job has a rank {rank}"):
+        RingReader(ring.path)
+
+
 def test_a_truncated_file_is_refused(ring: RingWriter, tmp_path: Path) -> None:
     cut = tmp_path / "cut.ring"
     cut.write_bytes(ring.path.read_bytes()[:8000])
