@@ -19,17 +19,14 @@ from hangscope.trace.merge import merge
 from hangscope.trace.model import Fragment, Signature, Stack, Trace, Unread
 from hangscope.trace.rank_lists import SharedGroups
 from hangscope.trace.ring_batch import RingBatch
+from hangscope.trace.search import Strangers, files_below, reason
 from hangscope.trace.stale_dumps import of_one_life
 
 Progress = Callable[[int, int], None]
 
-_SKIPPED_SUFFIXES = (".pyc", ".so", ".tmp", ".lock", ".pid", ".sock")
-_SKIPPED_NAMES = ("expected.toml",)
-"""What a fixture says of its dumps."""
 _PARSED = (formats.PICKLE, formats.JSON, formats.LOG)
 _WORTH_WORKERS = 4 << 20
 """Bytes from which several processes are faster than one."""
-_SKIPPED_FOLDERS = ("__pycache__", ".git", "node_modules")
 
 
 class NothingReadable(Exception):  # noqa: N818
@@ -62,7 +59,8 @@ def load_trace(
     Raises
     ------
     NothingReadable
-        Where no file says anything. Its ``warnings`` name every file and its problem.
+        Where no file says anything. Its ``warnings`` name every file and its problem. Also where
+        a directory holds so many other files that it can be no run's.
     """
     collecting = gc.isenabled()
     gc.disable()  # millions of small objects that all stay: looking for garbage is wasted
@@ -183,40 +181,14 @@ def _tasks(paths: Sequence[str | Path], unread: list[Unread]) -> list[Task]:
         if str(path) == "-":
             tasks.append(Task("-", "standard input", sniff.Kind(formats.LOG), standard=True))
             continue
-        for file, explicit in _files(str(Path(path)), unread):
+        strangers = Strangers(str(path))
+        for file, explicit in files_below(str(Path(path)), unread):
             task = _task(file, explicit, seen, unread)
             if task is not None:
                 tasks.append(task)
+            if strangers.is_hopeless(task):
+                raise NothingReadable([strangers.advice(tasks)])
     return tasks
-
-
-def _files(path: str, unread: list[Unread]) -> Iterable[tuple[str, bool]]:
-    """The file itself, or everything below a directory; hidden files and links to folders not."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError as error:
-        unread.append(Unread(file_names.shown(path), _reason(error)))
-        return
-    if not stat.S_ISDIR(mode):
-        yield path, True
-        return
-
-    def failed(error: OSError) -> None:
-        name = file_names.shown(os.fsdecode(error.filename or path))
-        unread.append(Unread(name, _reason(error)))
-
-    for folder, folders, files in os.walk(path, onerror=failed):
-        folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS and f[0] != ".")
-        for name in sorted(files, key=_natural):
-            if name[0] == "." or name in _SKIPPED_NAMES:
-                continue
-            if not name.endswith(_SKIPPED_SUFFIXES):
-                yield os.path.join(folder, name).removeprefix("./"), False
-
-
-def _natural(name: str) -> tuple[int, str]:
-    """Shorter names first, so that rank 10 comes after rank 9."""
-    return len(name), name
 
 
 def _task(
@@ -235,7 +207,7 @@ def _task(
         seen.add((info.st_dev, info.st_ino))
         kind = sniff.sniff_file(path)
     except OSError as error:
-        unread.append(Unread(shown, _reason(error)))
+        unread.append(Unread(shown, reason(error)))
         return None
     if kind.name == sniff.EMPTY and not explicit and path.endswith((".log", ".out", ".err")):
         return None
@@ -243,7 +215,3 @@ def _task(
         unread.append(Unread(shown, kind.why))
         return None
     return Task(path, shown, kind, info.st_size, info.st_mtime_ns, explicit)
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or type(error).__name__).lower()
