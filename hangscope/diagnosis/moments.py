@@ -11,6 +11,9 @@ from hangscope.diagnosis.host import End
 
 _SOON_S = 5.0
 _LATEST_S = 60.0
+_SILENCE_NS = 20 * SECOND_NS
+_BURST_NS = 5 * SECOND_NS
+_UNUSUAL = 3
 _MOVED = "the job was still moving when it was dumped"
 _NEARLY = 0.9
 """Who has waited for this part of its timeout is about to give up."""
@@ -41,7 +44,7 @@ def moment_of(context: Context) -> Moment | None:
     if any(h.end is not End.UNKNOWN for h in context.hosts.values()):
         return None
     quiet_s = _quiet_s(context)
-    if not quiet_s:
+    if not quiet_s or any(_gave_up(context, rank) for rank in context.bounds):
         return None
     last, first = max(quiet_s), min(quiet_s)
     usual = 2 * _longest_gap_s(context)
@@ -56,7 +59,7 @@ def moment_of(context: Context) -> Moment | None:
             f"{_MOVED}, {first:.1f} s after some rank's last step; nobody had waited for more than "
             f"{waited:.0f} s"
         )
-    if not listed and waited < trace.timeout_s:
+    if not listed and 0 < waited < trace.timeout_s:
         return Moment(
             f"nobody had waited for longer than {waited:.0f} s when the dumps were taken, and what "
             "had finished is not listed: the job may have been moving",
@@ -78,6 +81,26 @@ def _quiet_s(context: Context) -> list[float]:
         if facts is not None and facts.observed_ns > last > 0:
             found.append((facts.observed_ns - last) / SECOND_NS)
     return found if len(found) * 2 > len(context.bounds) else []
+
+
+def _gave_up(context: Context, rank: int) -> bool:
+    """Whether what a rank did last came after a silence like none before, and all at once.
+
+    So it looks where it gave up waiting, and let go of all it held, before it was dumped.
+    """
+    low, high = context.bounds[rank]
+    part = context.trace.records[low:high]
+    issued_ns = part["created_ns"][part["created_ns"] > 0]
+    ended_ns = part["completed_ns"][part["completed_ns"] > 0]
+    if not len(issued_ns) or not len(ended_ns):
+        return False
+    times = np.sort(np.concatenate([issued_ns, ended_ns]))
+    gaps = np.diff(times)
+    longest = int(gaps.argmax()) if len(gaps) else 0
+    if not len(gaps) or gaps[longest] < _SILENCE_NS or (issued_ns > times[longest]).any():
+        return False
+    at_once = times[-1] - times[longest + 1] < _BURST_NS
+    return bool(at_once) and gaps[longest] > _UNUSUAL * np.delete(gaps, longest).max(initial=0)
 
 
 def _longest_gap_s(context: Context) -> float:

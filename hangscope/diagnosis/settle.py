@@ -15,6 +15,8 @@ from hangscope.diagnosis.yardstick import decide_mismatch
 from hangscope.trace.model import Flag
 
 _MAX_EXCHANGES = 64
+_EVEN = 8
+"""Sides that differ by less than this part of both are halves."""
 _UNSEEN_NS = 2 * SECOND_NS
 _CONFLICTS = {
     "dtype": Verdict.DTYPE_MISMATCH,
@@ -66,10 +68,13 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
 
 
 def _may_be_even(context: Context, item: Mismatch) -> bool:
-    """Whether members that left no dump could make the smaller side, of several, as large."""
+    """Whether the group has halves, but for members that left no dump: they may be of the smaller.
+
+    Of a few ranks a difference of one is as good a majority as any.
+    """
     first, second = (len(part.ranks) for part in item.parts[:2])
     lost = set(context.trace.groups[item.group].ranks) - set(context.trace.ranks)
-    return 1 < second and first - second <= len(lost)
+    return first - second <= min(len(lost), (first + second) // _EVEN)
 
 
 def conflict_causes(context: Context) -> list[Cause]:

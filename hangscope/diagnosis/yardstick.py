@@ -26,6 +26,8 @@ _WINDOW = 64
 _HALF = 3
 """Fields of an operation that count in a step: all but its stack."""
 _USUAL_TIMES = 2
+_PAST = 4
+"""So many operations before show that another group runs the same program."""
 
 Step = tuple[object, ...]
 
@@ -103,12 +105,12 @@ def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:
 
 
 def unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
-    """Whether the rank did something else in its groups than its counterparts elsewhere."""
-    votes: Counter[bool] = Counter()
+    """Whether the rank did something else in one of its groups than its counterparts elsewhere."""
     for group in groups:
         ranks = context.trace.groups[group].ranks
         if rank not in ranks:
             continue
+        votes: Counter[bool] = Counter()
         position = ranks.index(rank)
         mine = _pairs(context, rank, group)
         progress = _progress(context, rank, group)
@@ -119,11 +121,15 @@ def unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
             differs = any(mine[k] != theirs[k] for k in common)
             its = _progress(context, counterpart, other)
             fell_behind = _parted(progress, its)
+            if fell_behind is None:
+                fell_behind = _alone_at_one(context, rank, group, other)
             if fell_behind is False:
                 fell_behind = _beyond(context, rank, group, progress, its)
             if common or fell_behind is not None:
                 votes[differs or bool(fell_behind)] += 1
-    return votes[True] > votes[False]
+        if votes[True] > votes[False]:
+            return True
+    return False
 
 
 Progress = dict[tuple[int, int], tuple[int, int]]
@@ -139,6 +145,22 @@ def _parted(mine: Progress, theirs: Progress) -> bool | None:
     if len(common) < 2 or mine[common[0]] != theirs[common[0]]:
         return None
     return mine[common[-1]] != theirs[common[-1]]
+
+
+def _alone_at_one(context: Context, rank: int, group: int, other: int) -> bool | None:
+    """Whether the rank alone was not as far as its counterpart, at the one place both have come to.
+
+    Where nothing older is on record, the others of its group are the measure: one of them at least
+    must be as far as its own counterpart is. None where there is no such place.
+    """
+    mates, counterparts = (context.trace.groups[g].ranks for g in (group, other))
+    apart: dict[int, bool] = {}
+    for mate, counterpart in zip(mates, counterparts, strict=True):
+        mine, its = _progress(context, mate, group), _progress(context, counterpart, other)
+        common = [place for place in mine if place in its]
+        if len(common) == 1:
+            apart[mate] = mine[common[0]] != its[common[0]]
+    return apart[rank] if rank in apart and False in apart.values() else None
 
 
 def _beyond(context: Context, rank: int, group: int, mine: Progress, theirs: Progress) -> bool:
@@ -260,11 +282,15 @@ def _alike(signatures: Sequence[Signature], with_reduce_op: bool) -> list[int]:
 
 
 def _same_past(context: Context, mismatch: Mismatch, other: int, alike: Sequence[int]) -> bool:
-    """Whether a sibling group issued the same just before: another stage runs another program."""
+    """Whether a sibling group issued the same just before: another stage runs another program.
+
+    At a group's first operations all that came before them counts.
+    """
     mine = _before(context, mismatch.group, mismatch.seq)
     theirs = _before(context, other, mismatch.seq)
     common = mine.keys() & theirs.keys()
-    return len(common) >= 4 and all(alike[mine[k]] == alike[theirs[k]] for k in common)
+    enough = len(common) >= min(_PAST, mismatch.seq - 1)
+    return enough and all(alike[mine[k]] == alike[theirs[k]] for k in common)
 
 
 def _before(context: Context, group: int, seq: int) -> dict[int, int]:

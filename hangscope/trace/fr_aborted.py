@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from hangscope.trace.model import Records, State
+from hangscope.trace.model import Flag, Records, State
 
 _SECOND_NS = 10**9
 _BURST_NS = 5 * _SECOND_NS
 """What was held ends within this time of each other; the watchdog looks every 0.1 s."""
 _SILENCE_NS = 60 * _SECOND_NS
 """Shorter standstills are pauses of a job, unless its timeout is shorter still."""
+_UNNOTED_NS = 20 * _SECOND_NS
+"""The same where the recorder's own thread, which does not live on after giving up, has noted no
+end of what ended then, while it noted those before."""
 _JUST_BEFORE_NS = 10 * _SECOND_NS
 """A dump that was signalled by another rank is written within this time of the abort."""
 _NEARLY = 0.9
@@ -27,7 +30,8 @@ def let_go(records: Records, observed_ns: int) -> Any:
     """Rows of one rank that ended because the rank gave up waiting, not because all had come.
 
     They ended together, after a silence, with nothing issued since; and either one of them had
-    waited for as long as its timeout, or the dump was written at that very moment.
+    waited for as long as its timeout, or the dump was written at that very moment. A watchdog that
+    has given up retires nothing any more.
 
     Parameters
     ----------
@@ -47,7 +51,9 @@ def let_go(records: Records, observed_ns: int) -> Any:
     waited = ended[burst] - records["created_ns"][burst]
     limits = records["timeout_ms"][burst].astype(np.float64) * 1e6
     shortest = float(limits[limits > 0].min(initial=np.inf))
-    if began - before < min(_SILENCE_NS, _NEARLY * shortest):
+    noted = (records["flags"] & int(Flag.RETIRED)) != 0
+    unnoted = bool(noted.any()) and not noted[burst].any()
+    if began - before < min(_UNNOTED_NS if unnoted else _SILENCE_NS, _NEARLY * shortest):
         return none
     expired = bool(((limits > 0) & (waited >= _NEARLY * limits)).any())
     if expired or 0 <= observed_ns - last <= _JUST_BEFORE_NS:

@@ -180,3 +180,26 @@ def test_the_usual_order_of_two_kinds_of_groups_tells_who_turned_it_round() -> N
     found = diagnose(_ends_of_pipelines({7: (1, 0)}).trace())
     assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (7,))
     assert found.confidence is Confidence.LIKELY
+
+
+def test_at_a_group_s_first_operation_its_siblings_have_as_long_a_past() -> None:
+    job = Job(6)
+    pairs = [job.group(r, r + 1, desc="tensor") for r in range(0, 6, 2)]
+    for rank in range(6):
+        job.op(
+            rank, group=pairs[rank // 2], size=(7 if rank == 3 else 64,), done=rank not in (2, 3)
+        )
+    found = diagnose(job.trace())
+    assert (found.verdict, found.culprits) == (Verdict.SHAPE_MISMATCH, (3,))
+    assert found.confidence is Confidence.LIKELY
+
+
+def test_halves_of_which_one_lacks_a_dump_are_halves() -> None:
+    job = Job(16)
+    job.steps(3)
+    for rank in range(16):
+        job.op(rank, size=(7 if rank < 8 else 64,), done=False)
+    job.lose(2)
+    found = diagnose(job.trace())
+    assert (found.verdict, found.confidence) == (Verdict.SHAPE_MISMATCH, Confidence.AMBIGUOUS)
+    assert found.culprits == tuple(r for r in range(16) if r != 2)

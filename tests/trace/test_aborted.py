@@ -78,3 +78,24 @@ def test_a_timeout_that_is_short_is_a_silence(tmp_path: Path) -> None:
     _write(tmp_path, 2, [entry(1, **held)], 33)
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
+
+
+def test_who_has_given_up_retires_nothing_any_more(tmp_path: Path) -> None:
+    """A timeout of half a minute, unknown to the dump: what ended at its end is not noted."""
+    held: dict[str, Any] = {"timeout_ms": None}
+    late = {**held, "retired": False}
+    for rank in (0, 1):
+        rows = [entry(1, **held), _let_go(2, 31.0, **late), _let_go(3, 31.0, **late)]
+        _write(tmp_path, rank, rows, 31.1)
+    _write(tmp_path, 2, [entry(1, **held)], 31)
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
+
+
+def test_a_job_whose_ranks_let_go_is_not_called_a_moving_one(tmp_path: Path) -> None:
+    """Where nothing tells that they gave up, nothing tells that they went on either."""
+    held: dict[str, Any] = {"timeout_ms": None}
+    for rank in range(3):
+        _write(tmp_path, rank, [entry(1, **held), entry(2, **held), _let_go(3, 40.0, **held)], 41)
+    found = diagnose(load_trace([tmp_path]))
+    assert found.verdict is Verdict.QUIESCENT
