@@ -20,7 +20,7 @@ from hangscope.diagnosis.untold import (
     doubt_untold_sends,
     stopped_in,
 )
-from hangscope.diagnosis.worlds import different_worlds
+from hangscope.diagnosis.worlds import different_worlds, note_loopback
 from hangscope.trace.model import Group
 from hangscope.trace.twins import doubled
 
@@ -67,6 +67,7 @@ def graph_causes(context: Context) -> list[Cause]:
         accuse_who_is_stopped(context, cause)
         doubt_untold_sends(context, cause, idle)
         doubt_unmade_groups(context, cause)
+        note_loopback(context, cause)
         cause.victims |= waits.reachers(cause.culprits, cause.places) - set(cause.culprits)
     return causes
 

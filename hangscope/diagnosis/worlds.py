@@ -113,12 +113,17 @@ def _twice(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
 def _apart(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
     where: dict[str, list[int]] = defaultdict(list)
     names: dict[str, str] = {}
-    for rank in ranks:
-        facts = context.trace.ranks.get(rank)
-        told = facts.rendezvous if facts is not None else None
-        if told:
-            names.setdefault(_meeting(told, rank), told)
-            where[_meeting(told, rank)].append(rank)
+    known = [context.trace.ranks[rank] for rank in ranks if rank in context.trace.ranks]
+    home = known[0].host if known else None  # the lowest rank's: there the store should be
+    on_own_host = False
+    for facts in known:
+        if told := facts.rendezvous:
+            key, name = _meeting(told, facts.rank), told
+            if facts.host != home and is_loopback(told):
+                key, name = f"{key} of {facts.host}", f"{told} of host {facts.host}"
+                on_own_host = True
+            names.setdefault(key, name)
+            where[key].append(facts.rank)
     if len(where) < 2:
         return False
     most = max(len(here) for here in where.values())
@@ -136,7 +141,38 @@ def _apart(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
     )
     if any("://" in name and not name.startswith("tcp") for name in names.values()):
         cause.doubt("one file may have several names")
+    if on_own_host:
+        cause.doubt("whether hosts of other names are this one: containers may share an address")
     return True
+
+
+def is_loopback(meeting: str) -> bool:
+    """Whether an address reaches no other host: ``tcp://localhost:29500``, ``tcp://127.0.0.1:1``."""
+    if not meeting.startswith("tcp://"):
+        return False
+    host = meeting.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def note_loopback(context: Context, cause: Cause) -> None:
+    """Say so where ranks wait at an address of their own host for a rank 0 that is not on it.
+
+    Rank 0 hosts the store. Which ranks a host has is told by the numbers that they have on it.
+    """
+    if all(context.waits.places[i].phase != INIT for i in cause.places) or cause.conflict:
+        return
+    ranks = context.trace.ranks
+    waiters = sorted({w for i in cause.places for w in context.waits.places[i].waiters})
+    if 0 in ranks or not waiters:
+        return
+    facts = [ranks[r] for r in waiters]
+    elsewhere = all(f.local_rank is not None and 0 <= f.local_rank < f.rank for f in facts)
+    meetings = sorted({f.rendezvous or "" for f in facts})
+    if elsewhere and all(map(is_loopback, meetings)):
+        cause.evidence.append(
+            f"{rank_s(waiters)} meet the others at {meetings[0]}, which is an address of their own "
+            "host, and rank 0 seems to be on another one: MASTER_ADDR must be that host's"
+        )
 
 
 def _meeting(told: str, rank: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import ExitFacts, Phase
@@ -96,6 +98,34 @@ def test_who_waits_at_another_address_is_told() -> None:
 def test_names_of_one_host_are_no_contradiction() -> None:
     found = diagnose(_waiting(2, rendezvous=("tcp://a:1", "tcp://10.0.0.1:1")).trace())
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "[::1]"])
+def test_an_address_that_reaches_no_other_host_is_one_for_each(address: str) -> None:
+    job = _waiting(4, rendezvous=(f"tcp://{address}:29500",) * 4)
+    for rank in (0, 1, 2):
+        job.rank(rank, host="node0")
+    job.rank(3, host="node1")
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("argument_mismatch", (3,))
+    assert found.findings[0].confidence.value == "likely"
+    assert f"rank 3 at tcp://{address}:29500 of host node1" in found.summary
+
+
+def test_on_the_host_of_rank_0_that_address_is_right() -> None:
+    meetings = ("tcp://localhost:29500",) * 2 + ("tcp://node0:29500",) * 2
+    job = _waiting(4, rendezvous=meetings, host=("node0", "node0", "node1", "node1"))
+    assert diagnose(job.trace()).verdict.value == "stuck_collective"
+
+
+@pytest.mark.parametrize(("address", "told"), [("127.0.0.1", True), ("node0", False)])
+def test_a_host_that_waits_for_rank_0_at_its_own_address(address: str, told: bool) -> None:
+    job = _waiting(4, rendezvous=(f"tcp://{address}:29500",) * 4, host=("node1",) * 4)
+    for rank in (2, 3):
+        job.rank(rank, local_rank=rank - 2)
+    job.lose(0, 1)
+    finding = diagnose(job.trace()).findings[0]
+    assert any("MASTER_ADDR must be that host's" in line for line in finding.evidence) is told
 
 
 def test_a_store_that_reaches_no_other_process_is_one_for_each() -> None:
