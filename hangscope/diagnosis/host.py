@@ -9,7 +9,7 @@ from enum import Enum
 
 from hangscope.diagnosis.failures import SECONDARY_TYPES, is_about_others, is_secondary
 from hangscope.diagnosis.shorten import shortened
-from hangscope.diagnosis.stacks import innermost
+from hangscope.diagnosis.stacks import in_python, innermost
 from hangscope.diagnosis.working import working_stack
 from hangscope.trace.model import CAUSED_BY, ON_ITS_WAY_OUT, RankFacts, Stack
 
@@ -207,8 +207,12 @@ def activity(host: Host | None, facts: RankFacts | None) -> str:
 
 
 def in_communication(stack: Stack) -> bool:
-    """Whether the innermost frames are those of a collective or of a wait."""
+    """Whether the innermost frames are those of a collective or of a wait for one.
+
+    Python's own waits (for a queue, a lock, a socket, a child) are none for other ranks.
+    """
     return any(
-        _IN_COMMUNICATION.search(frame.name) or _COMMUNICATION_FILE.search(frame.filename)
+        _COMMUNICATION_FILE.search(frame.filename)
+        or (_IN_COMMUNICATION.search(frame.name) and not in_python(frame.filename))
         for frame in stack[:4]
     )

@@ -20,6 +20,16 @@ _LIBRARY = re.compile(
     r"|\.whl/"
     r"|(?:^|/)hangscope/(?:recording|autoload)"
 )
+_PYTHON = re.compile(
+    r"(?:^|/)lib(?:64)?/python\d[\d.]*/(?!(?:site|dist)-packages/)"
+    # As py-spy shortens them.
+    r"|^(?:threading|queue|selectors|socket|socketserver|ssl|subprocess|signal|runpy|contextlib"
+    r"|functools|tempfile|shutil|pathlib|pickle|copy|gzip|tarfile|zipfile|inspect|weakref"
+    r"|_weakrefset|traceback|linecache|random|typing|enum|dataclasses|glob|os|posixpath|abc)\.py$"
+    r"|^(?:multiprocessing|concurrent|asyncio|http|urllib|importlib|logging|json|email|ctypes"
+    r"|collections|encodings|unittest|xml|sqlite3|re)/"
+)
+"""Files of Python's own library."""
 _FRAMEWORK = re.compile(r"(?:site-packages|dist-packages|\.whl)/(?!torch/|hangscope/)[^/]")
 _STARTER = re.compile(r"(?:^|/)bin/[^/.]+$")
 """The script that an installed package's command consists of: it calls the package, no more."""
@@ -39,6 +49,12 @@ def in_framework(frame: Frame) -> bool:
 
 
 @functools.lru_cache(16_384)
+def in_python(filename: str) -> bool:
+    """Whether a file is one of Python's own library."""
+    return bool(_PYTHON.search(filename))
+
+
+@functools.lru_cache(16_384)
 def _in_installed(filename: str) -> bool:
     return bool(_FRAMEWORK.search(filename))
 
@@ -46,7 +62,7 @@ def _in_installed(filename: str) -> bool:
 @functools.lru_cache(16_384)
 def _in_library(filename: str) -> bool:
     """A job's stacks name the same few hundred files over and over."""
-    return bool(_LIBRARY.search(filename))
+    return bool(_LIBRARY.search(filename)) or in_python(filename)
 
 
 @functools.lru_cache(16_384)

@@ -54,6 +54,27 @@ def test_the_one_rank_that_stands_elsewhere(tmp_path: Path) -> None:
     assert "data.py:12 in read_sample" in found.summary
 
 
+@pytest.mark.parametrize("home", ["", "/opt/conda/lib/python3.10/"])
+@pytest.mark.parametrize(
+    "waits",
+    [
+        ("Condition.wait ({}threading.py:327)", "Queue.get ({}queue.py:171)"),
+        ("wait ({}threading.py:320)", "result ({}concurrent/futures/_base.py:453)"),
+        ("SocketIO.readinto ({}socket.py:705)", "recv ({}http/client.py:279)"),
+    ],
+    ids=["a queue", "a future", "a server"],
+)
+def test_who_waits_for_a_thread_or_a_server_waits_for_no_rank(
+    tmp_path: Path, waits: tuple[str, str], home: str
+) -> None:
+    spy_files(tmp_path, ())
+    where = "\n    ".join([*(frame.format(home) for frame in waits), "batches (prefetch.py:13)"])
+    (tmp_path / "stack_rank_1.txt").write_text(SPY.format(pid=501, where=where))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
+    assert found.summary.startswith("Rank 1 is at prefetch.py:13 in batches while")
+
+
 @pytest.mark.parametrize("elsewhere", [(), (1, 2), (0, 1, 2, 3)])
 def test_stacks_that_single_nobody_out(tmp_path: Path, elsewhere: tuple[int, ...]) -> None:
     spy_files(tmp_path, elsewhere)
