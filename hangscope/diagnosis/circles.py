@@ -54,6 +54,10 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
         cause.places = keys + [i for i in chosen if i not in keys]
         cause.sides = []
         cause.unknowns.append("who is to set the key that is waited for in the store")
+        if (
+            lonely
+        ):  # either the key was not set before the half, or the half left out before the key
+            cause.culprits, cause.confidence = tuple(sorted(ranks)), Confidence.AMBIGUOUS
         return cause
     if context.unlisted or (made_up and context.gaps):
         cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()

@@ -1,7 +1,8 @@
 """Operations that torch refused to issue because it had compared them with those of other ranks.
 
-With ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` every rank raises what two of them ran, and nothing is
-recorded of the call itself: what the exceptions tell is put where the call would stand.
+With ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` every rank raises what two of them ran, or that others did
+not come to the barrier before it, and nothing is recorded of the call itself: what the exceptions
+tell is put where the call would stand.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import numpy as np
 
 from hangscope.diagnosis.evidence import rank_bounds
 from hangscope.trace.log_agreement import comparison
+from hangscope.trace.log_gloo import held_up_at_barrier, waited_at_barrier_ms
 from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Signature, Stack, State, Trace
 
 Told = dict[int, tuple[int, dict[int, Signature]]]
 """By rank the place in the group that it gives itself, and what members ran by place."""
+_MS_NS = 1_000_000
 _MOST_GROUPS = 16
 """Groups that found themselves at odds at one time."""
 
@@ -28,9 +31,12 @@ def with_compared_operations(trace: Trace) -> Trace:
     if trace.only_logs:
         return trace
     told: Told = {}
+    bounds = rank_bounds(trace)
     for rank, facts in trace.ranks.items():
         if facts.exception is not None and facts.exception.is_main_thread:
             said = comparison(facts.exception.message)
+            if said is None and not _in_something(trace, bounds.get(rank, (0, 0))):
+                said = held_up_at_barrier(facts.exception.message)
             if said is not None:
                 told[rank] = said
     for _ in range(_MOST_GROUPS):
@@ -41,6 +47,12 @@ def with_compared_operations(trace: Trace) -> Trace:
     return trace
 
 
+def _in_something(trace: Trace, bounds: tuple[int, int]) -> bool:
+    """Whether what a rank issued last is on record as unfinished: then it failed in that."""
+    low, high = bounds
+    return low < high and int(trace.records["state"][high - 1]) != int(State.COMPLETED)
+
+
 def _compared(trace: Trace, group: int, told: Told) -> Trace:
     """The trace with what was compared in one group."""
     ran: dict[int, Signature] = {}
@@ -49,12 +61,13 @@ def _compared(trace: Trace, group: int, told: Told) -> Trace:
             member = trace.groups[group].ranks[other]
             if member in trace.ranks and (member not in ran or other == place):
                 ran[member] = signature
-    if len(ran) < 2:
+    if len(ran) < 2 and not any(its.op == "monitored_barrier" for its in ran.values()):
         return trace
     records = trace.records
     here = np.isin(records["rank"], list(ran)) & (records["group"] == group)
     number = int(records["collective_seq"][here].max(initial=0)) + 1
-    raised = [e.at_ns for r in ran if (e := trace.ranks[r].exception) is not None and e.at_ns]
+    errors = [e for r in ran if (e := trace.ranks[r].exception) is not None and e.at_ns]
+    raised = [e.at_ns - waited_at_barrier_ms(e.message) * _MS_NS for e in errors]
     rows = np.zeros(len(ran), RECORD_DTYPE)
     signatures, stacks = [*trace.signatures], [*trace.stacks]
     bounds = rank_bounds(trace)

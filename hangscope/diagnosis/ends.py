@@ -194,6 +194,11 @@ def _left_by_itself(facts: RankFacts) -> bool:
     return exit_ is not None and exit_.kind in ("code", "exception") and exit_.signal is None
 
 
+def had_left(facts: RankFacts) -> bool:
+    """Whether a rank whose end nobody saw had left its groups before: its part was done."""
+    return is_unseen(facts) and bool(facts.finalized)
+
+
 def _by_launcher(facts: RankFacts) -> bool:
     return facts.exit is not None and facts.exit.by_launcher
 

@@ -1,6 +1,9 @@
-"""Whom the line that a send or receive comes from has always named as its partner."""
+"""What a rank has always done at a line: whom it named as its partner, and what it did before."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.pairing import Half
@@ -8,6 +11,7 @@ from hangscope.trace.model import NONE
 
 _USUAL = 3
 """So many operations of one line make its partner the usual one."""
+_USUAL_WAY = 2
 
 
 def left_partner(context: Context, half: Half) -> int:
@@ -28,3 +32,25 @@ def left_partner(context: Context, half: Half) -> int:
     if row["stack"] == NONE or len(partners) < _USUAL or len({*partners}) != 1:
         return NONE
     return int(partners[0]) if half.peer != partners[0] else NONE
+
+
+def came_as_before(context: Context, rank: int) -> bool | None:
+    """Whether a rank came to what it issued last by the way by which it had always come there.
+
+    At a line where it has never been, all lines that issue the same count. None where it came there
+    too seldom before, or by several ways.
+    """
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    issued = list(
+        zip(part["signature"].tolist(), part["group"].tolist(), part["stack"].tolist(), strict=True)
+    )
+    ways = _ways_to(issued) or _ways_to([(*what[:-1], NONE) for what in issued])
+    if len(ways) < _USUAL_WAY or len({*ways}) != 1:
+        return None
+    return issued[-2][:-1] == ways[0]
+
+
+def _ways_to(issued: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """What came before each earlier operation that is the same as the last one."""
+    return [before[:-1] for before, what in pairwise(issued[:-1]) if what == issued[-1]]

@@ -7,15 +7,17 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.evidence import cut_short, recorded_ranks
-from hangscope.diagnosis.habits import left_partner
+from hangscope.diagnosis.habits import came_as_before, left_partner
 from hangscope.diagnosis.host import End, in_communication
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pairing import Half
 from hangscope.diagnosis.pattern import Left, left_pattern
 from hangscope.diagnosis.sentences import describe, rank_s, title_of
 from hangscope.diagnosis.stacks import innermost, user_frames, where
+from hangscope.diagnosis.yardstick import unlike_siblings
 from hangscope.trace.model import NONE
 
+_MOST_COMPARED = 64
 _VERDICTS = {
     "numel": Verdict.SHAPE_MISMATCH,
     "dtype": Verdict.DTYPE_MISMATCH,
@@ -59,6 +61,11 @@ def lost_ranks(
         cause = Cause(Verdict.MISSING_RANK, idle, places, Confidence.LIKELY, began(context, places))
         cause.victims = set(accused)
         return [cause]
+    left = _left_beside(context, accused)
+    if 0 < len(left) <= len(accused):
+        cause = Cause(Verdict.RANK_EXITED, left, places, Confidence.LIKELY, began(context, places))
+        cause.victims = set(accused)
+        return [cause]
     first_ns = began(context, places)
     total = len(set(context.trace.ranks) | set(context.gaps))
     # Half a world without dumps is a collection that failed, or one node's log: who of the missing
@@ -85,6 +92,9 @@ def lost_ranks(
     odd = left_pattern(context, set(accused), first_ns + limit_ns if first_ns else 1 << 62)
     if len(odd) == 1:
         return [_left_pattern(context, odd[0], accused, places)]
+    astray = _left_its_way(context, accused, places)
+    if astray is not None and len(accused) == 1:
+        return [_by_another_way(context, astray, accused, places)]
     confidence = Confidence.LIKELY if len(accused) == 1 else Confidence.AMBIGUOUS
     return [Cause(Verdict.RANK_LOST, tuple(sorted(accused)), places, confidence, first_ns)]
 
@@ -114,6 +124,38 @@ def _left_pattern(context: Context, left: Left, lost: list[int], places: list[in
         f"Rank {left.rank} came to {where}{mine}, {what}",
         f"{rank_s(lost)} left no dump and may wait for it, as others do",
         "compare what that rank runs there with what the same rank of a sibling group runs",
+    )
+    return cause
+
+
+def _left_its_way(context: Context, lost: list[int], places: list[int]) -> int | None:
+    """The only one of those who wait, in the end, for a lost rank that came to where it waits by
+    another way than ever before, where somebody else came as always."""
+    waiting = sorted(context.waits.reachers(lost, places) & context.bounds.keys())
+    if len(waiting) > _MOST_COMPARED:
+        return None
+    ways = {rank: came_as_before(context, rank) for rank in waiting}
+    left = [rank for rank, as_before in ways.items() if as_before is False]
+    return left[0] if len(left) == 1 and True in ways.values() else None
+
+
+def _by_another_way(context: Context, rank: int, lost: list[int], places: list[int]) -> Cause:
+    """Who left its way holds others up by itself, and so does a rank that is gone."""
+    both = tuple(sorted({rank, *lost}))
+    own = context.waits.places_of.get(rank, [])
+    cause = Cause(
+        Verdict.COLLECTIVE_MISMATCH,
+        both,
+        [*own, *places],
+        Confidence.AMBIGUOUS,
+        began(context, places),
+    )
+    what = title_of(context, context.waits.places[own[0]]) if own else "where it waits"
+    cause.words = (
+        f"Rank {rank} came to {what} by another way than ever before, and {rank_s(lost)}, for whom "
+        "others wait, left no dump",
+        f"either rank {rank} left out what the others wait for, or {rank_s(lost)} did not come",
+        f"look at what rank {rank} ran before that, and for the process of {rank_s(lost)}",
     )
     return cause
 
@@ -193,6 +235,19 @@ def _idle_beside(context: Context, lost: list[int]) -> tuple[int, ...]:
             and not context.hosts[r].gone
             and not context.trace.ranks[r].finalized
             and _lags(context, r)
+        )
+    )
+
+
+def _left_beside(context: Context, lost: list[int]) -> tuple[int, ...]:
+    """Ranks that ended well after they had done less in a group with a lost one than their
+    counterparts in its siblings did."""
+    shared = [i for i, g in enumerate(context.trace.groups) if not set(lost).isdisjoint(g.ranks)]
+    return tuple(
+        sorted(
+            r
+            for r in _neighbours(context, lost)
+            if context.hosts[r].end is End.CLEAN and unlike_siblings(context, r, shared)
         )
     )
 

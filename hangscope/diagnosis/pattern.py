@@ -16,6 +16,7 @@ import numpy as np
 
 from hangscope.diagnosis.agreement import ROOTED, disagreement, terms
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.habits import came_as_before
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.yardstick import siblings, unlike_siblings
 from hangscope.trace.model import NONE
@@ -63,12 +64,27 @@ def left_pattern(context: Context, lost: AbstractSet[int], until_ns: int) -> lis
     for rank, mine in sorted(at.items()):
         left = _by_operation(context, rank, mine)
         if left is None and unlike_siblings(context, rank, shared):
+            if _its_twin_left(context, rank, shared):
+                continue
             unlike = [g for g in shared if unlike_siblings(context, rank, [g])]
             aspect = "pair" if any(_has_pairs(context, rank, g) for g in unlike) else "order"
             left = Left(rank, mine[0], aspect)
         if left is not None:
             found[rank] = left
     return list(found.values()) if len(found) < max(len(at), 2) else []
+
+
+def _its_twin_left(context: Context, rank: int, groups: Sequence[int]) -> bool:
+    """Whether the one counterpart that a rank is compared with has left its way, and it has not."""
+    twins = set()
+    for group in groups:
+        ranks = context.trace.groups[group].ranks
+        if rank in ranks:
+            place = ranks.index(rank)
+            twins |= {context.trace.groups[g].ranks[place] for g in siblings(context, group)}
+    if len(twins) != 1 or came_as_before(context, rank) is False:
+        return False
+    return came_as_before(context, min(twins)) is False
 
 
 def _has_pairs(context: Context, rank: int, group: int) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hangscope.diagnosis import playbook
 from hangscope.diagnosis.accusations import from_claims, told_of
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.ends import UNSEEN
+from hangscope.diagnosis.ends import UNSEEN, had_left
 from hangscope.diagnosis.host import End
 from hangscope.diagnosis.last_words import by_last_words, places_of_waits
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
@@ -87,7 +87,7 @@ def without_cause(context: Context, killed: str | None, moment: Moment | None) -
         return Quiet((_told_to_stop(context, stopped.text if stopped else killed),))
     if killed is not None or moving:
         return Quiet()
-    ends = [h.end for h in hosts.values()]
+    ends = [h.end for h in hosts.values() if not (h.gone and had_left(trace.ranks[h.rank]))]
     if ends and all(e is End.CLEAN for e in ends) and not trace.missing_ranks:
         return Quiet()
     if any(c.kind in _DISTRESS for c in trace.claims):

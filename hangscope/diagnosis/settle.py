@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.ends import alike, primary_crashes
+from hangscope.diagnosis.ends import alike, had_left, primary_crashes
 from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.exchange import broken_exchanges, size_conflict
 from hangscope.diagnosis.host import End, is_unseen
@@ -126,7 +126,7 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     }
     found = primary_crashes(context.hosts, waits_on)
     blamed = {r for c in causes for r in c.culprits}
-    rest = [h for h in found if h.rank not in blamed]
+    rest = [h for h in found if h.rank not in blamed and not had_left(context.trace.ranks[h.rank])]
     if not rest:
         return []
     cause = Cause(
@@ -141,6 +141,8 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     bare = len(rest) > 1 and all(h.end_text.startswith("exit status") for h in rest)
     if bare or not alike(rest):
         cause.confidence = Confidence.AMBIGUOUS  # nothing tells a first failure from its echo
+    if all(is_unseen(context.trace.ranks[h.rank]) for h in rest):
+        cause.doubt("nobody saw how the accused ended")
     cause.victims = {
         r
         for r, h in context.hosts.items()

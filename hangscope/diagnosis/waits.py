@@ -356,10 +356,12 @@ class Builder:
             and self.hosts[r].gone
             and self.hosts[r].end is not End.TORN_DOWN
             and not self.hosts[r].secondary
+            and not (self.hosts[r].end is End.CLEAN and r in self._failed_last)
         ]
         place.behind = gone or behind
         place.waiters = first_here  # what holds the others up is older
 
+    @cached_property
     def _failed_last(self) -> set[int]:
         """Ranks whose newest record is of an operation that failed."""
         records = self.trace.records
@@ -374,17 +376,18 @@ class Builder:
     def _without_the_finished(self) -> None:
         """A rank that ended cleanly waits for nobody, whatever its last records look like.
 
-        Unless the last thing it did was to fail in an operation that somebody never issued: then
-        what failed was swallowed, by a thread that died or a handler that went on to the end.
+        Unless the last thing it did was to fail in an operation that somebody never issued, or left
+        no record of: then what failed was swallowed, by a thread that died or a handler that went
+        on to the end.
         """
-        failed = self._failed_last()
+        failed = self._failed_last
         for place in self.places:
             place.waiters = [
                 r
                 for r in place.waiters
                 if r not in self.hosts
                 or self.hosts[r].end is not End.CLEAN
-                or (r in failed and place.absent)
+                or (r in failed and (place.absent or place.unknown))
             ]
             if not place.waiters:
                 place.absent, place.behind, place.unknown = [], [], []

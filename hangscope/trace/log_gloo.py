@@ -110,6 +110,22 @@ def _monitored(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     return False
 
 
+def held_up_at_barrier(text: str) -> tuple[int, dict[int, Signature]] | None:
+    """The writer's place in its group, where a message says that its monitored barrier failed, and
+    what it ran by place. None for other messages."""
+    found = _FAILED.search(text) or _REACHED.search(text) or _LATE.search(text)
+    if found is None:
+        return None
+    own = int(found.group(1)[:9])
+    return own, {own: Signature("monitored_barrier", "monitored_barrier")}
+
+
+def waited_at_barrier_ms(text: str) -> int:
+    """For how long a monitored barrier that failed had waited, where a message says so; else 0."""
+    found = _FAILED.search(text)
+    return int(found.group(3)[:15]) if found is not None else 0
+
+
 def _held_up(
     evidence: Evidence,
     line: LogLine,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
-from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame
 from tests.diagnosis.builder import SECOND, START, Job
 from tests.trace.logs import trace_of
 
@@ -117,3 +117,41 @@ def test_two_groups_that_part_at_one_time_are_told_each() -> None:
             end = ExitFacts("exception", 1, at_ns=END + SECOND)
             job.rank(member, alive=False, exception=error, exit=end)
     assert {f.culprits for f in diagnose(job.trace()).findings} == {(2,), (6,)}
+
+
+def _not_passed(world: int = 4, *, issued: bool = False) -> Job:
+    """The barrier before the operation has failed on all but rank 2, which is asleep."""
+    job = Job(world)
+    job.steps(3)
+    for rank in range(world):
+        if rank == 2:
+            stop = ExitFacts("signal", signal=15, at_ns=END + 12 * SECOND)
+            job.rank(rank, alive=False, exit=stop)
+            continue
+        if issued:
+            job.seq[rank, 0] += 1  # Gloo counts it twice
+            job.op(rank, "monitored_barrier", done=False, flags=Flag.RETIRED)
+        text = "[Rank 0]: Ranks 2 failed to pass monitoredBarrier in 9000 ms"
+        if rank:
+            text = (
+                f"Rank {rank} successfully reached monitoredBarrier, but received errors while "
+                "waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."
+            )
+        error = ExceptionFacts("RuntimeError", text, LINE, at_ns=END + 9 * SECOND)
+        end = ExitFacts("exception", 1, at_ns=END + 10 * SECOND)
+        job.rank(rank, alive=False, exception=error, exit=end)
+    return job
+
+
+def test_who_did_not_come_to_the_barrier_before_an_operation_is_missing() -> None:
+    found = diagnose(_not_passed().trace(after_s=14))
+    assert _blame(found) == ("missing_rank", (2,))
+    first = found.findings[0]
+    assert (first.seq, first.op, first.victims) == (4, "monitored_barrier", (0, 1, 3))
+    assert first.sides[0].stack == LINE
+
+
+def test_a_barrier_of_the_user_s_own_is_on_record_once() -> None:
+    found = diagnose(_not_passed(issued=True).trace(after_s=14))
+    assert _blame(found) == ("missing_rank", (2,))
+    assert found.findings[0].seq == 4

@@ -232,3 +232,70 @@ def test_who_names_another_partner_than_ever_before_is_named_beside_the_lost_ran
 
 def test_a_line_that_names_several_partners_proves_nothing() -> None:
     assert ring(0, usual=(1, 3)).verdict is Verdict.RANK_LOST
+
+
+def three_groups(*, lost: int) -> Diagnosis:
+    """Three ranks share three groups of two; rank 0 comes to the last of its two first."""
+    job = Job(3)
+    a, b, c = job.group(0, 1), job.group(1, 2), job.group(0, 2)
+    for _ in range(4):
+        for group, line in ((a, 10), (b, 11), (c, 12)):
+            job.all(group=group, line=line)
+    job.op(0, group=c, line=12, done=False)
+    job.op(1, group=a, line=10, done=False)
+    job.op(2, group=b, line=11, done=False)
+    job.lose(lost)
+    return diagnose(job.trace())
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_who_came_by_another_way_than_ever_is_named_beside_the_lost_rank(lost: int) -> None:
+    found = three_groups(lost=lost)
+    assert blame(found) == (Verdict.COLLECTIVE_MISMATCH, (0, lost), Confidence.AMBIGUOUS)
+    assert "Rank 0 came to all_reduce #5" in found.summary
+
+
+def test_where_all_came_as_always_the_lost_rank_is_accused_alone() -> None:
+    assert blame(three_groups(lost=0)) == (Verdict.RANK_LOST, (0,), Confidence.LIKELY)
+
+
+def crossed(swapped: tuple[int, ...], *, lost: int) -> Diagnosis:
+    """Four ranks in a mesh of two by two; some come to their two groups in the other order."""
+    job = Job(4)
+    rows = [job.group(0, 1, desc="shard"), job.group(2, 3, desc="shard")]
+    columns = [job.group(0, 2, desc="replicate"), job.group(1, 3, desc="replicate")]
+    for _ in range(4):
+        for group in rows:
+            job.all("reduce_scatter", group=group, line=10)
+        for group in columns:
+            job.all(group=group, line=11)
+    for rank in range(4):
+        if rank in swapped:
+            job.op(rank, group=columns[rank % 2], line=20, done=False)
+        else:
+            job.op(rank, "reduce_scatter", group=rows[rank // 2], line=10, done=False)
+    job.lose(lost)
+    return diagnose(job.trace())
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_of_two_counterparts_the_one_that_left_its_own_way_is_the_odd_one(lost: int) -> None:
+    assert set(crossed((0, 3), lost=lost).culprits) <= {0, 3}
+
+
+def test_who_ended_well_after_less_than_its_counterparts_is_named_before_the_lost_rank() -> None:
+    job, tensor, data = mesh()
+    for group in tensor:
+        job.all(group=group, line=10)
+        for rank in job.groups[group].ranks:
+            if rank != 2:
+                waits = rank == 3
+                job.op(rank, "broadcast", group=group, line=15, root=rank & ~1, done=not waits)
+    job.all(group=data[0], line=20)
+    for rank in (1, 5, 7):
+        job.op(rank, group=data[1], line=20, done=False)
+    for rank in (0, 2, 4, 6):
+        at_ns = START + int((job.now + 0.1) * SECOND)
+        job.rank(rank, alive=False, finalized=True, exit=ExitFacts("clean", 0, at_ns=at_ns))
+    job.lose(3)
+    assert blame(diagnose(job.trace())) == (Verdict.RANK_EXITED, (2,), Confidence.LIKELY)

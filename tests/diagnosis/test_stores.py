@@ -126,3 +126,13 @@ def test_a_lost_rank_does_not_hide_who_has_not_set_the_key() -> None:
     found = _looked_at(job)
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
     assert found.confidence.value == "likely"
+
+
+def test_between_a_key_and_a_receive_nothing_tells_who_went_on() -> None:
+    job = Job(3, live=True)
+    job.steps(3)
+    for rank in (0, 1):
+        _in_store(job, rank, "done/4")
+    job.op(2, "recv", peer=0, done=False)
+    found = _looked_at(job)
+    assert (found.culprits, found.confidence.value) == ((0, 2), "ambiguous")

@@ -373,3 +373,25 @@ def _exchange_aborted(members: tuple[int, ...]) -> Trace:
 def test_in_an_exchange_of_two_either_may_be_why_one_aborted() -> None:
     assert _told(_exchange_aborted((2, 3))) == ("rank_crashed", (2, 3), "ambiguous")
     assert _told(_exchange_aborted((1, 2, 3)))[:2] == ("rank_crashed", (3,))
+
+
+def test_who_swallowed_the_failure_of_a_collective_waited_for_the_one_without_a_record() -> None:
+    job = Job(3)
+    job.steps(6)
+    for rank in (0, 2):
+        job.op(rank, done=False, flags=Flag.FAILED)
+        _finished(job, rank, job.now + 0.5)
+    at_ns = START + int((job.now + 0.2) * SECOND)
+    job.rank(1, alive=False, exit=ExitFacts("clean", 0, at_ns=at_ns))
+    assert _told(_without_ring(job, 1)) == ("rank_exited", (1,), "likely")
+
+
+def test_who_has_left_its_groups_is_not_accused_of_an_end_that_nobody_saw() -> None:
+    job = Job(3)
+    job.steps(6)
+    for rank in (1, 2):
+        _finished(job, rank, job.now + 0.1)
+    job.rank(0, alive=False, finalized=True, exit=ExitFacts("unknown"))
+    assert _told(job.trace())[:2] == ("healthy", ())
+    job.rank(0, finalized=False)
+    assert _told(job.trace()) == ("rank_crashed", (0,), "likely")
