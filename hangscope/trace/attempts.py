@@ -7,6 +7,7 @@ rank and end at different times cannot come from one life, so their folders are 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from hangscope.trace import formats
 from hangscope.trace.file_names import attempt_of
 from hangscope.trace.lives import Member, beside, of_newest_life
 from hangscope.trace.model import NONE, Fragment
-from hangscope.trace.ring_ranks import last_sign, start_of, with_ranks_of_rings
+from hangscope.trace.ring_ranks import last_sign, other_world, start_of, with_ranks_of_rings
 from hangscope.trace.twins import claims_of, twins
 
 _MOST_NOTES = 4
@@ -26,7 +27,8 @@ _SAME_MOMENT_NS = 60 * 10**9
 
 def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
     """The fragments of the newest life, and one warning line per life that was left out."""
-    named = with_ranks_of_rings([f for f in fragments if _life(f) is not None])
+    all_named = [f for f in fragments if _life(f) is not None]
+    named = with_ranks_of_rings(all_named)
     dumps = [f for f in fragments if _is_dump(f) and _life(f) is None]
     others = [f for f in fragments if not _is_dump(f) and _life(f) is None]
     kept_named, left_named = _newest_run(named)
@@ -39,8 +41,29 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     dumps, old_dumps = _newest_numbered(dumps, "dumps")
     kept_dumps, left_dumps = _newest_folder(dumps)
     kept_logs, left_logs = _newest_numbered(others, "logs")
-    notes = [*left_named, *left_lives, *left_behind, *old_dumps, *left_dumps, *left_logs]
+    notes = [
+        *_of_other_worlds(all_named, named),
+        *left_named,
+        *left_lives,
+        *left_behind,
+        *old_dumps,
+        *left_dumps,
+        *left_logs,
+    ]
     return [*kept_named, *kept_dumps, *kept_logs], notes
+
+
+def _of_other_worlds(all_named: Sequence[Fragment], named: Sequence[Fragment]) -> list[str]:
+    """A line for each job that was started beside the one that is kept."""
+    kept = {(f.facts.host, f.facts.pid) for f in named if f.source.format == formats.RING}
+    left = Counter(
+        (_folder_of(f), f.facts.rendezvous or "")
+        for f in all_named
+        if f.source.format == formats.RING
+        and f.facts.declared
+        and (f.facts.host, f.facts.pid) not in kept
+    )
+    return [f"{folder}: {other_world(at, count)}" for (folder, at), count in sorted(left.items())]
 
 
 def _folder_of(fragment: Fragment) -> str:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from hangscope.ring.layout import HEADER, header_offset
+from hangscope.ring.layout import HEADER, ExitKind, header_offset
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.live_facts import ProcessView
 from hangscope.trace.lives import Member, Start, beside, of_newest_life
 from hangscope.trace.model import Fragment
-from hangscope.trace.ring_ranks import Presence, ranks_of
+from hangscope.trace.ring_ranks import Presence, other_world, ranks_of
 from hangscope.trace.twins import Twins, twins
 
 FINDINGS = ("reduction_rank", ".jsonl")
@@ -33,8 +33,10 @@ def _words_of(names: Sequence[str]) -> struct.Struct:
     return struct.Struct(code)
 
 
-_PLACE = _words_of(("rank", "world_size", "flags", "initialized", "finalized"))
-"""All that `RingReader.place` looks at: where these bytes are the same, so is what it says."""
+_PLACE = _words_of(
+    ("rank", "world_size", "flags", "initialized", "finalized", "exit_kind", "rendezvous")
+)
+"""All that tells which rank of which job a ring is: where these bytes are the same, so is that."""
 
 
 class Listing(NamedTuple):
@@ -142,6 +144,15 @@ class RingFolder:
             lines.append(
                 f"{self.directory}: other attempts or runs are there too and were left out"
             )
+        meetings = [
+            _start(ring).meets_at
+            for ring in self._rings.values()
+            if not ring.is_rank and ring.reader.place()[2]
+        ]
+        lines += [
+            f"{self.directory}: {other_world(meeting, count)}"
+            for meeting, count in sorted(Counter(meetings).items())
+        ]
         return lines + [pair.text for pair in self.twins]
 
     def close(self) -> None:
@@ -189,12 +200,13 @@ class RingFolder:
         }
         for ring, (rank, _, _) in zip(rings, places, strict=True):
             ring.rank, ring.is_rank = rank, True
-        if not all(declared for _, _, declared in places):
+        present = [
+            Presence(_start(ring), ring.parent_pid, world_size, declared, _is_over(ring))
+            for ring, (_, world_size, declared) in zip(rings, places, strict=True)
+        ]
+        meetings = {one.start.meets_at for one in present}
+        if len(meetings) > 1 or not all(declared for _, _, declared in places):
             count = Counter(rank for rank, _, _ in places)
-            present = [
-                Presence(_start(ring), ring.parent_pid, world_size, declared)
-                for ring, (_, world_size, declared) in zip(rings, places, strict=True)
-            ]
             living = [
                 one.start.process
                 for ring, one in zip(rings, present, strict=True)
@@ -281,6 +293,10 @@ def files_of(directory: Path) -> Listing:
 
 def _member(ring: OpenRing) -> Member:
     return Member(_start(ring), (ring.host, ring.parent_pid))
+
+
+def _is_over(ring: OpenRing) -> bool:
+    return ring.reader.header().exit_kind == ExitKind.CLEAN
 
 
 def _start(ring: OpenRing) -> Start:

@@ -8,7 +8,7 @@ told it that it is that rank knows better.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,6 +30,8 @@ class Presence:
     world_size: int
     declared: bool
     """Whether the job itself has said that rank."""
+    over: bool = False
+    """Whether it has ended in order."""
 
 
 def ranks_of(
@@ -50,6 +52,9 @@ def ranks_of(
         Processes (host, process id) that are known to live just now.
     """
     ranks: list[int | None] = [one.start.rank for one in present]
+    job = world_followed(present, living)
+    if job:
+        return _of_world(present, job)
     if len({one.declared for one in present}) <= 1:
         return ranks
     parents = {(one.start.process[0], one.parent) for one in present if one.declared}
@@ -69,6 +74,88 @@ def ranks_of(
         for place, rank in zip(left, free, strict=True):
             ranks[place] = rank
     return ranks
+
+
+def world_followed(
+    present: Sequence[Presence], living: Iterable[tuple[str, int]] = ()
+) -> list[int]:
+    """Places of the rings of the job that is followed, where one launcher has started several.
+
+    Each of them meets at an address of its own, and numbers its ranks from 0 on. They are told from
+    ranks that were given wrong addresses by their sizes: all of them together have no more ranks
+    than there are processes. One that has not ended in order is followed before one that has, then
+    one for which ranks are missing, the largest, the newest.
+
+    Parameters
+    ----------
+    present:
+        All rings of one run and attempt.
+    living:
+        Processes (host, process id) that are known to live just now.
+    """
+    worlds: dict[str, list[int]] = defaultdict(list)
+    for place, one in enumerate(present):
+        if one.declared and one.start.meets_at:
+            worlds[one.start.meets_at].append(place)
+    if len(worlds) < 2:
+        return []
+    alive = set(living)
+    newest = max(worlds.values(), key=lambda places: max(map(_created(present), places)))
+    together = [w for w in worlds.values() if _at_once(present, [*w, *newest], alive)]
+    sizes = [present[places[0]].world_size for places in together]
+    alike = all(
+        {present[p].world_size for p in places} == {size}
+        and len({present[p].start.rank for p in places}) == len(places)
+        for places, size in zip(together, sizes, strict=True)
+    )
+    processes = {one.start.process for one in present}
+    if len(together) < 2 or not alike or sum(sizes) > len(processes):
+        return []
+    return max(
+        together,
+        key=lambda places: (
+            not all(present[p].over for p in places),
+            len(places) < present[places[0]].world_size,
+            present[places[0]].world_size,
+            max(map(_created(present), places)),
+        ),
+    )
+
+
+def _of_world(present: Sequence[Presence], job: Sequence[int]) -> list[int | None]:
+    """Ranks of the declared rings of one job; those that are left over are its free ranks."""
+    ranks: list[int | None] = [None] * len(present)
+    for place in job:
+        ranks[place] = present[place].start.rank
+    free = sorted(set(range(present[job[0]].world_size)) - set(ranks))
+    left = sorted(
+        (p for p, one in enumerate(present) if not one.declared),
+        key=lambda p: present[p].start.rank,
+    )
+    for place, rank in zip(left, free, strict=True) if len(left) == len(free) else ():
+        ranks[place] = rank
+    return ranks
+
+
+def other_world(meeting: str, ranks: int) -> str:
+    """What is said of a job that is not followed: where its ranks meet, and how many they are."""
+    return (
+        f"also holds another job of the same launch, {ranks} rank{'s' if ranks > 1 else ''} that "
+        f"meet at {meeting}; left out: give each job a HANGSCOPE_DIR of its own"
+    )
+
+
+def _created(present: Sequence[Presence]) -> Callable[[int], int]:
+    return lambda place: present[place].start.created_ns
+
+
+def _at_once(
+    present: Sequence[Presence], places: Iterable[int], living: set[tuple[str, int]]
+) -> bool:
+    """Whether there was a moment at which all these processes lived."""
+    starts = [present[place].start for place in places]
+    ends = [s.last_sign_ns for s in starts if s.process not in living]
+    return max(s.created_ns for s in starts) < min(ends, default=1 << 63)
 
 
 def _refuted(
@@ -116,7 +203,8 @@ def with_ranks_of_rings(fragments: Sequence[Fragment]) -> list[Fragment]:
 
 
 def _ranks_of(rings: Sequence[Fragment]) -> list[int | None]:
-    if len({bool(ring.facts.declared) for ring in rings}) <= 1:
+    said = {bool(ring.facts.declared) for ring in rings}
+    if len(said) <= 1 and len({ring.facts.rendezvous for ring in rings}) <= 1:
         return [ring.facts.rank for ring in rings]  # nobody knows better than anybody else
     present = [
         Presence(
@@ -124,6 +212,7 @@ def _ranks_of(rings: Sequence[Fragment]) -> list[int | None]:
             ring.facts.parent_pid or 0,
             ring.facts.world_size or 0,
             bool(ring.facts.declared),
+            ring.facts.exit is not None and ring.facts.exit.kind == "clean",
         )
         for ring in rings
     ]

@@ -92,3 +92,33 @@ def test_the_next_attempt_is_looked_at_anew(tmp_path: Path) -> None:
         ("a", 21): 0,
     }
     assert folder.declared == {("a", 21)}
+
+
+def _two_worlds(*, over: int = 9, size: int = 2, apart_ns: int = 0) -> list[Presence]:
+    """Four processes of one launch, in two jobs that meet at ports of their own."""
+    found = []
+    for place in range(4):
+        world = place // 2
+        created_ns = SECOND + place + world * apart_ns
+        start = Start(
+            place % 2, created_ns, ("a", place), created_ns + 60 * SECOND, f"tcp://a:{world}"
+        )
+        found.append(Presence(start, 0, size, declared=True, over=world == over))
+    return found
+
+
+def test_of_two_jobs_of_one_launch_the_newest_that_is_not_over_is_followed() -> None:
+    assert ranks_of(_two_worlds()) == [None, None, 0, 1]
+    assert ranks_of(_two_worlds(over=1)) == [0, 1, None, None]
+    late = Presence(Start(3, SECOND, ("a", 9), 61 * SECOND), 0, 4, declared=False)
+    assert ranks_of([*_two_worlds(), late]) == [None, None, 0, 1, None]
+    assert ranks_of([*_two_worlds()[:3], late]) == [None, None, 0, 1]  # it never came there
+    assert ranks_of([*_two_worlds()[1:], late]) == [1, None, None, 0]
+
+
+def test_jobs_that_are_larger_than_the_launch_have_wrong_addresses() -> None:
+    assert ranks_of(_two_worlds(size=4)) == [0, 1, 0, 1]
+
+
+def test_a_job_that_was_over_when_the_next_began_takes_no_rank_away() -> None:
+    assert ranks_of(_two_worlds(apart_ns=61 * SECOND)) == [0, 1, 0, 1]
