@@ -16,6 +16,7 @@ from hangscope.diagnosis.sentences import label_of, rank_s, title_of
 from hangscope.diagnosis.threads import ranks_of_dead_threads
 from hangscope.diagnosis.untold import (
     accuse_who_is_stopped,
+    accuse_who_was_never_seen,
     doubt_unmade_groups,
     doubt_untold_sends,
     stopped_in,
@@ -65,6 +66,7 @@ def graph_causes(context: Context) -> list[Cause]:
     causes += from_roots(context, roots)
     for cause in causes:
         accuse_who_is_stopped(context, cause)
+        accuse_who_was_never_seen(context, cause)
         doubt_untold_sends(context, cause, idle)
         doubt_unmade_groups(context, cause)
         note_loopback(context, cause)

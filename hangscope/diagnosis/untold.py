@@ -28,6 +28,26 @@ def accuse_who_is_stopped(context: Context, cause: Cause) -> None:
             return
 
 
+def accuse_who_was_never_seen(context: Context, cause: Cause) -> None:
+    """Of two that left no record, accuse the one of which there is no sign of life at all.
+
+    The other's process is seen to live: its record was not collected.
+    """
+    trace = context.trace
+    unrecorded = cause.culprits and set(told_of_only(trace)).issuperset(cause.culprits)
+    if cause.verdict is not Verdict.MISSING_RANK or not unrecorded:
+        return
+    places = [context.waits.places[i] for i in cause.places]
+    never = {r for place in places for r in place.unknown if r not in trace.ranks}
+    if not 0 < len(never) * 2 < len(trace.ranks) + len(never):
+        return  # half a world without a sign of life is a collection that failed
+    alive = cause.culprits
+    cause.verdict, cause.culprits = Verdict.RANK_LOST, tuple(sorted(never))
+    cause.victims |= set(alive)
+    cause.unknowns.clear()
+    cause.doubt(f"what {rank_s(alive)} issued is not on record")
+
+
 def stopped_in(context: Context, index: int) -> tuple[int, ...]:
     """Ranks that wait in a collective and cannot carry their part of it out.
 
