@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hangscope.diagnosis import playbook
@@ -83,7 +84,11 @@ def by_last_words(context: Context) -> Finding | None:
     # some may finish alone need not be wrong.
     if any(waits[r].operation in _PAIRS for r in (most[0], *odd)):
         return None
-    if odd and (waits[most[0]].alone or any(waits[r].operation in _MAKING for r in odd)):
+    # Where all but one wait for such a call to end, its root among them, only that one can be late.
+    all_but_one = len(odd) == 1 and len(most) == len(everybody) - 1
+    if odd and waits[most[0]].alone and not all_but_one:
+        return None
+    if any(waits[r].operation in _MAKING for r in odd):
         return None
     left = _left_well(context, silent)
     suspects = left or tuple(sorted({*odd, *silent}))
@@ -96,17 +101,22 @@ def _of_a_few(context: Context, waits: dict[int, Wait], everybody: list[int]) ->
     """Of two or three ranks all but one timed out in one call, and that one was stopped silent.
 
     Had it waited too, its own traceback would have come when the connections of the others closed.
+    One of which the launcher tells no end, while it does of those, had ended well.
     """
     silent = _silent(context, waits, everybody)
     if not waits or len(silent) != 1 or len({w.call for w in waits.values()}) != 1:
         return None
     if any(w.alone or w.operation in (*_PAIRS, _STORE) for w in waits.values()):
         return None
+    errors = [context.trace.ranks[r].exception for r in waits]
+    gave_up = [e is not None and _TIMED_OUT.search(e.message) for e in errors]
+    # The connection to one that has ended closes: nobody has to wait until a timeout of its own.
+    if not any(gave_up) and _left_well(context, silent) and _all_listed(context, waits):
+        return _finding(context, tuple(silent), (), tuple(sorted(waits)), waits, left=True)
     stopped = context.hosts.get(silent[0])
     if stopped is None or stopped.end is not End.TORN_DOWN:
         return None
-    errors = [context.trace.ranks[r].exception for r in waits]
-    if not all(e is not None and _TIMED_OUT.search(e.message) for e in errors):
+    if not all(gave_up):
         return None
     return _finding(context, tuple(silent), (), tuple(sorted(waits)), waits, left=False)
 
@@ -168,6 +178,10 @@ def _left_well(context: Context, silent: list[int]) -> tuple[int, ...]:
     told = {r for r, facts in context.trace.ranks.items() if _listed(facts.exit)}
     rest = {*context.trace.ranks, *context.trace.missing_ranks} - told
     return tuple(rest) if len(rest) == 1 and rest <= set(silent) else ()
+
+
+def _all_listed(context: Context, ranks: Iterable[int]) -> bool:
+    return all(_listed(context.trace.ranks[rank].exit) for rank in ranks)
 
 
 def _listed(exit_: ExitFacts | None) -> bool:

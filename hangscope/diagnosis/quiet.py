@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hangscope.diagnosis import playbook
@@ -16,7 +18,7 @@ from hangscope.diagnosis.remote_calls import unanswered
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.shorten import shortened
 from hangscope.diagnosis.stacks import innermost, user_frames, where
-from hangscope.diagnosis.standing import by_stacks, places_of_stacks
+from hangscope.diagnosis.standing import by_stacks, places_of_stacks, places_of_threads
 from hangscope.trace.model import Claim, Flag
 
 _SIGNS = (
@@ -36,6 +38,7 @@ _DEAD_THREAD = "dead_thread"
 _OWN_REPORT = "own_report"
 """What it notes of verdicts that HangScope itself has printed into the log."""
 _SIGABRT = 6
+_IN_STORE = re.compile(r"wait timeout after \d+ ?ms, keys: (\S+)")
 _IDLE = 0.08
 """CPU seconds a second that a process without work may need; on a crowded machine one that computes
 may get little more."""
@@ -161,6 +164,7 @@ def _quiescent(context: Context, silent_s: float | None) -> Finding:
         "no rank waits in a collective",
         advice.fix,
         advice.playbook,
+        evidence=places_of_threads(context),
     )
 
 
@@ -344,17 +348,34 @@ def _secondary_only(context: Context) -> Finding:
     told = told_of(context)
     if told is not None:
         return told
+    summary = "Ranks failed in communication, and nothing on record says who broke it"
+    if aborted:
+        summary = (
+            f"{rank_s(failed).capitalize()} aborted, as a watchdog does that waited too long, and "
+            "nothing on record says for whom"
+        )
+    key = _key_nobody_set(context, failed)
+    if key:
+        summary = f"{rank_s(failed).capitalize()} waited in vain for {key}, which nobody set"
+        advice = playbook.Advice(
+            "look for who was to set this key of the store, and for how long it is waited for",
+            "D19",
+        )
     return Finding(
         Verdict.INCONCLUSIVE,
         (),
         failed,
         Confidence.LIKELY,
-        f"{rank_s(failed).capitalize()} aborted, as a watchdog does that waited too long, and "
-        "nothing on record says for whom"
-        if aborted
-        else "Ranks failed in communication, and nothing on record says who broke it",
+        summary,
         first.end_text,
         advice.fix,
         advice.playbook,
         evidence=tuple(f"rank {r}: {context.hosts[r].end_text}" for r in failed[:8]),
     )
+
+
+def _key_nobody_set(context: Context, failed: Sequence[int]) -> str:
+    """The one key of the store that all of these ranks waited for until a timeout, if it is one."""
+    said = [_IN_STORE.search(context.hosts[rank].end_text) for rank in failed]
+    keys = {found[1] if found is not None else "" for found in said}
+    return keys.pop() if len(keys) == 1 else ""

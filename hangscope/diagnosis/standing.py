@@ -63,6 +63,20 @@ def places_of_stacks(context: Context) -> tuple[str, ...]:
     return tuple(f"{rank_s(those)}: {words}" for words, those in ranks.items())[:_SHOWN]
 
 
+def places_of_threads(context: Context) -> tuple[str, ...]:
+    """Where the ranks' threads stand, for who has to look there; those that stand alike at once."""
+    ranks: dict[str, list[int]] = {}
+    for rank, host in sorted(context.hosts.items()):
+        inner = host.stack[:1]
+        frames = user_frames(host.stack)
+        at = where(frames[0]) if frames else ""
+        if inner and frames and inner[0] != frames[0]:
+            at += f", inside {inner[0].name}"
+        if at:
+            ranks.setdefault(at, []).append(rank)
+    return tuple(f"{rank_s(those)}: at {at}" for at, those in ranks.items())[:_SHOWN]
+
+
 def _sampled(context: Context) -> dict[int, Stack]:
     """Stacks that somebody took of running processes."""
     return {r: facts.main_stack for r, facts in context.trace.ranks.items() if facts.main_stack}

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from hangscope.trace.log_evidence import Evidence, Trouble
 from hangscope.trace.model import Claim
 
+_OF_THE_CALLER = frozenset(
+    {"ValueError", "TypeError", "AttributeError", "KeyError", "IndexError", "AssertionError"}
+    | {"PicklingError", "UnpicklingError", "OSError", "EOFError", "MemoryError", "RecursionError"}
+)
+"""What calls of torch.distributed raise before they communicate."""
+_REFUSED = re.compile(
+    r"ProcessGroup\w*::\w+: |^(?:invalid|incorrect|tensors? (?:must|should|list))|"
+    r"(?:must|should) (?:be|have|match)|pickle",
+    re.IGNORECASE,
+)
 _GRACE_NS = 20 * 10**9
 """Within so long after the first gives up, others are busy with giving up too."""
 
@@ -26,7 +37,11 @@ def settle_chains(evidence: Evidence) -> None:
 
 
 def _in_communication(trouble: Trouble) -> bool:
-    return any(f.filename.endswith("distributed_c10d.py") for f in trouble.frames)
+    """Whether an exception came out of a wait for others; what a call refuses is the caller's."""
+    if not any(f.filename.endswith("distributed_c10d.py") for f in trouble.frames):
+        return False
+    kind = trouble.type_name.rpartition(".")[2]
+    return kind not in _OF_THE_CALLER and not _REFUSED.search(trouble.message)
 
 
 def settle_barriers(evidence: Evidence) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
-from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Phase
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Phase, ThreadStack
 from tests.diagnosis.builder import SECOND, START, Job
 
 _IN_VAIN = "Timed out waiting 9000ms for recv operation to complete"
@@ -82,3 +82,38 @@ def test_who_cannot_reach_the_others_at_the_start_is_not_accused() -> None:
 def test_who_fails_of_its_own_at_the_start_is() -> None:
     found = _meeting("no space left on device")
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (0, 1))
+
+
+def test_a_key_of_the_store_that_all_waited_for_in_vain_is_told() -> None:
+    found = _ended_in("wait timeout after 300000ms, keys: /rpc_prefix_0/0/0")
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert "ranks 0–2 waited in vain for /rpc_prefix_0/0/0" in found.summary.lower()
+    assert "network" not in found.findings[0].fix
+
+
+def _ended_in(message: str) -> Diagnosis:
+    job = Job(3)
+    job.steps(3)
+    for rank in range(3):
+        _failed(job, rank, f"DistStoreError: {message}", 20.0)
+    return diagnose(job.trace(after_s=1.0))
+
+
+def test_keys_that_differ_are_no_one_key() -> None:
+    job = Job(3)
+    job.steps(3)
+    for rank in range(3):
+        _failed(job, rank, f"wait timeout after 300ms, keys: /default_pg/0/{rank}", 20.0)
+    assert "in vain" not in diagnose(job.trace(after_s=1.0)).summary
+
+
+def test_where_all_stand_idle_the_report_says_where() -> None:
+    job = Job(3, live=True)
+    job.steps(3)
+    stack = (Frame("connect", "/env/site-packages/torch/x.py", 4), Frame("setup", "/job/a.py", 7))
+    at_ns = START + 40 * SECOND
+    for rank in range(3):
+        job.rank(rank, threads=(ThreadStack("MainThread", True, stack, at_ns),))
+    found = diagnose(job.trace(after_s=60.0))
+    assert found.verdict.value == "quiescent"
+    assert found.findings[0].evidence == ("ranks 0–2: at a.py:7 in setup, inside connect",)

@@ -100,7 +100,7 @@ def test_who_waits_for_no_key_of_the_store_has_not_set_it() -> None:
     [
         ({0: REDUCE, 1: REDUCE, 2: REDUCE, 3: REDUCE}, 4),
         ({0: REDUCE, 1: REDUCE, 2: RECV, 3: REDUCE}, 4),
-        ({0: BROADCAST, 1: BROADCAST, 2: REDUCE, 3: BROADCAST}, 4),
+        ({0: BROADCAST, 1: BROADCAST, 2: REDUCE, 3: BROADCAST, 4: BROADCAST, 5: REDUCE}, 6),
         ({0: REDUCE, 1: REDUCE, 2: BARRIER, 3: BARRIER}, 4),
         ({0: BARRIER, 1: BARRIER, 2: BARRIER, 3: MAKING}, 4),
         ({0: REDUCE, 1: REDUCE, 2: REDUCE}, 6),
@@ -318,3 +318,28 @@ def test_who_gave_up_waiting_in_a_thread_as_well_was_not_silent() -> None:
     codes = dict.fromkeys(range(4), 1) | {2: -15}
     found = diagnose(trace_of("world_size=4\n" + text + cut + table(codes)))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+
+
+def test_where_all_but_one_wait_for_a_broadcast_to_end_that_one_is_late() -> None:
+    """Had it been the root and gone on, they would have what they wait for."""
+    found = judged({0: BROADCAST, 1: BROADCAST, 2: REDUCE, 3: BROADCAST})
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (2,))
+    assert found.confidence.value == "likely"
+
+
+def test_of_three_the_one_without_an_end_had_ended_well_where_connections_closed() -> None:
+    text = "".join(gave_up(r, REDUCE, BROKEN) for r in (0, 2))
+    found = diagnose(trace_of("world_size=3\n" + text + table({0: 1, 2: 1})))
+    assert (found.verdict.value, found.culprits) == ("rank_exited", (1,))
+
+
+REFUSED = "RuntimeError: ProcessGroupGloo::scatter: Incorrect input list size 2"
+
+
+def test_what_a_call_refuses_is_an_error_of_the_caller_s_own() -> None:
+    scatter = (("/job/train.py", 80, "share"), (C10D, 4700, "scatter"))
+    text = in_finally(0, scatter, REFUSED)
+    text += "".join(in_finally(r, scatter, TIMED_OUT) for r in (1, 2))
+    found = diagnose(trace_of("world_size=3\n" + text + table(dict.fromkeys(range(3), 1))))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (0,))
+    assert "Incorrect input list size" in found.summary
