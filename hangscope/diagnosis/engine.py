@@ -16,6 +16,7 @@ from hangscope.diagnosis.findings import to_finding
 from hangscope.diagnosis.frontier import frontiers
 from hangscope.diagnosis.giving_up import before_the_first_gave_up
 from hangscope.diagnosis.group_order import with_group_order
+from hangscope.diagnosis.hypotheses import by_meshes
 from hangscope.diagnosis.latecomers import without_latecomers
 from hangscope.diagnosis.memberships import with_believable_members
 from hangscope.diagnosis.mismatch import mismatches, parted_before
@@ -48,6 +49,11 @@ def diagnose(trace: Trace) -> Diagnosis:
         The diagnosis; its findings come first cause first. Never raises on odd input: what
         cannot be used is left out and lowers the confidence.
     """
+    return by_meshes(trace, _judge) or _judge(trace)
+
+
+def _judge(trace: Trace) -> Diagnosis:
+    """The diagnosis of a trace with the groups that it has."""
     given, trace = trace, align_clocks(trace)
     skewed = trace is not given
     trace = with_compared_operations(with_original_exceptions(trace))

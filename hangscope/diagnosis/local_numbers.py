@@ -23,8 +23,14 @@ def with_groups_apart(trace: Trace, sizes: dict[int, int]) -> Trace:
     that anybody uses, they were given to the whole job, and nothing is done, unless more ranks use
     one of them than its operations have parts: where old records are gone, none may show them all.
     """
+    ambiguous = ambiguous_numbers(trace, sizes)
+    return _apart(trace, ambiguous) if ambiguous else trace
+
+
+def ambiguous_numbers(trace: Trace, sizes: dict[int, int]) -> list[int]:
+    """The groups whose number may mean several, as `with_groups_apart` tells them."""
     if any(group.desc for group in trace.groups):
-        return trace  # whoever wrote these dumps knew the groups' names
+        return []  # whoever wrote these dumps knew the groups' names
     used = _numbers(trace)
     everything = set().union(*used.values())
     users = Counter(number for numbers in used.values() for number in numbers)
@@ -34,15 +40,12 @@ def with_groups_apart(trace: Trace, sizes: dict[int, int]) -> Trace:
         if used
     )
     if not shared and everything not in used.values():
-        return trace
-    ambiguous = [
+        return []
+    return [
         i
         for i, group in enumerate(trace.groups)
         if group.name not in ("", "0") and sizes.get(i) != len(trace.ranks)
     ]
-    if not ambiguous:
-        return trace
-    return _apart(trace, ambiguous)
 
 
 def with_logged_groups_apart(trace: Trace) -> Trace:

@@ -40,10 +40,10 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     if trace.only_logs:
         trace = replace(trace, world_size=meshes.world_of(trace, alike))
         short = _as_seen(trace)
-    elif dumps and (_all_nameless(dumps) or any(g.ranks and not g.listed for g in trace.groups)):
-        nameless = _all_nameless(dumps)
+    elif dumps and (all_nameless(dumps) or any(g.ranks and not g.listed for g in trace.groups)):
+        nameless = all_nameless(dumps)
         if nameless:
-            trace = with_groups_apart(trace, _sizes(trace))
+            trace = with_groups_apart(trace, sizes_of_groups(trace))
         trace = replace(trace, world_size=_world_by_tiling(trace, alike))
         missing = set(trace.missing_ranks) | (set() if nameless else _silent(trace))
         short = _short(trace, missing, nameless)
@@ -53,7 +53,7 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
         return trace, frozenset()
     if not any(short):
         return trace, frozenset()
-    concluded = _shared_out(trace) | meshes.by_places(trace, alike, _sizes(trace))
+    concluded = _shared_out(trace) | meshes.by_places(trace, alike, sizes_of_groups(trace))
     groups = tuple(
         _settled(g, made_up, concluded.get(i))
         for i, (g, made_up) in enumerate(zip(trace.groups, short, strict=True))
@@ -62,7 +62,7 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     changed = [a.ranks != b.ranks for a, b in zip(trace.groups, groups, strict=True)]
     records["peer"][np.array(changed, bool)[records["group"]]] = NONE
     trace = replace(trace, groups=groups, records=records)
-    _set_peers(trace, np.flatnonzero(np.array(changed, bool)[records["group"]]))
+    set_peers(trace, np.flatnonzero(np.array(changed, bool)[records["group"]]))
     return trace, frozenset(concluded)
 
 
@@ -73,7 +73,7 @@ def _short(trace: Trace, missing: set[int], nameless: bool) -> list[bool]:
     of gathers speak of more.
     """
     least = _named_places(trace)
-    for group, size in _sizes(trace).items():
+    for group, size in sizes_of_groups(trace).items():
         least[group] = max(size, least.get(group, 0))
     return [
         bool(g.ranks)
@@ -94,12 +94,12 @@ def _silent(trace: Trace) -> set[int]:
     return set(trace.ranks) - heard if heard else set()
 
 
-def _all_nameless(dumps: list[Source]) -> bool:
+def all_nameless(dumps: list[Source]) -> bool:
     """Whether all dumps are of the oldest kind, which counts each rank's own groups."""
     return all(s.version == "none" for s in dumps)
 
 
-def _set_peers(trace: Trace, rows: npt.NDArray[np.intp]) -> None:
+def set_peers(trace: Trace, rows: npt.NDArray[np.intp]) -> None:
     """The partners that names give as places in a group, where the group is known by now."""
     records = trace.records
     for row in rows.tolist():
@@ -159,7 +159,7 @@ def _shared_out(trace: Trace) -> dict[int, tuple[int, ...]]:
     """Members per group where the groups of its description share the world out in one way."""
     world = trace.world_size or 0
     seen = _seen(trace)
-    sizes, named = _sizes(trace), _named_places(trace)
+    sizes, named = sizes_of_groups(trace), _named_places(trace)
     found: dict[int, tuple[int, ...]] = {}
     for indexes in _alike(trace.groups).values():
         known = {i: seen[i] | set(trace.groups[i].ranks) for i in indexes}
@@ -232,7 +232,7 @@ def _named_places(trace: Trace) -> dict[int, int]:
     return found
 
 
-def _sizes(trace: Trace) -> dict[int, int]:
+def sizes_of_groups(trace: Trace) -> dict[int, int]:
     """Members of a group as its operations show them: sizes differ by that factor."""
     votes: dict[int, Counter[int]] = defaultdict(Counter)
     width = max(len(trace.signatures), 1)

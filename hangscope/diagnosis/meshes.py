@@ -98,17 +98,18 @@ def _shapes(groups: Places, world: int, stated: set[int]) -> list[tuple[int, int
     """Every (stride, size) with which each known place is where it should be."""
     least = 1 + max(place for places in groups.values() for place in places)
     fitting = []
-    for size in _divisors(world):
+    for size in divisors(world):
         if size < max(least, 2) or (stated and size not in stated) or len(groups) * size > world:
             continue
         fitting += [
-            (stride, size) for stride in _divisors(world // size) if _fits(groups, stride, size)
+            (stride, size) for stride in divisors(world // size) if _fits(groups, stride, size)
         ]
     return fitting
 
 
 @functools.lru_cache(4096)
-def _divisors(number: int) -> tuple[int, ...]:
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of a number, the smallest first."""
     small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     return tuple(sorted({*small, *(number // n for n in small)}))
 
