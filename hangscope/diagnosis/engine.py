@@ -90,6 +90,7 @@ def _judge(trace: Trace) -> Diagnosis:
     found = settle(context, found)
     lasting.doubt_staircases(context, found)
     lasting.doubt_unobserved(context, found)
+    lasting.doubt_short_waits(context, found)
     _doubt_concluded(context, found, concluded)
     _doubt_local_ranks(context, found)
     _doubt_announced(context, found)

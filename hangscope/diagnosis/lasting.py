@@ -11,7 +11,11 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.swept import standstill_s
+from hangscope.trace import formats
 from hangscope.trace.model import Flag
+
+_SLOW_S = 60.0
+"""A rank that saves, loads or compiles may keep the others waiting for so long."""
 
 
 def overdue_only(context: Context) -> None:
@@ -99,6 +103,29 @@ def doubt_staircases(context: Context, causes: list[Cause]) -> None:
             cause.unknowns.append(
                 "this backend records no completion and each rank is at another place: the job may "
                 "have been moving while the dumps were taken"
+            )
+
+
+def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
+    """Dumps that were written when nobody had waited for a minute may show a rank that is slow.
+
+    No timeout has written those, and nothing in them tells what the accused does. What cannot go
+    together needs no time.
+    """
+    trace = context.trace
+    if trace.live or any(s.format not in formats.DUMPS for s in trace.sources):
+        return
+    if any(f.alive is not None or f.exit or f.threads or f.phases for f in trace.ranks.values()):
+        return
+    for cause in causes:
+        if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
+            continue
+        places = [context.waits.places[i] for i in cause.places]
+        ages = [context.age_s(rank, p.began_ns) for p in places for rank in p.waiters]
+        waited = max((age for age in ages if age is not None), default=0.0)
+        if 0 < waited < _SLOW_S:
+            cause.doubt(
+                f"the dumps were written when nobody had waited there for more than {waited:.0f} s"
             )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.host import End
+from hangscope.diagnosis.swept import standstill_s
 
 _SOON_S = 5.0
 _LATEST_S = 60.0
@@ -51,10 +52,11 @@ def moment_of(context: Context) -> Moment | None:
     waited, patience = _longest_wait_s(context), _patience_s(context)
     if waited >= patience:
         return None
-    if last < min(_LATEST_S, max(_SOON_S, usual)):
+    soon = min(_SOON_S, standstill_s(trace))  # steps of milliseconds do not pause for seconds
+    if last < min(_LATEST_S, max(soon, usual)):
         return Moment(f"{_MOVED}, {last:.1f} s after its last step")
     listed = not any(f.only_active for f in trace.ranks.values())
-    if waited < trace.timeout_s and first < min(_LATEST_S, max(_SOON_S, usual if listed else 0.0)):
+    if waited < trace.timeout_s and first < min(_LATEST_S, max(soon, usual if listed else 0.0)):
         return Moment(
             f"{_MOVED}, {first:.1f} s after some rank's last step; nobody had waited for more than "
             f"{waited:.0f} s"

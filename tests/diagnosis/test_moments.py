@@ -103,3 +103,33 @@ def test_where_only_unfinished_ones_are_listed_a_short_wait_accuses_nobody(tmp_p
 def test_where_only_unfinished_ones_are_listed_a_long_wait_tells(tmp_path: Path) -> None:
     found = dumped(tmp_path, 130, active=True)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "verdict", "confidence"),
+    [
+        (1, "healthy", "certain"),
+        (3, "missing_rank", "likely"),  # three hundred times what a step has taken
+        (40, "missing_rank", "likely"),  # nobody knows what the rank does: it may be saving
+        (90, "missing_rank", "certain"),
+    ],
+)
+def test_steps_of_milliseconds_that_stop_for_seconds(
+    quiet_s: float, verdict: str, confidence: str, tmp_path: Path
+) -> None:
+    """Four dumps, written so long after rank 2 did not come to an operation."""
+    steps, pause_ns = 30, SECOND // 100
+    for rank in range(4):
+        entries = []
+        for seq in range(1, steps):
+            at = BASE_NS + seq * pause_ns
+            end = {"time_discovered_completed_ns": at + pause_ns // 2}
+            entries.append(entry(seq, time_created_ns=at, **end))
+        if rank != 2:
+            entries.append(pending(steps, time_created_ns=BASE_NS + steps * pause_ns))
+        path = write(tmp_path, f"nccl_trace_rank_{rank}", dump(entries, world=4))
+        moment = BASE_NS + steps * pause_ns + int(quiet_s * SECOND)
+        os.utime(path, ns=(moment, moment))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.confidence.value) == (verdict, confidence)
+    assert found.culprits == (() if verdict == "healthy" else (2,))

@@ -26,7 +26,7 @@ def _job(shift_ns: int, jitter_s: float = 0.0, waiting: tuple[int, ...] = (0, 1,
             row["created_ns"] += off
             row["completed_ns"] += off if row["completed_ns"] else 0
     for rank in range(4):
-        end = START + int((job.now + 20.0) * SECOND)
+        end = START + int((job.now + 90.0) * SECOND)
         off = shift_ns if rank > 1 else 0
         job.rank(rank, host=f"node{rank // 2}", heartbeat_ns=end + off, observed_ns=end + off)
     return job
@@ -50,7 +50,7 @@ def test_a_hang_is_found_and_nothing_that_rests_on_times_is_certain() -> None:
     assert any("clocks" in unknown for unknown in found.findings[0].unknowns)
     (side,) = [s for s in found.findings[0].sides if 0 in s.ranks]
     assert side.waiting_s is not None
-    assert side.waiting_s < 60
+    assert side.waiting_s < 120
 
 
 def test_who_failed_first_is_told_across_hosts() -> None:
