@@ -17,6 +17,8 @@ from pathlib import Path
 
 VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
 OLD_VARIABLE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+DYNAMIC = "TORCH_FR_DUMP_DYNAMIC_FILE_NAME"
+"""The job names each rank's file itself, while it runs: no rank is appended then."""
 STEM = "nccl_trace_rank_"
 _RENAMED_IN = (2, 8)
 
@@ -31,11 +33,11 @@ def keep_native_dumps(
     directory:
         The run directory; the job may change its working directory later.
     environment:
-        Of this process. It is changed only where neither variable is set.
+        Of this process. It is changed only where none of these variables is set.
     torch_version:
         Such as ``"2.13.0+cpu"``; what does not begin with two numbers counts as new.
     """
-    if environment.get(VARIABLE) or environment.get(OLD_VARIABLE):
+    if any(environment.get(name) for name in (VARIABLE, OLD_VARIABLE, DYNAMIC)):
         return None
     numbers = re.match(r"(\d+)\.(\d+)", torch_version)
     is_old = numbers is not None and tuple(map(int, numbers.groups())) < _RENAMED_IN

@@ -10,11 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hangscope.recording.native_dumps import OLD_VARIABLE, STEM, VARIABLE, keep_native_dumps
+from hangscope.recording.native_dumps import (
+    DYNAMIC,
+    OLD_VARIABLE,
+    STEM,
+    VARIABLE,
+    keep_native_dumps,
+)
 from hangscope.ring.layout import FIXED_START, GROUP, SLOT
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import NONE, Flag, State
 from tests.real_jobs import environment, torchrun
+
+pytestmark = pytest.mark.xdist_group("native dumps")
 
 SECOND = 10**9
 
@@ -45,7 +53,7 @@ def test_the_variable_that_this_torch_reads(version: str, expected: str, tmp_pat
     assert environment == {expected: str(tmp_path / STEM)}
 
 
-@pytest.mark.parametrize("name", [VARIABLE, OLD_VARIABLE])
+@pytest.mark.parametrize("name", [VARIABLE, OLD_VARIABLE, DYNAMIC])
 def test_a_place_that_the_user_has_chosen_is_left(name: str, tmp_path: Path) -> None:
     environment = {name: "/scratch/fr_"}
     assert keep_native_dumps(tmp_path, environment, "2.13.0") is None
