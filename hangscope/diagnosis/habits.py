@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from hangscope.diagnosis.agreement import input_numel
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.pairing import Half
 from hangscope.trace.model import NONE
@@ -32,6 +33,26 @@ def left_partner(context: Context, half: Half) -> int:
     if row["stack"] == NONE or len(partners) < _USUAL or len({*partners}) != 1:
         return NONE
     return int(partners[0]) if half.peer != partners[0] else NONE
+
+
+def left_size(context: Context, half: Half) -> int | None:
+    """How many elements a rank had always sent to its partner, or received from it, until ``half``.
+
+    None where it is as many now, or has been several numbers, or too few times to tell.
+    """
+    records, trace = context.trace.records, context.trace
+    row = records[half.row]
+    past = records[context.bounds[half.rank][0] : half.row]
+    past = past[(past["peer"] == row["peer"]) & (past["group"] == row["group"])]
+    own = context.families[row["signature"]]
+    sizes = [
+        input_numel(trace.signatures[what])
+        for what in past["signature"].tolist()
+        if context.families[what] == own
+    ]
+    if half.peer == NONE or len(sizes) < _USUAL or len({*sizes}) != 1:
+        return None
+    return sizes[0] if sizes[0] != input_numel(trace.signatures[row["signature"]]) else None
 
 
 def came_as_before(context: Context, rank: int) -> bool | None:

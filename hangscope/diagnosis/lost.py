@@ -7,7 +7,7 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.evidence import cut_short, recorded_ranks
-from hangscope.diagnosis.habits import came_as_before, left_partner
+from hangscope.diagnosis.habits import came_as_before, left_partner, left_size
 from hangscope.diagnosis.host import End, in_communication
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pairing import Half
@@ -88,6 +88,9 @@ def lost_ranks(
     strange = [half for half in halves if left_partner(context, half) != NONE]
     if 0 < len({half.rank for half in strange}) <= len(accused):
         return [_another_partner(context, strange, accused, places)]
+    unusual = [half for half in halves if left_size(context, half) is not None]
+    if 0 < len({half.rank for half in unusual}) <= len(accused):
+        return [_another_size(context, unusual, accused, places)]
     limit_ns = int(context.trace.timeout_s * SECOND_NS)
     odd = left_pattern(context, set(accused), first_ns + limit_ns if first_ns else 1 << 62)
     if len(odd) == 1:
@@ -216,6 +219,26 @@ def _another_partner(
         f"and {rank_s(lost)} left no dump",
         f"either rank {half.rank} names the wrong rank, or {rank_s(lost)} did not come",
         f"look at how {at} comes to its partner, and for the process of {rank_s(lost)}",
+    )
+    return cause
+
+
+def _another_size(
+    context: Context, unusual: list[Half], lost: list[int], places: list[int]
+) -> Cause:
+    """Who exchanges another size than ever before explains the waiting as well as a lost one."""
+    both = tuple(sorted({*lost, *(half.rank for half in unusual)}))
+    cause = Cause(
+        Verdict.SHAPE_MISMATCH, both, places, Confidence.AMBIGUOUS, began(context, places)
+    )
+    half = unusual[0]
+    what = "sends to" if half.is_send else "receives from"
+    now = describe(context.signature(half.row))
+    cause.words = (
+        f"Rank {half.rank} {what} rank {half.peer} as {now}, where it had always been "
+        f"{left_size(context, half)} elements, and {rank_s(lost)} left no dump",
+        f"either rank {half.rank} has another size than its partner or {rank_s(lost)} did not come",
+        f"look at what decides the size on rank {half.rank}, and for the process of {rank_s(lost)}",
     )
     return cause
 

@@ -30,8 +30,8 @@ def let_go(records: Records, observed_ns: int) -> Any:
     """Rows of one rank that ended because the rank gave up waiting, not because all had come.
 
     They ended together, after a silence, with nothing issued since; and either one of them had
-    waited for as long as its timeout, or the dump was written at that very moment. A watchdog that
-    has given up retires nothing any more.
+    waited for as long as its timeout, or the dump was written at that very moment, or nothing of it
+    was retired: a watchdog that has given up retires nothing any more.
 
     Parameters
     ----------
@@ -56,7 +56,8 @@ def let_go(records: Records, observed_ns: int) -> Any:
     if began - before < min(_UNNOTED_NS if unnoted else _SILENCE_NS, _NEARLY * shortest):
         return none
     expired = bool(((limits > 0) & (waited >= _NEARLY * limits)).any())
-    if expired or 0 <= observed_ns - last <= _JUST_BEFORE_NS:
+    silent = began - before >= _SILENCE_NS
+    if expired or (unnoted and silent) or 0 <= observed_ns - last <= _JUST_BEFORE_NS:
         return np.flatnonzero(burst)
     return none
 

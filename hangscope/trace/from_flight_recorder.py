@@ -48,6 +48,8 @@ from hangscope.trace.model import (
 from hangscope.trace.sniff import Unreadable
 
 MAX_ENTRIES = 5_000_000
+_OTHER_CLOCK_NS = 120 * 10**9
+"""What clocks of two hosts may differ by in a job that runs."""
 _SMALLEST_BUFFER = 64
 """Nobody sets a recorder to fewer entries."""
 ID_FIELDS = ("record_id", "id")
@@ -355,6 +357,8 @@ def _observed(document: Mapping[str, Any], records: Records, written_ns: int) ->
             return stamp
     if len(records):
         last = max(int(records[c].max()) for c in ("created_ns", "started_ns", "completed_ns"))
+        if last and -_OTHER_CLOCK_NS <= written_ns - last < 0:
+            return last + 1  # the host's clock is ahead of the file server's
         if last and not (0 <= written_ns - last <= 30 * 86400 * 10**9):
             return last  # the file was copied later, or on a machine with another clock
     return written_ns

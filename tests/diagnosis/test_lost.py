@@ -234,6 +234,32 @@ def test_a_line_that_names_several_partners_proves_nothing() -> None:
     assert ring(0, usual=(1, 3)).verdict is Verdict.RANK_LOST
 
 
+def sizes(*, usual: tuple[int, ...], now: int) -> Diagnosis:
+    """Rank 1 sends to rank 2, which left nothing, as always but for the size."""
+    job = Job(4)
+    job.steps(2)
+    for size in usual:
+        job.op(1, "send", peer=2, size=(size,), line=9)
+        job.op(2, "recv", peer=1, size=(size,), line=10)
+        job.all()
+    job.op(1, "send", peer=2, size=(now,), line=9, done=False)
+    for rank in (0, 3):
+        job.op(rank, done=False)
+    job.lose(2)
+    return diagnose(job.trace())
+
+
+def test_who_sends_another_size_than_ever_before_is_named_beside_the_lost_rank() -> None:
+    found = sizes(usual=(64, 64, 64, 64), now=128)
+    assert blame(found) == (Verdict.SHAPE_MISMATCH, (1, 2), Confidence.AMBIGUOUS)
+    assert "had always been 64 elements" in found.summary
+
+
+@pytest.mark.parametrize("usual", [(64, 128, 64, 96), (64, 64)])
+def test_sizes_that_differ_anyway_prove_nothing(usual: tuple[int, ...]) -> None:
+    assert sizes(usual=usual, now=512).verdict is Verdict.RANK_LOST
+
+
 def three_groups(*, lost: int) -> Diagnosis:
     """Three ranks share three groups of two; rank 0 comes to the last of its two first."""
     job = Job(3)

@@ -133,3 +133,21 @@ def test_steps_of_milliseconds_that_stop_for_seconds(
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict.value, found.confidence.value) == (verdict, confidence)
     assert found.culprits == (() if verdict == "healthy" else (2,))
+
+
+@pytest.mark.parametrize("ahead_s", [0.5, 50])
+def test_a_host_whose_clock_is_ahead_of_the_file_server_s_wrote_just_then(
+    tmp_path: Path, ahead_s: float
+) -> None:
+    """Its dumps are older than their records; those of the other host are not."""
+    for rank in range(4):
+        ahead = int(ahead_s * SECOND) if rank < 3 else 0
+        own = [entry(s, time_created_ns=BASE_NS + s * SECOND + ahead) for s in range(1, 9)]
+        for row in own:
+            row["time_discovered_completed_ns"] = row["time_created_ns"] + SECOND // 10
+        if rank != 3:
+            own.append(pending(9, time_created_ns=BASE_NS + 9 * SECOND + ahead))
+        path = write(tmp_path, f"trace_{rank}", dump(own, world=4))
+        os.utime(path, (BASE_NS / SECOND + 9.3, BASE_NS / SECOND + 9.3))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("healthy", ())

@@ -99,3 +99,14 @@ def test_a_job_whose_ranks_let_go_is_not_called_a_moving_one(tmp_path: Path) -> 
         _write(tmp_path, rank, [entry(1, **held), entry(2, **held), _let_go(3, 40.0, **held)], 41)
     found = diagnose(load_trace([tmp_path]))
     assert found.verdict is Verdict.QUIESCENT
+
+
+def test_what_was_never_retired_after_a_long_silence_was_let_go(tmp_path: Path) -> None:
+    """The date of the dumps is that of another clock, and no timeout is on record."""
+    held: dict[str, Any] = {"timeout_ms": None}
+    late = {**held, "retired": False}
+    for rank in (0, 1):
+        _write(tmp_path, rank, [entry(1, **held), _let_go(2, 603.0, **late)], 670)
+    _write(tmp_path, 2, [entry(1, **held)], 670)
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
