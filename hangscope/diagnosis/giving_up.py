@@ -6,6 +6,7 @@ in and issue what comes next, and at the end everybody seems to have come everyw
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from hangscope.diagnosis.latecomers import MARGIN_NS, gave_up_ns
 from hangscope.diagnosis.swept import standstill_s
-from hangscope.trace.model import Flag, State, Trace
+from hangscope.trace.model import Flag, RankFacts, State, Trace
 
 _SECOND_NS = 1_000_000_000
 
@@ -40,19 +41,42 @@ def before_the_first_gave_up(trace: Trace) -> Trace:
     last_ns = int(before.max(initial=0))
     if at_ns - last_ns < standstill_s(trace) * _SECOND_NS:
         return trace
-    return _rewound(trace, issued, ended)
+    return _rewound(
+        trace, issued, ended, {r: _moment_ns(trace, r, first, at_ns) for r in trace.ranks}
+    )
+
+
+def _moment_ns(trace: Trace, rank: int, first: int, at_ns: int) -> int:
+    """After which what a rank did is of no account."""
+    host = trace.ranks[first].host
+    near = bool(host) and rank in trace.ranks and trace.ranks[rank].host == host
+    return at_ns if near else at_ns + MARGIN_NS
 
 
 def _until_ns(trace: Trace, first: int, at_ns: int) -> npt.NDArray[np.int64]:
     """Per record the moment after which it is of no account."""
     ranks = trace.records["rank"].astype(np.int64)
-    host = trace.ranks[first].host
-    near = [rank for rank, facts in trace.ranks.items() if host and facts.host == host]
+    near = [rank for rank in trace.ranks if _moment_ns(trace, rank, first, at_ns) == at_ns]
     return np.where(np.isin(ranks, near), at_ns, at_ns + MARGIN_NS)
 
 
-def _rewound(trace: Trace, issued: npt.NDArray[np.bool_], ended: npt.NDArray[np.bool_]) -> Trace:
-    """The trace without the records ``issued`` too late, and with those open that ``ended`` so."""
+def _facts_at(facts: RankFacts, until_ns: int) -> RankFacts:
+    """What is known of a process but where its threads stood, and in what phase, afterwards."""
+    threads = tuple(t for t in facts.threads if t.sampled_ns <= until_ns)
+    phases = tuple(p for p in facts.phases if p.since_ns <= until_ns)
+    return replace(facts, threads=threads or facts.threads, phases=phases)
+
+
+def _rewound(
+    trace: Trace,
+    issued: npt.NDArray[np.bool_],
+    ended: npt.NDArray[np.bool_],
+    until_ns: Mapping[int, int],
+) -> Trace:
+    """The trace without the records ``issued`` too late, and with those open that ``ended`` so.
+
+    ``until_ns`` is the moment for each rank.
+    """
     records, members = trace.records.copy(), trace.members.copy()
     records["state"][ended] = int(State.SCHEDULED)
     records["completed_ns"][ended] = 0
@@ -69,4 +93,5 @@ def _rewound(trace: Trace, issued: npt.NDArray[np.bool_], ended: npt.NDArray[np.
             if mine is not None:
                 reached = int(row["collective_seq"]) - 1
                 members[counter][mine] = min(int(members[counter][mine]), reached)
-    return replace(trace, records=records[~issued], members=members)
+    ranks = {rank: _facts_at(facts, until_ns[rank]) for rank, facts in trace.ranks.items()}
+    return replace(trace, records=records[~issued], members=members, ranks=ranks)

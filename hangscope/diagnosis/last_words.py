@@ -84,8 +84,9 @@ def by_last_words(context: Context) -> Finding | None:
     # some may finish alone need not be wrong.
     if any(waits[r].operation in _PAIRS for r in (most[0], *odd)):
         return None
-    # Where all but one wait for such a call to end, its root among them, only that one can be late.
-    all_but_one = len(odd) == 1 and len(most) == len(everybody) - 1
+    # Where all but one wait for such a call to end, its root among them, only that one can be late,
+    # unless what it waits in itself may be held up by one of them alone.
+    all_but_one = len(odd) == 1 and len(most) == len(everybody) - 1 and not waits[odd[0]].alone
     if odd and waits[most[0]].alone and not all_but_one:
         return None
     if any(waits[r].operation in _MAKING for r in odd):

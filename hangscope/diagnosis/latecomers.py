@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from hangscope.diagnosis.evidence import rank_bounds
 from hangscope.diagnosis.host import End, Host
-from hangscope.trace.model import NONE, Flag, Records, State, Trace
+from hangscope.trace.model import NONE, Flag, RankFacts, Records, State, Trace
 
 WAITED_IN_VAIN = re.compile(r"timed? ?out|monitored ?barrier|wait timeout", re.IGNORECASE)
 """What an exception says of a wait that nobody has ended."""
@@ -78,18 +78,24 @@ def _rows_at(
     return {place: np.array(own) for place, own in rows.items()}
 
 
-def came_too_late(host: Host, waiters: Sequence[Host | None]) -> bool:
+def came_too_late(
+    host: Host, waiters: Sequence[Host | None], ranks: Mapping[int, RankFacts]
+) -> bool:
     """Whether a rank failed of the end of all who had waited for it, and in vain.
 
     Its own end comes after theirs and explains nothing: until then it was elsewhere.
+    ``ranks``: on one host, times are exact.
     """
     if host.end is not End.CRASHED or not host.secondary or not host.end_ns:
         return False
     known = [one for one in waiters if one is not None and one.gone and one.secondary]
+    here = ranks[host.rank].host
+    exact = here is not None and all(ranks[one.rank].host == here for one in known)
+    before_ns = host.end_ns - (0 if exact else MARGIN_NS)
     return (
         len(known) == len(waiters) > 0
         and any(WAITED_IN_VAIN.search(one.end_text) for one in known)
-        and all(0 < one.end_ns < host.end_ns - MARGIN_NS for one in known)
+        and all(0 < one.end_ns < before_ns for one in known)
     )
 
 

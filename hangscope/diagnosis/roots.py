@@ -310,7 +310,8 @@ def _is_unobserved(context: Context, places: list[int]) -> bool:
 def _verdict_of_root(context: Context, rank: int, places: list[int]) -> Verdict:
     waits = context.waits.places
     host = context.hosts[rank]
-    if came_too_late(host, [context.hosts.get(w) for i in places for w in waits[i].waiters]):
+    waiting = [context.hosts.get(w) for i in places for w in waits[i].waiters]
+    if came_too_late(host, waiting, context.trace.ranks):
         return Verdict.MISSING_RANK
     if host.end is End.CRASHED or rank in own_errors(context.trace.claims):
         return Verdict.RANK_CRASHED

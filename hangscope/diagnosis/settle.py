@@ -127,6 +127,8 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     found = primary_crashes(context.hosts, waits_on)
     blamed = {r for c in causes for r in c.culprits}
     rest = [h for h in found if h.rank not in blamed and not had_left(context.trace.ranks[h.rank])]
+    if any(_left_its_groups(context, c) for c in causes):
+        rest = [h for h in rest if not _only_a_status(context, h.rank)]
     if not rest:
         return []
     cause = Cause(
@@ -149,6 +151,19 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
         if h.rank not in cause.culprits and (h.end in (End.TORN_DOWN, End.CRASHED) or h.secondary)
     }
     return [cause]
+
+
+def _left_its_groups(context: Context, cause: Cause) -> bool:
+    """Whether the accused had destroyed their groups: that breaks the connections of all others."""
+    ranks = context.trace.ranks
+    left = all(r in ranks and ranks[r].finalized for r in cause.culprits)
+    return bool(cause.culprits) and cause.verdict is Verdict.MISSING_RANK and left
+
+
+def _only_a_status(context: Context, rank: int) -> bool:
+    """Whether nothing tells of what a rank failed."""
+    exit_ = context.trace.ranks[rank].exit
+    return rank in told_of_only(context.trace) and exit_ is not None and exit_.kind == "code"
 
 
 def settle(context: Context, causes: list[Cause]) -> list[Cause]:

@@ -6,6 +6,8 @@ launcher told to stop, and the group of timeouts that name none.
 
 from __future__ import annotations
 
+import re
+
 from hangscope.trace import operations
 from hangscope.trace.log_agreement import settle_comparisons
 from hangscope.trace.log_evidence import (
@@ -226,12 +228,17 @@ def _killed_after_failures(evidence: Evidence) -> None:
             notes.by_launcher = True
 
 
+def _but_numbers(text: str) -> str:
+    """A message without its addresses, ports and ranks: those differ from process to process."""
+    return re.sub(r"\d+", "#", text)
+
+
 def _explained_by_nobodys_words(evidence: Evidence) -> None:
     """Processes ended, and one reason was printed without a rank, as often as they are: theirs."""
     ended_ = [n for n in evidence.ranks.values() if n.exit_code and n.exit_signal is None]
     if not ended_ or evidence.unattributed_ends or any(n.troubles for n in ended_):
         return
-    reasons = {(t.type_name, t.message.partition("\n")[0]) for t in evidence.nobodys}
+    reasons = {(t.type_name, _but_numbers(t.message.partition("\n")[0])) for t in evidence.nobodys}
     if len(reasons) == 1 and len(evidence.nobodys) >= len(ended_):
         for notes in ended_:
             notes.troubles.append(evidence.nobodys[0])

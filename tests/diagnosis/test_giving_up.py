@@ -117,3 +117,28 @@ def test_where_all_stand_idle_the_report_says_where() -> None:
     found = diagnose(job.trace(after_s=60.0))
     assert found.verdict.value == "quiescent"
     assert found.findings[0].evidence == ("ranks 0–2: at a.py:7 in setup, inside connect",)
+
+
+def test_those_who_come_out_of_a_lock_when_its_holder_has_given_up_were_at_the_lock() -> None:
+    """Rank 0 waits in a barrier and holds the lock that all others need on their way there."""
+    job = Job(4)
+    job.steps(3)
+    at_lock = (Frame("enter", "/job/cache.py", 12),)
+    in_barrier = (Frame("barrier", "/env/torch/distributed/distributed_c10d.py", 9), *at_lock)
+    job.op(0, "barrier", done=False, flags=Flag.RETIRED)
+    for rank in (1, 2, 3):
+        job.op(rank, "barrier", done=False, flags=Flag.RETIRED, at=9.1 + rank / 10)
+        stacks = ((at_lock, 8.9), (in_barrier, 9.15 + rank / 10))
+        threads = tuple(
+            ThreadStack("MainThread", True, stack, START + int(at_s * SECOND))
+            for stack, at_s in stacks
+        )
+        job.rank(rank, threads=threads, phases=(Phase("interpreter exit", START + 10 * SECOND),))
+    _failed(job, 0, _IN_VAIN, 9.0)
+    for rank in (1, 3):
+        _failed(job, rank, _RESET, 9.2 + rank / 10)
+    end = ExitFacts("signal", signal=15, at_ns=START + 10 * SECOND)
+    job.rank(2, alive=False, host="node0", exit=end)
+    found = diagnose(job.trace(after_s=1.0))
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
+    assert found.confidence.value == "likely"

@@ -395,3 +395,15 @@ def test_who_has_left_its_groups_is_not_accused_of_an_end_that_nobody_saw() -> N
     assert _told(job.trace())[:2] == ("healthy", ())
     job.rank(0, finalized=False)
     assert _told(job.trace()) == ("rank_crashed", (0,), "likely")
+
+
+def test_a_bare_status_yields_to_who_destroyed_its_groups_while_others_waited() -> None:
+    job = Job(4)
+    job.steps(6)
+    for rank in (1, 2, 3):
+        job.op(rank, done=False)
+        _disconnected(job, rank, 0.1 * rank)
+    at_ns = START + int((job.now + 1.0) * SECOND)
+    job.rank(3, exception=None, exit=ExitFacts("code", 1, at_ns=at_ns))
+    job.rank(0, alive=False, finalized=True, exit=ExitFacts("signal", signal=15, at_ns=at_ns))
+    assert _told(_without_ring(job, 3))[:2] == ("missing_rank", (0,))
