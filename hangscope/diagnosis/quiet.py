@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from hangscope.diagnosis.sentences import rank_s
 from hangscope.diagnosis.shorten import shortened
 from hangscope.diagnosis.stacks import innermost, user_frames, where
 from hangscope.diagnosis.standing import by_stacks, places_of_stacks, places_of_threads
+from hangscope.diagnosis.stores import key_given_up
 from hangscope.trace.model import Claim, Flag
 
 _SIGNS = (
@@ -38,7 +38,6 @@ _DEAD_THREAD = "dead_thread"
 _OWN_REPORT = "own_report"
 """What it notes of verdicts that HangScope itself has printed into the log."""
 _SIGABRT = 6
-_IN_STORE = re.compile(r"wait timeout after \d+ ?ms, keys: (\S+)")
 _IDLE = 0.08
 """CPU seconds a second that a process without work may need; on a crowded machine one that computes
 may get little more."""
@@ -376,6 +375,5 @@ def _secondary_only(context: Context) -> Finding:
 
 def _key_nobody_set(context: Context, failed: Sequence[int]) -> str:
     """The one key of the store that all of these ranks waited for until a timeout, if it is one."""
-    said = [_IN_STORE.search(context.hosts[rank].end_text) for rank in failed]
-    keys = {found[1] if found is not None else "" for found in said}
+    keys = {key_given_up(context.hosts[rank]) for rank in failed}
     return keys.pop() if len(keys) == 1 else ""

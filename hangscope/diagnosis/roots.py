@@ -16,7 +16,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import INIT, NEW_GROUP
 from hangscope.diagnosis.sentences import rank_s, title_of
 from hangscope.diagnosis.stacks import innermost
-from hangscope.diagnosis.stores import PREFIX, waits_in_store, without_store_waits
+from hangscope.diagnosis.stores import PREFIX, key_given_up, waits_in_store, without_store_waits
 from hangscope.trace.model import NONE, Flag
 
 _MOST_UNKNOWN = 2
@@ -130,6 +130,9 @@ def _keys_waited_for(context: Context, ranks: list[int]) -> list[str]:
     """What some of these ranks wait for in the store, in words."""
     said = []
     for rank in ranks[:4]:
+        if given_up := key_given_up(context.hosts.get(rank)):
+            said.append(f"rank {rank} waited in vain for {given_up!r} in the store")
+            continue
         phase = context.trace.ranks[rank].phases[-1]
         key = f" {phase.detail!r}" if phase.detail else ""
         said.append(f"rank {rank} waits in {phase.name}{key} for another rank")
@@ -166,7 +169,8 @@ def _root_cause(
     if all(waits.places[i].phase.startswith(PREFIX) for i in places):
         cause.confidence = Confidence.LIKELY if len(ranks) == 1 else Confidence.AMBIGUOUS
         cause.unknowns.append("who is to set the key that is waited for in the store")
-    stored = [r for r in ranks if waits_in_store(context.hosts.get(r))]
+    own = {r: context.hosts.get(r) for r in ranks}
+    stored = [r for r, host in own.items() if waits_in_store(host) or key_given_up(host)]
     if verdict is Verdict.MISSING_RANK and len(stored) == len(ranks):
         # Somebody else may have forgotten to set it, one of those who wait here perhaps.
         cause.evidence += _keys_waited_for(context, stored)

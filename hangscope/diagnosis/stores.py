@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
@@ -12,6 +13,7 @@ from hangscope.trace.model import NONE, Trace
 
 PREFIX = "store."
 """How the recorder's phases of such waits begin."""
+_TIMED_OUT = re.compile(r"wait timeout after \d+ ?ms, keys: (\S+)")
 
 
 def waits_in_store(host: Host | None) -> bool:
@@ -19,6 +21,12 @@ def waits_in_store(host: Host | None) -> bool:
     if host is None or (host.gone and host.end is not End.TORN_DOWN):
         return False
     return (host.phase or "").startswith(PREFIX)
+
+
+def key_given_up(host: Host | None) -> str:
+    """The key of the store that a rank failed of waiting for; empty where it failed otherwise."""
+    said = _TIMED_OUT.search(host.end_text) if host is not None else None
+    return said[1] if said is not None else ""
 
 
 def without_store_waits(roots: Iterable[int], hosts: Mapping[int, Host]) -> list[int]:

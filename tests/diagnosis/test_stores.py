@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
-from hangscope.trace.model import Frame, Phase, ThreadStack
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Phase, ThreadStack
 from tests.diagnosis.builder import SECOND, START, Job
 
 
@@ -136,3 +136,23 @@ def test_between_a_key_and_a_receive_nothing_tells_who_went_on() -> None:
     job.op(2, "recv", peer=0, done=False)
     found = _looked_at(job)
     assert (found.culprits, found.confidence.value) == ((0, 2), "ambiguous")
+
+
+def test_who_gave_up_waiting_for_a_key_may_be_the_victim_of_who_did_not_set_it() -> None:
+    job = Job(3)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    in_vain = "Timed out waiting 9000ms for recv operation to complete"
+    for rank, text, at_s in (
+        (0, in_vain, 9.1),
+        (1, "wait timeout after 9000ms, keys: /default_pg/0//epoch_2", 9.5),
+        (2, in_vain, 9.2),
+    ):
+        at_ns = START + int(at_s * SECOND)
+        error = ExceptionFacts("torch.distributed.DistStoreError", text, at_ns=at_ns)
+        end = ExitFacts("exception", 1, at_ns=at_ns)
+        job.rank(rank, alive=False, host="node0", exception=error, exit=end)
+    found = diagnose(job.trace(after_s=1.0))
+    assert (found.culprits, found.confidence.value) == ((1,), "likely")
+    assert any("'/default_pg/0//epoch_2'" in line for line in found.findings[0].evidence)
