@@ -52,7 +52,9 @@ def moment_of(context: Context) -> Moment | None:
     waited, patience = _longest_wait_s(context), _patience_s(context)
     if waited >= patience:
         return None
-    soon = min(_SOON_S, standstill_s(trace))  # steps of milliseconds do not pause for seconds
+    soon = _SOON_S
+    if (trace.records["completed_ns"] > 0).any():  # what does not tell who waits proves too little
+        soon = min(soon, standstill_s(trace))  # steps of milliseconds do not pause for seconds
     if last < min(_LATEST_S, max(soon, usual)):
         return Moment(f"{_MOVED}, {last:.1f} s after its last step")
     listed = not any(f.only_active for f in trace.ranks.values())
