@@ -41,15 +41,18 @@ install: $(STAMP) ## make .venv with HangScope and all it needs
 demo: $(STAMP)   ## a real 4-rank job with a real hang, and the verdict on it
 	@$(BIN)/hangscope demo
 
-# Tests that start whole jobs have the machine to themselves; the others share it.
-JOBS := demo monitor recording toolkit
+# Jobs that are watched for time have the machine to themselves; of the others two run at once, tests
+# that look at one job (xdist_group) in one process. What starts no job takes all cores.
+TIMED := demo monitor
+JOBS := recording toolkit
 
 test: $(STAMP)   ## lint, types and every test (under 15 minutes on two cores)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q --reruns 2 -n auto --maxprocesses 8 $(addprefix --ignore=tests/,$(JOBS))
-	$(BIN)/python -m pytest -q --reruns 2 $(addprefix tests/,$(JOBS))
+	$(BIN)/python -m pytest -q --reruns 2 -n auto --maxprocesses 8 $(addprefix --ignore=tests/,$(TIMED) $(JOBS))
+	$(BIN)/python -m pytest -q --reruns 2 -n 2 --dist loadgroup $(addprefix tests/,$(JOBS))
+	$(BIN)/python -m pytest -q --reruns 2 $(addprefix tests/,$(TIMED))
 
 lint: $(STAMP)   ## ruff and mypy only
 	$(BIN)/ruff check .

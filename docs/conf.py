@@ -1,7 +1,7 @@
 """Sphinx configuration: ``make docs`` builds the pages into docs/_build."""
 
 project = "HangScope"
-author = "The HangScope founders"
+author = "The HangScope authors"
 extensions = ["myst_parser"]
 html_theme = "furo"
 html_title = "HangScope"

@@ -24,11 +24,15 @@ def test_demo(demo: Demo, tmp_path: Path) -> None:
 
     def inspect(directory: Path) -> None:
         command = [sys.executable, "-m", "hangscope", "analyze", str(directory)]
-        answer = subprocess.run([*command, "--json"], capture_output=True, timeout=60, check=False)
-        assert answer.returncode == (0 if demo.verdict == "healthy" else 1), answer.stderr
-        answers.append(json.loads(answer.stdout))
-        text = subprocess.run(command, capture_output=True, timeout=60, check=False)
-        texts.append(text.stdout.decode())
+        # Side by side: each looks twice, a second apart.
+        asked = [
+            subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for options in (["--json"], [])
+        ]
+        (answer, trouble), (text, _) = [process.communicate(timeout=60) for process in asked]
+        assert asked[0].returncode == (0 if demo.verdict == "healthy" else 1), trouble
+        answers.append(json.loads(answer))
+        texts.append(text.decode())
 
     run = run_demo(demo, tmp_path / "run", timeout_s=TIMEOUT_S, inspect=inspect)
     assert answers[0]["schema"] == "hangscope/diagnosis/1"

@@ -14,7 +14,7 @@ def train(weights: Path, directory: Path, recording: bool) -> dict[str, torch.Te
     switched_on = {"HANGSCOPE": "1", "HANGSCOPE_DIR": str(directory)} if recording else {}
     job = run(
         [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4",
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
             "-m", "hangscope.demos.train", "--steps", "8", "--weights", str(weights),
         ],
         environment(**switched_on),
@@ -29,7 +29,7 @@ def test_weights_are_bitwise_the_same_with_and_without(tmp_path: Path) -> None:
     rings = tmp_path / "run"
     with_it = train(tmp_path / "on.pt", rings, recording=True)
     without = train(tmp_path / "off.pt", rings, recording=False)
-    assert len(list(rings.glob("rank_*.ring"))) == 4, "it did record"
+    assert len(list(rings.glob("rank_*.ring"))) == 2, "it did record"
     assert with_it.keys() == without.keys()
     for name, value in with_it.items():
         assert torch.equal(value, without[name]), name

@@ -14,6 +14,8 @@ import pytest
 from tests.recording.coverage import checks_of
 from tests.recording.launcher import complete_job
 
+pytestmark = pytest.mark.xdist_group("complete")
+
 
 @pytest.mark.parametrize("check", checks_of("collectives_job"))
 def test_collectives(check: str) -> None:

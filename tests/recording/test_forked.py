@@ -16,7 +16,7 @@ from tests.recording.launcher import JOBS
 @pytest.mark.parametrize(("how", "world"), [("fork", 2), ("spawn", 4)])
 def test_the_children_of_what_a_launcher_calls_a_rank(tmp_path: Path, how: str, world: int) -> None:
     env = environment(
-        HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_TIMEOUT="15", HOW=how,
+        HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_TIMEOUT="8", HOW=how,
         HANGSCOPE_ON_HANG="kill",
     )  # fmt: skip
     done = real_jobs.torchrun(JOBS / "forked_job.py", 2, env, timeout_s=90)

@@ -14,6 +14,8 @@ from tests.real_jobs import JobResult, worlds
 from tests.toolkit.launcher import processes, torchrun
 from tests.toolkit.stores import CountingStore
 
+pytestmark = pytest.mark.xdist_group("barrier")
+
 
 @pytest.fixture(scope="module")
 def job() -> JobResult:

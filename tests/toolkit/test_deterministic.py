@@ -12,6 +12,8 @@ from hangscope.toolkit.variables import DETERMINISTIC_NCCL_ENV
 from tests.real_jobs import JobResult, worlds
 from tests.toolkit.launcher import processes, torchrun
 
+pytestmark = pytest.mark.xdist_group("shared jobs")
+
 
 @pytest.fixture(scope="module")
 def job() -> JobResult:

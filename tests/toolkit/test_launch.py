@@ -7,6 +7,8 @@ import pytest
 from tests.real_jobs import JobResult, free_port, worlds
 from tests.toolkit.launcher import processes, torchrun
 
+pytestmark = pytest.mark.xdist_group("launch")
+
 
 @pytest.fixture(scope="module")
 def job() -> JobResult:

@@ -17,6 +17,8 @@ from hangscope.toolkit import warmup
 from tests.real_jobs import environment, worlds
 from tests.toolkit.launcher import processes, torchrun
 
+pytestmark = pytest.mark.xdist_group("shared jobs")
+
 TOOLKIT = Path(hangscope.__file__).parent / "toolkit"
 
 

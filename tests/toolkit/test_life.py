@@ -8,6 +8,8 @@ from hangscope.toolkit import life
 from tests.toolkit.launcher import torchrun
 from tests.toolkit.stores import CountingStore
 
+pytestmark = pytest.mark.xdist_group("life")
+
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x"}
 
 

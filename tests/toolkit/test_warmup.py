@@ -7,6 +7,8 @@ import pytest
 from tests.real_jobs import JobResult
 from tests.toolkit.launcher import torchrun
 
+pytestmark = pytest.mark.xdist_group("shared jobs")
+
 RANKS = [0, 1, 2, 3]
 
 
