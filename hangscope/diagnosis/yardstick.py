@@ -26,6 +26,8 @@ _WINDOW = 64
 _HALF = 3
 """Fields of an operation that count in a step: all but its stack."""
 _USUAL_TIMES = 2
+_MOST_PARTINGS = 2
+"""Somebody who left the way may come back to it, or leave it once more behind that."""
 _PAST = 4
 """So many operations before show that another group runs the same program."""
 
@@ -139,12 +141,18 @@ Progress = dict[tuple[int, int], tuple[int, int]]
 def _parted(mine: Progress, theirs: Progress) -> bool | None:
     """Whether two counterparts were equally far once, and no longer at the last common place.
 
-    None where they have too little in common, or never were: another stage, another program.
+    None where they have too little in common, or never were: another stage, another program. So is
+    one that draws away again and again: a mistake is made once.
     """
     common = [place for place in mine if place in theirs]  # in the order they were issued
     if len(common) < 2 or mine[common[0]] != theirs[common[0]]:
         return None
-    return mine[common[-1]] != theirs[common[-1]]
+    ahead = [
+        (mine[place][0] - theirs[place][0], mine[place][1] - theirs[place][1]) for place in common
+    ]
+    if sum(a != b for a, b in pairwise(ahead)) > _MOST_PARTINGS:
+        return None
+    return ahead[-1] != (0, 0)
 
 
 def _alone_at_one(context: Context, rank: int, group: int, other: int) -> bool | None:

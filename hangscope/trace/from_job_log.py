@@ -121,6 +121,11 @@ def gather(
     readers.stalls.finish(evidence)
     readers.ras.finish(evidence)
     readers.announced.finish(evidence)
+    if newest is not None and evidence.meeting and evidence.meeting[0] == newest.number:
+        _, rank, joined, world = evidence.meeting  # it ends with ranks that wait for one another
+        evidence.claim(
+            "rendezvous", newest, 0, reporter=rank, certain=False, joined=joined, clients=world
+        )
     if newest is not None and log_watchdog.is_unfinished(newest):
         evidence.cut = True
         if newest.rank is not None:

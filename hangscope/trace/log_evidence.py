@@ -178,6 +178,9 @@ class Evidence:
     """torchrun speaks in it: it starts several processes, and a scheduler's task is one of it."""
     cut: bool = False
     """It ends in the middle of a watchdog's line: somebody pasted the beginning of a log."""
+    meeting: tuple[int, int, int, int] | None = None
+    """Where (line) which rank said last that it waits for the others to meet: how many had come, of
+    how many."""
     thinned: bool = False
     """Of lines of a watchdog's that read alike only one is in it."""
     unattributed_ends: int = 0

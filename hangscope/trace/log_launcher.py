@@ -12,8 +12,8 @@ from hangscope.trace.model import MAX_RANK
 
 _CLIENTS = re.compile(r"waiting for (?:clients|workers)\. (\d+)/(\d+) (?:clients|workers) joined")
 _STORE_BARRIER = re.compile(
-    r"rank:? ?(?P<rank>\d+), for key: \S*store_based_barrier_key\S*\s*\(world_size=(?P<world>\d+), "
-    r"(?:worker_count|num_workers_joined)=(?P<joined>\d+)"
+    r"rank:? ?(?P<rank>\d+), (?:for )?key: \S*store_based_barrier_key\S*\s*"
+    r"\(world_size=(?P<world>\d+), (?:worker_count|num_workers_joined)=(?P<joined>\d+)"
 )
 _MISSING = re.compile(
     r"Timed out waiting on barrier on rank (\d+), for key prefix: .*?world_size=(\d+), "
@@ -286,6 +286,7 @@ def _store_barrier(line: LogLine, at_ns: int, evidence: Evidence, found: re.Matc
     evidence.world_size = evidence.world_size or world
     evidence.of(rank)
     if "Timed out initializing" not in line.text:
+        evidence.meeting = (line.number, rank, joined, world)
         return True
     accused = (1 - rank,) if world == 2 and joined < 2 and rank in (0, 1) else ()
     evidence.claim(

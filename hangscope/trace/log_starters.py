@@ -52,9 +52,11 @@ _SILENCE = re.compile(
 )
 _MONITORED_RANK = re.compile(r"\[RankMonitorServer:Rank=(\d{1,7})\]")
 _STOPPED = re.compile(
-    r"Received (\d{1,2}) death signal|SignalException: Process \d+ got signal: (\d{1,2})|"
-    r"(?:STEP|JOB) [\w.]+ ON \S+ CANCELLED AT|(?:^|\] )Received SIGTERM: (15)"
+    r"Received (?:Signals\.)?(?P<told>\d{1,2}|SIG\w{1,8}) death signal|"
+    r"SignalException: Process \d+ got signal: (?:Signals\.)?(?P<got>\d{1,2}|SIG\w{1,8})|"
+    r"(?:STEP|JOB) [\w.]+ ON \S+ CANCELLED AT|(?:^|\] )Received SIGTERM: 15"
 )
+"""Until Python 3.10 a signal is printed by its name."""
 _SIGNALS = {"KILL": 9, "SEGV": 11, "ABRT": 6, "TERM": 15, "BUS": 7, "FPE": 8, "ILL": 4, "INT": 2}
 _HEAD = "Traceback (most recent call last):"
 _ERROR = re.compile(r"error|critical|exception|fail|fatal", re.I)
@@ -191,8 +193,9 @@ def _stopped(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     found = _STOPPED.search(line.text)
     if not found:
         return False
-    number = found.group(1) or found.group(2) or found.group(3)
-    evidence.claim("other", line, at_ns, stopped=int(number) if number else 15)
+    said = found["told"] or found["got"] or "15"
+    number = int(said) if said.isdigit() else _SIGNALS.get(said[3:], 15)
+    evidence.claim("other", line, at_ns, stopped=number)
     return True
 
 

@@ -325,3 +325,21 @@ def test_who_ended_well_after_less_than_its_counterparts_is_named_before_the_los
         job.rank(rank, alive=False, finalized=True, exit=ExitFacts("clean", 0, at_ns=at_ns))
     job.lose(3)
     assert blame(diagnose(job.trace())) == (Verdict.RANK_EXITED, (2,), Confidence.LIKELY)
+
+
+def test_a_stage_that_does_more_in_every_step_has_not_left_the_pattern() -> None:
+    """Its last stage reduces the loss as well; that draws it away from all others by and by."""
+    job = Job(8)
+    pairs = [job.group(r, r + 1, desc="DATA") for r in range(0, 8, 2)]
+    for _ in range(6):
+        for pair in pairs:
+            job.all(group=pair, line=10)
+        job.all(line=20, size=(1,))
+        for pair in pairs[2:]:
+            job.all(group=pair, line=30, size=(1,))
+    for rank in range(7):
+        job.op(rank, group=pairs[rank // 2], line=10, done=rank < 6)
+        if rank < 6:
+            job.op(rank, line=20, size=(1,), done=False)
+    job.lose(7)
+    assert blame(diagnose(job.trace())) == (Verdict.RANK_LOST, (7,), Confidence.LIKELY)

@@ -24,6 +24,8 @@ srun: error: g1: tasks 0-3: Terminated
         "step 7 loss 2.5\n^CTraceback (most recent call last):\n"
         '  File "/app/t.py", line 5, in <module>\n    loss.backward()\nKeyboardInterrupt\n',
         "[rank: 0] Received SIGTERM: 15\n[rank: 1] Received SIGTERM: 15\n",
+        "W0816 12:10:08.000000 90 torch/distributed/elastic/agent/server/api.py:704] Received "
+        "Signals.SIGTERM death signal, shutting down workers\n",
         "Global rank 0 (PID 8) exited with code -15\nGlobal rank 1 (PID 9) exited with code -9\n",
     ],
 )

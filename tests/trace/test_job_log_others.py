@@ -524,3 +524,18 @@ def test_logs_of_attempts_are_not_mixed(tmp_path: Path) -> None:
     trace = load_trace([tmp_path])
     assert overdue(trace) == [(0, "0", "all_reduce", 20)]
     assert len(trace.warnings) == 1
+
+
+MEETING = (
+    "INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process "
+    "group for rank: {}, key: store_based_barrier_key:1 (world_size=4, worker_count=2, "
+    "timeout=0:30:00)\n"
+)
+
+
+def test_a_log_that_ends_while_ranks_wait_to_meet_says_how_many_had_come() -> None:
+    found = diagnose(trace_of(MEETING.format(0) + MEETING.format(3)))
+    assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
+    assert "had waited for 4 and 2 had come" in found.summary
+    went_on = trace_of(MEETING.format(0) + "".join(timeout(r, 5) for r in range(4)))
+    assert not claims(went_on, "rendezvous")
