@@ -11,6 +11,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends import own_errors
 from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.failures import is_secondary
+from hangscope.diagnosis.host import End
 from hangscope.diagnosis.model import Confidence, Finding, Side, Verdict
 from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.seen import evidence
@@ -190,7 +191,18 @@ def _advice(
             "dtype" if cause.verdict is Verdict.DTYPE_MISMATCH else "numel", False
         )
     if cause.odd_one:
-        return playbook.mismatch("op", True)
+        advice = playbook.mismatch("op", True)
+        absent = cause.sides[0]
+        hosts = [context.hosts[r] for r in absent]
+        seen = [h.stack for h in hosts if h.end is not End.CRASHED and h.stack]
+        if not seen or any(h.end is End.CLEAN for h in hosts):
+            return advice
+        stands = where(innermost(seen[0]))
+        held = (
+            f"; if {rank_s(absent)} wait at {stands} for a lock or a file, "
+            f"{rank_s(cause.culprits)} holds it across the collective"
+        )
+        return playbook.Advice(advice.fix + held, advice.playbook)
     if doubled(context.trace) and cause.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.RANK_LOST):
         ranks = rank_s(doubled(context.trace))
         return playbook.Advice(

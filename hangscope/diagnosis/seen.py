@@ -69,7 +69,8 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
             lines.append(" ".join(words))
         lines += _dead_thread(facts)
         no_code_runs = host.state in ("stopped", "gil-held")
-        if cause.verdict is Verdict.MISSING_RANK and not no_code_runs and len(cause.culprits) < 4:
+        apart = cause.verdict in (Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE)
+        if apart and not no_code_runs and len(cause.culprits) < 4:
             lines += _other_threads(context, rank)
     involved = set(cause.culprits)
     for claim in context.trace.claims:

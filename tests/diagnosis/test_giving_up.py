@@ -43,6 +43,9 @@ def _one_held_a_lock(gave_up_s: float, *, moved_s: float = 0.0) -> Diagnosis:
     job.op(1, group=metrics, at=gave_up_s + 0.005)
     for rank in (0, 2):
         job.op(rank, done=False, flags=Flag.RETIRED, at=gave_up_s + 0.02)
+    at_lock = (Frame("push", "/job/metrics.py", 8),)
+    thread = ThreadStack("metrics", False, at_lock, START + int((gave_up_s - 0.1) * SECOND))
+    job.rank(1, threads=(thread,))
     _failed(job, 1, _IN_VAIN, gave_up_s)
     for rank in (0, 2):
         _failed(job, rank, _RESET, gave_up_s + 0.03)
@@ -53,6 +56,8 @@ def test_who_comes_after_the_first_gave_up_was_not_there() -> None:
     found = _one_held_a_lock(9.0)
     assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (1,))
     assert "order" in found.summary
+    seen = found.findings[0].evidence
+    assert "rank 1: its thread metrics is at metrics.py:8 in push" in seen
 
 
 def test_of_a_job_that_moved_at_that_moment_nothing_is_taken_back() -> None:
@@ -142,3 +147,4 @@ def test_those_who_come_out_of_a_lock_when_its_holder_has_given_up_were_at_the_l
     found = diagnose(job.trace(after_s=1.0))
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
     assert found.confidence.value == "likely"
+    assert "if ranks 1–3 wait at cache.py:12 in enter for a lock" in found.findings[0].fix
