@@ -19,7 +19,9 @@ _KERNEL_FOLDERS = ("proc", "sys", "dev")
 """Where they are mounted, to read a file may be to wait for ever."""
 _LOG_NAMES = (".log", ".out", ".err", ".txt", ".log.gz", "stdout", "stderr")
 MOST_STRANGERS = 20_000
-"""Files below one path that look like nothing a job leaves: a run has few, a disk a million."""
+"""Texts below one path that look like nothing a job leaves: a run has few, a disk a million."""
+_OTHERS_PER_STRANGER = 10
+"""Other files are looked at and no more, and a run may have many: parts of checkpoints, say."""
 
 
 def files_below(path: str, unread: list[Unread]) -> Iterable[tuple[str, bool]]:
@@ -62,23 +64,29 @@ class Strangers:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._count = 0
+        self._texts = 0
+        self._others = 0
 
     def is_hopeless(self, task: Task | None) -> bool:
         """Whether to give up searching, now that one more file was looked at.
 
         ``task`` is None where the file is nothing HangScope reads.
         """
-        self._count += task is None or _is_stranger(task)
-        return self._count > MOST_STRANGERS
+        if task is None:
+            self._others += 1
+        elif _is_stranger(task):
+            self._texts += 1
+        return self._texts + self._others / _OTHERS_PER_STRANGER > MOST_STRANGERS
 
     def advice(self, found: Sequence[Task]) -> str:
         """What to do instead, where ``found`` is what has turned up so far."""
         rings = (task.path for task in found if task.kind.name == formats.RING)
         run = next((os.path.dirname(ring) for ring in rings), None)
+        such = f", such as {file_names.shown(run)}" if run else ""
+        where, count = file_names.shown(self._path), self._texts + self._others
         return (
-            f"{file_names.shown(self._path)}: holds more than {MOST_STRANGERS:,} files that no job "
-            f"leaves; give the folder of the run{f', such as {run}' if run else ''}"
+            f"{where}: holds {count:,} files and more that no job leaves; give the folder of the "
+            f"run{such}"
         )
 
 

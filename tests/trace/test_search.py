@@ -51,10 +51,11 @@ def test_a_disk_is_not_searched_to_its_end(tmp_path: Path, monkeypatch: pytest.M
     RingWriter(run / "rank_0.ring", RingIdentity("job", 0, 1, pid=1), 16, group_count=8)
     for rank in range(60):  # as many logs as there may be ranks
         (run / f"rank_{rank}.log").write_text(timeout(rank, 7))
-    assert len(load_trace([tmp_path]).ranks) == 60
+        (run / f"part_{rank}.distcp").write_bytes(bytes(99))
+    assert len(load_trace([tmp_path]).ranks) == 60, "parts of checkpoints are not searched"
     for number in range(51):
         (tmp_path / f"notes_{number}.md").write_text("nothing of a job\n")
-    with pytest.raises(NothingReadable, match=r"more than 50 files .*; give the folder of the run"):
+    with pytest.raises(NothingReadable, match=r"files and more .*; give the folder of the run"):
         load_trace([tmp_path])
     (tmp_path / "a").rename(tmp_path / "0")  # now it is come upon
     (run := tmp_path / "0" / "run").joinpath("rank_0.ring").rename(tmp_path / "0" / "rank_0.ring")
