@@ -145,6 +145,10 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
         cause.confidence = Confidence.AMBIGUOUS  # nothing tells a first failure from its echo
     if all(is_unseen(context.trace.ranks[h.rank]) for h in rest):
         cause.doubt("nobody saw how the accused ended")
+    if all(_ended_without_a_word(context, h.rank) for h in rest):
+        cause.doubt(
+            "others gave up waiting for somebody, and of what the accused failed is not told"
+        )
     cause.victims = {
         r
         for r, h in context.hosts.items()
@@ -158,6 +162,15 @@ def _left_its_groups(context: Context, cause: Cause) -> bool:
     ranks = context.trace.ranks
     left = all(r in ranks and ranks[r].finalized for r in cause.culprits)
     return bool(cause.culprits) and cause.verdict is Verdict.MISSING_RANK and left
+
+
+def _ended_without_a_word(context: Context, rank: int) -> bool:
+    """Whether a log tells a rank's status only, and that others had waited until a timeout."""
+    trace = context.trace
+    facts = trace.ranks[rank]
+    waited = any(c.kind == "timeout" and c.reporter not in (None, rank) for c in trace.claims)
+    bare = facts.exception is None and facts.exit is not None and facts.exit.kind == "code"
+    return trace.only_logs and bare and waited
 
 
 def _only_a_status(context: Context, rank: int) -> bool:

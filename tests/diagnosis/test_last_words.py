@@ -354,3 +354,9 @@ def test_reasons_that_differ_in_an_address_only_are_those_of_the_ranks_that_fail
     text = "".join(gave_up(9, MAKING, f"{refused}{port}", prefix=False) for port in (4001, 4002))
     found = diagnose(trace_of("world_size=3\n" + text + table({0: 1, 1: 1, 2: -15})))
     assert found.verdict.value != "rank_crashed"
+
+
+def test_a_bare_status_beside_timeouts_of_all_others_is_likely_at_most() -> None:
+    """Connections to one that ends are closed: who waited until a timeout waited for a live one."""
+    found = judged(dict.fromkeys((0, 2, 3), REDUCE), codes={0: 1, 1: 1, 2: -15, 3: 1})
+    assert found.confidence.value != "certain"
