@@ -201,7 +201,7 @@ class RingFolder:
         for ring, (rank, _, _) in zip(rings, places, strict=True):
             ring.rank, ring.is_rank = rank, True
         present = [
-            Presence(_start(ring), ring.parent_pid, world_size, declared, _is_over(ring))
+            Presence(_start(ring), ring.parent_pid, world_size, declared, *_how_far(ring))
             for ring, (_, world_size, declared) in zip(rings, places, strict=True)
         ]
         meetings = {one.start.meets_at for one in present}
@@ -295,8 +295,10 @@ def _member(ring: OpenRing) -> Member:
     return Member(_start(ring), (ring.host, ring.parent_pid))
 
 
-def _is_over(ring: OpenRing) -> bool:
-    return ring.reader.header().exit_kind == ExitKind.CLEAN
+def _how_far(ring: OpenRing) -> tuple[bool, bool]:
+    """Whether it has ended in order, and whether it has met the others."""
+    header = ring.reader.header()
+    return header.exit_kind == ExitKind.CLEAN, bool(header.initialized or header.finalized)
 
 
 def _start(ring: OpenRing) -> Start:

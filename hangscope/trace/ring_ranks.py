@@ -32,6 +32,8 @@ class Presence:
     """Whether the job itself has said that rank."""
     over: bool = False
     """Whether it has ended in order."""
+    met: bool = False
+    """Whether it has met the others: ``init_process_group`` has returned."""
 
 
 def ranks_of(
@@ -82,9 +84,9 @@ def world_followed(
     """Places of the rings of the job that is followed, where one launcher has started several.
 
     Each of them meets at an address of its own, and numbers its ranks from 0 on. They are told from
-    ranks that were given wrong addresses by their sizes: all of them together have no more ranks
-    than there are processes. One that has not ended in order is followed before one that has, then
-    one for which ranks are missing, the largest, the newest.
+    ranks that were given wrong addresses by having met, or by their sizes: all of them together
+    have no more ranks than there are processes. One that has not ended in order is followed before
+    one that has, then one for which ranks are missing, the largest, the newest.
 
     Parameters
     ----------
@@ -109,7 +111,8 @@ def world_followed(
         for places, size in zip(together, sizes, strict=True)
     )
     processes = {one.start.process for one in present}
-    if len(together) < 2 or not alike or sum(sizes) > len(processes):
+    have_met = all(present[p].met for places in together for p in places)
+    if len(together) < 2 or not alike or (sum(sizes) > len(processes) and not have_met):
         return []
     return max(
         together,
@@ -213,6 +216,7 @@ def _ranks_of(rings: Sequence[Fragment]) -> list[int | None]:
             ring.facts.world_size or 0,
             bool(ring.facts.declared),
             ring.facts.exit is not None and ring.facts.exit.kind == "clean",
+            bool(ring.facts.initialized or ring.facts.finalized),
         )
         for ring in rings
     ]

@@ -120,5 +120,11 @@ def test_jobs_that_are_larger_than_the_launch_have_wrong_addresses() -> None:
     assert ranks_of(_two_worlds(size=4)) == [0, 1, 0, 1]
 
 
+def test_jobs_that_have_met_may_lack_a_ring() -> None:
+    rings = [replace(one, met=True) for one in _two_worlds()[:3]]
+    assert ranks_of(rings) == [None, None, 0]
+    assert ranks_of([replace(one, met=False) for one in rings]) == [0, 1, 0]
+
+
 def test_a_job_that_was_over_when_the_next_began_takes_no_rank_away() -> None:
     assert ranks_of(_two_worlds(apart_ns=61 * SECOND)) == [0, 1, 0, 1]
