@@ -48,6 +48,9 @@ def shift(mine: Side, others: Side) -> int:
     ``k - shift``-th from the end of ``others``.
     """
     ahead, behind = mine.waiting(), others.waiting()
+    apart = _numbers_apart(mine, others)
+    if apart > ahead == len(mine.seq) and behind == 0:
+        return apart  # what finished in pairs is gone from one side, what is left of it is later
     guess = ahead - behind  # as many have finished on both sides
     low, high = max(-behind, -_COMPARED), min(ahead, _COMPARED)
     nearest_first = sorted(range(low, high + 1), key=lambda by: (abs(by - guess), by))
@@ -59,6 +62,15 @@ def shift(mine: Side, others: Side) -> int:
             return by
     bound = _CLEARLY * min(fit.spread_ns for _, fit in fits) + _CLOCK_NS
     return next(by for by, fit in fits if fit.spread_ns <= bound)
+
+
+def _numbers_apart(mine: Side, others: Side) -> int:
+    """By how much more ``mine`` is numbered, where each half of either side has the next number.
+
+    0 where numbers are left out: then they count what went elsewhere, too.
+    """
+    in_a_row = all(len(side.seq) > 1 and (np.diff(side.seq) == 1).all() for side in (mine, others))
+    return int(mine.seq[-1] - others.seq[-1]) if in_a_row else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,8 @@ class Builder:
             waiters = ranks[here].tolist()
             example = rows[here]
             row = int(example[example >= 0][0]) if (example >= 0).any() else NONE
+            if row == NONE and self._dates_ends:  # its record does not say whether it has finished
+                row = self._row_of(group, waiters[0], int(seq))
             began = front.pending_ns[pairs][here]
             known_rows = example[example >= 0]
             if not (began > 0).any():  # found through its records alone: unobserved
@@ -249,6 +251,11 @@ class Builder:
         return not any(in_communication(t.stack) for t in facts.threads) and not any(
             f.name == "backward" for f in host.stack
         )
+
+    @cached_property
+    def _dates_ends(self) -> bool:
+        """Whether it is recorded when operations ended, as Gloo's own recorder does not."""
+        return bool((self.trace.records["completed_ns"] > 0).any())
 
     @cached_property
     def _standstill_ns(self) -> float:

@@ -274,3 +274,21 @@ def test_what_is_unfinished_is_not_called_quiescent(tmp_path: Path) -> None:
     found = diagnose(load_trace([tmp_path]))
     assert found.verdict.value != "quiescent"
     assert 2 not in found.culprits or found.confidence is not Confidence.CERTAIN
+
+
+def test_counters_tell_what_entries_without_a_state_leave_open(tmp_path: Path) -> None:
+    """Rank 1 cannot finish what the others have; a broadcast made the group a one-sided one."""
+    for rank in range(3):
+        over = 3 if rank == 1 else 4
+        rows = [entry(1, "nccl:broadcast")]
+        rows += [(entry if seq <= over else pending)(seq) for seq in (2, 3, 4, 5)]
+        for row in rows:
+            row["state"] = None
+        status = {
+            "last_enqueued_collective": 5,
+            "last_started_collective": -1,
+            "last_completed_collective": over,
+        }
+        write(tmp_path, f"rank_{rank}", dump(rows, world=3, pg_status={"0": status}))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", (1,))
