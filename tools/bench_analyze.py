@@ -259,7 +259,9 @@ def page(
         "reference. Where no frame is shared, every frame is a dictionary of its own. Rings of one "
         "content name the same operations in the same order, as ranks of one program that stand at "
         "one place do; what is found for one then holds for the next. Where ranks stand apart, it "
-        "is found for each. Peak memory "
+        "is found for each. Reading rings is to a third copying memory: what else uses the same "
+        "memory, other machines of one host too, slows it by up to a fifth, and no load average "
+        "shows that. Peak memory "
         "is that of the process and its workers together, with their imports, from a round of its "
         "own.",
         "",
