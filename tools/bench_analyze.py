@@ -171,6 +171,7 @@ def run(args: argparse.Namespace, base: Path) -> str:
     ]
     if not args.skip_torchfrtrace:
         plan.append((STOCK, TORCHFRTRACE, pickles, 0, 1))
+    os.sync()  # gigabytes were written just now: what writes them to disk would be measured, too
     best: dict[str, tuple[float, float, float]] = {}
     # Round by round, so that whatever else the machine does meets all alike; the best of each.
     for turn in range(-1, args.repeats):  # the first for memory only
