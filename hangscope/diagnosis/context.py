@@ -10,7 +10,14 @@ import numpy as np
 
 from hangscope.diagnosis.agreement import family
 from hangscope.diagnosis.dimensions import kinds_of_groups
-from hangscope.diagnosis.evidence import gaps, overrun_ranks, rank_bounds, unlisted, unreadable
+from hangscope.diagnosis.evidence import (
+    gaps,
+    overrun_ranks,
+    rank_bounds,
+    told_of_only,
+    unlisted,
+    unreadable,
+)
 from hangscope.diagnosis.frontier import Frontiers, Ints
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import GroupRef, LastOperation
@@ -66,6 +73,11 @@ class Context:
         return unreadable(self.trace)
 
     @cached_property
+    def unrecorded(self) -> frozenset[int]:
+        """Ranks of which only a monitor's journal tells; found in one walk over all records."""
+        return frozenset(told_of_only(self.trace))
+
+    @cached_property
     def pairs_of_rank(self) -> dict[int, Ints]:
         """Pair indices per rank."""
         return self.front.of_rank()
@@ -94,6 +106,11 @@ class Context:
         if not since_ns or not now or now < since_ns:
             return None
         return (now - since_ns) / SECOND_NS
+
+    def longest_wait_s(self, places: Iterable[Place]) -> float:
+        """For how long (s) anybody has waited at these places; 0 where that is not known."""
+        ages = [self.age_s(rank, place.began_ns) for place in places for rank in place.waiters]
+        return max((age for age in ages if age is not None), default=0.0)
 
     def last_row(self, rank: int) -> int:
         """The last record of a rank, or -1."""

@@ -9,7 +9,6 @@ from hangscope.diagnosis.agreement import numel
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends import own_errors
-from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.failures import is_secondary
 from hangscope.diagnosis.host import End
 from hangscope.diagnosis.model import Confidence, Finding, Side, Verdict
@@ -43,7 +42,7 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         seq = place.seq if not place.phase else None
         op = context.place_op(place)
     cause = replace(cause, unknowns=list(cause.unknowns))
-    missing = {*context.trace.missing_ranks, *told_of_only(context.trace)}
+    missing = {*context.trace.missing_ranks, *context.unrecorded}
     unread = context.unreadable.keys() - missing  # lists made up from what was read lack them
     if missing and cause.verdict is not Verdict.RANK_LOST:
         cause.doubt(f"{rank_s(sorted(missing))} left no dump")

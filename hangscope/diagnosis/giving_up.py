@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.latecomers import MARGIN_NS, gave_up_ns
+from hangscope.diagnosis.latecomers import MARGIN_NS, gave_up_ns, set_back
 from hangscope.diagnosis.swept import standstill_s
 from hangscope.trace.model import Flag, RankFacts, State, Trace
 
@@ -80,18 +80,8 @@ def _rewound(
     records, members = trace.records.copy(), trace.members.copy()
     records["state"][ended] = int(State.SCHEDULED)
     records["completed_ns"][ended] = 0
-    pair = (records["flags"] & int(Flag.P2P)) != 0
-    place = {
-        key: index
-        for index, key in enumerate(
-            zip(members["rank"].tolist(), members["group"].tolist(), strict=True)
-        )
-    }
-    for rows, counter in ((issued, "enqueued"), (ended | issued, "completed")):
-        for row in records[rows & ~pair]:
-            mine = place.get((int(row["rank"]), int(row["group"])))
-            if mine is not None:
-                reached = int(row["collective_seq"]) - 1
-                members[counter][mine] = min(int(members[counter][mine]), reached)
+    alone = (records["flags"] & int(Flag.P2P)) == 0
+    undone = {"enqueued": records[issued & alone], "completed": records[(ended | issued) & alone]}
+    set_back(members, undone)
     ranks = {rank: _facts_at(facts, until_ns[rank]) for rank, facts in trace.ranks.items()}
     return replace(trace, records=records[~issued], members=members, ranks=ranks)

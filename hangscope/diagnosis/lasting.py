@@ -65,8 +65,7 @@ def lasting_only(context: Context) -> None:
     limit = standstill_s(context.trace)
     waits = context.waits
     for index, place in enumerate(waits.places):
-        ages = [context.age_s(r, place.began_ns) for r in place.waiters]
-        if max((a for a in ages if a is not None), default=0.0) < limit:
+        if context.longest_wait_s([place]) < limit:
             for rank in place.waiters:
                 waits.places_of[rank] = [i for i in waits.places_of.get(rank, ()) if i != index]
             place.waiters, place.absent, place.behind, place.unknown = [], [], [], []
@@ -120,9 +119,7 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
     for cause in causes:
         if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
             continue
-        places = [context.waits.places[i] for i in cause.places]
-        ages = [context.age_s(rank, p.began_ns) for p in places for rank in p.waiters]
-        waited = max((age for age in ages if age is not None), default=0.0)
+        waited = context.longest_wait_s(context.waits.places[i] for i in cause.places)
         if 0 < waited < _SLOW_S:
             cause.doubt(
                 f"the dumps were written when nobody had waited there for more than {waited:.0f} s"

@@ -113,14 +113,23 @@ def gave_up_ns(trace: Trace) -> dict[int, int]:
     }
 
 
+def set_back(members: Records, undone: Mapping[str, Records]) -> None:
+    """Have counters stand before the collectives that do not count, where they lie.
+
+    ``undone``: rows of such collectives by the counter that they are taken from.
+    """
+    of = zip(members["rank"].tolist(), members["group"].tolist(), strict=True)
+    place = {pair: i for i, pair in enumerate(of)}
+    for counter, rows in undone.items():
+        for row in rows:
+            mine = place.get((int(row["rank"]), int(row["group"])))
+            if mine is not None:
+                before = int(row["collective_seq"]) - 1
+                members[counter][mine] = min(int(members[counter][mine]), before)
+
+
 def _without(trace: Trace, late: list[int]) -> Trace:
     """The trace without some rows, and with counters that do not count what they stand for."""
     members = trace.members.copy()
-    of = zip(members["rank"].tolist(), members["group"].tolist(), strict=True)
-    place = {pair: i for i, pair in enumerate(of)}
-    for row in trace.records[late]:
-        mine = place.get((int(row["rank"]), int(row["group"])))
-        if mine is not None:
-            before = int(row["collective_seq"]) - 1
-            members["enqueued"][mine] = min(int(members["enqueued"][mine]), before)
+    set_back(members, {"enqueued": trace.records[late]})
     return replace(trace, records=np.delete(trace.records, late), members=members)

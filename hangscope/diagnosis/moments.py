@@ -49,7 +49,7 @@ def moment_of(context: Context) -> Moment | None:
         return None
     last, first = max(quiet_s), min(quiet_s)
     usual = 2 * _longest_gap_s(context)
-    waited, patience = _longest_wait_s(context), _patience_s(context)
+    waited, patience = context.longest_wait_s(context.waits.places), _patience_s(context)
     if waited >= patience:
         return None
     soon = _SOON_S
@@ -113,16 +113,6 @@ def _longest_gap_s(context: Context) -> float:
     same = np.diff(context.trace.records["rank"]) == 0
     gaps = np.diff(created)[same]
     return float(gaps.max()) / SECOND_NS if len(gaps) else 0.0
-
-
-def _longest_wait_s(context: Context) -> float:
-    """For how long (s) anybody had waited when it was dumped."""
-    ages = [
-        context.age_s(rank, place.began_ns)
-        for place in context.waits.places
-        for rank in place.waiters
-    ]
-    return max((age for age in ages if age is not None), default=0.0)
 
 
 def _patience_s(context: Context) -> float:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends import alike, first_to_fail, own_errors
-from hangscope.diagnosis.evidence import half_told, told_of_only
+from hangscope.diagnosis.evidence import half_told
 from hangscope.diagnosis.host import End, is_unseen
 from hangscope.diagnosis.latecomers import came_too_late
 from hangscope.diagnosis.lost import lost_ranks
@@ -51,7 +51,7 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
     waits = context.waits
     waited_for = waits.waited_for()
     roots = [r for r in roots if waited_for.get(r)]
-    gone = {r for r in told_of_only(context.trace) if context.hosts[r].end is End.TORN_DOWN}
+    gone = {r for r in context.unrecorded if context.hosts[r].end is End.TORN_DOWN}
     lost = [r for r in roots if r not in context.trace.ranks or r in gone]
     known = [r for r in roots if r not in lost]
     held = set(known)
@@ -102,7 +102,7 @@ def _exchanging_alone_with(context: Context, ranks: tuple[int, ...], places: lis
     Of more members those that agree with each other are right.
     """
     aborted = [context.hosts[r].end_text == "killed by SIGABRT" for r in ranks]
-    if not all(aborted) or not set(told_of_only(context.trace)).issuperset(ranks):
+    if not all(aborted) or not context.unrecorded.issuperset(ranks):
         return set()
     here = [context.waits.places[i] for i in places]
     return {w for p in here if not p.phase and not p.p2p and len(p.members) == 2 for w in p.waiters}

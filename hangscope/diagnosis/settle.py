@@ -5,7 +5,6 @@ from __future__ import annotations
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.ends import alike, had_left, primary_crashes
-from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.exchange import broken_exchanges, size_conflict
 from hangscope.diagnosis.host import End, is_unseen
 from hangscope.diagnosis.mismatch import Mismatch, minority
@@ -176,7 +175,7 @@ def _ended_without_a_word(context: Context, rank: int) -> bool:
 def _only_a_status(context: Context, rank: int) -> bool:
     """Whether nothing tells of what a rank failed."""
     exit_ = context.trace.ranks[rank].exit
-    return rank in told_of_only(context.trace) and exit_ is not None and exit_.kind == "code"
+    return rank in context.unrecorded and exit_ is not None and exit_.kind == "code"
 
 
 def settle(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -273,7 +272,7 @@ def _excuse_lost(context: Context, causes: list[Cause]) -> list[Cause]:
 def _unrecorded(context: Context, cause: Cause) -> bool:
     """Whether a cause names nobody but ranks that are seen to live and left no record."""
     names = cause.verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) and cause.culprits
-    return bool(names) and set(told_of_only(context.trace)).issuperset(cause.culprits)
+    return bool(names) and context.unrecorded.issuperset(cause.culprits)
 
 
 def _only_logged(context: Context, cause: Cause) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.evidence import told_of_only
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.trace.model import Flag
@@ -14,7 +13,7 @@ _TELLS = int(Flag.BLOCKING | Flag.ASYNC)
 
 def accuse_who_is_stopped(context: Context, cause: Cause) -> None:
     """Accuse who is stopped inside the collective, not who left no record of what it issued."""
-    unrecorded = cause.culprits and set(told_of_only(context.trace)).issuperset(cause.culprits)
+    unrecorded = cause.culprits and context.unrecorded.issuperset(cause.culprits)
     if not unrecorded or cause.verdict not in (Verdict.MISSING_RANK, Verdict.RANK_LOST):
         return
     for index in cause.places:
@@ -34,7 +33,7 @@ def accuse_who_was_never_seen(context: Context, cause: Cause) -> None:
     The other's process is seen to live: its record was not collected.
     """
     trace = context.trace
-    unrecorded = cause.culprits and set(told_of_only(trace)).issuperset(cause.culprits)
+    unrecorded = cause.culprits and context.unrecorded.issuperset(cause.culprits)
     if cause.verdict is not Verdict.MISSING_RANK or not unrecorded:
         return
     places = [context.waits.places[i] for i in cause.places]

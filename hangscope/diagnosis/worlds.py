@@ -15,6 +15,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import INIT, Place
 from hangscope.diagnosis.sentences import rank_s
 from hangscope.trace import formats
+from hangscope.trace.facts import tcp_address
 from hangscope.trace.model import NONE, Flag, State
 from hangscope.trace.twins import doubled
 
@@ -148,9 +149,7 @@ def _apart(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
 
 def is_loopback(meeting: str) -> bool:
     """Whether an address reaches no other host: ``tcp://localhost:29500``, ``tcp://127.0.0.1:1``."""
-    if not meeting.startswith("tcp://"):
-        return False
-    host = meeting.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    host, _ = tcp_address(meeting) or ("", "")
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
@@ -177,8 +176,8 @@ def note_loopback(context: Context, cause: Cause) -> None:
 
 def _meeting(told: str, rank: int) -> str:
     """What must be the same: hosts have many names, ports have one."""
-    if told.startswith("tcp://"):
-        return "port " + told.rpartition(":")[2]
+    if address := tcp_address(told):
+        return f"port {address[1]}"
     return told if "://" in told else f"{told} of rank {rank}"
 
 

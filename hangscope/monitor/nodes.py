@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hangscope.monitor.gather import Relay, pack
+from hangscope.trace.facts import tcp_address
 from hangscope.trace.live_rings import RunKey
 from hangscope.trace.model import Fragment, Trace
 
@@ -105,10 +106,9 @@ def store_of(trace: Trace, environ: Mapping[str, str]) -> tuple[str, str] | None
     programs set those themselves, and the monitor of a launcher has none.
     """
     for facts in trace.ranks.values():
-        scheme, _, place = (facts.rendezvous or "").partition("://")
-        host, _, port = place.rpartition(":")
-        if scheme == "tcp" and host and port.isdecimal():
-            return host.strip("[]"), port
+        told = tcp_address(facts.rendezvous or "")
+        if told is not None and told[0] and told[1].isdecimal():
+            return told
     host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     return (host, port) if host and port else None
 

@@ -20,6 +20,13 @@ class Frame(NamedTuple):
 Stack = tuple[Frame, ...]
 
 
+def tcp_address(meeting: str) -> tuple[str, str] | None:
+    """Host and port of a meeting point such as ``tcp://[::1]:29500``; None where it is none."""
+    scheme, _, place = meeting.partition("://")
+    host, _, port = place.rpartition(":")
+    return (host.strip("[]"), port) if scheme == "tcp" else None
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """What a rank is doing outside collectives: ``init_process_group``, ``checkpoint``, ..."""

@@ -100,8 +100,7 @@ def fragment_of(
     groups = values.groups(table)
     numbers = batch.groups.of(groups) if lazy else None
     rows, signatures = _records(values, slots, columns, rank, batch)
-    if numbers is not None and len(numbers):
-        rows["group"] = numbers.take(columns.group)
+    rows["group"] = columns.group if numbers is None else numbers.take(columns.group)
     call = functools.partial(_newest_call, rows, columns, values, header.main_thread)
     facts = facts_of(reader, header, lost, oldest, texts=values, newest_call=call)
     return Fragment(
@@ -172,13 +171,14 @@ assert GROUP.names[8:15] == MEMBER_DTYPE.names[2:]
 def _records(
     values: RingValues, slots: Records, columns: Columns, rank: int, batch: RingBatch
 ) -> tuple[Records, tuple[Signature, ...]]:
-    """Slots turned, where they lie, into trace records; with the signatures they use."""
+    """Slots turned, where they lie, into trace records, but for their group; with the signatures
+    they use."""
     start = batch.stacks.append(values.stacks(columns.stack_ids))
     signatures, signature = _fill_sizes(
         values.signatures(columns.signature_ids), columns.signature, slots
     )
     table = slots.view(RECORD_DTYPE)
-    table["group"], table["signature"] = columns.group, signature
+    table["signature"] = signature
     table["stack"] = columns.stack + np.int32(start)
     if len(columns.without_stack):
         table["stack"][columns.without_stack] = NONE

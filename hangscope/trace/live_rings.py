@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import HEADER, ExitKind, header_offset
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.live_facts import ProcessView
@@ -192,21 +193,18 @@ class RingFolder:
         if said == self._said and rings == self._named:
             return
         self._named, self._said = rings, said
-        places = [ring.reader.place() for ring in rings]
+        headers = [ring.reader.header() for ring in rings]
         self.declared = {
             (ring.host, ring.process.pid)
-            for ring, (_, _, declared) in zip(rings, places, strict=True)
-            if declared
+            for ring, header in zip(rings, headers, strict=True)
+            if header.declared
         }
-        for ring, (rank, _, _) in zip(rings, places, strict=True):
-            ring.rank, ring.is_rank = rank, True
-        present = [
-            Presence(_start(ring), ring.parent_pid, world_size, declared, *_how_far(ring))
-            for ring, (_, world_size, declared) in zip(rings, places, strict=True)
-        ]
+        for ring, header in zip(rings, headers, strict=True):
+            ring.rank, ring.is_rank = header.rank, True
+        present = [_presence(*pair) for pair in zip(rings, headers, strict=True)]
         meetings = {one.start.meets_at for one in present}
-        if len(meetings) > 1 or not all(declared for _, _, declared in places):
-            count = Counter(rank for rank, _, _ in places)
+        if len(meetings) > 1 or not all(one.declared for one in present):
+            count = Counter(ring.rank for ring in rings)
             living = [
                 one.start.process
                 for ring, one in zip(rings, present, strict=True)
@@ -295,14 +293,19 @@ def _member(ring: OpenRing) -> Member:
     return Member(_start(ring), (ring.host, ring.parent_pid))
 
 
-def _how_far(ring: OpenRing) -> tuple[bool, bool]:
-    """Whether it has ended in order, and whether it has met the others."""
-    header = ring.reader.header()
-    return header.exit_kind == ExitKind.CLEAN, bool(header.initialized or header.finalized)
+def _presence(ring: OpenRing, header: RingHeader) -> Presence:
+    return Presence(
+        _start(ring, header),
+        ring.parent_pid,
+        header.world_size,
+        header.declared,
+        over=header.exit_kind == ExitKind.CLEAN,
+        met=bool(header.initialized or header.finalized),
+    )
 
 
-def _start(ring: OpenRing) -> Start:
-    header = ring.reader.header()
+def _start(ring: OpenRing, header: RingHeader | None = None) -> Start:
+    header = header or ring.reader.header()
     last_sign_ns = max(header.heartbeat_ns, header.exit_ns)
     meets_at = ring.reader.text(header.rendezvous) if header.rendezvous else ""
     process = (ring.host, ring.process.pid)
