@@ -7,7 +7,7 @@ Recording is switched on and off in turn inside the same process, so that whatev
 does falls on both alike: block by block for calls, step by step for training steps (see
 `tools.bench_steps`). Figures are medians of paired differences with a 95 % interval of that median
 (bootstrap). Torch's own recorder can only be chosen when a process starts: its processes alternate
-with those without.
+with those without. Where there is a GPU, calls and steps on it are measured as well.
 
 Besides the time that passes, the processor time used is measured: of the calling thread for calls
 (issuing and waiting), of the whole process for training steps. It is what a busy machine falsifies
@@ -41,7 +41,8 @@ BLOCK_CALLS = 400
 WARM_UP_CALLS = 40
 BURST = 20
 COLD_CALLS, COLD_WARM_UP_CALLS = 20, 2
-SECONDS_PER_STEP_TABLE = {"ddp": 140.0, "fsdp": 140.0, "ddp-long": 360.0, "fsdp-long": 360.0}
+SECONDS_PER_STEP_TABLE = {"ddp": 140.0, "fsdp": 140.0, "ddp-long": 360.0, "fsdp-long": 360.0,
+                          "ddp-gpu": 60.0, "fsdp-gpu": 60.0}  # fmt: skip
 RESAMPLES = 2000
 
 
@@ -122,6 +123,19 @@ def calls_gloo(blocks: int, modes: tuple[str, ...]) -> Times:
     )
 
 
+def calls_nccl(blocks: int, modes: tuple[str, ...]) -> Times:
+    """As `calls_gloo`, alone on one GPU: issuing is all there is, the device is never the limit."""
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(0)
+    dist.init_process_group("nccl")
+    tensor = torch.ones(8, device="cuda")
+    return _timed_calls(
+        lambda: dist.all_reduce(tensor, async_op=True), lambda work: work.wait(), blocks, modes
+    )
+
+
 def _timed_calls(
     call: Callable[[], Any],
     after: Callable[[Any], Any] | None,
@@ -170,17 +184,25 @@ def _timed_calls(
 
 
 CALLS: dict[str, Callable[[int, tuple[str, ...]], Times]] = {
-    "fake": calls_fake, "cold": calls_cold, "gloo": calls_gloo,
+    "fake": calls_fake, "cold": calls_cold, "gloo": calls_gloo, "nccl": calls_nccl,
 }  # fmt: skip
 STEPS: dict[str, Callable[[float], StepTimes]] = {
     "ddp": bench_steps.ddp,
     "fsdp": bench_steps.fsdp,
     "ddp-long": functools.partial(bench_steps.ddp, batch=bench_steps.LONG_BATCH),
     "fsdp-long": functools.partial(bench_steps.fsdp, batch=bench_steps.LONG_BATCH),
+    "ddp-gpu": functools.partial(bench_steps.ddp, batch=bench_steps.LONG_BATCH, device="cuda"),
+    "fsdp-gpu": functools.partial(bench_steps.fsdp, batch=bench_steps.LONG_BATCH, device="cuda"),
 }
+ON_GPU = frozenset({"nccl", "ddp-gpu", "fsdp-gpu"})
+ALONE = frozenset({"fake", "cold"}) | ON_GPU
+"""Scenarios of one process; that on a GPU is also alone in its world."""
+NATIVE = frozenset({"gloo", "nccl"})
+"""Calls that torch's own recorder sees."""
 LABELS = {
     "fake": "fake", "cold": "fake, cold", "gloo": "Gloo", "ddp": "DDP", "fsdp": "FSDP2",
     "ddp-long": "DDP, longer", "fsdp-long": "FSDP2, longer",
+    "nccl": "NCCL", "ddp-gpu": "DDP on a GPU", "fsdp-gpu": "FSDP2 on a GPU",
 }  # fmt: skip
 
 
@@ -192,7 +214,8 @@ def run(scenario: str, amount: float, modes: tuple[str, ...] = (), *, native: bo
 
     ``amount`` is blocks for calls, seconds for steps.
     """
-    size = 1 if scenario in ("fake", "cold") else 2
+    size = 1 if scenario in ALONE else 2
+    world = "1" if scenario in ON_GPU else "2"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -201,8 +224,8 @@ def run(scenario: str, amount: float, modes: tuple[str, ...] = (), *, native: bo
         for rank in range(size):
             env = {k: v for k, v in os.environ.items() if not k.startswith(("HANGSCOPE", "TORCH_"))}
             env |= {
-                "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
-                "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                "RANK": str(rank), "WORLD_SIZE": world, "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                 "HANGSCOPE_MONITOR": "0", "HANGSCOPE_FAKE": "1", "SCRATCH": scratch,
                 "HANGSCOPE_DIR": scratch, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
                 "TORCH_FR_BUFFER_SIZE": "10000" if native else "0",
@@ -275,7 +298,7 @@ def call_table(scenario: str, blocks: int, rounds: int) -> list[str]:
     for _ in range(rounds):
         for mode, measured in run(scenario, blocks, MODES)[0].items():
             merged[mode] += measured
-        if scenario == "gloo":
+        if scenario in NATIVE:
             native += run(scenario, blocks, ("off",), native=True)[0]["off"]
     off = merged["off"]
     name = LABELS[scenario]
@@ -340,7 +363,7 @@ def main() -> int:
             result = asdict(STEPS[arguments.inside](arguments.amount))
         print(json.dumps(result), flush=True)
         os._exit(0)
-    wanted = arguments.only or sorted(LABELS)
+    wanted = arguments.only or sorted(LABELS.keys() if _has_gpu() else LABELS.keys() - ON_GPU)
     calls, steps = ([name for name in names if name in wanted] for names in (CALLS, STEPS))
     scale = 1 if arguments.quick else 6
     if calls:
@@ -358,6 +381,12 @@ def main() -> int:
     load = os.getloadavg()[0]
     print(f"\ntorch {_torch_version()}, load {load:.1f} on {os.cpu_count()} processors")
     return 0
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available() and torch.distributed.is_nccl_available()
 
 
 def _torch_version() -> str:

@@ -7,10 +7,10 @@ recorder's kernels in the dispatcher and its ``Work.wait``; the recording itself
 pays for a new ring or for stacks seen for the first time. The watcher thread cannot be switched
 step by step. It runs through all of them and its processor time is measured by its own clock.
 
-The model is a transformer of six layers (width 256, AdamW) on one core a rank, with the collectives
-of a real step: DDP with five buckets, FSDP2 with each layer a unit. Of 512 tokens a rank a step
-takes two to three tenths of a second, which is on the hard side; of 4,096 tokens, still few, it
-takes one to two seconds.
+The model is a transformer of six layers (width 256, AdamW) on one core a rank, or alone on a GPU,
+with the collectives of a real step: DDP with five buckets, FSDP2 with each layer a unit. On a core,
+of 512 tokens a rank a step takes two to three tenths of a second, which is on the hard side; of
+4,096 tokens, still few, it takes one to two seconds.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Switch:
         return int(self.session.ring.cells[LAST_RECORD_CELL])
 
 
-def measure(make_step: Callable[[], Callable[[], None]], seconds: float) -> StepTimes:
+def measure(make_step: Callable[[], Callable[[], None]], seconds: float, device: str) -> StepTimes:
     """Run quadruples of steps for about so long; `make_step` builds the model."""
     import torch
     import torch.distributed as dist
@@ -109,7 +109,7 @@ def measure(make_step: Callable[[], Callable[[], None]], seconds: float) -> Step
     gc.collect()
     gc.freeze()
 
-    count = torch.tensor([max(4, round(seconds / (4 * step_s)))])
+    count = torch.tensor([max(4, round(seconds / (4 * step_s)))], device=device)
     dist.broadcast(count, 0)
     order = random.Random(SEED)
     watched = switch.watcher_cpu()
@@ -136,43 +136,50 @@ def measure(make_step: Callable[[], Callable[[], None]], seconds: float) -> Step
     return times
 
 
-def ddp(seconds: float, batch: int = SHORT_BATCH) -> StepTimes:
-    """Steps under DistributedDataParallel on Gloo, with as many buckets as a large model has."""
+def ddp(seconds: float, batch: int = SHORT_BATCH, device: str = "cpu") -> StepTimes:
+    """Steps under DistributedDataParallel, with as many buckets as a large model has."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    _start()
+    _start(device)
     result = measure(
-        lambda: _step(DistributedDataParallel(_model(), bucket_cap_mb=4), batch), seconds
+        lambda: _step(DistributedDataParallel(_model(device), bucket_cap_mb=4), batch, device),
+        seconds,
+        device,
     )
     dist.barrier()
     return result
 
 
-def fsdp(seconds: float, batch: int = SHORT_BATCH) -> StepTimes:
-    """Steps under FSDP2 on Gloo, every layer a unit."""
+def fsdp(seconds: float, batch: int = SHORT_BATCH, device: str = "cpu") -> StepTimes:
+    """Steps under FSDP2, every layer a unit."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    _start()
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    _start(device)
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
 
     def make() -> Callable[[], None]:
-        model = _model()
+        model = _model(device)
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        return _step(model, batch)
+        return _step(model, batch, device)
 
-    result = measure(make, seconds)
+    result = measure(make, seconds, device)
     dist.barrier()
     return result
 
 
-def _start() -> None:
+def _start(device: str) -> None:
+    import torch
     import torch.distributed as dist
 
+    if device == "cuda":
+        torch.cuda.set_device(0)
+        dist.init_process_group("nccl")
+        return
     cores = sorted(os.sched_getaffinity(0))
     dist.init_process_group("gloo")
     if len(cores) >= dist.get_world_size():  # each rank with all its threads on a core of its own
@@ -181,22 +188,24 @@ def _start() -> None:
             os.sched_setaffinity(int(task), {cores[dist.get_rank()]})
 
 
-def _model() -> Any:
+def _model(device: str) -> Any:
     from torch import nn
 
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True)
-    return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+    return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False).to(device)
 
 
-def _step(model: Any, sequences: int) -> Callable[[], None]:
+def _step(model: Any, sequences: int, device: str) -> Callable[[], None]:
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    batch = torch.randn(sequences, TOKENS, WIDTH)
+    batch = torch.randn(sequences, TOKENS, WIDTH, device=device)
 
     def step() -> None:
         model(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+        if device == "cuda":  # a step is over when the device is done with it
+            torch.cuda.synchronize()
 
     return step

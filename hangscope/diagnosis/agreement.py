@@ -151,6 +151,14 @@ def disagreement(a: Terms, b: Terms) -> str | None:
     return None
 
 
+def aspect_of(a: Terms, b: Terms, roots: tuple[int, int]) -> str | None:
+    """As `disagreement`, or ``root`` where only the roots differ; one that is not known is -1."""
+    found = disagreement(a, b)
+    if found is None and a.op in ROOTED and min(roots) >= 0 and roots[0] != roots[1]:
+        return "root"
+    return found
+
+
 def group_size(signature: Signature) -> int | None:
     """How many members the group has, where the operation's sizes say so."""
     inputs, outputs = signature.input_sizes, signature.output_sizes

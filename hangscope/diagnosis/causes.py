@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from hangscope.diagnosis.agreement import family
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.circles import circle, only_sent
 from hangscope.diagnosis.components import circles_without, components
@@ -10,7 +13,7 @@ from hangscope.diagnosis.evidence import cut_short, half_told
 from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.new_groups import name_different_calls
-from hangscope.diagnosis.places import INIT, NEW_GROUP
+from hangscope.diagnosis.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.roots import Union, from_roots
 from hangscope.diagnosis.sentences import label_of, rank_s, title_of
 from hangscope.diagnosis.threads import ranks_of_dead_threads
@@ -22,8 +25,10 @@ from hangscope.diagnosis.untold import (
     stopped_in,
 )
 from hangscope.diagnosis.worlds import different_worlds, note_loopback
-from hangscope.trace.model import Group
+from hangscope.trace.model import NONE, Group
 from hangscope.trace.twins import doubled
+
+_FROM_ONE = ("broadcast", "scatter")
 
 
 def graph_causes(context: Context) -> list[Cause]:
@@ -58,7 +63,7 @@ def graph_causes(context: Context) -> list[Cause]:
             ]
         else:
             causes.append(circle(context, ranks, places))
-    lost = {r for r in roots if r not in context.trace.ranks}
+    lost = {r for r in roots if r not in context.trace.ranks or _left_no_record(context, r)}
     if lost:  # a circle that stands without them is no doing of theirs
         causes += [circle(context, *found) for found in circles_without(waits, lost)]
     causes = _with_suspects(context, causes)
@@ -72,6 +77,13 @@ def graph_causes(context: Context) -> list[Cause]:
         note_loopback(context, cause)
         cause.victims |= waits.reachers(cause.culprits, cause.places) - set(cause.culprits)
     return causes
+
+
+def _left_no_record(context: Context, rank: int) -> bool:
+    """Whether only a journal speaks of the rank, and tells no more than that it lived."""
+    host = context.hosts[rank]
+    alive = host.end in (End.TORN_DOWN, End.UNKNOWN) and host.state not in ("stopped", "gil-held")
+    return alive and rank in context.unrecorded
 
 
 def _sent_into_a_circle(context: Context, rank: int) -> bool:
@@ -175,10 +187,45 @@ def _stuck(context: Context, index: int) -> Cause:
     double = sorted(doubled(context.trace).keys() & {*place.waiters, *place.members})
     if double and cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits:
         cause.culprits, cause.confidence = tuple(double), Confidence.LIKELY
+    if cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits:
+        _name_who_got_nothing(context, place, cause)
     cause.victims = set(place.waiters) - set(cause.culprits)
     if place.p2p:
         cause.victims.update(place.members)
     return cause
+
+
+def _name_who_got_nothing(context: Context, place: Place, cause: Cause) -> None:
+    """The few that cannot end a call in which one gives to all, or all to one, where others could.
+
+    One of those that could may be who gives, which needs nobody; the rest have got their part. Who
+    collects waits for those few, and only it has room for what it is to get.
+    """
+    signature = context.signature(place.row)
+    if signature is None or place.absent or place.unknown:
+        return
+    stuck, what = set(place.waiters), family(signature.op)
+    if what == "gather":
+        stuck -= set(_collecting(context, place))
+        if len(place.waiters) - len(stuck) != 1:
+            return
+    elif what not in _FROM_ONE:
+        return
+    if stuck and len(place.done) > max(len(stuck), 1):
+        cause.culprits, cause.confidence = tuple(sorted(stuck)), Confidence.LIKELY
+
+
+def _collecting(context: Context, place: Place) -> list[int]:
+    """Those who wait here with room for everybody's part."""
+    records = context.trace.records
+    here = (records["group"] == place.group) & (records["collective_seq"] == place.seq)
+    rows = np.flatnonzero(here & context.front.collective & (records["signature"] != NONE))
+    with_room = {
+        int(records["rank"][row])
+        for row in rows.tolist()
+        if context.trace.signatures[int(records["signature"][row])].output_sizes
+    }
+    return sorted(with_room & set(place.waiters))
 
 
 def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:

@@ -14,7 +14,7 @@ from hangscope.diagnosis.places import Place
 from hangscope.diagnosis.stacks import user_frames
 from hangscope.diagnosis.stages import odd_stage
 from hangscope.diagnosis.stores import PREFIX
-from hangscope.diagnosis.stretches import strayed
+from hangscope.diagnosis.stretches import alone_as_ever, out_of_step, strayed
 from hangscope.diagnosis.yardstick import deviants, ran_ahead
 from hangscope.trace.model import NONE
 
@@ -74,6 +74,8 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     out_of_order = against_order(context, ranks, waits_places(context, places))
     if len(breakers) == 1:
         cause.culprits = (breakers[0],)
+        if alone_as_ever(context, breakers[0], ranks):
+            cause.culprits, cause.confidence = tuple(sorted(ranks)), Confidence.AMBIGUOUS
     elif out_of_order:
         cause.culprits, cause.confidence = out_of_order, Confidence.LIKELY
     elif len(sides) == 2 and len(sides[1]) < len(sides[0]):
@@ -82,11 +84,16 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
         # Who only waits for one of those who could break it has not left the pattern.
         odd = deviants(context, breakers or ranks, groups, pairs=False)
         odd = odd if len(odd) * 2 <= len(ranks) else ()
-        odd = odd or strayed(context, ranks)
+        odd = odd or strayed(context, ranks) or out_of_step(context, breakers)
         odd = odd or (() if breakers else _together(waits_places(context, places), ranks))
         # Any of the breakers alone explains it all; who only waits for one of them does not.
         cause.culprits = odd or tuple(breakers) or cause.culprits
         cause.confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
+    untold = {r for i in chosen for r in waits.places[i].unknown} & set(cause.culprits)
+    if untold and cause.confidence is Confidence.CERTAIN:
+        cause.doubt(f"what {rank_list(tuple(sorted(untold)))} issued there is not on record")
+        if len(untold) > 1:
+            cause.confidence = Confidence.AMBIGUOUS  # one of them is enough
     return cause
 
 
@@ -146,7 +153,7 @@ def _circle_of_pairs(
             cause.culprits = (breakers[0],)
             return
     if not odd and not blank:
-        odd = strayed(context, ranks)
+        odd = strayed(context, ranks) or out_of_step(context, ranks)
         cause.confidence = Confidence.LIKELY if odd else cause.confidence
     if not odd:
         # Where some have issued all that the others need, one mistake may be behind it all.

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from signal import SIGABRT
 
 from hangscope.diagnosis.embedded import failed_ranks, own_places
 from hangscope.diagnosis.evidence import told_of_only
@@ -21,9 +22,8 @@ from hangscope.diagnosis.host import (
     signal_name,
 )
 from hangscope.diagnosis.working import newest_threads
-from hangscope.trace.model import Claim, RankFacts, Trace
+from hangscope.trace.model import Claim, ExitFacts, RankFacts, Trace
 
-_SIGABRT = 6
 _TERMINATED = (-15, 143)
 _OWN_SIGNALS = (4, 7, 8, 11)
 """SIGILL, SIGBUS, SIGFPE, SIGSEGV: nobody sends these from outside."""
@@ -37,6 +37,7 @@ a failure needs longer."""
 _ANSWERED_NS = 1_000_000_000
 """A launcher that answers a failure stops nobody so long before the failure."""
 
+_GLOO_BROKE = re.compile(r"gloo/transport.{0,200}(?:closed by peer|reset by peer)", re.DOTALL)
 _MODEL = re.compile(
     r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params", re.IGNORECASE
 )
@@ -60,19 +61,37 @@ def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host
     strangers = bool(trace.missing_ranks or told_of_only(trace))
     timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
     got_other_size = {c.reporter for c in trace.claims if c.kind == "size_mismatch"}
+    alone = aborted_alone(trace)
     result = dict(hosts)
     for rank, host in hosts.items():
         exit_ = trace.ranks[rank].exit
-        aborted = exit_ is not None and (exit_.signal == _SIGABRT or exit_.code in (-6, 134))
-        if host.end is not End.CRASHED or not aborted:
+        if host.end is not End.CRASHED or not _aborted(exit_):
             continue
         unsaid = None in got_other_size and trace.ranks[rank].exception is None
         # Of a log alone nobody knows why a process aborted itself: mostly its watchdog gave up.
-        silent = trace.only_logs and trace.ranks[rank].exception is None
+        silent = trace.only_logs and trace.ranks[rank].exception is None and rank != alone
         exchanging = strangers and not trace.ranks[rank].exception and in_communication(host.stack)
         if rank in timed_out or rank in got_other_size or unsaid or silent or exchanging:
             result[rank] = replace(host, secondary=True)
     return result
+
+
+def _aborted(end: ExitFacts | None) -> bool:
+    """Whether a process aborted itself, as its signal or its status says."""
+    return end is not None and (end.signal == SIGABRT or end.code in (-SIGABRT, 128 + SIGABRT))
+
+
+def aborted_alone(trace: Trace) -> int | None:
+    """The one rank that aborted itself, where all that others say is that their connections broke.
+
+    That is so over Gloo, which has no watchdog that gives up, where nobody had waited until a
+    timeout and nobody got more than it had asked for.
+    """
+    aborted = [rank for rank, f in trace.ranks.items() if _aborted(f.exit)]
+    said = [f.exception.message for f in trace.ranks.values() if f.exception is not None]
+    broken = bool(said) and all(_GLOO_BROKE.search(words) for words in said)
+    gave_up = any(c.kind in ("timeout", "size_mismatch") for c in trace.claims)
+    return aborted[0] if len(aborted) == 1 and broken and not gave_up else None
 
 
 def _told_by_all(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
@@ -171,19 +190,25 @@ def _after_the_stop(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
 
 
 def _answering(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
-    """Ranks that left no word but a status, after a signal had killed another one of their host.
+    """Ranks that left no word but a status, after a signal had killed another one of their host, or
+    one on record had left without destroying its groups and a third says what that breaks.
 
     What they raised is gone with their record: as likely as not that the connection was closed.
     """
-    killed: dict[str, int] = {}
+    gone: dict[str, int] = {}
+    quiet = told_of_only(trace)
+    broken = any(h.end is End.CRASHED and h.secondary for r, h in hosts.items() if r not in quiet)
     for rank, host in hosts.items():
-        exit_, name = trace.ranks[rank].exit, trace.ranks[rank].host
-        if host.end is End.CRASHED and exit_ is not None and exit_.signal and name and host.end_ns:
-            killed[name] = min(killed.get(name, host.end_ns), host.end_ns)
+        facts = trace.ranks[rank]
+        exit_, name = facts.exit, facts.host
+        killed = host.end is End.CRASHED and exit_ is not None and exit_.signal
+        left = broken and host.end is End.CLEAN and not facts.finalized and rank not in quiet
+        if (killed or left) and name and host.end_ns:
+            gone[name] = min(gone.get(name, host.end_ns), host.end_ns)
     result = dict(hosts)
-    for rank in told_of_only(trace) if killed else ():
+    for rank in quiet if gone else ():
         host, facts = hosts[rank], trace.ranks[rank]
-        after = 0 < killed.get(facts.host or "", 0) < host.end_ns
+        after = 0 < gone.get(facts.host or "", 0) < host.end_ns
         if after and host.end is End.CRASHED and _left_by_itself(facts):
             result[rank] = replace(host, secondary=True)
     return result
@@ -254,7 +279,7 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
             return None
         if interrupted:
             ways.add("SIGINT")
-        elif exit_ is not None and exit_.signal == _SIGABRT:
+        elif exit_ is not None and exit_.signal == SIGABRT:
             return None  # a process aborts itself
         elif exit_ is not None and exit_.signal is not None:
             ways.add(signal_name(exit_.signal))

@@ -8,6 +8,7 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.causes import graph_causes
 from hangscope.diagnosis.compared import with_compared_operations
 from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.contradictions import doubt_contradicted, doubt_silent_aborts
 from hangscope.diagnosis.counters import with_first_numbers, with_own_counters
 from hangscope.diagnosis.crossed import doubt_crossed_pairs
 from hangscope.diagnosis.embedded import with_original_exceptions
@@ -17,6 +18,7 @@ from hangscope.diagnosis.frontier import frontiers
 from hangscope.diagnosis.giving_up import before_the_first_gave_up
 from hangscope.diagnosis.group_order import with_group_order
 from hangscope.diagnosis.hypotheses import by_meshes
+from hangscope.diagnosis.laid_numbers import with_laid_numbers
 from hangscope.diagnosis.latecomers import without_latecomers
 from hangscope.diagnosis.memberships import with_believable_members
 from hangscope.diagnosis.mismatch import mismatches, parted_before
@@ -58,7 +60,7 @@ def _judge(trace: Trace) -> Diagnosis:
     skewed = trace is not given
     trace = with_compared_operations(with_original_exceptions(trace))
     trace, concluded = with_believable_members(trace)
-    trace = with_own_counters(with_first_numbers(trace))
+    trace, laid = with_laid_numbers(with_own_counters(with_first_numbers(trace)))
     trace = without_latecomers(before_the_first_gave_up(trace))
     front = frontiers(trace)
     hosts = swept_up(trace, front, not_before_last_record(trace, judge(trace)))
@@ -92,8 +94,12 @@ def _judge(trace: Trace) -> Diagnosis:
     lasting.doubt_unobserved(context, found)
     lasting.doubt_short_waits(context, found)
     _doubt_concluded(context, found, concluded)
+    _doubt_any_source(context, found)
+    _doubt_laid(context, found, laid)
     _doubt_local_ranks(context, found)
     _doubt_announced(context, found)
+    doubt_contradicted(context, found)
+    doubt_silent_aborts(context, found)
     if skewed:
         _doubt_times(found)
     for cause in found[:_SHOWN_PARTINGS]:
@@ -122,9 +128,45 @@ def _doubt_concluded(context: Context, causes: list[Cause], groups: frozenset[in
         halves = [place.half for place in here if place.group in groups]
         takers = {half.rank for half in halves if half is not None and half.peer == NONE}
         if takers.issuperset(cause.culprits) and cause.verdict is Verdict.DEADLOCK_CYCLE:
-            cause.verdict, cause.confidence = Verdict.INCONCLUSIVE, Confidence.LIKELY
-            cause.victims, cause.culprits = cause.victims | set(cause.culprits), ()
-            cause.unknowns.append("a receive from any source may be for a member nobody lists")
+            _accuse_nobody(cause, "a receive from any source may be for a member nobody lists")
+
+
+def _doubt_any_source(context: Context, causes: list[Cause]) -> None:
+    """A circle through a receive that names no sender stands only if nobody else could send.
+
+    Recorders that leave partners out make all receives such ones.
+    """
+    for cause in causes:
+        if cause.verdict is not Verdict.DEADLOCK_CYCLE:
+            continue
+        here = [context.waits.places[i] for i in cause.places]
+        named = {
+            rank
+            for p in here
+            for rank in p.waiters
+            if p.half is None or p.half.is_send or p.half.peer != NONE
+        }
+        takers = {p.half.rank for p in here if p.half is not None} - named
+        if takers & set(cause.culprits):
+            _accuse_nobody(cause, "whose message the receive waits for is not recorded")
+
+
+def _doubt_laid(context: Context, causes: list[Cause], groups: frozenset[int]) -> None:
+    """Nor one that rests on numbers which were concluded from times and the order of issue."""
+    for cause in causes:
+        here = {context.waits.places[i].group for i in cause.places}
+        if cause.mismatch is not None:
+            here.add(cause.mismatch.group)
+        if here & groups:
+            cause.doubt(
+                "which records are of one operation is concluded from their order and times"
+            )
+
+
+def _accuse_nobody(cause: Cause, why: str) -> None:
+    cause.verdict, cause.confidence = Verdict.INCONCLUSIVE, Confidence.LIKELY
+    cause.victims, cause.culprits = cause.victims | set(cause.culprits), ()
+    cause.unknowns.append(why)
 
 
 def _doubt_times(causes: list[Cause]) -> None:

@@ -22,6 +22,9 @@ from hangscope.diagnosis.threads import dead_thread, race_of_threads
 from hangscope.trace.model import NONE, Flag
 from hangscope.trace.twins import doubled
 
+_OF_THE_MOST = (Verdict.STUCK_COLLECTIVE, Verdict.DEADLOCK_CYCLE)
+"""What counts ranks: a log may hold some of them only."""
+
 
 def to_finding(context: Context, cause: Cause) -> Finding:
     """Put one cause into words."""
@@ -56,7 +59,7 @@ def to_finding(context: Context, cause: Cause) -> Finding:
     shown = place.group if place is not None else NONE
     if shown >= 0 and not context.trace.groups[shown].ranks and not place_is_pair(place):
         cause.doubt("the members of the group are not listed; the dumps given stand for them")
-    majority = cause.verdict is Verdict.STUCK_COLLECTIVE or cause.mismatch is not None
+    majority = cause.mismatch is not None or cause.verdict in _OF_THE_MOST
     if majority and cause.confidence is Confidence.CERTAIN and _from_logs_alone(context):
         cause.confidence = Confidence.LIKELY  # a log may hold some of the ranks only
     if cause.verdict is Verdict.RANK_EXITED and _status_unseen(context, cause):

@@ -7,12 +7,14 @@ from itertools import pairwise
 
 from hangscope.diagnosis.agreement import input_numel
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.kinds import is_sending
 from hangscope.diagnosis.pairing import Half
 from hangscope.trace.model import NONE
 
 _USUAL = 3
 """So many operations of one line make its partner the usual one."""
 _USUAL_WAY = 2
+_NEWEST = 512
 
 
 def left_partner(context: Context, half: Half) -> int:
@@ -53,6 +55,31 @@ def left_size(context: Context, half: Half) -> int | None:
     if half.peer == NONE or len(sizes) < _USUAL or len({*sizes}) != 1:
         return None
     return sizes[0] if sizes[0] != input_numel(trace.signatures[row["signature"]]) else None
+
+
+def sent_otherwise(context: Context, rank: int, peer: int) -> bool:
+    """Whether a rank has sent other sizes to its partner, or in another order, than ever before.
+
+    Compared is what it sent from one collective of both to the next: since the last of them, and
+    after each earlier one. False where two steps at least do not tell how it goes.
+    """
+    steps: list[list[int | None]] = [[]]
+    low, high = context.bounds.get(rank, (0, 0))
+    common = [g for g, group in enumerate(context.trace.groups) if {rank, peer} <= {*group.ranks}]
+    for row in range(max(low, high - _NEWEST), high):
+        record = context.trace.records[row]
+        if record["signature"] == NONE:
+            continue
+        signature = context.trace.signatures[record["signature"]]
+        if context.front.collective[row] and record["group"] in common:
+            steps.append([])
+        elif record["peer"] == peer and is_sending(signature):
+            steps[-1].append(input_numel(signature))
+    told = [step for step in steps if step]
+    if len(told) <= _USUAL_WAY:
+        return False
+    *earlier, newest = told
+    return not any(step[: len(newest)] == newest for step in earlier)
 
 
 def came_as_before(context: Context, rank: int) -> bool | None:

@@ -48,7 +48,9 @@ def _held_up(
     caller issued later, so the others are held up by the rank. ``([], -1)`` for none.
     """
     strong = [i for i in indexes if not places[i].weak]
-    first = [i for i in strong if not (places[i].p2p and places[i].row > oldest)]
+    # What it issued after the half at which it stands comes later than the sends before it.
+    first = [i for i in strong if places[i].p2p and places[i].row == oldest]
+    first = first or [i for i in strong if not (places[i].p2p and places[i].row > oldest)]
     for place in (places[i] for i in first):
         whole = bool(place.half and place.half.matched)
         if (

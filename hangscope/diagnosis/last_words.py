@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hangscope.diagnosis import playbook
 from hangscope.diagnosis.agreement import ONE_SIDED, family
@@ -18,8 +18,8 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.host import End
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.sentences import rank_s
-from hangscope.diagnosis.stacks import base, innermost, where
-from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame
+from hangscope.diagnosis.stacks import base, parting, user_frames, where
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Stack
 
 _FEWEST = 3
 """Of two ranks at two places either may be the one that is waited for."""
@@ -34,34 +34,49 @@ and a barrier stands at the end of either branch."""
 _PAIRS = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", ""})
 """Who waits in one of these waits for one rank, and not for all; nor is it known of a bare wait."""
 _MAKING = frozenset({"new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"})
-"""Who waits here waits for members of the group: one of those who went on may have left it out."""
+"""Who waits here, or in a call that was given a group, waits for members of it: one of those who
+went on may have left it out."""
+_GIVING = frozenset({"broadcast", "scatter"})
+"""Their roots send: who waits to receive there is another member."""
 _STORE = "the store"
 _IN_STORE = re.compile(r"wait timeout after|timeout waiting for key", re.IGNORECASE)
 _TIMED_OUT = re.compile(r"timed out|application timeout", re.IGNORECASE)
 """The rank gave up itself; anything else it may say means that another went before."""
 _MOST_PLACES = 8
+_HELPERS = 4
+"""So deep may what all calls of a kind go through be; further out ranks may differ for good."""
 _WAITED = frozenset({"timeout", "network_error"})
 """What only those say who wait for others."""
+
+
+Call = tuple[str, tuple[tuple[str, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
     """``operation``: the outermost call of torch.distributed; ``alone``: some may finish it without
-    the others."""
+    the others; ``serves``: this rank may be the one that the others needed there."""
 
     operation: str
-    frame: Frame | None
+    frames: Stack
     alone: bool
+    serves: bool = False
+
+    shown: Frame | None = None
 
     @property
-    def call(self) -> tuple[str, str, int]:
-        """What counts as one call: the operation, and file and line where those matter."""
-        if self.frame is None or self.operation in _OWN_LINES:
-            return self.operation, "", 0
-        return self.operation, base(self.frame.filename), self.frame.line
+    def call(self) -> Call:
+        """What counts as one call: the operation, and by which lines it was come to where those
+        matter. Who goes through a helper, or a wrapper of its own, calls from where that is called.
+        """
+        if self.operation in _OWN_LINES:
+            return self.operation, ()
+        own = self.frames[:_HELPERS]
+        return self.operation, tuple((base(f.filename), f.line) for f in own)
 
     def __str__(self) -> str:
-        return f"{self.operation or 'a wait'} ({where(self.frame)})"
+        shown = self.shown or (self.frames[0] if self.frames else None)
+        return f"{self.operation or 'a wait'} ({where(shown)})"
 
 
 def by_last_words(context: Context) -> Finding | None:
@@ -72,11 +87,11 @@ def by_last_words(context: Context) -> Finding | None:
     everybody = sorted({*context.trace.ranks, *context.trace.missing_ranks})
     if len(waits) < _FEWEST:
         return _of_a_few(context, waits, everybody)
-    calls: dict[tuple[str, str, int], list[int]] = defaultdict(list)
-    for rank, wait in waits.items():
-        calls[wait.call].append(rank)
+    calls = _by_call(waits)
     usual, most = max(calls.items(), key=lambda item: len(item[1]))
     silent = _silent(context, waits, everybody)
+    if silent and _sizes_clashed(context):
+        return None  # whoever got more than it asked for is aborted, right or wrong
     if len(most) * 2 <= len(everybody) or not all(_was_stopped(context, r) for r in silent):
         return None
     odd = tuple(sorted(r for call, ranks in calls.items() if call != usual for r in ranks))
@@ -89,13 +104,46 @@ def by_last_words(context: Context) -> Finding | None:
     all_but_one = len(odd) == 1 and len(most) == len(everybody) - 1 and not waits[odd[0]].alone
     if odd and waits[most[0]].alone and not all_but_one:
         return None
-    if any(waits[r].operation in _MAKING for r in odd):
+    # A root that nobody is with may wait for the one of the many that left its part out, while all
+    # others have theirs.
+    if any(waits[r].serves for r in odd) and not waits[most[0]].alone:
+        return None
+    in_groups = {c.reporter for c in context.trace.claims if c.details.get("in_group")}
+    if any(waits[r].operation in _MAKING or r in in_groups for r in odd):
         return None
     left = _left_well(context, silent)
     suspects = left or tuple(sorted({*odd, *silent}))
     if not suspects or len(suspects) * 2 >= len(everybody):
         return None
+    waits = _shown_apart(waits, odd, most)
     return _finding(context, suspects, odd, tuple(sorted(most)), waits, left=bool(left))
+
+
+def _by_call(waits: dict[int, Wait]) -> dict[Call, list[int]]:
+    """Who waited in which call. A traceback that is cut off fits those that it is the end of."""
+    calls: dict[Call, list[int]] = defaultdict(list)
+    for rank, wait in sorted(waits.items(), key=lambda item: (-len(item[1].frames), item[0])):
+        operation, lines = wait.call
+        whole = [c for c in calls if c[0] == operation and c[1][: len(lines)] == lines]
+        calls[max(whole, key=lambda c: len(calls[c]), default=(operation, lines))].append(rank)
+    return calls
+
+
+def _shown_apart(waits: dict[int, Wait], odd: tuple[int, ...], most: list[int]) -> dict[int, Wait]:
+    """The waits; where all are in one helper, with the frames at which they came to it apart."""
+    first, rest = waits[most[0]], [waits[r] for r in odd]
+    inner = [w.frames[:1] for w in (first, *rest)]
+    if not rest or not all(a and a == inner[0] for a in inner):
+        return waits
+    result = dict(waits)
+    for wait, others, ranks in [
+        (first, rest, most),
+        *((w, [first], [r]) for w, r in zip(rest, odd, strict=True)),
+    ]:
+        at = parting(wait.frames, [w.frames for w in others])
+        if at is not None:
+            result |= {r: replace(waits[r], shown=wait.frames[at]) for r in ranks}
+    return result
 
 
 def _of_a_few(context: Context, waits: dict[int, Wait], everybody: list[int]) -> Finding | None:
@@ -105,7 +153,9 @@ def _of_a_few(context: Context, waits: dict[int, Wait], everybody: list[int]) ->
     One of which the launcher tells no end, while it does of those, had ended well.
     """
     silent = _silent(context, waits, everybody)
-    if not waits or len(silent) != 1 or len({w.call for w in waits.values()}) != 1:
+    if _sizes_clashed(context):
+        return None
+    if not waits or len(silent) != 1 or len(_by_call(waits)) != 1:
         return None
     if any(w.alone or w.operation in (*_PAIRS, _STORE) for w in waits.values()):
         return None
@@ -149,6 +199,10 @@ def _silent(context: Context, waits: dict[int, Wait], everybody: list[int]) -> l
     return [r for r in everybody if r not in waits and r not in heard]
 
 
+def _sizes_clashed(context: Context) -> bool:
+    return any(c.kind == "size_mismatch" for c in context.trace.claims)
+
+
 def _wait(error: ExceptionFacts) -> Wait:
     names = [f.name for f in error.stack]
     calls = [f.name for f in error.stack if base(f.filename) in _C10D and f.name not in _WRAPPERS]
@@ -162,7 +216,9 @@ def _wait(error: ExceptionFacts) -> Wait:
         operation = "forward"
     elif not calls and any(base(f.filename) == "_ops.py" for f in error.stack):
         operation = "a compiled operation"
-    return Wait(operation, innermost(error.stack), alone)
+    received = "for recv operation" in error.message
+    serves = alone and not (family(calls[0]) in _GIVING and received)
+    return Wait(operation, user_frames(error.stack), alone, serves)
 
 
 def _was_stopped(context: Context, rank: int) -> bool:

@@ -12,8 +12,13 @@ from hangscope.diagnosis.host import End, Host
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.swept import standstill_s
 from hangscope.trace import formats
-from hangscope.trace.model import Flag
+from hangscope.trace.model import Flag, State
 
+_OF_TIME = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTIVE)
+"""Verdicts that a job which moves would get as well, at some moment."""
+_NEARLY, _FAR, _HOUR_S = 0.9, 3, 3600.0
+_SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S = 600.0, 1800.0
+"""The shortest and the longest that torch ever had by default."""
 _SLOW_S = 60.0
 """A rank that saves, loads or compiles may keep the others waiting for so long."""
 
@@ -116,14 +121,34 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
         return
     if any(f.alive is not None or f.exit or f.threads or f.phases for f in trace.ranks.values()):
         return
+    first_s, patience_s = _patience_s(context)
+    longest_s = context.longest_wait_s(context.waits.places)
+    several = len({c.culprits for c in causes if c.verdict in _OF_TIME and not c.crossed}) > 1
     for cause in causes:
-        if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
+        if cause.verdict not in _OF_TIME or cause.crossed:
             continue
         waited = context.longest_wait_s(context.waits.places[i] for i in cause.places)
         if 0 < waited < _SLOW_S:
             cause.doubt(
                 f"the dumps were written when nobody had waited there for more than {waited:.0f} s"
             )
+        elif several and longest_s < _NEARLY * first_s:
+            cause.doubt(
+                "ranks are waited for at several places at once, as in a job that moves, and "
+                "nobody had waited for the timeout when the dumps were written"
+            )
+        elif longest_s > _FAR * patience_s + _HOUR_S:
+            cause.doubt(
+                "the files are older than any timeout: how long anybody had waited when they were "
+                "written is not known"
+            )
+
+
+def _patience_s(context: Context) -> tuple[float, float]:
+    """After how long (s) the first of those who wait gives up, and after how long all have."""
+    limits = context.trace.records["timeout_ms"][context.front.unfinished]
+    first = float(limits[limits > 0].min()) / 1000 if (limits > 0).any() else _SHORT_TIMEOUT_S
+    return first, max(float(limits.max(initial=0)) / 1000, _USUAL_TIMEOUT_S)
 
 
 def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
@@ -137,6 +162,7 @@ def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
             rows = [context.waits.places[i].row for i in cause.places]
             native = _without_pairs(context, tuple(context.waits.places[cause.places[0]].waiters))
             unobserved = native and _all_unobserved(context, rows)
+            unobserved = unobserved or _may_be_held_up(context, cause)
             if cause.confidence is Confidence.CERTAIN and unobserved:
                 cause.confidence = Confidence.LIKELY
                 cause.unknowns.append("what has finished is not recorded")
@@ -166,6 +192,25 @@ def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
 def _all_unobserved(context: Context, rows: list[int]) -> bool:
     flags = context.trace.records["flags"]
     return all(row < 0 or int(flags[row]) & int(Flag.UNOBSERVED) for row in rows)
+
+
+def _may_be_held_up(context: Context, cause: Cause) -> bool:
+    """Whether somebody who waits has issued before what nobody says it has finished."""
+    records = context.trace.records
+    hidden = (records["flags"] & int(Flag.UNOBSERVED)) != 0
+    if not hidden.any():
+        return False
+    hidden &= records["state"] != int(State.COMPLETED)
+    for place in (context.waits.places[i] for i in cause.places):
+        for rank in place.waiters:
+            low, high = context.bounds.get(rank, (0, 0))
+            part = records[low:high]
+            here = part["group"] == place.group
+            own = np.flatnonzero(here & (part["collective_seq"] == place.seq))
+            before = int(own[0]) if len(own) else len(part)
+            if (hidden[low:high] & ~here)[:before].any():
+                return True
+    return False
 
 
 def _without_pairs(context: Context, ranks: tuple[int, ...]) -> bool:

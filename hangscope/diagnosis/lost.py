@@ -14,7 +14,8 @@ from hangscope.diagnosis.pairing import Half
 from hangscope.diagnosis.pattern import Left, left_pattern
 from hangscope.diagnosis.sentences import describe, rank_s, title_of
 from hangscope.diagnosis.stacks import innermost, user_frames, where
-from hangscope.diagnosis.yardstick import unlike_siblings
+from hangscope.diagnosis.stretches import lost_step
+from hangscope.diagnosis.yardstick import unlike_before, unlike_siblings
 from hangscope.trace.model import NONE
 
 _MOST_COMPARED = 64
@@ -70,7 +71,9 @@ def lost_ranks(
     total = len(set(context.trace.ranks) | set(context.gaps))
     # Half a world without dumps is a collection that failed, or one node's log: who of the missing
     # is waited for says nothing about what the others of them do.
-    silent = max(len(accused), len(context.gaps))
+    beyond = _beyond(context, total)
+    silent = max(len(accused), len(context.gaps)) + beyond
+    total += beyond
     if silent * 2 >= total and (silent > 1 or _one_rank_s_log(context)):
         cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, first_ns)
         cause.unknowns.append(f"{silent} of {total} ranks left no dump")
@@ -98,7 +101,8 @@ def lost_ranks(
     astray = _left_its_way(context, accused, places)
     if astray is not None and len(accused) == 1:
         return [_by_another_way(context, astray, accused, places)]
-    confidence = Confidence.LIKELY if len(accused) == 1 else Confidence.AMBIGUOUS
+    alone = len(accused) == 1 and not beyond
+    confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
     return [Cause(Verdict.RANK_LOST, tuple(sorted(accused)), places, confidence, first_ns)]
 
 
@@ -133,12 +137,23 @@ def _left_pattern(context: Context, left: Left, lost: list[int], places: list[in
 
 def _left_its_way(context: Context, lost: list[int], places: list[int]) -> int | None:
     """The only one of those who wait, in the end, for a lost rank that came to where it waits by
-    another way than ever before, where somebody else came as always."""
+    another way than ever before, where somebody else came as always.
+
+    Where all came there as always, it may have left the way since it was together with the lost
+    rank, or have left out what ends a step with it.
+    """
     waiting = sorted(context.waits.reachers(lost, places) & context.bounds.keys())
     if len(waiting) > _MOST_COMPARED:
         return None
     ways = {rank: came_as_before(context, rank) for rank in waiting}
     left = [rank for rank, as_before in ways.items() if as_before is False]
+    behind = [r for r in waiting if lost_step(context, r, lost)] if not left else []
+    if len(behind) == 1 < len(waiting):
+        return behind[0]
+    if not left:
+        new = {r: unlike_before(context, r, [r, *lost]) for r in waiting}
+        ways = {r: None if is_new is None else not is_new for r, is_new in new.items()}
+        left = [r for r in waiting if new[r]]
     return left[0] if len(left) == 1 and True in ways.values() else None
 
 
@@ -146,8 +161,9 @@ def _by_another_way(context: Context, rank: int, lost: list[int], places: list[i
     """Who left its way holds others up by itself, and so does a rank that is gone."""
     both = tuple(sorted({rank, *lost}))
     own = context.waits.places_of.get(rank, [])
+    paired = bool(own) and context.waits.places[own[0]].p2p
     cause = Cause(
-        Verdict.COLLECTIVE_MISMATCH,
+        Verdict.P2P_UNMATCHED if paired else Verdict.COLLECTIVE_MISMATCH,
         both,
         [*own, *places],
         Confidence.AMBIGUOUS,
@@ -241,6 +257,16 @@ def _another_size(
         f"look at what decides the size on rank {half.rank}, and for the process of {rank_s(lost)}",
     )
     return cause
+
+
+def _beyond(context: Context, total: int) -> int:
+    """How many more ranks than those up to the last that was heard of there must be.
+
+    Hardly any job has an odd number of ranks: where only a log speaks, and states no size, the one
+    behind the last is silent as well.
+    """
+    stated = any(facts.world_size for facts in context.trace.ranks.values())
+    return int(context.trace.only_logs and not stated and total > 1 and total % 2 == 1)
 
 
 def _one_rank_s_log(context: Context) -> bool:

@@ -39,7 +39,8 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     alike = _alike(trace.groups)
     if trace.only_logs:
         trace = replace(trace, world_size=meshes.world_of(trace, alike))
-        short = _as_seen(trace)
+        whole = _whole(trace)
+        short = [s and i not in whole for i, s in enumerate(_as_seen(trace))]
     elif dumps and (all_nameless(dumps) or any(g.ranks and not g.listed for g in trace.groups)):
         nameless = all_nameless(dumps)
         if nameless:
@@ -144,6 +145,24 @@ def _as_seen(trace: Trace) -> list[bool]:
         set(g.ranks) <= s and len(g.ranks) != trace.world_size
         for g, s in zip(trace.groups, _seen(trace), strict=True)
     ]
+
+
+def _whole(trace: Trace) -> set[int]:
+    """Groups in which the places that members state leave room for no other rank.
+
+    Members stand in the order of their ranks: where places follow one another from 0 on, only a
+    rank above the last of them can be one, too.
+    """
+    ranks = {*trace.ranks, *trace.missing_ranks}
+    whole = set()
+    for index, places in meshes.places_of(trace).items():
+        members = [places[place] for place in sorted(places)]
+        in_row = len(members) > 1 and sorted(places) == list(range(len(places)))
+        ascending = all(a < b for a, b in pairwise(members))
+        listed = members == list(trace.groups[index].ranks)
+        if in_row and ascending and listed and max(ranks) == members[-1]:
+            whole.add(index)
+    return whole
 
 
 def _seen(trace: Trace) -> list[set[int]]:

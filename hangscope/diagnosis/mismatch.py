@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.agreement import ROOTED, Terms, disagreement, terms
+from hangscope.diagnosis.agreement import ROOTED, Terms, aspect_of, terms
 from hangscope.diagnosis.frontier import Frontiers, Ints
+from hangscope.diagnosis.inside_batches import first_difference
 from hangscope.trace.model import Flag, State, Trace
 
 _SPARSE_FACTOR = 8
@@ -23,6 +24,13 @@ class Part:
     ranks: tuple[int, ...]
     row: int
     """One of their records there, as an example."""
+    inner: int = -1
+    """Of a coalesced batch: the record inside it at which it parts from the others, or -1."""
+
+    @property
+    def shown(self) -> int:
+        """The record that shows the difference."""
+        return self.row if self.inner < 0 else self.inner
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,8 @@ class Mismatch:
     seq: int
     aspect: str
     parts: tuple[Part, ...]
+    inside: int = -1
+    """The place, from 0, of the operation inside the batches at which they part; -1: no batch."""
     completed_by_all: bool = False
     """Every member has finished it nevertheless: a clue to what went wrong later, no hang."""
 
@@ -75,6 +85,7 @@ def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:
         mismatch = _parts(trace, rows[here], classes[here], examples, group, int(seq_of[place]))
         if mismatch is not None:
             members = trace.groups[group].ranks
+            mismatch = _inside(trace, front, mismatch)
             whole = {r for p in mismatch.parts for r in p.ranks} >= set(members)
             found.append(replace(mismatch, completed_by_all=whole and bool(over[place])))
     return found
@@ -176,10 +187,7 @@ def _positions(trace: Trace, rows: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _aspect(a: tuple[Terms, int], b: tuple[Terms, int]) -> str | None:
-    found = disagreement(a[0], b[0])
-    if found is None and a[1] >= 0 and b[1] >= 0 and a[1] != b[1]:
-        return "root"
-    return found
+    return aspect_of(a[0], b[0], (a[1], b[1]))
 
 
 def _parts(
@@ -216,6 +224,19 @@ def _parts(
     aspect = next(a for a in ("op", "dtype", "numel", "reduce_op", "root", None) if a in aspects)
     parts = tuple(Part(tuple(sorted(m)), row_of[c]) for c, m in merged)
     return Mismatch(group, seq, aspect or "op", parts)
+
+
+def _inside(trace: Trace, front: Frontiers, mismatch: Mismatch) -> Mismatch:
+    """Of batches that differ, what differs in them."""
+    if mismatch.aspect != "op":
+        return mismatch
+    found = first_difference(trace, front, tuple(part.row for part in mismatch.parts))
+    if found is None:
+        return mismatch
+    parts = tuple(
+        replace(part, inner=row) for part, row in zip(mismatch.parts, found.rows, strict=True)
+    )
+    return replace(mismatch, aspect=found.aspect, parts=parts, inside=found.place)
 
 
 def minority(parts: Iterable[Part]) -> tuple[tuple[int, ...], bool]:

@@ -82,7 +82,9 @@ def _quiet_s(context: Context) -> list[float]:
         part = context.trace.records[low:high]
         last = max(int(part["created_ns"].max()), int(part["completed_ns"].max()))
         facts = context.trace.ranks.get(rank)
-        if facts is not None and facts.observed_ns > last > 0:
+        # A file without a credible date counts as written at its newest time, which is no date.
+        undated = facts is not None and facts.observed_ns == int(part["started_ns"].max())
+        if facts is not None and facts.observed_ns > last > 0 and not undated:
             found.append((facts.observed_ns - last) / SECOND_NS)
     return found if len(found) * 2 > len(context.bounds) else []
 

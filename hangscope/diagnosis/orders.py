@@ -22,8 +22,8 @@ _MOST_ASKED = 64
 _ENOUGH = 2
 _MOST_MEETINGS = 6
 
-Meeting = tuple[object, int]
-"""A collective by the kind of its group and its number there."""
+Meeting = tuple[int, int]
+"""A collective by a number for the kind of its group and its own number there."""
 
 
 def against_order(
@@ -33,15 +33,17 @@ def against_order(
 
     Empty where the others do not agree, are too few, or where all of ``ranks`` differ from them.
     """
+    # Kinds may hold lists of all ranks: they are hashed once, not for every rank.
+    numbers: dict[object, int] = {}
     chosen = {
-        (p.group, p.seq): (context.kinds[p.group], p.seq)
-        for p in places
+        (numbers.setdefault(context.kinds[p.group], len(numbers)), p.seq)
+        for p in sorted(places, key=lambda p: (p.group, p.seq))
         if p.group >= 0 and not p.p2p
     }
-    meetings = sorted({*chosen.values()}, key=repr)[:_MOST_MEETINGS]
+    meetings = sorted(chosen)[:_MOST_MEETINGS]
     hidden = hidden_ranks(context.trace)
     others = [r for r in context.trace.ranks if r not in ranks and r not in hidden]
-    group_of = _groups_of(context, {kind for kind, _ in meetings})
+    group_of = _groups_of(context, numbers)
     odd: set[int] = set()
     for a, b in combinations(meetings, 2):
         if a[0] == b[0]:
@@ -56,18 +58,19 @@ def against_order(
     return tuple(sorted(odd)) if len(odd) < len(ranks) else ()
 
 
-def _groups_of(context: Context, kinds: Collection[object]) -> dict[tuple[int, object], int]:
-    """Per rank and kind the group it is in, or -1 where it is in several."""
-    found: dict[tuple[int, object], int] = {}
+def _groups_of(context: Context, numbers: Mapping[object, int]) -> dict[tuple[int, int], int]:
+    """Per rank and number of a kind the group it is in, or -1 where it is in several."""
+    found: dict[tuple[int, int], int] = {}
     for index, (group, kind) in enumerate(zip(context.trace.groups, context.kinds, strict=True)):
-        if kind in kinds:
+        number = numbers.get(kind)
+        if number is not None:
             for rank in group.ranks:
-                found[rank, kind] = NONE if (rank, kind) in found else index
+                found[rank, number] = NONE if (rank, number) in found else index
     return found
 
 
 def _a_first(
-    context: Context, group_of: Mapping[tuple[int, object], int], rank: int, a: Meeting, b: Meeting
+    context: Context, group_of: Mapping[tuple[int, int], int], rank: int, a: Meeting, b: Meeting
 ) -> bool | None:
     """Whether the rank came to ``a`` before it came to ``b``; None where that is not known."""
     rows = [_row_of(context, rank, group_of.get((rank, kind), NONE), seq) for kind, seq in (a, b)]

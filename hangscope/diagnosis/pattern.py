@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hangscope.diagnosis.agreement import ROOTED, disagreement, terms
+from hangscope.diagnosis.agreement import aspect_of, terms
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.habits import came_as_before
 from hangscope.diagnosis.places import Place
+from hangscope.diagnosis.stretches import lost_step
 from hangscope.diagnosis.yardstick import siblings, unlike_siblings
 from hangscope.trace.model import NONE
 
@@ -64,7 +65,11 @@ def left_pattern(context: Context, lost: AbstractSet[int], until_ns: int) -> lis
     for rank, mine in sorted(at.items()):
         left = _by_operation(context, rank, mine)
         if left is None and unlike_siblings(context, rank, shared):
-            if _its_twin_left(context, rank, shared):
+            twin = _twin(context, rank, shared)
+            if twin is not None and twin in at and lost_step(context, twin, [rank]):
+                found[twin] = Left(twin, at[twin][0], "order")
+                continue
+            if twin is not None and _its_twin_left(context, rank, twin):
                 continue
             unlike = [g for g in shared if unlike_siblings(context, rank, [g])]
             aspect = "pair" if any(_has_pairs(context, rank, g) for g in unlike) else "order"
@@ -74,17 +79,20 @@ def left_pattern(context: Context, lost: AbstractSet[int], until_ns: int) -> lis
     return list(found.values()) if len(found) < max(len(at), 2) else []
 
 
-def _its_twin_left(context: Context, rank: int, groups: Sequence[int]) -> bool:
-    """Whether the one counterpart that a rank is compared with has left its way, and it has not."""
+def _twin(context: Context, rank: int, groups: Sequence[int]) -> int | None:
+    """The counterpart in sibling groups that a rank is compared with, where that is one alone."""
     twins = set()
     for group in groups:
         ranks = context.trace.groups[group].ranks
         if rank in ranks:
             place = ranks.index(rank)
             twins |= {context.trace.groups[g].ranks[place] for g in siblings(context, group)}
-    if len(twins) != 1 or came_as_before(context, rank) is False:
-        return False
-    return came_as_before(context, min(twins)) is False
+    return twins.pop() if len(twins) == 1 else None
+
+
+def _its_twin_left(context: Context, rank: int, twin: int) -> bool:
+    """Whether the one counterpart that a rank is compared with has left its way, and it has not."""
+    return came_as_before(context, rank) is not False and came_as_before(context, twin) is False
 
 
 def _has_pairs(context: Context, rank: int, group: int) -> bool:
@@ -129,19 +137,15 @@ def _disagreement(context: Context, row: int, other: int) -> str:
     """How the operations of two groups differ; empty where they could be one."""
     trace = context.trace
     mine, its = (trace.signatures[int(trace.records["signature"][r])] for r in (row, other))
-    found = disagreement(terms(mine), terms(its))
-    if found is None and terms(mine).op in ROOTED:
-        roots = _root_place(context, row), _root_place(context, other)
-        if None not in roots and roots[0] != roots[1]:
-            return "root"
-    return found or ""
+    roots = _root_place(context, row), _root_place(context, other)
+    return aspect_of(terms(mine), terms(its), roots) or ""
 
 
-def _root_place(context: Context, row: int) -> int | None:
-    """Which member of its group the root is."""
+def _root_place(context: Context, row: int) -> int:
+    """Which member of its group the root is; -1 where that is not known."""
     record = context.trace.records[row]
     ranks = context.trace.groups[int(record["group"])].ranks
-    return ranks.index(int(record["root"])) if int(record["root"]) in ranks else None
+    return ranks.index(int(record["root"])) if int(record["root"]) in ranks else NONE
 
 
 def _same_past(context: Context, row: int, other: int) -> bool:

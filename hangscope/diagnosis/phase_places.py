@@ -44,6 +44,8 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
         inside_groups = min(groups_of[r] for r in inside)
         inside_worlds = max(worlds(r) for r in inside)
         everybody = set(trace.ranks) | set(trace.missing_ranks)
+        if phase == INIT:
+            everybody = _called_for(trace, inside) or everybody
         absent, unknown = [], []
         for rank in sorted(everybody - set(inside)):
             facts = trace.ranks.get(rank)
@@ -73,3 +75,17 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
             )
         )
     return places
+
+
+def _called_for(trace: Trace, inside: list[int]) -> set[int]:
+    """The ranks of the world that all of ``inside`` have called ``init_process_group`` for.
+
+    After a first world it may be a smaller one, without some of those who were in that. Empty where
+    they do not agree, or have not said it themselves.
+    """
+    facts = [trace.ranks[rank] for rank in inside]
+    sizes = {f.world_size or 0 for f in facts}
+    if len(sizes) != 1 or not all(f.declared and f.finalized for f in facts):
+        return set()
+    size = sizes.pop()
+    return set(range(size)) if max(inside) < size else set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from signal import SIGABRT
 
 from hangscope.diagnosis import playbook
 from hangscope.diagnosis.accusations import from_claims, told_of
@@ -37,7 +38,6 @@ _DEAD_THREAD = "dead_thread"
 """What a job log's reader notes of a thread that died of an exception nobody caught."""
 _OWN_REPORT = "own_report"
 """What it notes of verdicts that HangScope itself has printed into the log."""
-_SIGABRT = 6
 _IDLE = 0.08
 """CPU seconds a second that a process without work may need; on a crowded machine one that computes
 may get little more."""
@@ -142,7 +142,8 @@ def _dumped(context: Context) -> Quiet:
     """Dumps of processes nobody looked at: all finished, and yet somebody dumped."""
     if (context.trace.records["flags"] & int(Flag.UNOBSERVED)).any():
         return Quiet((_inconclusive(context),))  # whether the last operations finished is not known
-    if (context.front.pending > 0).any():
+    front, numbers = context.front, context.trace.records["collective_seq"]
+    if (front.pending > 0).any() or (front.unfinished & ~front.p2p & (numbers <= 0)).any():
         return Quiet((_inconclusive(context),))  # somebody waits, and nothing tells for whom
     return Quiet((_quiescent(context, None),))
 
@@ -151,7 +152,8 @@ def _quiescent(context: Context, silent_s: float | None) -> Finding:
     last = None
     for rank in sorted(context.trace.ranks):
         last = last or context.last_operation(rank)
-    where = f" ({last.op} #{last.seq})" if last is not None else ""
+    # A dump of active entries alone has counters, and no name for what they count.
+    where = f" ({f'{last.op} ' if last.op else ''}#{last.seq})" if last is not None else ""
     since = f" for {silent_s:.0f} s" if silent_s is not None else ""
     advice = playbook.by_verdict(Verdict.QUIESCENT)
     return Finding(
@@ -232,7 +234,7 @@ def _told_to_stop(context: Context, words: str) -> Finding:
 def _aborted(context: Context) -> tuple[int, ...]:
     """Ranks that ended themselves by SIGABRT."""
     ends = {r: f.exit for r, f in context.trace.ranks.items() if f.exit is not None}
-    return tuple(sorted(r for r, e in ends.items() if e.signal == _SIGABRT or e.code == -_SIGABRT))
+    return tuple(sorted(r for r, e in ends.items() if e.signal == SIGABRT or e.code == -SIGABRT))
 
 
 def _own_words(claims: tuple[Claim, ...]) -> tuple[str, ...]:

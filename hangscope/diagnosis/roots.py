@@ -9,7 +9,8 @@ from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends import alike, first_to_fail, own_errors
 from hangscope.diagnosis.evidence import half_told
-from hangscope.diagnosis.host import End, is_unseen
+from hangscope.diagnosis.habits import sent_otherwise
+from hangscope.diagnosis.host import End, in_communication, is_unseen
 from hangscope.diagnosis.latecomers import came_too_late
 from hangscope.diagnosis.lost import lost_ranks
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -17,7 +18,7 @@ from hangscope.diagnosis.places import INIT, NEW_GROUP
 from hangscope.diagnosis.sentences import rank_s, title_of
 from hangscope.diagnosis.stacks import innermost
 from hangscope.diagnosis.stores import PREFIX, key_given_up, waits_in_store, without_store_waits
-from hangscope.trace.model import NONE, Flag
+from hangscope.trace.model import NONE, Flag, State
 
 _MOST_UNKNOWN = 2
 """Ranks of which nothing is on record that are still accused though fewer wait for them."""
@@ -54,10 +55,14 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
     gone = {r for r in context.unrecorded if context.hosts[r].end is End.TORN_DOWN}
     lost = [r for r in roots if r not in context.trace.ranks or r in gone]
     known = [r for r in roots if r not in lost]
+    waited = [r for r in known if _waited_itself(context, r)] if lost or context.bounds else []
+    known = [r for r in known if r not in waited]
     held = set(known)
     known = without_store_waits(known, context.hosts)
     held -= set(known)
     causes: list[Cause] = []
+    if waited and not (lost or known or held):
+        causes.append(_unknown_wait(context, waited, waited_for))
     by_kind: dict[Verdict, list[int]] = defaultdict(list)
     for rank in known:
         by_kind[_verdict_of_root(context, rank, waited_for[rank])].append(rank)
@@ -82,6 +87,38 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
     return causes
 
 
+def _waited_itself(context: Context, rank: int) -> bool:
+    """Whether all that is left of a rank are the words with which it gave up waiting for others.
+
+    What it waited in is not on record: it explains nothing where somebody else may.
+    """
+    return rank not in context.bounds and _gave_up(context, rank)
+
+
+def _gave_up(context: Context, rank: int) -> bool:
+    """Whether a rank ended because others did not come.
+
+    Where it ended without a word and had finished the last that it issued, its stack is only that
+    of its newest call.
+    """
+    host = context.hosts[rank]
+    _, high = context.bounds.get(rank, (0, 0))
+    silent = context.trace.ranks[rank].exception is None
+    if silent and high and context.trace.records["state"][high - 1] == int(State.COMPLETED):
+        return False
+    ended = host.end is End.CRASHED and host.secondary and bool(host.stack)
+    return ended and in_communication(host.stack)
+
+
+def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list[int]]) -> Cause:
+    """Others wait for ranks of which only a last word is left, and that waited themselves."""
+    places = sorted({i for r in ranks for i in waited_for[r]})
+    cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places))
+    cause.victims = {*ranks, *(w for i in places for w in context.waits.places[i].waiters)}
+    cause.unknowns.append(f"what {rank_s(ranks)} gave up waiting in: it is not on record")
+    return cause
+
+
 def _hold_up(context: Context, causes: list[Cause], held: set[int]) -> None:
     """Ranks that did not come because they wait for a key are victims of those who did not either.
 
@@ -99,13 +136,16 @@ def _hold_up(context: Context, causes: list[Cause], held: set[int]) -> None:
 def _exchanging_alone_with(context: Context, ranks: tuple[int, ...], places: list[int]) -> set[int]:
     """Who waits for ranks that aborted unrecorded in a collective of two: either may be wrong.
 
-    Of more members those that agree with each other are right.
+    So may the one rank that sent them something else than ever before. Of more members those that
+    agree with each other are right.
     """
     aborted = [context.hosts[r].end_text == "killed by SIGABRT" for r in ranks]
     if not all(aborted) or not context.unrecorded.issuperset(ranks):
         return set()
     here = [context.waits.places[i] for i in places]
-    return {w for p in here if not p.phase and not p.p2p and len(p.members) == 2 for w in p.waiters}
+    two = {w for p in here if not p.phase and not p.p2p and len(p.members) == 2 for w in p.waiters}
+    senders = {r for r in context.bounds if any(sent_otherwise(context, r, to) for to in ranks)}
+    return two or (senders if len(senders) == 1 else set())
 
 
 def _could_not_connect(context: Context, cause: Cause) -> Cause:
@@ -182,6 +222,10 @@ def _root_cause(
         )
     if verdict is Verdict.RANK_CRASHED and all(context.hosts[r].secondary for r in ranks):
         cause.doubt("what they failed of speaks of somebody else's failure")
+        if context.gaps and all(_gave_up(context, r) for r in ranks):
+            cause.verdict, cause.culprits, cause.victims = Verdict.INCONCLUSIVE, (), set(ranks)
+            cause.unknowns.append(f"what {rank_s(context.gaps)} did, of which nothing is left")
+            return [cause]
         if all(waits.places[i].phase in (INIT, NEW_GROUP) for i in places):
             return [_could_not_connect(context, cause)]
     beside = _exchanging_alone_with(context, ranks, places) - set(ranks)

@@ -13,7 +13,7 @@ from hangscope.diagnosis.places import INIT, Place
 from hangscope.diagnosis.shorten import shortened
 from hangscope.diagnosis.stores import PREFIX as STORE
 from hangscope.diagnosis.threads import dead_thread, died_of
-from hangscope.trace.model import NONE, Signature
+from hangscope.trace.model import NONE, Flag, Signature
 from hangscope.trace.twins import doubled
 
 
@@ -300,10 +300,12 @@ def _mismatch_sentences(context: Context, cause: Cause) -> tuple[str, str]:
     where_ = f"#{mismatch.seq} of group {label}" + (f" ({rank_s(members)})" if members else "")
     parts = []
     for part in mismatch.parts[:4]:
-        signature = context.signature(part.row)
-        words = describe(signature)
+        words = describe(context.signature(part.shown))
         if mismatch.aspect == "root":
-            words += f" root {int(context.trace.records['root'][part.row])}"
+            words += f" root {int(context.trace.records['root'][part.shown])}"
+        if mismatch.inside >= 0:
+            batch = context.signature(part.row)
+            words += f" as operation {mismatch.inside + 1} of {batch.op if batch else 'a batch'}"
         parts.append(f"{rank_s(part.ranks)} issued {words}")
     if mismatch.aspect == "history":
         summary = f"{_capital(rank_s(cause.culprits))} had parted from the others before {where_}"
@@ -320,7 +322,12 @@ def _mismatch_sentences(context: Context, cause: Cause) -> tuple[str, str]:
         "reduce_op": "the reduce operations differ",
         "root": "the roots differ",
     }[mismatch.aspect]
-    return summary, f"{aspect}, so this collective cannot complete or returns garbage"
+    why = f"{aspect}, so this collective cannot complete or returns garbage"
+    flags = context.trace.records["flags"]
+    leaving = [r for part in mismatch.parts if flags[part.row] & Flag.LEAVING for r in part.ranks]
+    if leaving:
+        why += f"; {rank_s(leaving)} issued it on {'its' if len(leaving) == 1 else 'their'} way out"
+    return summary, why
 
 
 def is_held_up(host: Host | None) -> bool:

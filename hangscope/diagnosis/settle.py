@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.ends import alike, had_left, primary_crashes
+from hangscope.diagnosis.ends import aborted_alone, alike, had_left, primary_crashes
 from hangscope.diagnosis.exchange import broken_exchanges, size_conflict
 from hangscope.diagnosis.host import End, is_unseen
 from hangscope.diagnosis.mismatch import Mismatch, minority
@@ -16,6 +16,10 @@ from hangscope.trace.model import Flag
 _MAX_EXCHANGES = 64
 _EVEN = 8
 """Sides that differ by less than this part of both are halves."""
+_SEVERAL = 4
+"""So many that issue the same odd thing took another branch of the program: no slip of one."""
+_OUTVOTED = 32
+"""The same where all members are on record."""
 _UNSEEN_NS = 2 * SECOND_NS
 _CONFLICTS = {
     "dtype": Verdict.DTYPE_MISMATCH,
@@ -36,7 +40,8 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
         if any(members & (set(c.culprits) | c.victims) for c in causes):
             continue
         culprits, decided = minority(item.parts)
-        if decided and _may_be_even(context, item):
+        silent = _overwritten(context, item)
+        if decided and _may_be_even(context, item, len(silent)):
             culprits, decided = tuple(sorted(members)), False
         confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
         if not decided and item.aspect != "history":
@@ -60,20 +65,34 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
             mismatch=item,
             sides=[p.ranks for p in item.parts],
         )
+        if silent:
+            cause.doubt("what other members issued there is overwritten")
         cause.victims = context.waits.reachers(group_members) | group_members
         cause.victims -= set(culprits)
         causes.append(cause)
     return causes
 
 
-def _may_be_even(context: Context, item: Mismatch) -> bool:
+def _may_be_even(context: Context, item: Mismatch, silent: int) -> bool:
     """Whether the group has halves, but for members that left no dump: they may be of the smaller.
 
-    Of a few ranks a difference of one is as good a majority as any.
+    So may those of whom that part of the record is gone (``silent``). Of a few ranks a difference
+    of one is as good a majority as any; dozens of ranks are not outvoted by one, and where several
+    issued the same odd thing, all that are missing may have.
     """
     first, second = (len(part.ranks) for part in item.parts[:2])
     lost = set(context.trace.groups[item.group].ranks) - set(context.trace.ranks)
-    return first - second <= min(len(lost), (first + second) // _EVEN)
+    unknown = len(lost) + silent
+    nearly = unknown if second >= _SEVERAL else min(unknown, (first + second) // _EVEN)
+    return first - second <= max(nearly, (first + second) // _OUTVOTED)
+
+
+def _overwritten(context: Context, item: Mismatch) -> set[int]:
+    """Members that have issued something at that place or later, and whose record of it is gone."""
+    seen = {r for p in item.parts for r in p.ranks}
+    front = context.front
+    past = (front.group == item.group) & (front.enqueued >= item.seq) & (front.first > item.seq)
+    return {r for r in front.rank[past].tolist() if r not in seen}
 
 
 def conflict_causes(context: Context) -> list[Cause]:
@@ -144,6 +163,9 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
         cause.confidence = Confidence.AMBIGUOUS  # nothing tells a first failure from its echo
     if all(is_unseen(context.trace.ranks[h.rank]) for h in rest):
         cause.doubt("nobody saw how the accused ended")
+    alone = aborted_alone(context.trace) if context.trace.only_logs else None
+    if all(h.rank == alone for h in rest):
+        cause.doubt("of what the accused aborted itself is not told")
     if all(_ended_without_a_word(context, h.rank) for h in rest):
         cause.doubt(
             "others gave up waiting for somebody, and of what the accused failed is not told"

@@ -18,7 +18,7 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
     sides: list[Side] = []
     if cause.mismatch is not None:
         sides = [
-            _side_of_row(context, p.ranks, p.row, cause.mismatch.seq, "")
+            _side_of_row(context, p.ranks, p.shown, cause.mismatch.seq, "")
             for p in cause.mismatch.parts
         ]
     elif cause.verdict is Verdict.DEADLOCK_CYCLE or (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from signal import SIGABRT
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from hangscope.diagnosis.evidence import Bounds, rank_bounds, told_of_only
 from hangscope.diagnosis.frontier import Frontiers
 from hangscope.diagnosis.host import End, Host, is_unseen
 from hangscope.diagnosis.latecomers import WAITED_IN_VAIN
+from hangscope.diagnosis.places import INIT, NEW_GROUP
+from hangscope.diagnosis.stores import PREFIX
 from hangscope.trace.model import Flag, RankFacts, State, Trace
 
 _OUTSIDE = (9, 15, 2, 1)
@@ -69,9 +72,11 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
         return hosts
     stood_ns = max(latest.values()) + int(standstill_s(trace) * _SECOND_NS)
     unrecorded = frozenset(told_of_only(trace))
+    bounds = rank_bounds(trace)
+    hosts = _without_who_gave_up(trace, front, bounds, hosts, stood_ns)
     in_vain = [h.end_ns for h in hosts.values() if h.secondary and _in_vain(h) and h.end_ns]
     gave_up_ns = min(in_vain, default=0)
-    lost, bounds = bool(trace.missing_ranks), rank_bounds(trace)
+    lost = bool(trace.missing_ranks)
     ended = {}
     for rank, host in hosts.items():
         if host.end is not End.CRASHED or not _from_outside(trace.ranks[rank], rank in unrecorded):
@@ -101,6 +106,47 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
         rank: replace(host, end=End.TORN_DOWN, secondary=True) if rank in ended else host
         for rank, host in hosts.items()
     }
+
+
+def _without_who_gave_up(
+    trace: Trace, front: Frontiers, bounds: Bounds, hosts: dict[int, Host], stood_ns: int
+) -> dict[int, Host]:
+    """Watchdogs abort ranks whose wait they have given up, and then all others that hear of it.
+
+    One that aborts before any that waited, or alone without having waited, has failed.
+    """
+    silent = {r: h for r, h in hosts.items() if _gave_up(trace, h, stood_ns)}
+    waited = [
+        trace.ranks[r].exit.at_ns  # type: ignore[union-attr]
+        for r in silent
+        if _may_have_waited(trace, front, bounds, r) or _in_a_phase(trace.ranks[r])
+    ]
+    if not waited:
+        return hosts
+    first_ns = min(waited) - TOGETHER_NS
+    gave_up = [r for r, h in silent.items() if h.end_ns >= first_ns or not min(waited)]
+    ended = {r: replace(hosts[r], end=End.TORN_DOWN, secondary=True) for r in gave_up}
+    return {**hosts, **ended}
+
+
+def _in_a_phase(facts: RankFacts) -> bool:
+    """Whether what a rank did last was to wait for others to meet, or for a key of theirs."""
+    last = facts.phases[-1].name if facts.phases else ""
+    return last in (INIT, NEW_GROUP) or last.startswith(PREFIX)
+
+
+def _gave_up(trace: Trace, host: Host, stood_ns: int) -> bool:
+    """Whether a rank aborted itself without a word once nothing moved, or nobody knows when.
+
+    So a watchdog ends a rank.
+    """
+    facts = trace.ranks[host.rank]
+    exit_, exception = facts.exit, facts.exception
+    if host.end is not End.CRASHED or exit_ is None:
+        return False
+    if exit_.signal != SIGABRT or (exception is not None and exception.is_main_thread):
+        return False
+    return not exit_.at_ns or host.end_ns >= stood_ns
 
 
 def _others_had_left(hosts: dict[int, Host], first: Host) -> bool:

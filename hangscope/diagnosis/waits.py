@@ -22,6 +22,7 @@ from hangscope.diagnosis.stores import store_places
 from hangscope.diagnosis.swept import standstill_s
 from hangscope.diagnosis.unlisted import Unlisted
 from hangscope.diagnosis.unnamed_batches import unnamed_batches
+from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, State, Trace
 
 
@@ -33,6 +34,7 @@ class Builder:
         self.front = front
         self.hosts = hosts
         self.hidden = hidden_ranks(trace)
+        self.counting = {s.rank for s in trace.sources if s.format == formats.RING}
         self.recorded = recorded_ranks(trace)
         self.places: list[Place] = []
         self.oldest_row: dict[int, int] = {}
@@ -134,7 +136,8 @@ class Builder:
         for i, rank in enumerate(ranks.tolist()):
             host = self.hosts.get(rank)
             if enqueued[i] <= 0 and not self._knows_start(rank):
-                enqueued[i] = max(enqueued[i], 0) if enqueued[i] > 0 else UNKNOWN
+                # A ring counts on when its records wrap: it knows that nothing was ever issued.
+                enqueued[i] = 0 if enqueued[i] == 0 and rank in self.counting else UNKNOWN
             elif enqueued[i] < 0:
                 enqueued[i] = 0
             if pending[i] and enqueued[i] == pending[i] and self._has_left(rank, int(rows[i])):
@@ -284,25 +287,38 @@ class Builder:
     ) -> None:
         """Where completion cannot be seen, a rank ahead of a member waits where that one is due.
 
-        Where everybody is equally far, the last operation is unfinished if the recorder did say of
-        the one before that it finished.
+        In a group with operations that some finish alone, at the first that nobody can. Where
+        everybody is equally far, the last operation is unfinished if the recorder did say of the
+        one before that it finished.
         """
-        if group in self.one_sided or not self.unobserved:
+        if not self.unobserved:
             return
         hidden = int(Flag.UNOBSERVED)
         flags = self.trace.records["flags"]
         for i, rank in enumerate(ranks.tolist()):
             if pending[i] or enqueued[i] < max(lowest, 1):
                 continue
-            row = self._row_of(group, rank, min(lowest + 1, int(enqueued[i])))
+            due = min(lowest + 1, int(enqueued[i]))
+            if group in self.one_sided:
+                due = self._first_together(group, rank, lowest + 1)
+            row = self._row_of(group, rank, due) if due else NONE
             if row < 0 or not flags[row] & hidden:
                 continue
             if enqueued[i] == lowest:
                 before = self._row_of(group, rank, lowest - 1)
                 if before < 0 or self.trace.records["state"][before] != int(State.COMPLETED):
                     continue
-            pending[i] = min(lowest + 1, int(enqueued[i]))
+            pending[i] = due
             rows[i] = row
+
+    def _first_together(self, group: int, rank: int, start: int) -> int:
+        """Number of the first operation from ``start`` on that nobody finishes alone; 0: none."""
+        low, high = self.bounds.get(rank, (0, 0))
+        part = self.trace.records[low:high]
+        later = (part["group"] == group) & (part["collective_seq"] >= start)
+        rows = low + np.flatnonzero(later & self.front.collective[low:high])
+        numbers = self.trace.records["collective_seq"]
+        return next((int(numbers[row]) for row in rows.tolist() if self._together(group, row)), 0)
 
     def _knows_start(self, rank: int) -> bool:
         """Whether no record means that nothing was issued."""

@@ -62,12 +62,15 @@ def deviants(
     ranks that nobody suspects is where it should be.
     """
     suspects = sorted(set(ranks))
-    found = [r for r in suspects if unlike_siblings(context, r, groups)]
+    wider = _with_counterparts(context, suspects, groups)
+    apart = {r: unlike_whom(context, r, wider) for r in suspects}
+    # Two who differ from nobody but each other are equally far from the pattern.
+    found = [r for r, whom in apart.items() if any(not apart.get(other) for other in whom)]
     if 0 < len(found) < len(suspects):
         return tuple(found)
     # Something new is weak evidence: it counts only where a single rank did it, and where the
     # past of the others is long enough to tell that they did not.
-    new = {r: _unlike_before(context, r, suspects) for r in suspects}
+    new = {r: unlike_before(context, r, suspects) for r in suspects}
     found = [
         r
         for r, is_new in new.items()
@@ -75,6 +78,20 @@ def deviants(
     ]
     known = all(is_new is not None for is_new in new.values())
     return tuple(found) if known and len(found) == 1 < len(suspects) else ()
+
+
+def _with_counterparts(
+    context: Context, suspects: Sequence[int], groups: Iterable[int]
+) -> tuple[int, ...]:
+    """The groups, and those like them in which a suspect is the counterpart of another."""
+    found = dict.fromkeys(groups)
+    for group in [*found]:
+        ranks = context.trace.groups[group].ranks
+        places = [ranks.index(r) for r in suspects if r in ranks]
+        for other in siblings(context, group) if places else ():
+            if any(context.trace.groups[other].ranks[i] in suspects for i in places):
+                found[other] = None
+    return tuple(found)
 
 
 def _in_company(context: Context, rank: int, suspects: list[int]) -> bool:
@@ -87,7 +104,7 @@ def _in_company(context: Context, rank: int, suspects: list[int]) -> bool:
     if any(r not in context.trace.ranks for place in places for r in place.unknown):
         return True
     others = sorted({r for place in places for r in place.waiters} - set(suspects))
-    return any(_unlike_before(context, r, suspects) is not False for r in others[:_MAX_SIBLINGS])
+    return any(unlike_before(context, r, suspects) is not False for r in others[:_MAX_SIBLINGS])
 
 
 def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:
@@ -108,11 +125,20 @@ def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:
 
 def unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
     """Whether the rank did something else in one of its groups than its counterparts elsewhere."""
+    return bool(unlike_whom(context, rank, groups))
+
+
+def unlike_whom(context: Context, rank: int, groups: Iterable[int]) -> tuple[int, ...]:
+    """The counterparts elsewhere that did something else than the rank in one of its groups.
+
+    Of each group, where more of them did so than did the same.
+    """
+    found: dict[int, None] = {}
     for group in groups:
         ranks = context.trace.groups[group].ranks
         if rank not in ranks:
             continue
-        votes: Counter[bool] = Counter()
+        votes: dict[bool, list[int]] = {True: [], False: []}
         position = ranks.index(rank)
         mine = _pairs(context, rank, group)
         progress = _progress(context, rank, group)
@@ -128,10 +154,10 @@ def unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
             if fell_behind is False:
                 fell_behind = _beyond(context, rank, group, progress, its)
             if common or fell_behind is not None:
-                votes[differs or bool(fell_behind)] += 1
-        if votes[True] > votes[False]:
-            return True
-    return False
+                votes[differs or bool(fell_behind)].append(counterpart)
+        if len(votes[True]) > len(votes[False]):
+            found |= dict.fromkeys(votes[True])
+    return tuple(found)
 
 
 Progress = dict[tuple[int, int], tuple[int, int]]
@@ -216,7 +242,7 @@ def _pairs(context: Context, rank: int, group: int) -> dict[int, tuple[tuple[str
     return result
 
 
-def _unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool | None:
+def unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool | None:
     """Whether one of the newest steps from operation to operation never occurred before.
 
     Only those count that came after the last collective that all ``suspects`` have finished: until
@@ -247,6 +273,7 @@ def _unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool
 def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
     """The part of an evenly divided mismatch that sibling groups and the past speak against."""
     votes: Counter[int] = Counter()
+    by_name: Counter[int] = Counter()
     records, front = context.trace.records, context.front
     ops = context.families
     alike = _alike(context.trace.signatures, mismatch.aspect == "reduce_op")
@@ -264,10 +291,10 @@ def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
         )
         kinds = {int(s) for s in records["signature"][here]}
         for index, (op, signature) in enumerate(mine):
-            if mismatch.aspect == "op":
-                votes[index] += op in {ops[k] for k in kinds}
-            else:
-                votes[index] += signature in {alike[k] for k in kinds}
+            votes[index] += signature in {alike[k] for k in kinds}
+            by_name[index] += op in {ops[k] for k in kinds}
+    if mismatch.aspect == "op" and not any(votes.values()):
+        votes = by_name  # sizes differ from group to group: another stage, other experts
     if votes:
         best = max(votes.values())
         winners = [i for i in range(len(mine)) if votes[i] == best]

@@ -20,7 +20,7 @@ OLD_VARIABLE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 DYNAMIC = "TORCH_FR_DUMP_DYNAMIC_FILE_NAME"
 """The job names each rank's file itself, while it runs: no rank is appended then."""
 STEM = "nccl_trace_rank_"
-_RENAMED_IN = (2, 8)
+RENAMED_IN = (2, 8)
 
 
 def keep_native_dumps(
@@ -40,7 +40,7 @@ def keep_native_dumps(
     if any(environment.get(name) for name in (VARIABLE, OLD_VARIABLE, DYNAMIC)):
         return None
     numbers = re.match(r"(\d+)\.(\d+)", torch_version)
-    is_old = numbers is not None and tuple(map(int, numbers.groups())) < _RENAMED_IN
+    is_old = numbers is not None and tuple(map(int, numbers.groups())) < RENAMED_IN
     name = OLD_VARIABLE if is_old else VARIABLE
     environment[name] = str(directory.absolute() / STEM)
     return name

@@ -26,7 +26,7 @@ from hangscope.recording.operations import OpSpec, pair_manner
 from hangscope.recording.plans import MAX_PLANS, Plan, PlanKey, Planner
 from hangscope.recording.reductions import MAX_UNREAD, Reductions
 from hangscope.recording.signatures import FACTOR, INCREMENT, MASK, SignatureInterner
-from hangscope.recording.stacks import StackInterner
+from hangscope.recording.stacks import LEAVING, StackInterner
 from hangscope.ring.atomic import exclusive
 from hangscope.ring.layout import SLOT_FORMAT, SlotFlag, Unobservable, group_offset, header_offset
 from hangscope.ring.writer import LAST_RECORD_CELL, RingWriter
@@ -37,6 +37,7 @@ _MEMBER = int(SlotFlag.COALESCED_MEMBER)
 _BATCH = int(SlotFlag.COALESCED_BATCH)
 _FAILED = int(SlotFlag.FAILED)
 _UNOBSERVED = int(SlotFlag.UNOBSERVED)
+_LEAVING = int(SlotFlag.LEAVING)
 _COALESCED_COLLECTIVE = 1
 _COALESCED_P2P = 2
 _NOT_THE_CALLER = frozenset({"hangscope", "contextlib"})
@@ -155,6 +156,8 @@ class Recorder:
                     stack = stacks.main_thread()
                 else:
                     stack = stacks.current(frame)
+                if stack >= LEAVING:
+                    plan, stack = (plan[0] | _LEAVING, *plan[1:]), stack - LEAVING
             token = write(state, spec, plan, stack)
             if 0 <= reduce_at < len(args):
                 waiting = unread if len(unread) < MAX_UNREAD else newest
@@ -280,8 +283,8 @@ class Recorder:
         shapes = self._planner.shapes(list(tensors))
         key = (spec.operator, backend.name, shapes, shapes, -1, -1, "", None)
         signature = self._signatures.get(key, spec)
-        plan = (0, 1, -1, -1, 0, *signature, False, key)
-        return self._write(state, spec, plan, self._stack())
+        stack, flags = self._stack()
+        return self._write(state, spec, (flags, 1, -1, -1, 0, *signature, False, key), stack)
 
     def end_manual(self, token: Token, *, succeeded: bool) -> None:
         """The job says that its operation is over; one that raised is over, too."""
@@ -323,23 +326,25 @@ class Recorder:
             flags |= _UNOBSERVED
         if kinds == _COALESCED_P2P:
             flags |= _P2P
-        plan = (flags, 0, -1, -1, 0, *signature, False, key)
-        token = self._write(state, spec, plan, self._stack())
+        stack, leaving = self._stack()
+        plan = (flags | leaving, 0, -1, -1, 0, *signature, False, key)
+        token = self._write(state, spec, plan, stack)
         if not flags & _UNOBSERVED:
             self.completions.watch([token[1], work, token[2], flags, state])
 
     # -- pieces ----------------------------------------------------------------------------
 
-    def _stack(self) -> int:
-        """The caller's stack, from the first frame that is not ours."""
+    def _stack(self) -> tuple[int, int]:
+        """The caller's stack, from the first frame that is not ours, and the flag it brings."""
         if self._stacks is None:
-            return 0
+            return 0, 0
         frame: FrameType | None = getframe(1)
         while frame is not None and (
             str(frame.f_globals.get("__name__", "")).partition(".")[0] in _NOT_THE_CALLER
         ):
             frame = frame.f_back
-        return self._stacks.current(frame) or self._stacks.main_thread()
+        stack = self._stacks.current(frame) or self._stacks.main_thread()
+        return (stack - LEAVING, _LEAVING) if stack >= LEAVING else (stack, 0)
 
     def _capture_seen(self) -> None:
         """A CUDA graph is being captured with collectives in it: its replays dispatch nothing."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import struct
 import sys
 import threading
+import time
 from types import CodeType, FrameType
 from typing import Any
 
+from hangscope.recording.leaving import Place, called_away_from, places_of
 from hangscope.ring.layout import ValueKind
 from hangscope.ring.writer import RingWriter
 
@@ -23,6 +25,12 @@ MAX_KNOWN_FRAMES = 250_000
 code, say) forgets them all and begins again; what is in the ring is found there."""
 
 MAX_CANDIDATES = 1024
+LEAVING = 1 << 31
+"""Added to the id of a stack on which the process is on its way out. It cannot be part of what the
+ring interns: a ``finally`` clause has the same lines with and without an exception."""
+SAME_END_NS = 60 * 10**9
+"""What leaves within a minute of another leaves for the same reason: a handler may be called more
+than once, and what it was called from first is what counts."""
 Site = tuple[int, int, int]
 Candidate = tuple[list[CodeType], list[tuple[CodeType, int]], bool, int]
 """The newest stack of a call site: the code of its three innermost frames, whose offsets are the
@@ -39,9 +47,13 @@ class StackInterner:
         self._known_frames = 0
         self._candidates: dict[Site, Candidate] = {}
         self._main = threading.main_thread().ident
+        self._left_ns = 0
 
-    def current(self, frame: FrameType | None) -> int:
-        """Id of the stack that starts at ``frame`` (innermost), or 0."""
+    def current(self, frame: FrameType | None, *, own_thread: bool = True) -> int:
+        """Id of the stack that starts at ``frame`` (innermost), or 0; perhaps with `LEAVING`.
+
+        ``own_thread``: whether it is the calling thread's.
+        """
         if frame is None:
             return 0
         try:
@@ -49,7 +61,7 @@ class StackInterner:
             third = second.f_back  # type: ignore[union-attr]
             site = (frame.f_lasti, second.f_lasti, third.f_lasti)  # type: ignore[union-attr]
         except AttributeError:  # not so many frames
-            return self._look_up(frame, None)
+            return self._look_up(frame, None, own_thread)
         candidate = self._candidates.get(site)
         if candidate is not None:
             (first_code, second_code, third_code), outer, whole, identifier = candidate
@@ -69,15 +81,15 @@ class StackInterner:
                             return identifier
                 except AttributeError:  # this stack ends here, the other goes on
                     pass
-        return self._look_up(frame, site)
+        return self._look_up(frame, site, own_thread)
 
     def main_thread(self) -> int:
         """Id of the main thread's stack: what led to a call from a thread without Python frames."""
         if self._main is None:
             return 0
-        return self.current(sys._current_frames().get(self._main))
+        return self.current(sys._current_frames().get(self._main), own_thread=False)
 
-    def _look_up(self, frame: FrameType, site: Site | None) -> int:
+    def _look_up(self, frame: FrameType, site: Site | None, own_thread: bool) -> int:
         """The slow way, for a stack that is not its site's newest."""
         key: list[int] = []
         chain: list[tuple[CodeType, int]] = []
@@ -88,7 +100,9 @@ class StackInterner:
             at = at.f_back
         identity = tuple(key)
         known = self._known.get(identity)
-        identifier = known[0] if known is not None else self._intern(frame, identity)
+        identifier = known[0] if known is not None else self._first_seen(frame, own_thread)
+        if known is None:
+            self._remember(identity, [code for code, _ in chain], identifier)
         if len(self._candidates) >= MAX_CANDIDATES:
             self._candidates.clear()
         if site is not None:
@@ -96,24 +110,34 @@ class StackInterner:
             self._candidates[site] = (innermost, chain[3:], at is None, identifier)
         return identifier
 
-    def _intern(self, frame: FrameType | None, identity: tuple[int, ...]) -> int:
+    def _first_seen(self, frame: FrameType, own_thread: bool) -> int:
+        """Put a stack into the ring: its id, with `LEAVING` where the process is on its way out."""
+        places = places_of(frame)
+        identifier = self._intern(places[:MAX_FRAMES])
+        left = called_away_from(places, own_thread=own_thread)
+        if left is None:
+            return identifier
+        now_ns = time.time_ns()
+        if left and now_ns - self._left_ns > SAME_END_NS:
+            self._left_ns = now_ns
+            self._ring.put_u4("left_stack", self._intern(left[:MAX_FRAMES]))
+            self._ring.put_i8("left_ns", now_ns)
+        return identifier | LEAVING
+
+    def _intern(self, places: list[Place]) -> int:
         ids: list[int] = []
-        codes: list[CodeType] = []
-        while frame is not None and len(codes) < MAX_FRAMES:
-            code = frame.f_code
-            text = f"{code.co_name}\x00{code.co_filename}\x00{frame.f_lineno or 0}"
-            codes.append(code)
-            value = text.encode("utf-8", "replace")
+        for code, line in places:
+            value = f"{code.co_name}\x00{code.co_filename}\x00{line}".encode("utf-8", "replace")
             ids.append(self._ring.intern(ValueKind.FRAME, value, essential=False))
-            frame = frame.f_back
-        identifier = 0
-        if ids and all(ids):
-            packed = struct.pack(f"={len(ids)}I", *ids)
-            identifier = self._ring.intern(ValueKind.STACK, packed, essential=False)
-        # Remembered also where there was no room: a full area must not make every call slow.
+        if not ids or not all(ids):
+            return 0
+        packed = struct.pack(f"={len(ids)}I", *ids)
+        return self._ring.intern(ValueKind.STACK, packed, essential=False)
+
+    def _remember(self, identity: tuple[int, ...], codes: list[CodeType], identifier: int) -> None:
+        """Also where there was no room: a full area must not make every call slow."""
         if self._known_frames + len(codes) > MAX_KNOWN_FRAMES:
             self._known.clear()
             self._known_frames = 0
         self._known[identity] = (identifier, codes)
         self._known_frames += len(codes)
-        return identifier

@@ -128,6 +128,7 @@ def _compact(
     for name in ("disabled", "backend", "rendezvous"):
         header[name] = values.move(int(header[name]), ValueKind.TEXT)
     header["exception"] = values.move(int(header["exception"]), ValueKind.EXCEPTION)
+    header["left_stack"] = values.move(int(header["left_stack"]), ValueKind.STACK)
     for index in range(layout.PHASE_DEPTH):
         for name in ("name", "detail"):
             phase = header["phases"][index]

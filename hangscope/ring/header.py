@@ -80,6 +80,8 @@ class RingHeader(NamedTuple):
     backend: int
     watcher_thread: int
     rendezvous: int
+    left_stack: int
+    left_ns: int
     phases: bytes
     """All `PHASE_DEPTH` places; `open_phases` gives those in use."""
 

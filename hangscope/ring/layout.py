@@ -54,7 +54,8 @@ HEADER = np.dtype(
             "values_used", "values_refused", "groups_used", "groups_refused", "sample_generation",
             "sample_ns", "initialized", "finalized", "exit_kind", "exit_code", "exit_signal",
             "exception", "exit_ns", "exception_ns", "fault_signal", "unobservable", "disabled",
-            "clock_offset_ns", "main_thread", "backend", "watcher_thread", "rendezvous", "phases",
+            "clock_offset_ns", "main_thread", "backend", "watcher_thread", "rendezvous",
+            "left_stack", "left_ns", "phases",
         ],
         "formats": [
             "S8", "<u4", "<u4", "<u4", "<u4", "<u4",
@@ -68,7 +69,8 @@ HEADER = np.dtype(
             "<u8", "<u8", "<u4", "<u4", "<u8",
             "<i8", "<u4", "<u4", "<u4", "<i4", "<i4",
             "<u4", "<i8", "<i8", "<u4", "<u4", "<u4",
-            "<i8", "<i8", "<u4", "<i8", "<u4", (PHASE, (PHASE_DEPTH,)),
+            "<i8", "<i8", "<u4", "<i8", "<u4", "<u4",
+            "<i8", (PHASE, (PHASE_DEPTH,)),
         ],
         "offsets": [
             0, 8, 12, 16, 20, 24,
@@ -82,7 +84,8 @@ HEADER = np.dtype(
             1064, 1072, 1080, 1084, 1088,
             1096, 1104, 1108, 1112, 1116, 1120,
             1124, 1128, 1136, 1144, 1148, 1152,
-            1160, 1168, 1176, 1184, 1192, 1280,
+            1160, 1168, 1176, 1184, 1192, 1196,
+            1200, 1280,
         ],
         "itemsize": HEADER_BYTES,
     }
@@ -90,7 +93,9 @@ HEADER = np.dtype(
 """``dropped`` counts records that were torn when the file was rewritten smaller
 (`hangscope.replay.compact`), because they are not in it any more. The recorder itself loses none:
 it stops at its first failure, and ``disabled`` says so. ``rendezvous`` is the id of the text that
-says where ``init_process_group`` meets the others; 0 in older files."""
+says where ``init_process_group`` meets the others, ``left_stack`` that of the stack from which the
+main thread was called away when it issued an operation on its way out, first at ``left_ns``; 0 in
+older files."""
 
 FIXED_START = struct.Struct("<8s6I6Q")
 """The header's fields from ``magic`` to ``values_bytes`` as one `struct` call."""
@@ -204,6 +209,9 @@ class SlotFlag(IntFlag):
     tell (older recorders, calls past ``torch.distributed``)."""
     WAITED = 1024
     """The job has begun to wait for this ``isend`` or ``irecv``."""
+    LEAVING = 2048
+    """Issued on the way out: in a signal handler, while KeyboardInterrupt or SystemExit ends the
+    process, or at its exit."""
 
 
 class RingFlag(IntFlag):

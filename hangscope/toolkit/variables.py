@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hangscope.recording import native_dumps
+
 Version = tuple[int, int]
 
 
@@ -96,11 +98,11 @@ VARIABLES = (
         default="2000 (0 in older releases)",
     ),
     Variable(
-        "TORCH_FR_DUMP_TEMP_FILE",
+        native_dumps.VARIABLE,
         "PyTorch's flight recorder",
         "where dumps are written; the rank is appended",
-        since=(2, 8),
-        old_name="TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+        since=native_dumps.RENAMED_IN,
+        old_name=native_dumps.OLD_VARIABLE,
         default="below ~/.cache/torch",
     ),
     Variable(

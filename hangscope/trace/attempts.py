@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hangscope.trace import formats
 from hangscope.trace.file_names import attempt_of
+from hangscope.trace.jobs_beside import of_one_job
 from hangscope.trace.lives import Member, beside, of_newest_life
 from hangscope.trace.model import NONE, Fragment
 from hangscope.trace.ring_ranks import last_sign, other_world, start_of, with_ranks_of_rings
@@ -39,14 +40,19 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     others = [f for f in others if _folder_of(f) not in gone]
     dumps, left_behind = _after_their_rings_began(dumps, kept_named)
     dumps, old_dumps = _newest_numbered(dumps, "dumps")
+    dumps, other_jobs = of_one_job(dumps)
     kept_dumps, left_dumps = _newest_folder(dumps)
     kept_logs, left_logs = _newest_numbered(others, "logs")
+    if kept_named or kept_dumps:
+        kept_logs, left_words = _without_words_of_others(kept_logs)
+        left_logs += left_words
     notes = [
         *_of_other_worlds(all_named, named),
         *left_named,
         *left_lives,
         *left_behind,
         *old_dumps,
+        *other_jobs,
         *left_dumps,
         *left_logs,
     ]
@@ -207,6 +213,16 @@ def _newest_numbered(fragments: Sequence[Fragment], what: str) -> tuple[list[Fra
     ]
     kept = [f for f, n in zip(fragments, numbers, strict=True) if n is None or n == newest]
     return kept, notes
+
+
+def _without_words_of_others(logs: list[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Without what logs say of an earlier attempt: what was recorded is of the newest."""
+    old = sorted({f.source.path for f in logs if f.of_earlier_life})
+    notes = [
+        f"{path}: says nothing of its newest attempt; what it says of an earlier one is left out"
+        for path in old
+    ]
+    return [f for f in logs if not f.of_earlier_life], notes
 
 
 @dataclass(slots=True)

@@ -99,6 +99,7 @@ def _ends(trace: Trace) -> Records:
     loose = int(Flag.P2P | Flag.COALESCED_MEMBER | Flag.UNOBSERVED | Flag.SYNTHETIC)
     good = (records["state"] == int(State.COMPLETED)) & (records["completed_ns"] > 0)
     good &= ((records["flags"] & loose) == 0) & together[records["signature"]]
+    good &= records["collective_seq"] > 0  # without a number nobody knows what ended together
     found: Records = records[good]
     return found
 

@@ -76,6 +76,10 @@ class ExitFacts:
     text: str = ""
 
 
+LEFT = "left"
+"""Source of the stack that a thread was called away from, to a handler of its end."""
+
+
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
     """One thread's Python stack at one moment."""
@@ -86,7 +90,7 @@ class ThreadStack:
     sampled_ns: int = 0
     source: str = "sample"
     """``"sample"`` (taken by the rank's own watcher), ``"signal"`` (faulthandler, no GIL needed),
-    ``"py-spy"`` or ``"log"``."""
+    ``"record"`` (of its newest operation), ``"left"`` (`LEFT`), ``"py-spy"`` or ``"log"``."""
     native_id: int = 0
     """The kernel's number of the thread, as in the records; 0 where the source does not say."""
 

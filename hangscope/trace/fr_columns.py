@@ -41,10 +41,16 @@ class Entries(list[Entry]):
     def _names(self) -> frozenset[Any]:
         if not self:
             return frozenset()
-        # Entries of one recorder have the same fields: looking at a few is enough.
-        alike = len(set(map(len, self))) == 1
-        few = (self[0], self[len(self) // 2], self[-1])
-        return frozenset().union(*(few if alike else self))
+        if len(set(map(len, self))) > 1:
+            return frozenset().union(*self)
+        # Entries of one recorder have the same fields, but for what belongs to the operation: one
+        # has a root where another has a reduce op. Looking at one of each kind is enough.
+        kind = next((name for name in OP_FIELDS if name in self[0]), "")
+        try:
+            few = dict(zip(map(itemgetter(kind), self), self, strict=True)).values()
+        except (KeyError, TypeError):
+            return frozenset().union(*self)
+        return frozenset().union(self[len(self) // 2], *few)
 
 
 _PLAIN_NAME = re.compile(r"[a-z0-9_]*\Z").match

@@ -10,7 +10,8 @@ import numpy as np
 from hangscope.trace import clean
 from hangscope.trace.fr_columns import snake_keys
 from hangscope.trace.fr_groups import GroupTable, match_status
-from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records
+from hangscope.trace.fr_hooks import counted_ids, number_of_id
+from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records, State
 
 
 def read_status(
@@ -59,6 +60,38 @@ def finished_halves(status: Any, table: GroupTable, records: Records) -> Any:
     return np.concatenate(found)
 
 
+def settle_by_counters(records: Records, members: Records) -> None:
+    """Where entries do not tell their state, a group's counters do, as far as they count them.
+
+    Collectives of a group finish in order: the counter has reached a number or has not. So do the
+    batches of a group in which nothing but pairs was issued; `finished_halves` has marked those
+    that are over.
+
+    Parameters
+    ----------
+    records:
+        One rank's records; state and flags are changed in place.
+    members:
+        Its counters as `read_status` gives them; -1 where they count something else.
+    """
+    unknown = (records["flags"] & np.uint16(Flag.UNOBSERVED)) != 0
+    if not unknown.any():
+        return
+    half = (records["flags"] & np.uint16(Flag.P2P)) != 0
+    batched = (records["flags"] & np.uint16(Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH)) != 0
+    over = records["state"] == State.COMPLETED
+    told = np.zeros(len(records), bool)
+    for row in members:
+        here = (records["group"] == row["group"]) & unknown
+        if row["completed"] >= 0 and not half[here].any():
+            told |= here
+            over |= here & (records["collective_seq"] <= row["completed"])
+        elif (half & batched)[here].all() and over[here].any():
+            told |= here
+    records["state"][over & told] = State.COMPLETED
+    records["flags"][told] &= ~np.uint16(Flag.UNOBSERVED)
+
+
 def _stated(status: Any, table: GroupTable) -> list[tuple[int, Mapping[str, Any]]]:
     """What ``pg_status`` holds of each group that is known."""
     if not isinstance(status, Mapping):
@@ -91,6 +124,8 @@ def _counters(
         ahead = int(last["op_id"] - last["collective_seq"]) if last["op_id"] > 0 else 0
         done = completed - ahead if completed > 0 else none
         return highest, NONE, max(min(done, highest), 0), pairs
+    if counted_ids(enqueued, own):
+        return highest, NONE, number_of_id(completed, own), pairs
     if len(own) and (pairs > 0 or (own["flags"] & Flag.P2P).any()):
         last = own[-1]
         if last["flags"] & Flag.P2P:

@@ -32,6 +32,7 @@ def mark_batches(
         same_group = group[1:] == group[:-1]
         seq = np.where(p, pair, coll)
         twins = ~b[1:] & ~b[:-1] & (p[1:] == p[:-1]) & (seq[1:] == seq[:-1])
+        twins &= p[1:] | (coll[1:] > 0)  # collectives without a number share none
         # A row of the batch carries the same counters as its last member.
         ends = b[1:] & ~b[:-1] & (coll[1:] == coll[:-1]) & (~p[:-1] | (pair[1:] == pair[:-1]))
         known = coll[1:] != NONE

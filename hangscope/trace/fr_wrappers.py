@@ -91,7 +91,11 @@ def is_dump(document: Any) -> bool:
         if any(key in document for key in _MARKS):
             return True
         plain = snake_keys(document)
-        return any(key in plain for key in _MARKS) or _entries_key(plain) is not None
+        if any(key in plain for key in _MARKS) or _entries_key(plain) is not None:
+            return True
+        # A collector's dump of a rank that has nothing unfinished: groups, and an empty list.
+        listed = any(isinstance(plain.get(k), list) and not plain[k] for k in _ENTRIES)
+        return listed and any(isinstance(plain.get(k), (Mapping, list)) for k in _CONFIG[:3])
     return isinstance(document, list) and bool(document) and looks_like_entry(document[0])
 
 

@@ -26,8 +26,10 @@ from hangscope.trace.fr_columns import (
     rows_of,
     values_of,
 )
-from hangscope.trace.fr_counters import finished_halves, read_status
+from hangscope.trace.fr_counters import finished_halves, read_status, settle_by_counters
+from hangscope.trace.fr_extent import lists_active_only, oldest_record
 from hangscope.trace.fr_groups import GroupTable, has_rank, read_config
+from hangscope.trace.fr_hooks import number_groups, one_for_all, settle_retired
 from hangscope.trace.fr_intern import Key, Row, Rows
 from hangscope.trace.fr_pairs import mark_batches, set_peers
 from hangscope.trace.fr_signatures import Signatures
@@ -50,8 +52,6 @@ from hangscope.trace.sniff import Unreadable
 MAX_ENTRIES = 5_000_000
 _OTHER_CLOCK_NS = 120 * 10**9
 """What clocks of two hosts may differ by in a job that runs."""
-_SMALLEST_BUFFER = 64
-"""Nobody sets a recorder to fewer entries."""
 ID_FIELDS = ("record_id", "id")
 _TUPLE_TEXT = re.compile(r"[(\[]\s*['\"]([^'\"]*)['\"]\s*,\s*['\"]([^'\"]*)['\"]\s*[)\]]")
 
@@ -103,17 +103,22 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
     table = read_config(document.get("pg_config"), number)
     group, epochs_note = _group_column(entries, table)
     signatures, stacks = Signatures(), Stacks()
-    records = _records(entries, number, group, signatures, stacks, table)
+    status = document.get("pg_status")
+    counted = bool(status) or not isinstance(status, Mapping)
+    records = _records(entries, number, group, signatures, stacks, table, counted)
     listed = any(g.ranks for g in table.groups)
     version = clean.as_name(document.get("version"), "unknown" if listed else "none")
     native_gloo = _is_native_gloo(signatures, entries, document)
     if native_gloo:
         _settle_gloo(records)
+    at_issue = settle_retired(records, entries, {s.backend for s in signatures.table})
     own = document.get(own_story.KEY)
     flags = own_story.flags_of(own, len(records))
     if flags is not None:
         records["flags"] = flags
-    members = read_status(document.get("pg_status"), table, records, number, native_gloo)
+    members = read_status(status, table, records, number, native_gloo)
+    if at_issue:
+        members["completed"] = NONE  # what nobody reports is not counted either
     warnings = [note for note in (epochs_note, unusable) if note]
     if skipped:
         warnings.append(f"{skipped} of its {len(raw_entries)} entries are no records; left out")
@@ -135,14 +140,13 @@ def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
         world_size=_optional_int(document.get("world_size")),
         observed_ns=observed,
         dropped=skipped,
-        oldest_record_id=_oldest(records, numbered=numbered),
-        only_active=not native_gloo and _only_active(records, members, numbered),
+        oldest_record_id=oldest_record(records, numbered=numbered),
+        only_active=not native_gloo and lists_active_only(records, members, numbered),
     )
     facts = own_story.from_plain(own, facts)
     if not native_gloo and not len(aborted):
-        records["state"][finished_halves(document.get("pg_status"), table, records)] = (
-            State.COMPLETED
-        )
+        records["state"][finished_halves(status, table, records)] = State.COMPLETED
+        settle_by_counters(records, members)
     source = Source(
         path=origin.path,
         format=origin.format,
@@ -272,6 +276,7 @@ def _records(
     signatures: Signatures,
     stacks: Stacks,
     table: GroupTable,
+    counted: bool,
 ) -> Records:
     records = np.zeros(len(entries), RECORD_DTYPE)
     if not entries:
@@ -292,6 +297,11 @@ def _records(
     records["completed_ns"] = _times(entries, "time_discovered_completed")
     records["thread"] = int_column(entries, 0, "thread_id")
     records["timeout_ms"] = int_column(entries, 0, "timeout_ms")
+    p2p = np.array([operations.is_p2p(s.op) for s in signatures.table], bool)[records["signature"]]
+    batch = np.array([operations.is_batch(s.op) for s in signatures.table], bool)
+    is_batch = batch[records["signature"]]
+    if one_for_all(records, numbered=record_id is not None, counted=counted):
+        number_groups(records, p2p | is_batch)
     records["state"], unknown = state_columns(entries)
     done = (records["completed_ns"] > 0) & (records["state"] < State.COMPLETED)
     records["state"][done] = State.COMPLETED
@@ -304,10 +314,7 @@ def _records(
     retired = bool_column(entries, "retired")
     if retired is not None:
         flags[retired] |= np.uint16(Flag.RETIRED)
-    p2p = np.array([operations.is_p2p(s.op) for s in signatures.table], bool)[records["signature"]]
     marked = bool_column(entries, "is_p2p")
-    batch = np.array([operations.is_batch(s.op) for s in signatures.table], bool)
-    is_batch = batch[records["signature"]]
     if marked is not None:
         p2p |= marked
     mark_batches(records, flags, p2p, is_batch, numbered=record_id is not None)
@@ -362,39 +369,3 @@ def _observed(document: Mapping[str, Any], records: Records, written_ns: int) ->
         if last and not (0 <= written_ns - last <= 30 * 86400 * 10**9):
             return last  # the file was copied later, or on a machine with another clock
     return written_ns
-
-
-def _oldest(records: Records, *, numbered: bool) -> int:
-    """1 for a recorder that has not wrapped (the Flight Recorder counts from 0).
-
-    Where a collector left the numbers out, a group whose sequence does not begin with its first
-    operation shows that older records are gone.
-    """
-    if not len(records):
-        return 0
-    if not numbered:
-        groups, first = np.unique(records["group"], return_index=True)
-        seq = np.maximum(records["collective_seq"], records["p2p_seq"])[first]
-        return 2 if len(groups) and (seq > 1).any() else 1
-    ids = records["record_id"]
-    ids = ids[ids >= 0]
-    return int(ids.min()) + 1 if len(ids) else 0
-
-
-def _only_active(records: Records, members: Records, numbered: bool) -> bool:
-    """Whether the dump lists unfinished operations only.
-
-    Told by holes between the record ids, by counters that know of finished work of which no entry
-    is left, or by fewer entries than a buffer holds that was overwritten; without ids by groups
-    whose first operation is none of their first ones.
-    """
-    if len(records) and (records["state"] == State.COMPLETED).any():
-        return False
-    if not len(records):
-        return bool(len(members) and (members["enqueued"] > 0).any())
-    finished = bool(len(members) and (members["completed"] > 0).any())
-    if not numbered:
-        return finished or _oldest(records, numbered=False) > 1
-    ids = records["record_id"]
-    holes = int(ids.max()) - int(ids.min()) + 1 > len(ids)
-    return holes or (int(ids.min()) > 0 and (finished or len(records) < _SMALLEST_BUFFER))

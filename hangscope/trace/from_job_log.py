@@ -20,11 +20,13 @@ from hangscope.trace import (
     file_names,
     log_agreement,
     log_announced,
+    log_cut,
     log_deaths,
     log_gloo,
     log_launcher,
     log_ras,
     log_ray,
+    log_schedulers,
     log_stacks,
     log_stalls,
     log_starters,
@@ -111,6 +113,7 @@ def gather(
         line = readers.table.attributed(line)
         evidence.elastic |= bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
         at_ns = _at_ns(line, year)
+        readers.cut.note(line)
         evidence.lines += 1
         evidence.thinned |= line.repeated and line.level in ("E", "F") and bool(line.file)
         if line.rank is not None and not line.printed:
@@ -126,6 +129,8 @@ def gather(
         evidence.claim(
             "rendezvous", newest, 0, reporter=rank, certain=False, joined=joined, clients=world
         )
+    if newest is not None and readers.cut.is_part(newest):
+        evidence.cut = True
     if newest is not None and log_watchdog.is_unfinished(newest):
         evidence.cut = True
         if newest.rank is not None:
@@ -145,6 +150,7 @@ class _Readers:
         self.stalls = log_stalls.Stalls()
         self.ras = log_ras.RasReport()
         self.announced = log_announced.Announced()
+        self.cut = log_cut.Cut()
         self._first_to_know = (
             log_ray.RayDeaths().read,
             log_deaths.Tracebacks().read,
@@ -154,6 +160,7 @@ class _Readers:
             log_agreement.read,
             log_gloo.read,
             self.table.read,
+            log_schedulers.read,
             self.starters.read,
             self.stalls.read,
             self.ras.read,

@@ -36,9 +36,15 @@ _TELLING = (
     b"]:[E", b"MPI_ABORT", b"SIGSEGV", b"SIGTERM:", b"lost communication", b"was dead",
     b"Node failure", b"shared memory broadcast", b"actor died", b"actor is dead",
     b"exit type: SYSTEM", b"opCount", b"Init START", b"Service thread", b"died unexpectedly",
+    b"died from signal", b"first noticed rank", b" PE RANK ", b"MPI_Abort", b"Abort(",
+    b"CalledProcessError", b"job killed", b"Container rank ", b"to join the `",
+    b"ranks have not called", b"Memory access fault", b"DEVICE_LOST", b"Proxy Service ",
+    b"UCX  ERROR",
 )  # fmt: skip
 
 
+_ABOVE = 3
+"""Lines above the head of a traceback or of a dump that may say whose it is."""
 _STACKS = (b"most recent call first", b'"MainThread"', b" (active", b" (idle")
 _STACK_CONTEXT = 200
 """Lines behind the head of a stack that are looked at: frames tell nothing by themselves."""
@@ -118,15 +124,17 @@ def _all_numbered(
 
 def _numbered(block: bytes, number: int, left: list[int]) -> Iterator[tuple[int, bytes]]:
     context = left[0]
-    before = b""
+    before: deque[bytes] = deque(maxlen=_ABOVE)
     for i, line in enumerate(block.split(b"\n"), start=number + 1):
         if any(word in line for word in _TELLING):
-            if context == 0 and before and (b"Traceback" in line or b"Python v" in line):
-                yield i - 1, before[:MAX_LINE]  # whose it is: a logger's prefix, py-spy's head
+            if context == 0 and (b"Traceback" in line or b"Python v" in line):
+                for back, above in enumerate(before):  # a logger's prefix, py-spy's head
+                    yield i - len(before) + back, above[:MAX_LINE]
+            before.clear()
             stack = any(word in line for word in _STACKS)
             context = _STACK_CONTEXT if stack else max(CONTEXT, context - 1)
         elif context == 0:
-            before = line
+            before.append(line)
             continue
         else:
             context -= 1

@@ -40,7 +40,8 @@ _GARBAGE_SIZE = "more than 1EB memory"
 _DEVICE = re.compile(
     r"(?:CUDA|HIP) error: (?P<what>[a-z][^\n]{3,100}?(?:error encountered|launch failure|"
     r"memory access was encountered|detected during the execution|assert triggered|"
-    r"unknown error|failure|error))"
+    r"unknown error|failure|error))|"
+    r"(?P<fault>Memory access fault by GPU node-\d+|\w+_DEVICE_LOST\b)"
 )
 _NCCL = re.compile(
     r"NCCL error.{0,80}?(?:remote process exited|unhandled system error|internal error)|"
@@ -49,7 +50,8 @@ _NCCL = re.compile(
     r"socketProgress(?:Opt)?: Connection closed by remote peer|"
     r"failed : (?:Broken pipe|Connection reset|No route|Connection refused|Software caused)|"
     r"collective mismatch error, local size|Getting socket times out|"
-    r"comm aborted due to timeout|commRemoteError"
+    r"comm aborted due to timeout|commRemoteError|"
+    r"\[Proxy Service \d+\] Failed to execute operation|UCX +ERROR"
 )
 _NCCL_DEVICE = re.compile(
     r"\b(?:Cuda|HIP) failure (?:\d{1,4} )?'(?P<what>[^'\n]{3,120})'|ncclUnhandledCudaError|"
@@ -82,6 +84,11 @@ _COMM = re.compile(
 )
 _NCCL_PID = re.compile(r"^([\w.\-]+):(\d+):\d+ \[\d+\]")
 _REPORTED = re.compile(r"\[RANK (\d+)\]")
+_GROUP_ARGUMENT = re.compile(
+    r"\b(?:(?:process_)?group|pg)\s*=\s*(?!None\b|(?:\w+\.)*(?:GroupMember|group)\.WORLD\b)[\w(\[]"
+)
+_OF_TORCH = re.compile(r"[/\\]torch[/\\]")
+_CARETS = re.compile(r"[\s^~]+")
 _MAX_FRAMES = 128
 _MAX_MESSAGE_LINES = 4
 
@@ -104,7 +111,9 @@ class Tracebacks:
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of a traceback. Returns whether it was one."""
-        key = (line.rank, line.local_rank, line.pid if line.rank is None else None)
+        key = (
+            (line.rank, None, None) if line.rank is not None else (None, line.local_rank, line.pid)
+        )
         text = line.text
         if _GROUP.match(text):
             self._grouped.add(key)
@@ -157,6 +166,7 @@ class Tracebacks:
                 current.frames.append(Frame(clean.name(name), clean.name(file), int(number)))
             return True
         if text.startswith((" ", "\t")) and not text.lstrip().startswith("File"):
+            _note_group(current, text)
             return True  # a source line, or the carets below it
         if not current.frames:
             if line.number - current.line > 20:
@@ -231,6 +241,14 @@ class Tracebacks:
         return False
 
 
+def _note_group(trouble: Trouble, source: str) -> None:
+    """Note whether the innermost line of the user's own names a group."""
+    if not trouble.frames or _CARETS.fullmatch(source):
+        return
+    if _OF_TORCH.search(trouble.frames[-1].filename) is None:
+        trouble.in_group = bool(_GROUP_ARGUMENT.search(source))
+
+
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Note what a line says about a device, memory or a signal. Returns whether it said it."""
     text = line.text
@@ -243,7 +261,10 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     device = _DEVICE.search(text)
     if device:
-        evidence.claim("device_error", line, at_ns, accused=accused, what=device.group("what"))
+        what = device.group("what") or device.group("fault")
+        if line.rank is None and line.local_rank is not None and not _RAISED.match(text.strip()):
+            _of_local_rank(line, at_ns, evidence)
+        evidence.claim("device_error", line, at_ns, accused=accused, what=what)
         return True
     if "NCCL" in text or "nccl" in text:
         _communicator(line, evidence)
@@ -306,6 +327,13 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         evidence.claim("other", line, at_ns, accused=accused, certain=False, data_loader=True)
         return True
     return False
+
+
+def _of_local_rank(line: LogLine, at_ns: int, evidence: Evidence) -> None:
+    """What a driver prints is no traceback, but ends its process as one does."""
+    said = clean.prose(line.text.strip(), 400)
+    trouble = Trouble("device error", said, at_ns=at_ns, line=line.number, uncaught=True)
+    evidence.troubles.append((line.local_rank, line.pid, line.node, trouble))
 
 
 def _own_device(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:

@@ -73,6 +73,8 @@ class Trouble:
     """The first of those while which were handled, or finally cleaned up after, this one came."""
     of_rank: int | None = None
     """Whose it is, where the writer only repeats it."""
+    in_group: bool = False
+    """The line of the user's that it came from hands a group of processes to what it calls."""
 
 
 @dataclass(slots=True)

@@ -88,6 +88,8 @@ def fragments_of(
                 warnings=tuple(notes),
             )
         )
+    if evidence.fell_back:
+        return [replace(fragment, of_earlier_life=True) for fragment in fragments]
     return fragments
 
 
@@ -218,6 +220,9 @@ def _fragment(
         said.append(Claim("other", reporter=notes.rank, details={"by_local_rank": True}))
     if notes.half_told and not notes.operations and not notes.counters:
         said.append(Claim("other", reporter=notes.rank, details={"half_told": True}))
+    fatal = _fatal(notes)
+    if fatal is not None and fatal.in_group:
+        said.append(Claim("other", reporter=notes.rank, details={"in_group": True}))
     exit_facts, exception = _ending(notes)
     failure = _launcher_claim(notes, exit_facts, exception)
     if failure is not None:

@@ -48,6 +48,13 @@ _BARRIER = re.compile(
 )
 
 
+def gave_up(message: str) -> bool:
+    """Whether an error is Gloo's word for a wait that ended without the others."""
+    if _GLOO_TIMEOUT.search(message) or "Application timeout caused pair closure" in message:
+        return True
+    return bool(_GLOO.search(message) and _GLOO_CLOSED.search(message))
+
+
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Note what such a line says. Returns whether it was one."""
     text = line.text

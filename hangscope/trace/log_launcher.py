@@ -180,9 +180,13 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 def _has_ended(evidence: Evidence) -> bool:
     """Whether a job has ended in this log: a start after that is another, appended to it."""
-    return bool(evidence.launcher_failures) or any(
-        notes.exit_code is not None or notes.exit_signal is not None
-        for notes in evidence.ranks.values()
+    return (
+        bool(evidence.launcher_failures)
+        or evidence.step_ended
+        or any(
+            notes.exit_code is not None or notes.exit_signal is not None
+            for notes in evidence.ranks.values()
+        )
     )
 
 

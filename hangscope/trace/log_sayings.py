@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from hangscope.trace.log_evidence import Evidence, Trouble
+from hangscope.trace import operations
+from hangscope.trace.log_evidence import Evidence, RankNotes, Trouble
+from hangscope.trace.log_gloo import gave_up
 from hangscope.trace.model import Claim
 
 _OF_THE_CALLER = frozenset(
@@ -25,7 +27,8 @@ _GRACE_NS = 20 * 10**9
 def settle_chains(evidence: Evidence) -> None:
     """Where a clean-up communicates (a barrier in ``finally``), all end in that.
 
-    If one alone of their first exceptions did not come out of communication, those count.
+    If one alone of their first exceptions did not come out of communication, those count. So does
+    the first wait that failed on a rank: the job stood there, and not where its handlers waited.
     """
     ends = {r: n.troubles[-1] for r, n in evidence.ranks.items() if n.troubles}
     first = {r: t.during or t for r, t in ends.items()}
@@ -34,10 +37,17 @@ def settle_chains(evidence: Evidence) -> None:
         for rank, trouble in first.items():
             trouble.uncaught = True
             evidence.ranks[rank].troubles = [trouble]
+        return
+    for rank, trouble in first.items():
+        if trouble is not ends[rank] and _in_communication(trouble):
+            trouble.uncaught = True
+            evidence.ranks[rank].troubles[-1] = trouble
 
 
 def _in_communication(trouble: Trouble) -> bool:
     """Whether an exception came out of a wait for others; what a call refuses is the caller's."""
+    if gave_up(trouble.message):  # in the backward pass no frame of torch's tells it
+        return True
     if not any(f.filename.endswith("distributed_c10d.py") for f in trouble.frames):
         return False
     kind = trouble.type_name.rpartition(".")[2]
@@ -47,8 +57,13 @@ def _in_communication(trouble: Trouble) -> bool:
 def settle_barriers(evidence: Evidence) -> None:
     """Whom a monitored barrier waited for, where no line of it says so outright.
 
-    Rank 0 coordinates: it lists who came, or it did not come itself.
+    Rank 0 coordinates: it lists who came, or it did not come itself. Who waited in a smaller group
+    instead is not named: one of those who came may be a member that left that out.
     """
+    for place, (claim, group) in enumerate(evidence.claims):
+        if claim.kind == "monitored_barrier" and claim.accused:
+            late = tuple(r for r in claim.accused if not _waits_in_a_group(evidence, r))
+            evidence.claims[place] = (replace(claim, accused=late), group)
     said = [
         (place, claim)
         for place, (claim, _) in enumerate(evidence.claims)
@@ -68,6 +83,16 @@ def settle_barriers(evidence: Evidence) -> None:
         place, claim = (listed or said)[-1]
         group = evidence.claims[place][1]
         evidence.claims[place] = (replace(claim, accused=accused, certain=bool(listed)), group)
+
+
+def _waits_in_a_group(evidence: Evidence, rank: int) -> bool:
+    """Whether a rank's own last words say that it waited in a call that was given a group.
+
+    It did not come because of a member of that group, which may be one of those that did.
+    """
+    notes = evidence.ranks.get(rank)
+    last = notes.troubles[-1] if notes is not None and notes.troubles else None
+    return last is not None and last.in_group and _in_communication(last)
 
 
 def settle_addresses(evidence: Evidence) -> None:
@@ -120,12 +145,23 @@ def settle_stuck_watchdogs(evidence: Evidence) -> None:
             evidence.of(claim.reporter).half_told = True
 
 
+def _has_a_hole(notes: RankNotes) -> bool:
+    """Whether the overdue collectives under one bare number are not of one group: a watchdog of
+    those versions prints all that are overdue in a group, and leaves none out in between."""
+    seqs = {
+        o.seq
+        for o in notes.operations
+        if o.bare and o.seq and not operations.is_p2p(o.signature.op)
+    }
+    return bool(seqs) and max(seqs) - min(seqs) >= len(seqs)
+
+
 def settle_shared_places(evidence: Evidence) -> None:
     """Where two processes wrote one number for themselves, such numbers are no ranks.
 
     Nothing tells then which process of that number is which rank: what is left is that they waited.
     """
-    if not evidence.shared_places:
+    if not (evidence.shared_places or any(map(_has_a_hole, evidence.ranks.values()))):
         return
     for rank, notes in list(evidence.ranks.items()):
         bare = [o for o in notes.operations if o.bare]

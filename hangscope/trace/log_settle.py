@@ -19,7 +19,9 @@ from hangscope.trace.log_evidence import (
     RankNotes,
     Trouble,
 )
+from hangscope.trace.log_gloo import gave_up
 from hangscope.trace.log_launcher import ended
+from hangscope.trace.log_nodes import ABORTED, of_local_rank, several_nodes
 from hangscope.trace.log_sayings import (
     settle_addresses,
     settle_barriers,
@@ -29,11 +31,9 @@ from hangscope.trace.log_sayings import (
 )
 from hangscope.trace.model import MAX_RANK, Claim
 
-_ON_ONE_NODE = 8
-"""Ranks from this one on may belong to another node, however few processes a log speaks of."""
 _GRACE_NS = 20 * 10**9
 _SIGINT = 2
-_SIGTERM, _SIGKILL = 15, 9
+_SIGTERM, _SIGKILL, _SIGABRT = 15, 9, 6
 _FATAL = (4, 7, 8, 11)
 _OWN_REASONS = ("oom", "device_error")
 _REASONS = (*_OWN_REASONS, "network_error", "rendezvous", "timeout", "size_mismatch")
@@ -57,8 +57,11 @@ def settle(evidence: Evidence) -> None:
     settle_barriers(evidence)
     settle_addresses(evidence)
     settle_stuck_watchdogs(evidence)
-    if evidence.nobodys and not evidence.claims and not evidence.ranks:
-        evidence.claims.append((_nobodys_words(evidence.nobodys[-1]), None))
+    if evidence.nobodys and not evidence.ranks:
+        own = [t for t in evidence.nobodys if not gave_up(t.message)]
+        if own or not evidence.claims:  # of several the one that speaks of no connection
+            told = own[0] if own and evidence.claims else evidence.nobodys[-1]
+            evidence.claims.append((_nobodys_words(told), None))
     if evidence.thinned:
         for notes in evidence.ranks.values():
             notes.half_told |= not (notes.operations or notes.counters or _has_end(notes))
@@ -78,7 +81,7 @@ def _nobodys_words(trouble: Trouble) -> Claim:
 
 def _settle_writers(evidence: Evidence) -> None:
     """Give exceptions of writers known only by local rank or pid to a rank."""
-    several = _several_nodes(evidence)
+    several = several_nodes(evidence)
     for local, pid, node, trouble in evidence.troubles:
         rank = evidence.pid_rank.get(pid) if pid is not None else None
         if rank is None and local is not None:
@@ -112,7 +115,7 @@ def _dead_thread(trouble: Trouble) -> Claim:
 def _settle_stacks(evidence: Evidence) -> None:
     """Give stacks to the ranks whose they are; what is left belongs to nobody."""
     rest = []
-    several = _several_nodes(evidence)
+    several = several_nodes(evidence)
     for seen in evidence.stacks:
         rank = seen.rank
         if rank is None and seen.pid is not None:
@@ -130,34 +133,25 @@ def _settle_stacks(evidence: Evidence) -> None:
     evidence.stacks[:] = rest
 
 
-def _several_nodes(evidence: Evidence) -> bool:
-    """Whether a local rank in this log need not be the rank."""
-    locals_seen = {n.local_rank for n in evidence.ranks.values() if n.local_rank is not None}
-    hosts = {n.host for n in evidence.ranks.values() if n.host}
-    largest = max(evidence.ranks, default=0)
-    if len(hosts) > 1 or (bool(locals_seen) and largest > max(locals_seen)):
-        return True
-    # A hang makes nearly every rank of a launcher's node speak up: where most numbers up to the
-    # largest are silent, or more ranks are about than a node has, it is another node's launcher.
-    told = {f[1] for f in evidence.launcher_failures} | evidence.terminated_pids
-    if largest >= max(_ON_ONE_NODE, len(told)):
-        return True
-    heard = set(evidence.ranks) | {f[0] for f in evidence.launcher_failures}
-    return bool(evidence.ranks) and len(heard) * 2 <= largest + 1
-
-
 def _settle_endings(evidence: Evidence) -> None:
     """Exit codes and signals that the launcher reported by local rank, pid or task."""
-    several = _several_nodes(evidence)
+    several = several_nodes(evidence)
     for local, pid, code, at_ns, _, _ in evidence.launcher_failures:
         rank = evidence.pid_rank.get(pid)
+        concluded = False
         if rank is None:
+            rank = of_local_rank(evidence, local, code) if several else None
+            concluded = rank is not None and rank != evidence.local_to_rank.get(local)
+        if rank is None and not several:
             rank = evidence.local_to_rank.get(local)
         if rank is None:
             rank = _only_one_to_raise(evidence, code)
-        guessed = rank is None
+        guessed = rank is None or concluded
         if rank is None and not several:
             rank = local
+        gave_up = rank in evidence.ranks and bool(evidence.ranks[rank].operations)
+        if guessed and gave_up and code not in ABORTED:
+            rank = None  # it lived to say that it had waited: another node's has that number
         if rank is None:
             evidence.unattributed_ends += 1
             continue
@@ -168,7 +162,7 @@ def _settle_endings(evidence: Evidence) -> None:
     ranks_by_task = _tasks_are_ranks(evidence)
     for task, host, exit_code, signal, oom, at_ns in evidence.task_ends:
         if not ranks_by_task:
-            text = f"srun: task {task} on {host} ended (of several processes, here)"
+            text = f"task {task} on {host} ended (of several processes, here)"
             claim = Claim("launcher_failure", text=text, at_ns=at_ns, certain=False)
             evidence.claims.append((claim, None))
             continue
@@ -221,10 +215,22 @@ def _killed_after_failures(evidence: Evidence) -> None:
     ends = [n for n in evidence.ranks.values() if _has_end(n) and n.exit_ns]
     own = [n.exit_ns for n in ends if n.exit_signal not in (_SIGTERM, _SIGKILL)]
     if not own:
+        _killed_beside_a_failure(evidence)
         return
     for notes in ends:
         late = notes.exit_ns - min(own) >= _GRACE_NS
         if notes.exit_signal == _SIGKILL and late and not notes.oom_killed:
+            notes.by_launcher = True
+
+
+def _killed_beside_a_failure(evidence: Evidence) -> None:
+    """Nobody says when: where one process alone failed by itself and all others were killed, they
+    were killed because of it (Hydra does so)."""
+    ends = [n for n in evidence.ranks.values() if _has_end(n)]
+    killed = [n for n in ends if n.exit_signal == _SIGKILL and not n.oom_killed]
+    own = [n for n in ends if n.exit_signal not in (_SIGTERM, _SIGKILL, _SIGABRT)]
+    if len(killed) > 1 and len(own) == 1 and len(killed) + 1 == len(ends):
+        for notes in killed:
             notes.by_launcher = True
 
 
@@ -236,6 +242,8 @@ def _but_numbers(text: str) -> str:
 def _explained_by_nobodys_words(evidence: Evidence) -> None:
     """Processes ended, and one reason was printed without a rank, as often as they are: theirs."""
     ended_ = [n for n in evidence.ranks.values() if n.exit_code and n.exit_signal is None]
+    if any(n.operations for n in ended_):
+        return  # what one of them ended of is told: it gave up waiting
     if not ended_ or evidence.unattributed_ends or any(n.troubles for n in ended_):
         return
     reasons = {(t.type_name, _but_numbers(t.message.partition("\n")[0])) for t in evidence.nobodys}

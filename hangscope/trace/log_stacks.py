@@ -16,6 +16,11 @@ from hangscope.trace.model import Frame, ThreadStack
 
 _PROCESS = re.compile(r"^\s*Process (\d{1,9}): (.*)")
 _RANK_ARGUMENT = re.compile(r"--(?:node|global)?[_-]?rank[= ](\d{1,7})\b")
+_LOCAL_ARGUMENT = re.compile(r"--local[_-]rank[= ](\d{1,4})\b")
+_HEADING = re.compile(r"^\W{0,12}(?:\w{1,40}\W{1,3}){0,6}?rank[ :=_#\-]{0,3}(\d{1,7})\b", re.I)
+_LONGEST_HEADING = 120
+_HEADING_NEAR = 4
+"""Lines from what somebody wrote above a dump of py-spy's to its first."""
 _SPY_THREAD = re.compile(
     r"^\s*Thread (?P<ident>0x[0-9A-Fa-f]+|\d+) \((?:idle|active)[^)]*\)"
     r"(?:: \"(?P<name>[^\"]*)\")?\s*$"
@@ -52,6 +57,8 @@ class Stacks:
         self._open: dict[Key, Seen] = {}
         self._line: dict[Key, int] = {}
         self._section: int | None = None
+        self._heading: tuple[int, int] | None = None
+        """(line, rank) of the newest short line that names a rank."""
         self._left = _MOST_FRAMES
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
@@ -64,7 +71,9 @@ class Stacks:
             return True
         if line.rank is None and self._section is not None:
             line = replace(line, rank=self._section)
-        key = (line.rank, line.local_rank, line.pid if line.rank is None else None)
+        key = (
+            (line.rank, None, None) if line.rank is not None else (None, line.local_rank, line.pid)
+        )
         process = _PROCESS.match(text)
         if process and "python" in process.group(2).lower():
             argument = _RANK_ARGUMENT.search(process.group(2))
@@ -73,7 +82,15 @@ class Stacks:
             seen.pid = int(process.group(1))
             if seen.rank is None and argument:
                 seen.rank = int(argument.group(1))
+            if seen.rank is None:
+                seen.rank = self._named_above(line)
+            local = _LOCAL_ARGUMENT.search(process.group(2))
+            if seen.rank is None and seen.local_rank is None and local:
+                seen.local_rank = int(local.group(1))
             return True
+        if len(text) <= _LONGEST_HEADING and "ank" in text.lower():
+            heading = _HEADING.match(text)
+            self._heading = (line.number, int(heading.group(1))) if heading else self._heading
         thread = _SPY_THREAD.match(text) or _DUMP_THREAD.match(text)
         if thread:
             self._thread(key, line, thread, at_ns, evidence)
@@ -102,6 +119,12 @@ class Stacks:
                 )
             )
         return True
+
+    def _named_above(self, line: LogLine) -> int | None:
+        """The rank that a line right above a dump names, where somebody has collected dumps."""
+        if self._heading is None or line.number - self._heading[0] > _HEADING_NEAR:
+            return None
+        return self._heading[1]
 
     def _begin(self, key: Key, line: LogLine, evidence: Evidence) -> None:
         seen = Seen(rank=line.rank, local_rank=line.local_rank, pid=line.pid)

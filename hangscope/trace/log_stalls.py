@@ -1,12 +1,13 @@
 """What other libraries say outright about ranks that did not come, or came with something else.
 
-Horovod's stall inspector, JAX's coordination service and accelerate's check of shapes. Each spreads
-its report over several lines.
+Horovod's stall inspector, JAX's coordination service, Ray Train's reports and accelerate's check of
+shapes. Most of them spread a report over several lines.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from hangscope.trace.log_evidence import Evidence, GroupId, Operation, rank_ranges
 from hangscope.trace.log_lines import LogLine
@@ -22,6 +23,11 @@ _SHAPES_HEAD = "Cannot apply desired operation due to shape mismatches"
 _SHAPES_OP = re.compile(r"Operation: `?[\w.]*?(\w+)`?\s*$")
 _SHAPES_ROW = re.compile(r"^\s*- Process (\d{1,7}): \[([\d, ]*)\]")
 _SHAPES_GROUP: GroupId = ("accelerate", "accelerate's check of shapes")
+_UNREPORTED = re.compile(
+    r"(?: to join the `[\w.]{1,60}` call: |^to join the `[\w.]{1,60}` call: |"
+    r"ranks have not called it: )\[(?P<ranks>[\d, ]{1,4096})\]"
+)
+"""Ray Train's workers wait for all to report; the warning comes again and again."""
 _OPERATIONS = {"gather": "all_gather", "reduce": "all_reduce", "broadcast": "broadcast"}
 _NEAR = 24
 """Lines within which a report ends."""
@@ -39,6 +45,7 @@ class Stalls:
         self._rows_until = 0
         self._tasks: list[int] = []
         self._tasks_at: tuple[LogLine, int] | None = None
+        self._unreported: tuple[tuple[int, ...], LogLine, int] | None = None
         self._shapes_until = 0
         self._shapes_op = "all_gather"
 
@@ -46,6 +53,7 @@ class Stalls:
         """Note what such a line says. Returns whether it was one."""
         return (
             self._horovod(line, at_ns)
+            or self._ray_train(line, at_ns)
             or self._jax(line, at_ns)
             or self._accelerate(line, at_ns, evidence)
         )
@@ -57,6 +65,10 @@ class Stalls:
         if self._tasks_at is not None and self._tasks:
             line, at_ns = self._tasks_at
             evidence.claim("missing_ranks", line, at_ns, accused=tuple(self._tasks))
+        if self._unreported is not None:
+            ranks, line, at_ns = self._unreported
+            said_by = replace(line, rank=None)
+            evidence.claim("missing_ranks", said_by, at_ns, accused=ranks, certain=len(ranks) == 1)
 
     def _horovod(self, line: LogLine, at_ns: int) -> bool:
         text = line.text
@@ -85,6 +97,12 @@ class Stalls:
     def _note(self, name: str, ranks: frozenset[int]) -> None:
         if name in self._missing or len(self._missing) < _MAX_TENSORS:
             self._missing[name] = ranks
+
+    def _ray_train(self, line: LogLine, at_ns: int) -> bool:
+        found = _UNREPORTED.search(line.text)
+        if found:
+            self._unreported = rank_ranges(found.group("ranks")), line, at_ns
+        return bool(found)
 
     def _jax(self, line: LogLine, at_ns: int) -> bool:
         if _TASKS_HEAD.search(line.text):

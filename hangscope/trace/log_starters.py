@@ -23,6 +23,7 @@ _MPI_NAME = re.compile(r"Process name:\s+\[(?:\[\d+,\d+\],|[\w.\-]+@\d+,)(\d{1,7
 _MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d{1,7})\b")
 _MPI_CODE = re.compile(r"^\s*Exit code:\s+(\d{1,3})")
 _HYDRA_NAME = re.compile(r"RANK (\d{1,7}) PID (\d{1,9}) RUNNING AT (\S+)")
+_HYDRA_PID = re.compile(r"^\W*PID (\d{1,9}) RUNNING AT (\S+)")
 _HYDRA_END = re.compile(r"(?:KILLED BY SIGNAL|EXIT STRING|EXIT CODE): (\d{1,3})")
 _COMPOSER = re.compile(r"^(?:ERROR:[\w.]+:)?Rank (\d{1,7}) crashed with exit code (-?\d{1,4})\.")
 _COMPOSER_ENDS = re.compile(
@@ -157,6 +158,12 @@ class Starters:
             notes = evidence.of(self._rank)
             notes.pid, notes.host = int(found.group(2)), notes.host or found.group(3)
             return True
+        found = _HYDRA_PID.search(text)
+        if found:
+            self._rank = evidence.pid_rank.get(int(found.group(1)))
+            if self._rank is None:
+                evidence.claim("launcher_failure", line, at_ns, certain=False)
+            return True
         found = _MPI_ABORT.search(text)
         if found:
             ended(evidence, int(found.group(1)), 1, at_ns)
@@ -194,6 +201,7 @@ def _stopped(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if not found:
         return False
     said = found["told"] or found["got"] or "15"
+    evidence.step_ended |= "CANCELLED AT" in line.text
     number = int(said) if said.isdigit() else _SIGNALS.get(said[3:], 15)
     evidence.claim("other", line, at_ns, stopped=number)
     return True

@@ -12,6 +12,12 @@ _LOST_BLANKS = 2
 """Blanks at the edge that copying may have dropped."""
 _MOST_PIECES = 16
 _MESSAGE = re.compile(rb"\[rank ?\d{1,7}\]:\[[EWIF]|\[[EWIF]\d{3,4} \d\d:|ProcessGroup")
+_WHOLE = re.compile(
+    r"(?:before timing out\.|last completed (?:\w+ )?work: -?\d+\.?|entire process down\.|"
+    r"incomplete data\.)$"
+)
+"""Where a message of a watchdog ends: those of all ranks are often of one length, and no terminal
+has broken them."""
 _MESSAGE_TEXT = re.compile(_MESSAGE.pattern.decode())
 
 
@@ -40,7 +46,8 @@ def unwrapped(
     pieces = lost = 0
     for number, text in lines:
         piece = text.rstrip()
-        if held is not None and pieces < _MOST_PIECES and not starts.match(text):
+        whole = held is not None and _WHOLE.search(held[1]) and not text.strip().isdecimal()
+        if held is not None and pieces < _MOST_PIECES and not (whole or starts.match(text)):
             held = (held[0], held[1] + " " * lost + piece)
             pieces += 1
         else:

@@ -56,12 +56,14 @@ def _fold(base: Records, extra: Records, *, beyond_only: bool) -> Records:
         span[key[:2]] = (min(low, key[2]), max(high, key[2]))
     added: list[int] = []
     for i, key in enumerate(_keys(extra)):
-        known = place.get(key)
+        known = place.get(key) if key[2] else None
         if known is not None:
             if not extra["flags"][i] & Flag.COALESCED_MEMBER:
                 _complete(base[known], extra[i])
             continue
         low, high = span.get(key[:2], (1, 0))
+        if beyond_only and key[2] == 0:
+            continue  # without a number it may be any of those that are on record
         if beyond_only and low <= key[2] <= high:
             continue
         if not beyond_only and key[2] < low and low <= high:

@@ -195,6 +195,8 @@ class Fragment:
     implied: Records | None = None
     """What the records imply of the counters (`hangscope.trace.merge_records.counters_of`), where
     the reader has found it out while they were at hand."""
+    of_earlier_life: bool = False
+    """It is about an attempt before the newest one in its source, of which that says nothing."""
 
 
 @dataclass(frozen=True, slots=True)

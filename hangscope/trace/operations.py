@@ -44,6 +44,8 @@ _ALIASES = {
     "all_to_all_v_single": "all_to_all_single",
     "all_to_all_v": "all_to_all",
     "all_gather_v": "all_gather",
+    "gather_single": "gather",
+    "batch_op_issue": "coalesced",
     "allgatherv": "all_gather",
     "reduce_scatter_v": "reduce_scatter",
     "all_reduce_barrier": "barrier",
@@ -60,6 +62,8 @@ _FAMILIES = {
     "_broadcast_oop": "broadcast",
     "_reduce_oop": "reduce",
 }
+
+_KNOWN = frozenset(_ALIASES.values()) | {"reduce", "gather", "scatter", "broadcast"}
 
 _PAIR = re.compile(r"^(send|recv|isend|irecv)\b\s*(-?\d+|\?)?\s*(->|<-)?\s*(-?\d+|\?)?", re.I)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -84,6 +88,10 @@ def parse(raw: str) -> OperationName:
         text = text.rsplit("::", 1)[1]
     elif ":" in text:
         backend, text = text.split(":", 1)
+        # A backend's name may hold a colon, as may one that a job gives an operation itself.
+        head, _, last = text.rpartition(":")
+        if head and (_canonical_name(last) in _KNOWN or _PAIR.match(last)):
+            backend, text = f"{backend}:{head}", last
     backend = backend.strip().lower()
     text = text.strip()
     pair = _PAIR.match(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import ExitKind, Unobservable, ValueKind
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace import clean
+from hangscope.trace.facts import LEFT
 from hangscope.trace.model import (
     ExceptionFacts,
     ExitFacts,
@@ -24,8 +26,10 @@ from hangscope.trace.model import (
     ThreadStack,
 )
 from hangscope.trace.process import ProcessLook, look_at
+from hangscope.trace.ring_values import frame
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
 
+_MOST_FRAMES = 256
 _UNOBSERVABLE_TEXT = {
     Unobservable.CUDA_GRAPH: "CUDA graph replay",
     Unobservable.SYMMETRIC_MEMORY: "symmetric memory",
@@ -81,6 +85,8 @@ def facts_of(
     running = look.alive and look.state not in ("stopped", "zombie")
     gil_blocked = bool(stale) if running and not header.exit_ns else None
     threads = _threads(reader, header.sample_generation)
+    if header.left_stack:
+        threads = (*threads, _called_away(reader, header))
     if newest_call is not None:
         call = newest_call(max((t.sampled_ns for t in threads if t.is_main), default=0))
         threads = threads if call is None else (*threads, call)
@@ -124,6 +130,14 @@ def facts_of(
 def main_call(stack: Stack, created_ns: int) -> ThreadStack:
     """Where the main thread was when it issued an operation."""
     return ThreadStack("MainThread", True, stack, created_ns, "record")
+
+
+def _called_away(reader: RingReader, header: RingHeader) -> ThreadStack:
+    """Where the main thread had been before it went on its way out."""
+    raw = reader.value(header.left_stack, ValueKind.STACK) or b""
+    ids = struct.unpack(f"<{len(raw) // 4}I", raw[: len(raw) // 4 * 4])[:_MOST_FRAMES]
+    stack = tuple(frame(reader.value(i, ValueKind.FRAME) or b"") for i in ids)
+    return ThreadStack("MainThread", True, stack, header.left_ns, LEFT)
 
 
 @functools.lru_cache(4096)

@@ -34,6 +34,8 @@ class Presence:
     """Whether it has ended in order."""
     met: bool = False
     """Whether it has met the others: ``init_process_group`` has returned."""
+    again: bool = False
+    """Whether it has been in another world before, and has called ``init_process_group`` again."""
 
 
 def ranks_of(
@@ -112,6 +114,8 @@ def world_followed(
     )
     processes = {one.start.process for one in present}
     have_met = all(present[p].met for places in together for p in places)
+    if any(present[p].again for places in together for p in places):
+        return []  # one job that meets anew, and not all of it
     if len(together) < 2 or not alike or (sum(sizes) > len(processes) and not have_met):
         return []
     return max(
@@ -217,10 +221,20 @@ def _ranks_of(rings: Sequence[Fragment]) -> list[int | None]:
             bool(ring.facts.declared),
             ring.facts.exit is not None and ring.facts.exit.kind == "clean",
             bool(ring.facts.initialized or ring.facts.finalized),
+            _meets_again(ring),
         )
         for ring in rings
     ]
     return ranks_of(present, [start_of(ring).process for ring in rings if ring.facts.alive])
+
+
+def _meets_again(ring: Fragment) -> bool:
+    """Whether a process has left a world and calls ``init_process_group`` again, or has been in a
+    group that is larger than its world."""
+    facts = ring.facts
+    calling = any(p.name == "init_process_group" for p in facts.phases[-1:])
+    larger = any(len(g.ranks) > (facts.world_size or len(g.ranks)) for g in ring.groups)
+    return larger or bool(facts.finalized and calling)
 
 
 def with_rank_of_process(

@@ -126,7 +126,7 @@ class RingValues:
         if known is not None and known.stands_in(self._kept):
             return known.value
         raw = self._value(identifier, _STACK)
-        value, frame = self._value, _frame
+        value = self._value
         ids = struct.unpack_from(f"<{min(len(raw) // 4, _MOST_FRAMES)}I", raw)
         raws = [value(i, _FRAME) for i in ids]
         found = tuple(map(frame, raws))
@@ -201,7 +201,7 @@ class _LazyStacks(Sequence[Stack]):
 
 
 @functools.lru_cache(_KEPT_FRAMES)
-def _frame(raw: bytes) -> Frame:
+def frame(raw: bytes) -> Frame:
     name, _, rest = raw.decode("utf-8", "replace").partition("\x00")
     filename, _, line = rest.partition("\x00")
     number = int(line) if line.isdecimal() and line.isascii() else 0

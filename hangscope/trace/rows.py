@@ -60,6 +60,9 @@ class Flag(IntFlag):
     from a source that does not tell."""
     WAITED = 1024
     """An asynchronous send or recv that the job has begun to wait for."""
+    LEAVING = 2048
+    """Issued on the rank's way out: in a signal handler, while what ends the process is handled, or
+    at its exit. Only HangScope's recorder tells."""
 
 
 _SLOT_OFFSETS = {name: int(place[1]) for name, place in (layout.SLOT.fields or {}).items()}

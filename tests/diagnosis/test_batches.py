@@ -146,3 +146,46 @@ def test_a_batch_of_which_the_ring_has_lost_the_first_operations_is_not_compared
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (0,))
     assert len(found.findings) == 1
+
+
+def uneven_gather(*sizes: int, dtype: str = "Float") -> list[dict[str, Any]]:
+    """NCCL's all-gather of tensors of different sizes: a broadcast for each member in a batch."""
+    same: dict[str, Any] = {"pg_id": 1, "process_group": ("7", "PIPELINE")}
+    rows = [
+        pending(
+            1, "nccl:_broadcast_oop", **same, record_id=place,
+            input_sizes=[[size]], output_sizes=[[size]],
+            input_dtypes=[dtype], output_dtypes=[dtype],
+        )
+        for place, size in enumerate(sizes)
+    ]  # fmt: skip
+    bare: dict[str, Any] = {
+        name: [] for name in ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
+    }
+    return [*rows, pending(1, "nccl:ALLGATHER_coalesced", **same, **bare, record_id=len(sizes))]
+
+
+def test_what_differs_inside_a_batch_is_told(tmp_path: Path) -> None:
+    rows = {rank: uneven_gather(8, 5, 8, 8) for rank in (0, 1, 3)}
+    rows[2] = uneven_gather(8, 8, 8, 8)
+    diagnosis = judged(tmp_path, rows)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.SHAPE_MISMATCH, (2,))
+    assert diagnosis.confidence is Confidence.CERTAIN
+    summary = diagnosis.findings[0].summary
+    assert "rank 2 issued _broadcast_oop Float[8] as operation 2 of" in summary
+    assert "Float[5] as operation 2 of" in summary
+    assert {side.input_sizes for side in diagnosis.findings[0].sides} == {((8,),), ((5,),)}
+
+
+def test_another_dtype_inside_a_batch(tmp_path: Path) -> None:
+    rows = {rank: uneven_gather(8, 5, 8, 8) for rank in range(3)}
+    rows[3] = uneven_gather(8, 5, 8, 8, dtype="Half")
+    diagnosis = judged(tmp_path, rows)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.DTYPE_MISMATCH, (3,))
+
+
+def test_a_batch_of_one_operation_less_differs_as_a_whole(tmp_path: Path) -> None:
+    rows = {rank: uneven_gather(8, 5, 8, 8) for rank in range(3)}
+    rows[3] = uneven_gather(8, 5, 8)
+    diagnosis = judged(tmp_path, rows)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.COLLECTIVE_MISMATCH, (3,))

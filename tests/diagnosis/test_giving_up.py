@@ -148,3 +148,97 @@ def test_those_who_come_out_of_a_lock_when_its_holder_has_given_up_were_at_the_l
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
     assert found.confidence.value == "likely"
     assert "if ranks 1–3 wait at cache.py:12 in enter for a lock" in found.findings[0].fix
+
+
+def _told_to_end(
+    *,
+    waits: bool = True,
+    moved: bool = False,
+    earlier: bool = False,
+    kind: str = "code",
+    ended_s: float = 31.0,
+) -> Diagnosis:
+    """Rank 1 does not come; it is told to end, and goes to a last barrier, in which it fails."""
+    job = Job(3)
+    job.steps(3)
+    if earlier:  # a handler that takes stock while the job runs
+        job.all(flags=Flag.LEAVING)
+        job.steps(3)
+    began_s = job.now
+    if waits:
+        for rank in (0, 2):
+            job.op(rank, done=False, at=began_s + 0.01)
+    if moved:
+        job.op(2, "send", peer=0, at=began_s + 29.5)
+    job.op(1, "barrier", done=False, flags=Flag.LEAVING, at=began_s + 30, line=99)
+    if not waits:
+        job.op(0, "barrier", done=False, flags=Flag.LEAVING, at=began_s + 30.1, line=99)
+    at_ns = START + int((began_s + ended_s) * SECOND)
+    left = (Frame("load_batch", "/job/data.py", 5),)
+    later = (Frame("clean_up", "/job/train.py", 99),)
+    job.rank(
+        1,
+        alive=False,
+        host="node0",
+        threads=(
+            ThreadStack("MainThread", True, later, at_ns),
+            ThreadStack("MainThread", True, left, START + int((began_s + 29.9) * SECOND), "left"),
+        ),
+        exit=ExitFacts(
+            kind,
+            code=143 if kind == "code" else None,
+            signal=9 if kind == "signal" else None,
+            at_ns=at_ns,
+        ),
+        exception=ExceptionFacts("RuntimeError", _RESET, at_ns=at_ns) if kind == "code" else None,
+    )
+    for rank in (0, 2):
+        job.rank(rank, alive=False, host="node0", exit=ExitFacts("signal", signal=9, at_ns=at_ns))
+    return diagnose(job.trace(after_s=1.0))
+
+
+def test_what_a_rank_issues_on_its_way_out_is_no_step_of_it() -> None:
+    for kind in ("code", "clean", "signal"):
+        found = _told_to_end(kind=kind)
+        assert (found.verdict.value, found.culprits) == ("missing_rank", (1,)), kind
+        assert found.findings[0].op == "all_reduce"
+        (side,) = [side for side in found.findings[0].sides if side.ranks == (1,)]
+        assert [frame.name for frame in side.stack] == ["load_batch"]
+
+
+def test_what_was_issued_in_a_handler_of_a_job_that_went_on_counts() -> None:
+    found = _told_to_end(earlier=True)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
+    assert found.findings[0].seq == 8
+
+
+def test_who_leaves_a_job_that_moves_has_parted_from_it() -> None:
+    found = _told_to_end(moved=True, kind="signal")
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (1,))
+    assert "on its way out" in found.findings[0].why
+
+
+def test_who_computes_for_long_and_then_waits_at_the_end_does_wait() -> None:
+    found = _told_to_end(waits=False, kind="signal", ended_s=70.0)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert found.findings[0].op == "barrier"
+
+
+def test_who_fails_as_the_leaver_is_killed_had_waited_for_it() -> None:
+    """The others' all-reduce has failed since, and they are leaving themselves."""
+    job = Job(3)
+    job.steps(3)
+    began_s = job.now
+    for rank in (0, 2):
+        job.op(rank, done=False, flags=Flag.RETIRED | Flag.FAILED, at=began_s + 0.01)
+    job.op(1, "barrier", done=False, flags=Flag.LEAVING, at=began_s + 30, line=99)
+    for rank in (0, 2):
+        flags = Flag.RETIRED | Flag.FAILED | Flag.LEAVING
+        job.op(rank, "barrier", done=False, flags=flags, at=began_s + 32.1, line=99)
+        job.rank(rank, host="node0")
+        _failed(job, rank, _RESET, began_s + 32)
+    end = ExitFacts("signal", signal=9, at_ns=START + int((began_s + 32) * SECOND))
+    job.rank(1, alive=False, host="node0", exit=end)
+    found = diagnose(job.trace(after_s=1.0))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
+    assert found.findings[0].op == "all_reduce"

@@ -124,6 +124,19 @@ def test_what_names_nobody_tells_at_least_who_waited_where(
     assert any("rank" in line and "waited in" in line for line in found.findings[0].evidence)
 
 
+def test_a_root_alone_may_wait_for_one_of_the_many_but_who_receives_does_not() -> None:
+    """All that had their part of the broadcast went on; so did, without it, who left it out."""
+    others = "".join(gave_up(r, REDUCE) for r in (1, 2, 3))
+    for way, culprits in (("send", ()), ("recv", (0,))):
+        mine = gave_up(0, BROADCAST, TIMED_OUT.replace("recv", way))
+        found = diagnose(
+            trace_of("world_size=4\n" + mine + others + table(dict.fromkeys(range(4), 1)))
+        )
+        assert found.culprits == culprits, way
+    reduced = (("/job/train.py", 78, "loss"), (C10D, 3100, "reduce"))
+    assert judged({0: reduced, 1: REDUCE, 2: REDUCE, 3: REDUCE}).culprits == ()
+
+
 def test_the_branches_of_a_root_and_of_the_rest_are_one_call() -> None:
     root = (("/job/train.py", 68, "config"), (C10D, 2900, "broadcast"))
     found = judged({0: root, 1: BROADCAST, 2: BROADCAST, 3: BROADCAST})
@@ -298,6 +311,21 @@ def test_where_all_end_in_a_clean_up_the_one_that_failed_before_is_named() -> No
     assert "bad record" in found.summary
 
 
+def test_where_all_end_in_a_clean_up_the_first_wait_that_failed_counts() -> None:
+    """The barrier in ``finally`` is where one waited all the time, and the others only later."""
+    text = gave_up(0, BARRIER) + "".join(in_finally(r, REDUCE, TIMED_OUT) for r in (1, 2, 3))
+    found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
+    assert found.confidence.value == "likely"
+
+
+def test_who_gave_up_in_the_backward_pass_first_failed_of_nothing_of_its_own() -> None:
+    backward = (("/job/train.py", 41, "step"), ("/env/torch/_tensor.py", 600, "backward"))
+    text = gave_up(1, BARRIER) + "".join(in_finally(r, backward, CLOSED) for r in (0, 2, 3))
+    found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (1,))
+
+
 def test_handlers_that_all_run_accuse_nobody() -> None:
     """Looking something up and asking the others where it is not there is no failure."""
     text = "".join(in_finally(r, OWN, "KeyError: 'cached'") for r in range(3))
@@ -360,3 +388,101 @@ def test_a_bare_status_beside_timeouts_of_all_others_is_likely_at_most() -> None
     """Connections to one that ends are closed: who waited until a timeout waited for a live one."""
     found = judged(dict.fromkeys((0, 2, 3), REDUCE), codes={0: 1, 1: 1, 2: -15, 3: 1})
     assert found.confidence.value != "certain"
+
+
+def in_line(rank: int, line: int, source: str, error: str = TIMED_OUT) -> str:
+    """What Python prints of one rank, with the line of the user's that it came from."""
+    text = gave_up(rank, (("/job/train.py", line, "step"), (C10D, 3000, "all_reduce")), error)
+    shown = f"[rank{rank}]:     {source}\n[rank{rank}]:     {'^' * len(source)}\n"
+    return text.replace("in step\n", f"in step\n{shown}", 1)
+
+
+WHOLE = "dist.all_reduce(x)"
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("dist.all_reduce(x, group=self.pair)", ()),
+        ("dist.all_reduce(x, group=groups[i])", ()),
+        ("dist.all_reduce(x, op=SUM, process_group=mesh.get_group())", ()),
+        (WHOLE, (1,)),
+        ("dist.all_reduce(x, group=None)", (1,)),
+        ("dist.all_reduce(x, group=dist.group.WORLD)", (1,)),
+    ],
+)
+def test_who_waits_in_a_smaller_group_may_wait_for_one_that_went_on(
+    source: str, named: tuple[int, ...]
+) -> None:
+    text = "".join(in_line(rank, 40, WHOLE) for rank in (0, 2, 3)) + in_line(1, 55, source)
+    found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
+    assert found.culprits == named
+    if not named:
+        assert found.verdict.value == "inconclusive"
+        assert any("train.py:55" in line for line in found.findings[0].evidence)
+
+
+@pytest.mark.parametrize(
+    ("source", "named"), [("dist.all_reduce(x, group=pair)", ()), (WHOLE, (1,))]
+)
+def test_a_monitored_barrier_does_not_name_who_waits_in_a_smaller_group(
+    source: str, named: tuple[int, ...]
+) -> None:
+    """Torch's debug wrapper holds one before every call, and its lines carry no group."""
+    late = "RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 900 ms"
+    reached = (
+        "RuntimeError: Rank {r} successfully reached monitoredBarrier, but received errors while "
+        "waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."
+    )
+    text = in_line(0, 40, WHOLE, late)
+    text += "".join(in_line(r, 40, WHOLE, reached.format(r=r)) for r in (2, 3))
+    text += in_line(1, 55, source, reached.format(r=1))
+    found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
+    assert found.culprits == named
+
+
+def test_who_is_silent_where_sizes_clashed_may_have_been_aborted() -> None:
+    """Gloo aborts whoever gets more than it asked for, and prints no rank."""
+    clash = "  what():  [enforce fail at x.cc:446] op.preamble.length <= op.nbytes. 40 vs 32\n"
+    text = "".join(gave_up(rank, REDUCE, CLOSED) for rank in (0, 2, 3))
+    lost = diagnose(trace_of("world_size=4\n" + text))
+    assert lost.culprits == (1,)
+    found = diagnose(trace_of("world_size=4\n" + text + clash))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+
+
+def test_over_gloo_the_one_that_aborted_has_broken_the_connections_of_the_others() -> None:
+    """No watchdog gives up there: nobody had waited until a timeout, or got more than it asked."""
+    broke = (
+        "RuntimeError: [../gloo/transport/tcp/pair.cc:530] Connection closed by peer [127.0.0.1]:1"
+    )
+    codes = {0: -15, 1: -6, 2: -15, 3: -15}
+    text = "world_size=4\n" + "".join(gave_up(r, REDUCE, broke) for r in (0, 2)) + table(codes)
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
+    assert found.confidence.value == "likely"
+    for told in (
+        text.replace("-15", "-6"),  # several aborted
+        text + gave_up(3, REDUCE),  # one had waited for its timeout
+        text + "terminate called: op.preamble.length <= op.nbytes. 64 vs 32\n",
+    ):
+        assert diagnose(trace_of(told)).verdict.value != "rank_crashed"
+
+
+HELPER = (("/job/comm.py", 5, "mean"), (C10D, 3000, "all_reduce"))
+STEP = (("/job/train.py", 40, "step"), *HELPER)
+SCORE = (("/job/train.py", 90, "score"), *HELPER)
+
+
+def test_who_came_to_a_helper_from_elsewhere_waits_elsewhere() -> None:
+    found = judged({0: STEP, 1: SCORE, 2: STEP, 3: STEP})
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (1,))
+    assert "rank 1 in all_reduce (train.py:90 in score)" in found.summary
+    assert "waited in all_reduce (train.py:40 in step)" in found.summary
+
+
+def test_how_a_helper_was_come_to_tells_nothing_where_it_is_cut_off_or_far_out() -> None:
+    assert judged({0: STEP, 1: HELPER, 2: STEP, 3: STEP}).culprits == ()
+    loop = tuple(("/job/loop.py", line, f"f{line}") for line in (1, 2, 3))
+    starts = [(("/job/main.py", 7 + (rank == 1), "main"), *loop, *HELPER) for rank in range(4)]
+    assert judged(dict(enumerate(starts))).culprits == ()

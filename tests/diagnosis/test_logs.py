@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from tests.trace.logs import timeout, trace_of
@@ -178,3 +180,67 @@ def test_a_thread_that_died_in_a_job_that_was_stopped_is_told() -> None:
     )
     assert blame(answer) == ("inconclusive", ())
     assert "Thread reporter ended with KeyError: 'loss' at metrics.py:14 in run" in answer.summary
+
+
+def test_who_stands_before_the_first_place_of_a_group_is_no_member() -> None:
+    """Members stand in the order of their ranks, and rank 0 comes before the first of them."""
+
+    def of_group(rank: int) -> str:
+        ours, place = timeout(rank, 40), rank - 1
+        return ours.replace("PG ID 0 PG GUID 0(default_pg)", "PG ID 3 PG GUID 9(tp)").replace(
+            f"Rank {rank}]", f"Rank {place}]"
+        )
+
+    heard = (
+        "[rank0]:[E816 12:10:02.1 ProcessGroupNCCL.cpp:1684] [PG ID 0 PG GUID 0(default_pg) Rank 0]"
+        " Observed flight recorder dump signal from another rank via TCPStore.\n"
+    )
+    found = diagnose(trace_of(heard + "".join(of_group(rank) for rank in (1, 2, 3))))
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+
+
+@pytest.mark.parametrize(("op", "named"), [("BROADCAST", (2,)), ("REDUCE", ())])
+def test_who_cannot_end_what_several_others_have_is_named(op: str, named: tuple[int, ...]) -> None:
+    """A root needs nobody, but two of the others have got their part; a sum may be sent and lost."""
+    text = timeout(2, 11, op) + "".join(timeout(rank, 12) for rank in (0, 1, 3))
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", named)
+    assert found.confidence.value == "likely"
+
+
+def test_of_two_ranks_the_one_that_ended_a_broadcast_may_be_its_root() -> None:
+    found = diagnose(trace_of(timeout(1, 11, "BROADCAST") + timeout(0, 12)))
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+
+
+def test_a_circle_that_only_a_log_tells_is_likely() -> None:
+    """It holds one overdue operation a rank, and of some ranks none."""
+
+    def of_group(rank: int) -> str:
+        text = timeout(rank, 50, "_ALLGATHER_BASE").replace("NumelOut=4096", "NumelOut=16384")
+        return text.replace("PG ID 0 PG GUID 0(default_pg)", "PG ID 1 PG GUID 3(tp)")
+
+    text = "".join(of_group(r) for r in (1, 2, 3)) + "".join(
+        timeout(r, 20) for r in (0, 4, 5, 6, 7)
+    )
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (0,))
+    assert found.confidence.value == "likely"
+
+
+@pytest.mark.parametrize(
+    ("heard", "size", "verdict", "confidence"),
+    [
+        ((0, 2), "", "inconclusive", "likely"),
+        ((0, 2), "world_size=3\n", "rank_lost", "likely"),
+        ((0, 2, 3), "", "rank_lost", "likely"),
+        ((0, 2, 3, 4, 5, 6), "", "rank_lost", "ambiguous"),
+    ],
+)
+def test_behind_an_odd_number_of_ranks_there_is_another(
+    heard: tuple[int, ...], size: str, verdict: str, confidence: str
+) -> None:
+    """An excerpt in which the last rank is not heard of either hides who else is silent."""
+    found = diagnose(trace_of(size + "".join(timeout(rank, 9) for rank in heard)))
+    assert (found.verdict.value, found.confidence.value) == (verdict, confidence)
+    assert found.culprits == ((1,) if verdict == "rank_lost" else ())

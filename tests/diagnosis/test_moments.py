@@ -112,6 +112,7 @@ def test_where_only_unfinished_ones_are_listed_a_long_wait_tells(tmp_path: Path)
         (3, "missing_rank", "likely"),  # three hundred times what a step has taken
         (40, "missing_rank", "likely"),  # nobody knows what the rank does: it may be saving
         (90, "missing_rank", "certain"),
+        (3 * 86400, "missing_rank", "likely"),  # the files were copied: nobody waits for days
     ],
 )
 def test_steps_of_milliseconds_that_stop_for_seconds(
@@ -151,3 +152,16 @@ def test_a_host_whose_clock_is_ahead_of_the_file_server_s_wrote_just_then(
         os.utime(path, (BASE_NS / SECOND + 9.3, BASE_NS / SECOND + 9.3))
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict.value, found.culprits) == ("healthy", ())
+
+
+def test_when_something_was_seen_to_start_is_no_date_of_the_file(tmp_path: Path) -> None:
+    """Files dated long before their records: nothing tells when they were written."""
+    for rank in range(4):
+        rows = [entry(1), entry(2)]
+        if rank != 2:
+            seen_ns = BASE_NS + 3 * SECOND + SECOND // 3
+            rows.append(pending(3, state="started", time_discovered_started_ns=seen_ns))
+        path = write(tmp_path, f"nccl_trace_rank_{rank}", dump(rows, world=4))
+        os.utime(path, ns=(10**18, 10**18))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))

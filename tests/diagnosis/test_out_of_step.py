@@ -129,3 +129,21 @@ def test_a_row_of_sends_leads_to_the_lost_rank(tmp_path: Path) -> None:
         write(tmp_path, f"trace_{rank}", dump(entries, pg_config=world, pg_status=None))
     diagnosis = diagnose(load_trace([tmp_path]))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_LOST, (3,))
+
+
+def test_what_a_rank_issued_later_does_not_cut_the_row_of_sends(tmp_path: Path) -> None:
+    """Rank 3 is asleep; rank 2 issued a collective behind the receive that its send holds up."""
+    rows = {
+        0: [half(1, "send 0->1", 1, done=False)],
+        1: [half(1, "send 1->2", 1, done=False), half(2, "recv 1<-0", 2, done=False)],
+        2: [
+            half(1, "send 2->3", 1, done=False),
+            half(2, "recv 2<-1", 2, done=False),
+            pending(2, record_id=3),
+        ],
+        3: [],
+    }
+    rows = {rank: [entry(1, record_id=0), *entries] for rank, entries in rows.items()}
+    diagnosis = judged(tmp_path, rows, "7", "PIPELINE")
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISSING_RANK, (3,))
+    assert all(3 in finding.culprits for finding in diagnosis.findings)

@@ -98,6 +98,21 @@ def test_an_exit_status_alone_is_not_the_first_failure_where_others_gave_up_wait
     assert _told(_without_ring(job, 0)) == ("missing_rank", (2,), "likely")
 
 
+def test_an_exit_status_alone_does_not_come_before_one_who_had_left_in_the_middle() -> None:
+    """Rank 2 ends with status 0 and work unfinished; what that breaks rank 0 says, and rank 1 has
+    nothing left to say it with."""
+    job = Job(4)
+    job.steps(5)
+    job.all(done=False)
+    for rank, after_s, way in ((2, 0.01, "clean"), (1, 1.2, "code")):
+        at_ns = START + int((job.now + after_s) * SECOND)
+        exit_ = ExitFacts(way, int(way == "code"), at_ns=at_ns)
+        job.rank(rank, alive=False, exit=exit_, host="a", finalized=False)
+    for rank in (0, 3):
+        _disconnected(job, rank, 0.4)
+    assert _told(_without_ring(job, 1))[:2] == ("rank_exited", (2,))
+
+
 def test_who_left_only_a_kill_after_the_hang_is_lost_not_crashed() -> None:
     job = _hung()
     for rank in range(4):

@@ -132,3 +132,14 @@ def test_a_store_that_reaches_no_other_process_is_one_for_each() -> None:
     found = diagnose(_waiting(2, rendezvous=("HashStore", "HashStore")).trace())
     assert (found.verdict.value, found.confidence.value) == ("argument_mismatch", "ambiguous")
     assert found.culprits == (0, 1)
+
+
+def test_a_smaller_world_after_the_first_waits_for_nobody_outside_of_it() -> None:
+    """Ranks 0 to 2 go on without rank 3, which has left its groups and does something else."""
+    job = _waiting(4, world_size=(3, 3, 3, 4), declared=(True,) * 4, finalized=(True,) * 4)
+    job.rank(3, phases=())
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+    assert "ranks 0–2" in found.summary
+    job.rank(2, world_size=4)  # they do not agree: it may be waited for
+    assert diagnose(job.trace()).culprits != ()

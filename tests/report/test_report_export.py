@@ -114,7 +114,7 @@ def native_dump(draw: st.DrawFn) -> dict[str, Any]:
             name = draw(st.sampled_from(NAMES))
         sizes = draw(SIZES)
         entry: dict[str, Any] = {
-            "record_id": record + 1,
+            "record_id": record,  # the recorder counts from 0
             "pg_id": group,
             "process_group": (("0", "default_pg"), ("7", "tp"))[group],
             "collective_seq_id": seqs[group],

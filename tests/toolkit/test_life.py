@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import pytest
 
 from hangscope.toolkit import life
@@ -47,6 +51,19 @@ def test_old_life_that_this_host_never_joined() -> None:
     store = CountingStore()
     first = join(store, 0, began=100.0, now=102.0, host="a")
     assert join(store, 8, began=1000.0, now=1002.0, host="b") != first
+
+
+def test_start_of_a_process_is_known_to_a_hundredth() -> None:
+    """A job may be restarted within the second: the attempt before joined just before that."""
+    code = "import time; from hangscope.toolkit import life; print(life._process_start())"
+    for _ in range(3):
+        before = time.time()
+        output = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        # The kernel counts in ticks of a hundredth, rounded down.
+        assert before - 0.011 <= float(output) <= before + 0.2
+        time.sleep(0.3)
 
 
 def test_store_that_dies_with_rank_0_has_one_life() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.trace.load import NothingReadable, load_trace
-from hangscope.trace.model import Flag
+from hangscope.trace.model import Flag, State
 
 from .dumps import dump, entry, pending
 
@@ -170,14 +170,50 @@ def test_what_cannot_be_used_is_said_plainly(tmp_path: Path, content: bytes, pro
 
 def test_a_dialect_without_states_proves_nothing_unfinished(tmp_path: Path) -> None:
     for rank in range(2):
-        document = dump([entry(1), entry(2)])
-        for item in document["entries"]:
-            for name in ("state", "retired", "time_discovered_completed_ns"):
-                del item[name]
+        document = without_states(dump([entry(1), entry(2)]))
+        del document["pg_status"]
         (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
     trace = load_trace([tmp_path])
     assert (trace.records["flags"] & int(Flag.UNOBSERVED)).all()
     assert diagnose(trace).verdict.value != "stuck_collective"
+
+
+def test_a_collectors_dump_without_an_entry_is_a_dump(tmp_path: Path) -> None:
+    """Rank 2 has nothing unfinished, and this collector lists nothing else."""
+    groups = [{"pg_name": "0", "desc": "default_pg", "ranks": [0, 1, 2]}]
+    for rank in range(3):
+        rows = [pending(7, process_group="0")] if rank != 2 else []
+        made = {"rank": rank, "process_groups": groups, "collectives": rows}
+        (tmp_path / f"w-{rank}.json").write_text(json.dumps(made))
+    assert diagnose(load_trace([tmp_path])).culprits == (2,)
+
+
+def without_states(document: dict[str, Any]) -> dict[str, Any]:
+    for item in document["entries"]:
+        for name in ("state", "retired", "time_discovered_completed_ns"):
+            item.pop(name, None)
+    return document
+
+
+def test_counters_tell_what_entries_without_a_state_leave_open(tmp_path: Path) -> None:
+    """Ranks 0 and 2 exchange; rank 1 has left its half out, and all have issued what comes next."""
+    for rank in range(3):
+        rows = [entry(1, record_id=0)]
+        rows += [] if rank == 1 else [
+            pending(0, f"nccl:{name}", record_id=k + 1, p2p_seq_id=2, is_p2p=True, pg_id=1,
+                    process_group=("1", "ring"), op_id=k + 3)
+            for k, name in enumerate(["send 0->1", "recv 0<-1"] if rank == 0 else ["send 2->0"])
+        ]  # fmt: skip
+        rows.append(pending(2, record_id=len(rows)))
+        document = dump(rows, 3)
+        if rank == 2:
+            document["entries"][1]["profiling_name"] = "nccl:send 2->1"
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(without_states(document)))
+    trace = load_trace([tmp_path])
+    told = trace.records[trace.records["collective_seq"] > 0]
+    assert told["state"].tolist() == [State.COMPLETED, State.SCHEDULED] * 3
+    assert not (told["flags"] & int(Flag.UNOBSERVED)).any()
+    assert diagnose(trace).confidence.value != "certain"
 
 
 EXPORTED = (

@@ -548,3 +548,18 @@ def test_counters_of_a_default_group_that_is_called_by_a_word() -> None:
     table = read_config(config, 0)
     names = {key: table.groups[i].name for key, i in match_status(["0", "2", "1"], table).items()}
     assert names == {"0": "default_pg", "1": "1", "2": "9"}
+
+
+def test_a_field_that_only_some_operations_have_is_read_where_all_have_as_many(
+    tmp_path: Path,
+) -> None:
+    """One entry has a root where another has a reduce op: the number of fields is the same."""
+    for rank in (0, 1):
+        reduced = [entry(seq, reduce_op="SUM") for seq in (1, 3)]
+        sent = entry(2, "nccl:broadcast", root=rank)
+        write(tmp_path, f"dump_rank_{rank}", dump([reduced[0], sent, reduced[1]]))
+    trace = load_trace([tmp_path])
+    roots = {(int(r["rank"]), int(r["collective_seq"])): int(r["root"]) for r in trace.records}
+    assert roots[0, 2] == 0
+    assert roots[1, 2] == 1
+    assert roots[0, 1] == roots[1, 3] == -1

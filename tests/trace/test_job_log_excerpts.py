@@ -92,3 +92,20 @@ def test_who_is_silent_where_ray_leaves_alike_lines_out_may_have_spoken() -> Non
     assert (thinned.verdict, thinned.culprits) == (Verdict.INCONCLUSIVE, ())
     # What says so of mere warnings says nothing about watchdogs.
     assert diagnose(trace_of(late + head.format("W") + alike)).culprits == (2,)
+
+
+def test_a_part_that_ends_between_the_lines_of_a_watchdog_accuses_no_silent_rank() -> None:
+    """Each prints two lines: of the last rank, or of the first, one is missing."""
+    whole = "".join(timeout(rank, 9) for rank in (0, 1, 3))
+    assert diagnose(trace_of(whole)).culprits == (2,)
+    lines = whole.splitlines(keepends=True)
+    for part in (lines[:-1], lines[1:]):
+        found = diagnose(trace_of("".join(part)))
+        assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+
+
+def test_a_log_that_goes_on_is_no_part_of_one() -> None:
+    lines = "".join(timeout(rank, 9) for rank in (0, 1, 3)).splitlines(keepends=True)
+    later = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    found = diagnose(trace_of("".join(lines[:-1]) + later))
+    assert found.culprits == (2,)

@@ -187,3 +187,15 @@ def test_lightnings_observer_numbers_the_children_it_has_started() -> None:
     assert died.confidence is Confidence.LIKELY
     gave_up = diagnose(trace_of(timeout(0, 5) + timeout(1, 5) + line.format(-6) + "\n"))
     assert 2 not in gave_up.culprits or gave_up.verdict is not Verdict.RANK_CRASHED
+
+
+def test_of_exceptions_without_a_rank_the_one_that_is_no_echo_is_told() -> None:
+    """Three lost their connection, and one had failed: whose that is, nothing tells."""
+    head = 'Traceback (most recent call last):\n  File "/job/train.py", line 7, in step\n'
+    lost = (
+        "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:4001\n"
+    )
+    text = (head + lost) * 2 + head + "ValueError: bad sample 71\n" + head + lost
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert any("ValueError: bad sample 71" in line for line in found.findings[0].evidence)

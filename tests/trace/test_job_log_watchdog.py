@@ -378,3 +378,14 @@ def test_a_number_that_two_processes_give_themselves_is_no_rank() -> None:
 def test_one_process_may_say_the_same_more_than_once() -> None:
     text = "".join(overdue_at(p, 600_010 + p) for _ in (1, 2) for p in (0, 1, 3))
     assert diagnose(trace_of(text)).culprits == (2,)
+
+
+@pytest.mark.parametrize(("seqs", "named"), [((4, 2), ()), ((4, 5), (1,))])
+def test_overdue_collectives_with_a_hole_between_them_are_of_several_groups(
+    seqs: tuple[int, int], named: tuple[int, ...]
+) -> None:
+    """Those old watchdogs print all that is overdue in a group: the same number is two places."""
+    text = "".join(overdue_at(p, 600_010 + p, seqs[0]) for p in (0, 2, 3))
+    text += overdue_at(1, 600_020, seqs[0]).replace("_ALLGATHER_BASE", "BROADCAST")
+    text += "".join(overdue_at(p, 600_030 + p, seqs[1]) for p in (0, 2, 3))
+    assert diagnose(trace_of(text)).culprits == named

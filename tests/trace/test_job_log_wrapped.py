@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
+from hangscope.trace.log_lines import read_lines
 from hangscope.trace.log_wrap import wrap_width
 
 from .logs import counters, overdue, timeout, trace_of
@@ -32,3 +35,13 @@ def test_a_message_is_read_wherever_it_was_broken(width: int, padded: bool, befo
 def test_lines_of_one_length_are_no_wrapped_messages() -> None:
     assert wrap_width(b"=" * 60 + b"\ntrain.py FAILED\n" + b"=" * 60 + b"\n" + b"-" * 60) == 0
     assert wrap_width(timeout(0, 5).encode()) == 0
+
+
+def test_what_follows_messages_of_one_length_is_a_line_of_its_own() -> None:
+    """All ranks print as much: that is no terminal's width."""
+    lines = "".join(timeout(rank, 9) for rank in (0, 1, 3)).splitlines()
+    for last in (lines, lines[:-1]):
+        text = "\n".join([*last, "oom-kill: a line that begins like no other"]) + "\n"
+        *_, before, after = read_lines(io.BytesIO(text.encode()))
+        assert before.text.endswith(last[-1][-30:])
+        assert after.text.startswith("oom-kill")

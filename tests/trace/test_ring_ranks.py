@@ -128,3 +128,15 @@ def test_jobs_that_have_met_may_lack_a_ring() -> None:
 
 def test_a_job_that_was_over_when_the_next_began_takes_no_rank_away() -> None:
     assert ranks_of(_two_worlds(apart_ns=61 * SECOND)) == [0, 1, 0, 1]
+
+
+def test_who_meets_again_without_some_of_the_old_world_is_no_other_job() -> None:
+    """Three of four have called ``init_process_group`` anew, for three, at another port."""
+    found = []
+    for rank in range(4):
+        at = f"tcp://a:{int(rank < 3)}"
+        start = Start(rank, SECOND + rank, ("a", rank), 61 * SECOND, at)
+        size = 3 if rank < 3 else 4
+        found.append(Presence(start, 0, size, declared=True, met=True, again=rank < 3))
+    assert ranks_of(found) == [0, 1, 2, 3]
+    assert ranks_of([replace(one, again=False) for one in found]) != [0, 1, 2, 3]

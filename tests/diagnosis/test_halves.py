@@ -1,0 +1,120 @@
+"""Sides of nearly the same size, and members whose record of the place is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.trace.load import load_trace
+from tests.trace.dumps import dump, entry, pending, write
+
+
+def _judged(folder: Path, world: int, odd: int, reset: tuple[int, ...] = ()) -> Diagnosis:
+    """All issue number 4, the last ``odd`` ranks in another way; some have reset their recorder."""
+    for rank in range(world):
+        size = {"input_sizes": [[64 if rank < world - odd else 66]]}
+        rows = [entry(n, input_sizes=[[64]]) for n in (1, 2, 3)]
+        rows += [pending(n, **size) for n in (4, 5, 6)]
+        if rank in reset:
+            rows = [dict(row, record_id=n) for n, row in enumerate(rows[4:])]
+        write(folder, f"trace_{rank}", dump(rows, world))
+    return diagnose(load_trace([folder]))
+
+
+@pytest.mark.parametrize(("world", "odd"), [(5, 2), (31, 15), (33, 14)])
+def test_a_minority_is_a_minority(tmp_path: Path, world: int, odd: int) -> None:
+    found = _judged(tmp_path, world, odd)
+    assert (found.verdict, found.confidence) == (Verdict.SHAPE_MISMATCH, Confidence.CERTAIN)
+    assert found.culprits == tuple(range(world - odd, world))
+
+
+@pytest.mark.parametrize(("world", "odd"), [(33, 16), (65, 33)])
+def test_one_rank_more_does_not_outvote_dozens(tmp_path: Path, world: int, odd: int) -> None:
+    found = _judged(tmp_path, world, odd)
+    assert found.culprits == tuple(range(world))
+    assert found.confidence is Confidence.AMBIGUOUS
+
+
+def test_whose_record_of_the_place_is_gone_may_be_of_either_side(tmp_path: Path) -> None:
+    """Of the first half all but one have reset their recorder since."""
+    found = _judged(tmp_path, 8, 4, reset=(1, 2, 3))
+    assert found.confidence is not Confidence.CERTAIN
+
+
+def test_half_a_world_may_be_odd_where_a_host_left_no_dump(tmp_path: Path) -> None:
+    found = _judged(tmp_path, 16, 4)
+    assert (found.culprits, found.confidence) == ((12, 13, 14, 15), Confidence.CERTAIN)
+    for rank in range(8):
+        (tmp_path / f"trace_{rank}").unlink()
+    found = diagnose(load_trace([tmp_path]))
+    assert found.confidence is Confidence.AMBIGUOUS
+    assert set(found.culprits) >= set(range(8, 16))
+
+
+def _pushed(folder: Path, skip: tuple[int, ...], steps: int = 4) -> Diagnosis:
+    """Each step 4-7 work, rank 0 sends weights to them twice, and all meet in a barrier."""
+    weights = (0, 4, 5, 6, 7)
+    config = {
+        "0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(8)))},
+        "1": {"name": "1", "desc": "weights", "ranks": str(list(weights))},
+    }
+    config["2"] = {"name": "2", "desc": "tp", "ranks": "[4, 5, 6, 7]"}
+    push = {"pg_id": 1, "process_group": ("1", "weights")}
+    for rank in range(8):
+        plan = []
+        for step in range(1, steps + 1):
+            plan += [("work", step)] if rank > 3 else []
+            plan += [("push", 2 * step - 1), ("push", 2 * step)] if rank in weights else []
+            plan += [("meet", step)] if rank not in skip or step < steps else []
+        if rank in skip:
+            plan += [("work", steps + 1), ("push", 2 * steps + 1)]
+        rows = []
+        for number, (what, seq) in enumerate(plan):
+            made = pending if number == len(plan) - 1 else entry
+            if what == "work":
+                rows.append(entry(seq, record_id=number, pg_id=2, process_group=("2", "tp")))
+            elif what == "push":
+                rows.append(made(seq, "nccl:broadcast", record_id=number, **push))
+            else:
+                rows.append(made(seq, "nccl:all_reduce_barrier", record_id=number))
+        mine = {key: value for key, value in config.items() if str(rank) in value["ranks"]}
+        document = dump(rows, pg_config=mine)
+        del document["pg_status"]
+        write(folder, f"trace_{rank}", document)
+    return diagnose(load_trace([folder]))
+
+
+def test_many_who_left_their_pattern_against_one_who_kept_to_his(tmp_path: Path) -> None:
+    """4-7 have left the barrier out; without rank 0 alone, too, nobody would wait for anybody."""
+    found = _pushed(tmp_path, skip=(4, 5, 6, 7))
+    assert found.confidence is not Confidence.CERTAIN
+    assert set(found.culprits) >= {4, 5, 6, 7}
+
+
+def test_siblings_of_other_sizes_say_less_than_those_that_did_the_same(tmp_path: Path) -> None:
+    """4-7 part in two. 12-15 are of their stage; the two other groups reduce a second time."""
+    groups = {str(g): list(range(4 * g - 4, 4 * g)) for g in (1, 2, 3, 4)}
+    for rank in range(16):
+        name = str(rank // 4 + 1)
+        mine: dict[str, Any] = {"pg_id": 1, "process_group": (name, "dp")}
+        gather = ("nccl:_all_gather_base", 64)
+        reduce = ("nccl:_reduce_scatter_base", 64)
+        second = ("nccl:_reduce_scatter_base", 8) if rank < 4 or 8 <= rank < 12 else gather
+        if rank in (6, 7):
+            second = reduce
+        stands = 4 <= rank < 8
+        rows = []
+        for number, (op, size) in enumerate([reduce, second]):
+            made = pending if stands and number else entry
+            sizes = {"input_sizes": [[size]], "output_sizes": [[size]]}
+            rows.append(made(number + 1, op, record_id=number, **mine, **sizes))
+        config = {name: {"name": name, "desc": "dp", "ranks": str(groups[name])}}
+        document = dump(rows, pg_config=config)
+        del document["pg_status"]
+        write(tmp_path, f"trace_{rank}", document)
+    found = diagnose(load_trace([tmp_path]))
+    assert found.culprits == (6, 7)

@@ -1,0 +1,145 @@
+"""Logs beside records: partial, of another attempt, or contradicting each other."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.load import load_trace
+from hangscope.trace.model import ExitFacts, Frame, ThreadStack
+from tests.diagnosis.builder import SECOND, START, Job
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+GAVE_UP = """\
+[rank{r}]: Traceback (most recent call last):
+[rank{r}]:   File "/job/train.py", line 60, in step
+[rank{r}]:     dist.all_reduce(x)
+[rank{r}]:   File "/env/torch/distributed/distributed_c10d.py", line 2800, in all_reduce
+[rank{r}]:     work.wait()
+[rank{r}]: RuntimeError: [/x/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms \
+for recv operation to complete
+"""
+FAILED = """\
+[rank{r}]: Traceback (most recent call last):
+[rank{r}]:   File "/job/train.py", line 9, in load
+[rank{r}]: KeyError: 'label'
+"""
+RESTART = (
+    "[2024-01-01 10:00:00,000] torch.distributed.elastic.agent.server.api: [INFO] [default] Worker "
+    "group FAILED. 2/3 attempts left; will restart worker group\n"
+)
+
+
+def judged(tmp_path: Path, fixture: str, without: tuple[int, ...], log: str) -> Diagnosis:
+    """The verdict on a fixture that lost what some ranks left, with a log beside it."""
+    for file in (FIXTURES / fixture / "dumps").iterdir():
+        lost = any(file.stem.endswith(f"_{rank}") for rank in without)
+        if not lost and file.suffix != ".journal":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "job.log").write_text(log)
+    return diagnose(load_trace([tmp_path]))
+
+
+@pytest.mark.parametrize("fixture", ["loader-asleep", "native-loader-asleep"])
+def test_who_gave_up_waiting_and_left_no_record_is_a_victim(tmp_path: Path, fixture: str) -> None:
+    log = "".join(GAVE_UP.format(r=rank) for rank in (0, 1, 3))
+    found = judged(tmp_path, fixture, (2, 3), log)
+    assert (found.verdict.value, found.culprits) == ("rank_lost", (2,))
+    assert found.confidence.value == "likely"
+
+
+def test_an_earlier_attempt_in_a_log_says_nothing_of_what_was_recorded(tmp_path: Path) -> None:
+    log = FAILED.format(r=1) + RESTART + "".join(f"[rank{r}]: UserWarning: x\n" for r in range(4))
+    found = judged(tmp_path, "loader-asleep", (), log)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert any("earlier one is left out" in warning for warning in found.warnings)
+
+
+def test_an_earlier_attempt_counts_where_nothing_was_recorded(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(FAILED.format(r=1) + RESTART + "[rank0]: UserWarning: x\n")
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
+
+
+def test_a_failure_that_nothing_explains_makes_an_answer_less_sure(tmp_path: Path) -> None:
+    """Its rank waits on record: the log is of another run, or it failed before or after that."""
+    sure = judged(tmp_path, "d19-operation", (), "nothing to see\n")
+    assert (sure.culprits, sure.confidence.value) == ((2,), "certain")
+    found = judged(tmp_path, "d19-operation", (), FAILED.format(r=1))
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (2,))
+    assert found.confidence.value == "likely"
+    assert any("rank 1 failed" in doubt for doubt in found.findings[0].unknowns)
+
+
+def table(fixture: str, codes: dict[int, int], *, after_s: float = 700.0) -> str:
+    """What torchrun prints so long after the last that is on record: who ended how."""
+    trace = load_trace([FIXTURES / fixture / "dumps"])
+    last_s = int(trace.records["created_ns"].max()) / 1e9 + after_s
+    at = datetime.datetime.fromtimestamp(last_s, datetime.timezone.utc)
+    return "Failures:\n" + "".join(
+        f"[{rank}]:\n  time      : {at:%Y-%m-%d_%H:%M:%S}\n  host      : n0\n"
+        f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {900 + rank})\n"
+        "  error_file: <N/A>\n  traceback : none\n"
+        for rank, code in codes.items()
+    )
+
+
+@pytest.mark.parametrize("fixture", ["loader-asleep", "native-loader-asleep", "order-inversion"])
+@pytest.mark.parametrize("dated", [True, False])
+def test_ranks_that_abort_once_the_job_has_stood_gave_up(
+    tmp_path: Path, fixture: str, dated: bool
+) -> None:
+    """So ends every job that a watchdog ends; the aborts were called the cause, certain."""
+    log = table(fixture, {0: -15, 1: -6, 2: -15, 3: -6})
+    if not dated:
+        log = "\n".join(line for line in log.splitlines() if "time  " not in line) + "\n"
+    found = judged(tmp_path, fixture, (), log)
+    assert found.culprits == (2,)
+    assert found.verdict.value in ("missing_rank", "deadlock_cycle")
+
+
+def test_one_that_aborts_without_having_waited_has_failed(tmp_path: Path) -> None:
+    found = judged(
+        tmp_path, "native-loader-asleep", (), table("native-loader-asleep", {2: -6, 1: -15})
+    )
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    assert found.confidence.value == "likely"
+
+
+def test_where_only_one_that_waited_itself_is_waited_for_nobody_is_named(tmp_path: Path) -> None:
+    found = judged(tmp_path, "halo-wrong-neighbour", (0,), GAVE_UP.format(r=0))
+    assert 0 not in found.culprits
+
+
+def test_beside_a_rank_that_left_nothing_one_that_gave_up_waiting_has_not_crashed(
+    tmp_path: Path,
+) -> None:
+    found = judged(tmp_path, "groups-swapped", (1,), GAVE_UP.format(r=0) + GAVE_UP.format(r=2))
+    assert 0 not in found.culprits
+    assert 2 not in found.culprits
+
+
+def test_one_that_aborts_in_the_middle_has_not_given_up_a_wait_that_was_over(
+    tmp_path: Path,
+) -> None:
+    """Its newest call is a collective that it had finished; another rank's record is missing."""
+    job = Job(4)
+    job.steps(6)
+    for rank in (2, 3):
+        job.op(rank, done=False)
+    job.rows = [row for row in job.rows if row["rank"] != 0]
+    del job.facts[0]
+    at_ns = START + int((job.now + 0.1) * SECOND)
+    call = (Frame("all_reduce", "/x/torch/distributed/distributed_c10d.py", 9),)
+    main = ThreadStack("MainThread", True, call, at_ns - SECOND // 20, "record")
+    job.rank(1, alive=False, threads=(main,), exit=ExitFacts("signal", signal=6, at_ns=at_ns))
+    for rank in (2, 3):
+        end = ExitFacts("signal", signal=15, at_ns=at_ns + SECOND, by_launcher=True)
+        job.rank(rank, alive=False, exit=end)
+    found = diagnose(job.trace(after_s=1.0))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
+    assert found.confidence.value == "likely"

@@ -1,0 +1,80 @@
+"""NCCL on real GPUs, where there are any; the same job on Gloo everywhere.
+
+``python -m pytest tests/recording/test_devices.py`` on a machine with one GPU or more shows what a
+machine without one cannot: numbers against the native recorder's, counters from ``pg_status``,
+captures, and a dump that NCCL's own watchdog wrote, put together with the ring.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hangscope.recording.native_dumps import STEM
+from hangscope.trace.load import load_trace
+from hangscope.trace.model import Flag, State
+from tests.real_jobs import JobResult, torchrun
+from tests.recording.coverage import checks_of
+from tests.recording.launcher import JOBS, recording
+
+pytestmark = pytest.mark.xdist_group("devices")
+
+GPUS = torch.cuda.device_count()
+MAX_GPUS = 8
+WATCHDOG_S = 10.0
+PLACES = [
+    ("cpu", "gloo"),
+    pytest.param("cuda", "nccl", marks=pytest.mark.skipif(not GPUS, reason="no GPU")),
+]
+
+
+@functools.cache
+def device_job(device: str, backend: str, directory: Path) -> JobResult:
+    """The job, once a device: a rank a GPU, two on Gloo."""
+    ranks = min(GPUS, MAX_GPUS) if device == "cuda" else 2
+    return torchrun(
+        JOBS / "device_job.py",
+        ranks,
+        recording(directory, TORCH_FR_BUFFER_SIZE="20000"),
+        arguments=[device, backend],
+        timeout_s=240,
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the run directories of this module's jobs."""
+    return tmp_path_factory.mktemp("devices")
+
+
+@pytest.mark.parametrize(("device", "backend"), PLACES)
+@pytest.mark.parametrize("check", checks_of("device_job"))
+def test_on_a_device(check: str, device: str, backend: str, runs: Path) -> None:
+    device_job(device, backend, runs / device).assert_ok(check)
+
+
+@pytest.mark.parametrize(("device", "backend"), PLACES)
+def test_the_job_ends_as_it_would_without(device: str, backend: str, runs: Path) -> None:
+    job = device_job(device, backend, runs / device)
+    assert job.returncode == 0, job.output[-3000:]
+    assert job.said == []
+
+
+@pytest.mark.skipif(not GPUS, reason="no GPU")
+def test_a_hung_device_as_its_watchdog_saw_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    env = recording(run, TORCH_NCCL_DUMP_ON_TIMEOUT="1", TORCH_FR_BUFFER_SIZE="2000")
+    job = torchrun(JOBS / "device_hang_job.py", 1, env, arguments=[str(WATCHDOG_S)], timeout_s=240)
+    assert job.returncode != 0, "the watchdog did not end it"
+    assert (run / f"{STEM}0").exists(), job.output[-3000:]
+    records = load_trace([run]).records
+    of_job = records[records["rank"] == 0]
+    *before, last = of_job["state"].tolist()
+    assert set(before) == {State.COMPLETED}, before
+    assert last != State.COMPLETED
+    assert not np.any(of_job["flags"] & Flag.UNOBSERVED)
+    assert (of_job["completed_ns"][:-1] > 0).all()

@@ -1,0 +1,130 @@
+"""Prefixes that tell whose line it is, and whose stacks those are."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from tests.trace.logs import timeout, trace_of
+
+TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "/app/train.py", line 88, in main',
+    "    step()",
+    "ValueError: bad sample",
+)
+OTHERS = "".join(timeout(rank, 7) for rank in (0, 1, 3))
+
+
+def each(prefix: str) -> str:
+    """The traceback with a prefix in front of every line."""
+    return "".join(f"{prefix}{line}\n" for line in TRACEBACK)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        each("[2024-02-27T21:35:28.705869Z] fa88a9df [rank=2] || "),
+        each("[Rank 2] ").replace("[Rank 2] Trace", "[Rank 2] ERROR: Trace"),
+        each("(Worker_TP2 pid=811) ERROR 07-25 06:50:48 [executor.py:5] "),
+        each("(Worker_DP1_TP0_EP2 pid=811) "),
+        each("trainer/2 "),
+        "[2025-04-21 02:05:39 DP0 TP2 EP2] Scheduler hit an exception: " + each(""),
+        "[2025-04-21 02:05:39 TP2 PP0] Scheduler hit an exception: " + each(""),
+        json.dumps({"rank": 2, "level": "error", "msg": "\n".join(TRACEBACK)}) + "\n",
+    ],
+    ids=["determined", "printed", "vllm", "experts", "torchx", "sglang", "sglang-pp", "json"],
+)
+def test_a_traceback_is_its_writers(text: str) -> None:
+    found = diagnose(trace_of(text + OTHERS))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    assert "bad sample" in found.summary
+
+
+@pytest.mark.parametrize("prefix", ["(Worker_DP1_TP0 pid=811) ", "(Worker_PP1_TP0_EP0 pid=811) "])
+def test_a_place_in_a_dimension_is_no_rank(prefix: str) -> None:
+    trace = trace_of(each(prefix) + timeout(1, 7))
+    assert 0 not in trace.ranks
+
+
+def test_torchs_own_messages_keep_their_number() -> None:
+    """``[Rank 3]`` is a place in a group there, not a prefix of the job's."""
+    work = "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, Timeout(ms)=60000)"
+    line = (
+        f"[Rank 3] Watchdog caught collective operation timeout: {work} ran for 60001 milliseconds"
+    )
+    trace = trace_of(f"[rank7]: {line} before timing out.\n")
+    assert list(trace.ranks) == [7]
+
+
+def test_what_a_driver_prints_under_a_local_rank_ends_that_rank() -> None:
+    text = (
+        "[default2]:Memory access fault by GPU node-4 (Agent handle: 0x55a) on address 0x7f10.\n"
+        + "".join(
+            f"[default{r}]:{line}\n" for r in (0, 1, 3) for line in timeout(r, 7).splitlines()
+        )
+        + "E0816 12:11:00.000000 77 torch/distributed/elastic/multiprocessing/api.py:869] failed "
+        "(exitcode: -6) local_rank: 2 (pid: 803) of binary: /usr/bin/python\n"
+    )
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+
+
+def spy(rank: int, function: str, head: str, command: str = "train.py") -> str:
+    """What py-spy prints of one process."""
+    return (
+        f"{head.format(r=rank)}Process {4700 + rank}: /usr/bin/python -u {command.format(r=rank)}\n"
+        "Python v3.11.9 (/usr/bin/python3.11)\n\n"
+        f'Thread {4700 + rank} (idle): "MainThread"\n'
+        f"    {function}\n    main (app/train.py:80)\n\n"
+    )
+
+
+WAITS = "all_reduce (torch/distributed/distributed_c10d.py:2800)"
+READS = "get (queue.py:180)"
+
+
+@pytest.mark.parametrize(
+    ("head", "command"),
+    [
+        ("==== rank {r} ====\n", "train.py"),
+        ("### Rank {r} (pid 47{r}) ###\n\n", "train.py"),
+        ("--- node01 rank{r} ---\n", "train.py"),
+        ("Dumping the stack of rank {r}:\n", "train.py"),
+        ("", "train.py --local_rank={r}"),
+        ("", "train.py --local-rank {r} --x"),
+    ],
+)
+@pytest.mark.parametrize("above", ["", "nothing\n" * 2000])
+def test_stacks_in_one_file_are_those_of_the_rank_above(
+    head: str, command: str, above: str
+) -> None:
+    text = "".join(spy(r, READS if r == 2 else WAITS, head, command) for r in range(4))
+    found = diagnose(trace_of(above + text))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+
+
+def test_a_rank_that_is_spoken_of_long_before_is_not_the_stacks() -> None:
+    trace = trace_of("rank 3 is slow\n" + "x\n" * 9 + spy(0, WAITS, ""))
+    assert not any(facts.threads for facts in trace.ranks.values())
+
+
+@pytest.mark.parametrize(
+    "prefix", ["[default2]:", "2: ", "node1: ", "[trainer0|2]: ", "(Worker pid=77, ip=10.0.0.2) "]
+)
+def test_torchs_hook_behind_a_launchers_prefix_keeps_its_frames(prefix: str) -> None:
+    """The head of a traceback stood apart from its frames under ``torchrun --tee``."""
+    trace = trace_of(each(f"{prefix}[rank2]: ") * 2)
+    error = trace.ranks[2].exception
+    assert error is not None
+    assert [frame.name for frame in error.stack] == ["main"]
+
+
+def test_a_head_with_another_prefix_than_its_frames_belongs_to_them() -> None:
+    lines = each("[rank2]: ").splitlines()
+    text = "\n".join([lines[0], *(f"[default2]:{line}" for line in lines[1:])])
+    error = trace_of(text).ranks[2].exception
+    assert error is not None
+    assert [frame.name for frame in error.stack] == ["main"]

@@ -1,0 +1,125 @@
+"""How processes ended, in the words of schedulers and MPI libraries."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from tests.trace.logs import claims, trace_of
+
+BLOCK = """=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   RANK {rank} PID {pid} RUNNING AT gpu17
+=   KILLED BY SIGNAL: {signal} (x)
+"""
+
+
+def hydra(**signals: int) -> str:
+    """What Hydra prints of every process that did not end well."""
+    return "".join(
+        BLOCK.format(rank=int(rank[1:]), pid=600 + int(rank[1:]), signal=signal)
+        for rank, signal in signals.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [
+        (
+            "x42c7s7b0n0.hsn.example: rank 5 died from signal 9\n"
+            "x42c7s7b0n0.hsn.example: rank 0 died from signal 15\n",
+            5,
+        ),
+        ("x9c1: rank 7 exited with code 3\nx9c0: rank 0 died from signal 15\n", 7),
+        ("ERROR:  One or more process (first noticed rank 3) terminated with signal 11\n", 3),
+        (
+            "_pmiu_daemon(SIGCHLD): [NID 00123] [c0-0c0s1n3] [Tue Mar  3 10:00:00 2020] "
+            "PE RANK 6 exit signal Killed\n",
+            6,
+        ),
+        (
+            "Abort(1) on node 2 (rank 2 in comm 0): application called "
+            "MPI_Abort(MPI_COMM_WORLD, 1) - process 2\n",
+            2,
+        ),
+        (
+            "LAUNCH ERROR Container failed !!!\nContainer rank 4 status failed cmd "
+            "['/usr/bin/python', 'train.py'] code 1 log log/default.4.log\n",
+            4,
+        ),
+        (hydra(r0=9, r1=9, r2=11, r3=9), 2),
+    ],
+    ids=["pals", "pals-code", "jsrun", "aprun", "mpich", "container", "hydra"],
+)
+def test_the_process_that_failed_by_itself_is_named(text: str, rank: int) -> None:
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (rank,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x1c0: rank 5 died from signal 15\nx2c0: rank 0 died from signal 15\n",
+        hydra(r0=9, r1=9, r2=9),
+        "=   PID 9665 RUNNING AT gpu17\n=   EXIT CODE: 9\n",
+        "Abort(15) on node 2 (rank 1 in comm 496): Fatal error in internal_Allreduce: Other MPI\n",
+        "subprocess.CalledProcessError: Command '['python', 't.py']' died with <Signals.SIGKILL: "
+        "9>.\n",
+        "TERM_RUNLIMIT: job killed after reaching LSF run time limit.\n",
+        "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\n",
+        "=>> PBS: job killed: walltime 3655 exceeded limit 3600\n",
+        "[n1:900:0:900] ucp_ep.c:1500 UCX  ERROR ep 0x7f: remote endpoint closed\n",
+        "n3:1:9 [3] NCCL WARN [Proxy Service 3] Failed to execute operation Connect from rank 3, "
+        "retcode 3\n",
+    ],
+)
+def test_ends_that_name_nobody_are_told_at_least(text: str) -> None:
+    found = diagnose(trace_of(text))
+    assert found.verdict.value in ("inconclusive", "rank_crashed")
+    if found.verdict.value == "rank_crashed":
+        assert found.confidence.value == "ambiguous"
+        assert len(found.culprits) > 1
+    else:
+        assert found.culprits == ()
+
+
+def test_hydras_process_may_be_known_by_its_id() -> None:
+    text = (
+        "gpu17:9665:9701 [1] NCCL INFO comm 0x55 rank 3 nranks 4 cudaDev 1 busId 4e000 - "
+        "Init COMPLETE\n"
+        "=   PID 9665 RUNNING AT gpu17\n=   KILLED BY SIGNAL: 9 (Killed)\n"
+    )
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (3,))
+
+
+def test_a_job_that_a_scheduler_starts_again_is_another_life() -> None:
+    text = (
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "/a.py", line 3, in main\n'
+        "[rank1]: ValueError: of the first life\n"
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-08-16T10:05:00 DUE TO "
+        "PREEMPTION ***\n"
+        "Setting OMP_NUM_THREADS environment variable for each process to be 1\n"
+        "[rank2]: Traceback (most recent call last):\n"
+        '[rank2]:   File "/a.py", line 9, in main\n'
+        "[rank2]: KeyError: 'second'\n"
+    )
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+
+
+REPORT = (
+    "`ray.train.report` has not been called by all 4 workers in the group.\n\n"
+    "The workers have been waiting for {s}.01 s for the following ranks\n"
+    "to join the `report` call: [{ranks}].\n"
+)
+
+
+def test_whom_ray_train_waits_for_is_missing() -> None:
+    text = REPORT.format(s=60, ranks="1, 2") + REPORT.format(s=120, ranks="2")
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    glued = REPORT.format(s=60, ranks="3").replace("\nto join", " to join")
+    glued = "".join(f"(TrainController pid=12) {line}\n" for line in glued.splitlines())
+    (said,) = claims(trace_of(glued), "missing_ranks")
+    assert said.accused == (3,)
