@@ -20,7 +20,7 @@ from hangscope.recording.native_dumps import (
 from hangscope.ring.layout import FIXED_START, GROUP, SLOT
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import NONE, Flag, State
-from tests.real_jobs import environment, torchrun
+from tests.real_jobs import JobResult, environment, torchrun
 
 pytestmark = pytest.mark.xdist_group("native dumps")
 
@@ -30,14 +30,17 @@ JOB = """
 import os, sys
 import torch, torch.distributed as dist
 import hangscope
+from tests.job_report import Report
 
+report = Report()
 dist.init_process_group("gloo")
 half = dist.new_group([0])
 for _ in range(3):
     dist.all_reduce(torch.ones(8))
     if dist.get_rank() == 0:
         dist.all_gather_into_tensor(torch.zeros(4), torch.ones(4), group=half)
-print("dumps:", os.environ.get("TORCH_FR_DUMP_TEMP_FILE"), flush=True)
+report.values["dumps"] = os.environ.get("TORCH_FR_DUMP_TEMP_FILE")
+report.save()
 hangscope.dump(sys.argv[1] + str(dist.get_rank()))
 dist.destroy_process_group()
 """
@@ -70,8 +73,8 @@ def test_a_relative_directory_is_written_out(
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The run directory of a real job whose ranks wrote dumps into it, and what it printed."""
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JobResult]:
+    """The run directory of a real job whose ranks wrote dumps into it, and what they reported."""
     folder = tmp_path_factory.mktemp("native")
     script, runs = folder / "job.py", folder / "runs"
     script.write_text(JOB)
@@ -82,12 +85,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         arguments=[str(runs / STEM)],
     )
     assert found.returncode == 0, found.output
-    return runs, found.output
+    return runs, found
 
 
-def test_a_job_is_told_where(job: tuple[Path, str]) -> None:
-    runs, output = job
-    assert output.count(f"dumps: {runs / STEM}\n") == 2
+def test_a_job_is_told_where(job: tuple[Path, JobResult]) -> None:
+    runs, found = job
+    assert found.values == {rank: {"dumps": str(runs / STEM)} for rank in range(2)}
 
 
 def _as_nccl_leaves_them(runs: Path, folder: Path) -> None:
@@ -120,7 +123,7 @@ def _as_nccl_leaves_them(runs: Path, folder: Path) -> None:
 
 
 def test_entries_of_the_native_recorder_complete_the_ring(
-    job: tuple[Path, str], tmp_path: Path
+    job: tuple[Path, JobResult], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     _as_nccl_leaves_them(job[0], folder)
@@ -143,7 +146,7 @@ def test_entries_of_the_native_recorder_complete_the_ring(
 
 
 def test_a_dump_from_before_the_ring_began_is_of_an_earlier_attempt(
-    job: tuple[Path, str], tmp_path: Path
+    job: tuple[Path, JobResult], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     _as_nccl_leaves_them(job[0], folder)
