@@ -65,6 +65,7 @@ class Switch:
         self._wait = dist.Work.wait
         # The kernels are made once: what they have learnt about the job's shapes stays.
         session.recorder.beginner = functools.cache(session.recorder.beginner)
+        session.recorder.issuer = functools.cache(session.recorder.issuer)
         self.off()
         self.on()
 

@@ -22,9 +22,11 @@ class Listener(Protocol):
         """A function to call before an operator, with its arguments; its result is the token."""
         ...
 
-    def issued(self, token: Any, result: Any) -> None: ...
+    def issuer(self, spec: OpSpec) -> Callable[[Any, Any], Any]:
+        """A function to call with the token and the result when the operator has returned."""
+        ...
 
-    def raised(self, token: Any) -> None: ...
+    def raised(self, spec: OpSpec, token: Any) -> None: ...
 
 
 class DispatcherHook:
@@ -85,7 +87,7 @@ class DispatcherHook:
             found = keysets[number_of(keyset)] = keyset & after
             return found
 
-        begin, issued, raised = listener.beginner(spec), listener.issued, listener.raised
+        begin, issued, raised = listener.beginner(spec), listener.issuer(spec), listener.raised
 
         # No keyword arguments: no c10d operator has any, and an empty dict a call is not free.
         def kernel(keyset: Any, *args: Any) -> Any:
@@ -102,7 +104,7 @@ class DispatcherHook:
                 result = redispatch(rest, *args)
             except BaseException:
                 try:
-                    raised(token)
+                    raised(spec, token)
                 except Exception as error:
                     on_error(error)
                 raise

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from hangscope.recording.completion import DRAIN_AT, Completions
-from hangscope.recording.groups import DeviceBackend, GroupRegistry, GroupState
+from hangscope.recording.groups import DeviceBackend, GroupRegistry, GroupState, Pending
 from hangscope.recording.operations import OpSpec, pair_manner
 from hangscope.recording.plans import MAX_PLANS, Plan, PlanKey, Planner
 from hangscope.recording.reductions import MAX_UNREAD, Reductions
@@ -49,9 +49,9 @@ _ENQUEUED, _P2P_ENQUEUED, _HISTORY, _ENQUEUED_NS = (
 )
 
 
-Token = tuple[GroupState, int, int, int, OpSpec]
-"""Ties what happens after an operator's call to the record made before it: group, record id,
-collective sequence number, flags, spec. A plain tuple: it is made once a call."""
+Token = Pending
+"""Ties what happens after an operator's call to the record made before it: what is to be watched,
+whose Work is not there yet. A plain list: it is made once a call."""
 Begin = Callable[[tuple[Any, ...]], "Token | None"]
 
 
@@ -158,10 +158,10 @@ class Recorder:
                     stack = stacks.current(frame)
                 if stack >= LEAVING:
                     plan, stack = (plan[0] | _LEAVING, *plan[1:]), stack - LEAVING
-            token = write(state, spec, plan, stack)
+            token = write(state, plan, stack)
             if 0 <= reduce_at < len(args):
                 waiting = unread if len(unread) < MAX_UNREAD else newest
-                waiting.append((token[1], args[reduce_at], plan[10], spec))
+                waiting.append((token[0], args[reduce_at], plan[10], spec))
             return token
 
         return begin
@@ -174,7 +174,7 @@ class Recorder:
         slots_at, slot_count = self.ring.slot_at(1), self.ring.slot_count
         newest = published = 0
 
-        def write(state: GroupState, spec: OpSpec, plan: Plan, stack: int) -> Token:
+        def write(state: GroupState, plan: Plan, stack: int) -> Token:
             nonlocal newest, published
             (flags, step, root, peer, timeout_ms, identifier, agreement, input_numel, output_numel,
              _, _) = plan  # fmt: skip
@@ -223,40 +223,46 @@ class Recorder:
                 q[base + _P2P_ENQUEUED] = p2p_seq
                 q[base + _HISTORY] = history if history < _SIGN else history - _WRAP
                 q[base + _ENQUEUED_NS] = now
-            return (state, record_id, seq, flags, spec)
+            return [record_id, None, seq, flags, state]
 
         return exclusive(write)
 
     # -- after the operator ----------------------------------------------------------------
 
-    def issued(self, token: Token, result: Any) -> None:
-        """The operator returned: watch its Work."""
-        state, record_id, seq, flags, spec = token
-        work = result[-1] if type(result) is tuple else result
-        if flags & _UNOBSERVED:
-            if spec.gloo_counts and state.observable:
-                self.completions.expect([record_id, self._unbox_work(work), seq, flags, state])
-        elif spec.blocking:
-            self.completions.completed(
-                state, seq, self.completions.finish(record_id, flags, succeeded=True)
-            )
-        elif type(work) is self._script_object:
-            pending = state.pending
-            if len(pending) >= DRAIN_AT:  # otherwise the watcher or the job's own wait does it
-                self.completions.drain(state)
-            entry = [record_id, work, seq, flags, state]
-            pending.append(entry)
-            self._boxed.append(entry)
-            if flags & _P2P and flags & _ASYNC:
-                self.completions.unbox()  # so that the beginning of its wait is seen, too
+    def issuer(self, spec: OpSpec) -> Callable[[Token, Any], None]:
+        """What the kernel of one operator calls when it has returned: watches its Work."""
+        completions, script_object, boxed = self.completions, self._script_object, self._boxed
+        drain, may_be_late = completions.drain, spec.p2p
 
-    def raised(self, token: Token) -> None:
+        def issued(token: Token, result: Any) -> None:
+            _, _, seq, flags, state = token
+            work = result[-1] if type(result) is tuple else result
+            if flags & _UNOBSERVED:
+                if spec.gloo_counts and state.observable:
+                    token[1] = self._unbox_work(work)
+                    completions.expect(token)
+            elif spec.blocking:
+                now = completions.finish(token[0], flags, succeeded=True)
+                completions.completed(state, seq, now)
+            elif type(work) is script_object:
+                token[1] = work
+                pending = state.pending
+                if len(pending) >= DRAIN_AT:  # otherwise the watcher or the job's own wait does it
+                    drain(state)
+                pending.append(token)
+                boxed.append(token)
+                if may_be_late and flags & _ASYNC:
+                    completions.unbox()  # so that the beginning of its wait is seen, too
+
+        return issued
+
+    def raised(self, spec: OpSpec, token: Token) -> None:
         """The operator raised.
 
         Where the backend refused its arguments, its own counter has not moved, and neither must
         ours: the next operation takes the same number.
         """
-        state, record_id, seq, flags, spec = token
+        record_id, _, seq, flags, state = token
         self.completions.finish(record_id, flags, succeeded=False)
         if flags & (_P2P | _MEMBER) or spec.blocking or state.collective_seq != seq:
             return
@@ -284,11 +290,11 @@ class Recorder:
         key = (spec.operator, backend.name, shapes, shapes, -1, -1, "", None)
         signature = self._signatures.get(key, spec)
         stack, flags = self._stack()
-        return self._write(state, spec, (flags, 1, -1, -1, 0, *signature, False, key), stack)
+        return self._write(state, (flags, 1, -1, -1, 0, *signature, False, key), stack)
 
     def end_manual(self, token: Token, *, succeeded: bool) -> None:
         """The job says that its operation is over; one that raised is over, too."""
-        state, record_id, seq, flags, _ = token
+        record_id, _, seq, flags, state = token
         flags |= 0 if succeeded else _FAILED
         now = self.completions.finish(record_id, flags, succeeded=True)
         self.completions.completed(state, seq, now)
@@ -328,9 +334,9 @@ class Recorder:
             flags |= _P2P
         stack, leaving = self._stack()
         plan = (flags | leaving, 0, -1, -1, 0, *signature, False, key)
-        token = self._write(state, spec, plan, stack)
+        token = self._write(state, plan, stack)
         if not flags & _UNOBSERVED:
-            self.completions.watch([token[1], work, token[2], flags, state])
+            self.completions.watch([token[0], work, token[2], flags, state])
 
     # -- pieces ----------------------------------------------------------------------------
 
