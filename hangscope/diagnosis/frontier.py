@@ -43,6 +43,9 @@ class Frontiers:
     pending_ns: Ints
     first: Ints
     last_row: Ints
+    ended: Ints
+    """The newest collective that needs all members and that some member of the group has finished
+    (0: none known)."""
     collective: Bools
     """Per record: stands for a collective of its group (no send, no recv, no batch member)."""
     unfinished: Bools
@@ -174,8 +177,10 @@ def frontiers(trace: Trace) -> Frontiers:
     on_record = np.zeros(count, bool)
     following = collective & (seq == counter[of_record] + 1) & _from_rings(trace)
     on_record[of_record[following]] = True
-    ahead = (counter >= 0) & (enqueued > counter) & ~on_record
-    pending = np.where(ahead & (pending == _FAR), counter + 1, pending)
+    ended = everybody[keys % groups]
+    reached = np.maximum(counter, ended - 1)  # peers' ends tell of what it had no time to count
+    ahead = (counter >= 0) & (enqueued > reached) & ~on_record
+    pending = np.where(ahead & (pending == _FAR), reached + 1, pending)
     pending[pending == _FAR] = 0
 
     pending_row = np.full(count, -1, np.int64)
@@ -211,6 +216,7 @@ def frontiers(trace: Trace) -> Frontiers:
         pending_ns=pending_ns,
         first=first,
         last_row=last_row,
+        ended=ended,
         collective=collective,
         unfinished=unfinished,
         p2p=p2p,

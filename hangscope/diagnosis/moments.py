@@ -8,6 +8,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.host import End
+from hangscope.diagnosis.overtaken import overtaken
 from hangscope.diagnosis.swept import standstill_s
 
 _SOON_S = 5.0
@@ -52,6 +53,8 @@ def moment_of(context: Context) -> Moment | None:
     waited, patience = context.longest_wait_s(context.waits.places), _patience_s(context)
     if waited >= patience:
         return None
+    if waited < trace.timeout_s and overtaken(context):
+        return Moment(f"{_MOVED}: some ranks went on after their dumps were written")
     soon = _SOON_S
     if (trace.records["completed_ns"] > 0).any():  # what does not tell who waits proves too little
         soon = min(soon, standstill_s(trace))  # steps of milliseconds do not pause for seconds
