@@ -172,6 +172,8 @@ def _advice(
             advice = playbook.mismatch("op", guarded(sides))
         if race_of_threads(context, cause.mismatch):
             advice = playbook.two_threads()
+        if cause.mismatch.leaving(context.trace.records):
+            advice = playbook.leave_together()
         lines = [where(s.stack[0]) for s in sides[:2] if s.stack]
         if len(set(lines)) == 2:
             advice = replace(advice, fix=f"{advice.fix}: compare {lines[1]} with {lines[0]}")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hangscope.diagnosis.agreement import ROOTED, Terms, aspect_of, terms
 from hangscope.diagnosis.frontier import Frontiers, Ints
 from hangscope.diagnosis.inside_batches import first_difference
-from hangscope.trace.model import Flag, State, Trace
+from hangscope.trace.model import Flag, Records, State, Trace
 
 _SPARSE_FACTOR = 8
 
@@ -45,6 +45,11 @@ class Mismatch:
     """The place, from 0, of the operation inside the batches at which they part; -1: no batch."""
     completed_by_all: bool = False
     """Every member has finished it nevertheless: a clue to what went wrong later, no hang."""
+
+    def leaving(self, records: Records) -> list[int]:
+        """The ranks that issued it in a signal handler or on their way out."""
+        away = int(Flag.LEAVING)
+        return [r for part in self.parts if records["flags"][part.row] & away for r in part.ranks]
 
 
 def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:

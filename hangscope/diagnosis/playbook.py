@@ -97,6 +97,15 @@ def new_groups() -> Advice:
     )
 
 
+def leave_together() -> Advice:
+    """A rank that left the program by itself: for a signal, an exception or its end."""
+    return Advice(
+        "a signal or an exception reaches one rank alone: let it set a flag, all-reduce the flag "
+        "in every step, and save or leave on all ranks in the same step",
+        "D21, D19",
+    )
+
+
 def key_to_set(where_it_is: str) -> Advice:
     """Ranks that wait in the store for a key that another rank was to set."""
     look = f"look at {where_it_is}" if where_it_is else "look at what that rank runs instead"

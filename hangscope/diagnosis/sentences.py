@@ -11,9 +11,11 @@ from hangscope.diagnosis.host import Host, activity
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import INIT, Place
 from hangscope.diagnosis.shorten import shortened
+from hangscope.diagnosis.stacks import innermost, where
 from hangscope.diagnosis.stores import PREFIX as STORE
 from hangscope.diagnosis.threads import dead_thread, died_of
-from hangscope.trace.model import NONE, Flag, Signature
+from hangscope.trace.facts import LEFT
+from hangscope.trace.model import NONE, Signature
 from hangscope.trace.twins import doubled
 
 
@@ -323,11 +325,21 @@ def _mismatch_sentences(context: Context, cause: Cause) -> tuple[str, str]:
         "root": "the roots differ",
     }[mismatch.aspect]
     why = f"{aspect}, so this collective cannot complete or returns garbage"
-    flags = context.trace.records["flags"]
-    leaving = [r for part in mismatch.parts if flags[part.row] & Flag.LEAVING for r in part.ranks]
-    if leaving:
-        why += f"; {rank_s(leaving)} issued it on {'its' if len(leaving) == 1 else 'their'} way out"
+    if leaving := mismatch.leaving(context.trace.records):
+        why += f"; {rank_s(leaving)} issued it {_out_of_turn(context, leaving)}"
     return summary, why
+
+
+def _out_of_turn(context: Context, ranks: list[int]) -> str:
+    """That it was no step of the program, and which step that broke off where it is known."""
+    left = {
+        where(innermost(thread.stack))
+        for rank in ranks
+        for thread in context.trace.ranks[rank].threads
+        if thread.source == LEFT
+    }
+    words = f"in a signal handler or on {'its' if len(ranks) == 1 else 'their'} way out"
+    return f"{words}, called away from {left.pop()}" if len(left) == 1 and "" not in left else words
 
 
 def is_held_up(host: Host | None) -> bool:

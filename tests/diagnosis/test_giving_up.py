@@ -216,6 +216,7 @@ def test_who_leaves_a_job_that_moves_has_parted_from_it() -> None:
     found = _told_to_end(moved=True, kind="signal")
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (1,))
     assert "on its way out" in found.findings[0].why
+    assert "all-reduce the flag" in found.findings[0].fix
 
 
 def test_who_computes_for_long_and_then_waits_at_the_end_does_wait() -> None:
