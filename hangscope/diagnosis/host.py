@@ -50,6 +50,8 @@ class Host:
     """Its failure speaks of somebody else's."""
     stack: Stack = ()
     phase: str | None = None
+    held_by: str = ""
+    """Who keeps a stopped process from running, where that is no signal."""
 
     @property
     def gone(self) -> bool:
@@ -131,7 +133,8 @@ def host_of(facts: RankFacts, thread: int | None) -> Host:
         )
     state, frozen = _alive_state(facts)
     end = End.ALIVE if facts.alive else End.UNKNOWN
-    return Host(rank, end, state, frozen=frozen, phase=phase, stack=stack)
+    held_by = (facts.held_by or "") if state == "stopped" else ""
+    return Host(rank, end, state, frozen=frozen, phase=phase, stack=stack, held_by=held_by)
 
 
 def _how(facts: RankFacts) -> str:
@@ -192,7 +195,7 @@ def activity(host: Host | None, facts: RankFacts | None) -> str:
         return host.end_text
     words = []
     if host.state == "stopped":
-        words.append("stopped")
+        words.append(f"held by {host.held_by}" if host.held_by else "stopped")
     elif host.state == "gil-held":
         words.append("holding the GIL")
     if host.phase is not None:

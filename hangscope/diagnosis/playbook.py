@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis.host import CHECKPOINT, LOADER, Host
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.stacks import base, innermost, user_frames, where
+from hangscope.diagnosis.stacks import base, innermost, is_library, user_frames, where
 from hangscope.trace.model import ON_ITS_WAY_OUT
 
 
@@ -149,6 +149,10 @@ def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Ad
         return Advice(
             f"find out who had stopped the process (SIGSTOP), {address}".rstrip(", "), "D19"
         )
+    if state == "stopped" and host is not None and host.held_by:
+        return Advice(
+            f"let the process go on: {host.held_by} holds it, {address}".rstrip(", "), "D19"
+        )
     if state == "stopped":
         return Advice(f"continue the stopped process (kill -CONT), {address}".rstrip(", "), "D19")
     if state == "gil-held":
@@ -179,6 +183,10 @@ def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Ad
 
 
 _BLOCKED_IN_CALL = (
+    (
+        r"threading\.py:_shutdown$",
+        "its program is over there, and a thread that it started has not ended",
+    ),
     (r"(?:multiprocessing/queues|queue)\.py:put$", "that queue is full, and nothing takes from it"),
     (r"queue\.py:join$", "what was put into that queue is never marked as done"),
 )
@@ -187,11 +195,13 @@ _BLOCKED_IN = (
     (r"hangscope/recording/store_waits\.py$", "nobody sets the key that it waits for in the store"),
     (r"torch/utils/data/", "a worker of its data loader does not deliver"),
     (r"torch/(?:futures|distributed/rpc)/", "another rank has not answered a remote call"),
+    (r"/(?:pdb|bdb)\.py$", "a debugger waits for somebody to type: take the breakpoint out"),
     (r"/ray/(?:_private|actor|util|train)", "a task or an actor of Ray has not answered"),
     (r"subprocess\.py$", "the program that it started has not ended"),
     (r"multiprocessing/pool\.py$|concurrent/futures/", "a worker of its pool has not answered"),
     (r"(?:multiprocessing/queues|queue)\.py$", "nobody puts anything into that queue"),
     (r"multiprocessing/", "another process has not answered"),
+    (r"asyncio/", "nothing comes of what it awaits"),
     (
         r"/(?:socket|ssl|selectors)\.py$|http/client\.py$|urllib|requests/|botocore|grpc|fsspec",
         "a peer outside the job does not answer; give that call a time limit",
@@ -207,7 +217,7 @@ def blocked_in(host: Host | None) -> str:
         return ""
     below = list(host.stack)
     mine = innermost(host.stack)
-    if mine is not None and mine in below:
+    if mine is not None and mine in below and not is_library(mine):
         below = below[: below.index(mine)]
     files = [frame.filename.replace("\\", "/") for frame in below]
     calls = [f"{file}:{frame.name}" for file, frame in zip(files, below, strict=True)]
@@ -227,6 +237,11 @@ def frame_names(host: Host | None) -> str:
 
 
 _CRASHES = (
+    (
+        re.compile(r"\bBdbQuit\b|EOF when reading a line"),
+        "take the breakpoint or the question out: under a launcher nobody can type an answer",
+        "D19, D20",
+    ),
     (
         re.compile(r"finished reduction in the prior iteration|did not receive grad", re.I),
         "use every output in the loss on every rank; find_unused_parameters=True only if a branch "

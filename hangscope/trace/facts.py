@@ -117,6 +117,8 @@ class RankFacts:
     alive: bool | None = None
     process_state: str | None = None
     """``running``, ``sleeping``, ``disk-sleep``, ``stopped``, ``zombie``, ``gone``."""
+    held_by: str | None = None
+    """What keeps a stopped process from running, where it is no signal: ``gdb (pid 4711)``."""
     heartbeat_ns: int = 0
     heartbeat_interval_s: float | None = None
     gil_blocked: bool | None = None

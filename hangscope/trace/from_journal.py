@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from hangscope.trace import formats
-from hangscope.trace.clean import as_int, prose
+from hangscope.trace.clean import as_int, as_name, prose
 from hangscope.trace.model import (
     MAX_RANK,
     NONE,
@@ -178,6 +178,7 @@ def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
         process,
         alive=alive,
         process_state=state if isinstance(state, str) else None,
+        held_by=as_name(event.get("held_by")) or None,
         gil_blocked=blocked if isinstance(blocked, bool) else None,
         cpu_busy=float(busy) if isinstance(busy, int | float) and 0 <= busy <= _MOST else None,
         stack_moved=moved if isinstance(moved, bool) else None,

@@ -175,6 +175,7 @@ class ProcessView:
         values = list(_values(known))
         for name, value in (
             ("process_state", look.state),
+            ("held_by", look.held_by),
             ("heartbeat_ns", beat.heartbeat_ns),
             ("gil_blocked", False if beating else None),
             ("cpu_busy", busy),

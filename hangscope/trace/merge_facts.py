@@ -25,6 +25,7 @@ _SPECIAL = {
     "rank",
     "alive",
     "process_state",
+    "held_by",
     "exit",
     "exception",
     "threads",
@@ -64,6 +65,7 @@ def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
     values.update(
         alive=False if ended else alive,
         process_state=_first(newest, "process_state", None),
+        held_by=_first(newest, "held_by", None),
         exit=exit_facts,
         exception=_merge_exceptions([f.exception for f in ordered if f.exception is not None]),
         threads=_merge_threads(ordered),

@@ -10,6 +10,7 @@ import functools
 from dataclasses import dataclass
 
 from hangscope.ring import place
+from hangscope.trace.held import tracer_of
 
 _STATES = {
     "R": "running",
@@ -33,6 +34,8 @@ class ProcessLook:
     """User and system time used so far, in clock ticks."""
     exit_code: int | None = None
     """Wait status of a zombie, as the kernel keeps it."""
+    held_by: str | None = None
+    """Who keeps it from running, where that is no signal."""
 
 
 def look_at(*, pid: int, start_ticks: int, boot_id: str, pid_namespace: int) -> ProcessLook:
@@ -50,7 +53,8 @@ def look_here(pid: int, start_ticks: int) -> ProcessLook:
     if state in ("zombie", "gone"):
         status = int(fields[49]) if len(fields) > 49 else 0
         return ProcessLook(alive=False, state=state, cpu_ticks=ticks, exit_code=status)
-    return ProcessLook(alive=True, state=state, cpu_ticks=ticks)
+    tracer = tracer_of(pid) if fields[0] == "t" else None
+    return ProcessLook(alive=True, state=state, cpu_ticks=ticks, held_by=tracer)
 
 
 def signal_thread(pid: int, thread: int, number: int) -> bool:

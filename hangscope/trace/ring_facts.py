@@ -8,6 +8,7 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from hangscope.ring.layout import ExitKind, Unobservable, ValueKind
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace import clean
 from hangscope.trace.facts import LEFT
+from hangscope.trace.held import DUMPS_CORE, FREEZER, is_dumping_core, is_frozen
 from hangscope.trace.model import (
     ExceptionFacts,
     ExitFacts,
@@ -82,8 +84,13 @@ def facts_of(
     interval_s = header.heartbeat_interval_s or 1.0
     heartbeat_ns = header.heartbeat_ns
     stale = now_ns - heartbeat_ns > 3 * interval_s * 1e9
+    if stale and look.alive and look.state != "stopped" and is_frozen(header.pid):
+        look = replace(look, state="stopped", held_by=FREEZER)
     running = look.alive and look.state not in ("stopped", "zombie")
     gil_blocked = bool(stale) if running and not header.exit_ns else None
+    end = _exit(header, look)
+    if gil_blocked and is_dumping_core(header.pid):
+        end, gil_blocked = ExitFacts("signal", text=DUMPS_CORE), None
     threads = _threads(reader, header.sample_generation)
     if header.left_stack:
         threads = (*threads, _called_away(reader, header))
@@ -107,13 +114,14 @@ def facts_of(
         run_id=_name(header.run_id),
         alive=look.alive,
         process_state=look.state,
+        held_by=look.held_by,
         heartbeat_ns=heartbeat_ns,
         heartbeat_interval_s=interval_s,
         gil_blocked=gil_blocked,
         phases=_phases(texts or reader, header) if header.phase_count else (),
         initialized=bool(header.initialized),
         finalized=bool(header.finalized),
-        exit=_exit(header, look),
+        exit=end,
         exception=_exception(reader, header) if header.exception else None,
         threads=threads,
         observed_ns=now_ns if look.alive else max(heartbeat_ns, header.exit_ns),

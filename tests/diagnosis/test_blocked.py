@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.diagnosis.host import End, Host
+from hangscope.diagnosis.host import End, Host, activity, host_of
 from hangscope.diagnosis.playbook import blocked_in, missing
-from hangscope.trace.model import Frame
+from hangscope.trace.model import Frame, RankFacts
 
 LIB = "/usr/lib/python3.11"
 MINE = Frame("fetch", "/home/me/subprocess.py", 7)
@@ -28,12 +28,29 @@ def _host(*below: Frame, state: str = "sleeping") -> Host:
         ("/venv/lib/python3.11/site-packages/urllib3/connection.py", "time limit"),
         ("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", "data loader"),
         (f"{LIB}/threading.py", "another thread"),
+        (f"{LIB}/asyncio/runners.py", "what it awaits"),
+        (f"{LIB}/pdb.py", "take the breakpoint out"),
     ],
 )
 def test_what_it_waits_for_is_said(filename: str, words: str) -> None:
     host = _host(Frame("wait", f"{LIB}/threading.py", 1), Frame("get", filename, 2))
     assert words in blocked_in(host)
     assert words in missing(host, "", False, False).fix
+
+
+def test_a_program_that_is_over_waits_for_its_threads() -> None:
+    """None of its own code is left on the stack."""
+    host = Host(1, End.ALIVE, "sleeping", stack=(Frame("_shutdown", f"{LIB}/threading.py", 9),))
+    assert "its program is over" in blocked_in(host)
+
+
+def test_who_holds_a_process_is_to_let_it_go() -> None:
+    facts = RankFacts(1, alive=True, process_state="stopped", held_by="gdb (pid 7)")
+    host = host_of(facts, None)
+    assert activity(host, facts) == "held by gdb (pid 7)"
+    assert missing(host, "on host a", False, False).fix == (
+        "let the process go on: gdb (pid 7) holds it, on host a"
+    )
 
 
 def test_nothing_is_made_up() -> None:

@@ -36,7 +36,12 @@ def test_a_look_survives_writing_and_reading(tmp_path: Path) -> None:
         "MainThread", True, (Frame("hold", "/home/ann/x.py", 7),), 5, source="signal"
     )
     facts = replace(
-        trace.ranks[1], process_state="stopped", cpu_busy=0.25, stack_moved=True, threads=(signal,)
+        trace.ranks[1],
+        process_state="stopped",
+        held_by="gdb (pid 7)",
+        cpu_busy=0.25,
+        stack_moved=True,
+        threads=(signal,),
     )
     trace = replace(trace, ranks={**trace.ranks, 1: facts})
     assert write_observed(trace, tmp_path / NAME, Redactor())
@@ -44,6 +49,7 @@ def test_a_look_survives_writing_and_reading(tmp_path: Path) -> None:
     again = read[1]
     assert (again.alive, again.process_state, again.gil_blocked) == (True, "stopped", True)
     assert (again.cpu_busy, again.stack_moved) == (0.25, True)
+    assert again.held_by == "gdb (pid 7)"
     assert (again.run_id, again.attempt) == (facts.run_id, facts.attempt)
     assert again.threads == (replace(signal, stack=(Frame("hold", "/redacted/1/x.py", 7),)),)
     moment = read_moment(tmp_path)
