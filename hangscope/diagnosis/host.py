@@ -52,6 +52,8 @@ class Host:
     phase: str | None = None
     held_by: str = ""
     """Who keeps a stopped process from running, where that is no signal."""
+    in_kernel: bool = False
+    """Whether its main thread was in a system call that cannot be interrupted (state D)."""
 
     @property
     def gone(self) -> bool:
@@ -134,7 +136,17 @@ def host_of(facts: RankFacts, thread: int | None) -> Host:
     state, frozen = _alive_state(facts)
     end = End.ALIVE if facts.alive else End.UNKNOWN
     held_by = (facts.held_by or "") if state == "stopped" else ""
-    return Host(rank, end, state, frozen=frozen, phase=phase, stack=stack, held_by=held_by)
+    in_kernel = facts.process_state == "disk-sleep"
+    return Host(
+        rank,
+        end,
+        state,
+        frozen=frozen,
+        phase=phase,
+        stack=stack,
+        held_by=held_by,
+        in_kernel=in_kernel,
+    )
 
 
 def _how(facts: RankFacts) -> str:

@@ -157,7 +157,9 @@ def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Ad
         return Advice(f"continue the stopped process (kill -CONT), {address}".rstrip(", "), "D19")
     if state == "gil-held":
         return Advice(
-            f"{look}: C code holds the GIL there, so nothing else of this process can run", "D19"
+            f"{look}{';' if inside else ':'} C code holds the GIL there, so nothing else of this "
+            "process can run",
+            "D19",
         )
     if finalized or phase == "destroy_process_group":
         return Advice(
@@ -209,6 +211,10 @@ _BLOCKED_IN = (
     (r"threading\.py$", "it waits for another thread of its own process"),
 )
 """Library files that a rank can be blocked in, and what it then waits for."""
+_IN_KERNEL = (
+    "its main thread cannot be interrupted in the kernel (state D): look for a disk or a network "
+    "file system that does not answer"
+)
 
 
 def blocked_in(host: Host | None) -> str:
@@ -227,7 +233,7 @@ def blocked_in(host: Host | None) -> str:
     for pattern, words in _BLOCKED_IN:
         if any(re.search(pattern, name) for name in files):
             return words
-    return ""
+    return _IN_KERNEL if host.in_kernel else ""
 
 
 def frame_names(host: Host | None) -> str:

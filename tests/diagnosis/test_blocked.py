@@ -44,6 +44,12 @@ def test_a_program_that_is_over_waits_for_its_threads() -> None:
     assert "its program is over" in blocked_in(host)
 
 
+def test_a_system_call_that_does_not_return() -> None:
+    facts = RankFacts(1, alive=True, process_state="disk-sleep", gil_blocked=False)
+    host = host_of(facts, None)
+    assert (host.state, "network file system" in blocked_in(host)) == ("sleeping", True)
+
+
 def test_who_holds_a_process_is_to_let_it_go() -> None:
     facts = RankFacts(1, alive=True, process_state="stopped", held_by="gdb (pid 7)")
     host = host_of(facts, None)
