@@ -46,6 +46,8 @@ class Frontiers:
     ended: Ints
     """The newest collective that needs all members and that some member of the group has finished
     (0: none known)."""
+    late: Bools
+    """Its own record or counter calls one unfinished after which members have finished another."""
     collective: Bools
     """Per record: stands for a collective of its group (no send, no recv, no batch member)."""
     unfinished: Bools
@@ -151,13 +153,21 @@ def frontiers(trace: Trace) -> Frontiers:
     # something later in the group: its end was not noticed before the rank was stopped or killed.
     everybody = np.zeros(groups, np.int64)
     np.maximum.at(everybody, keys % groups, implied)
+    # So a counter tells whose records of it are gone, where somebody's still says what it was.
+    counted = np.zeros(groups, np.int64)
+    np.maximum.at(counted, keys % groups, counter)
+    rows = np.flatnonzero(collective & whole & (seq <= counted[records["group"]]))
+    np.maximum.at(everybody, records["group"][rows], seq[rows])
     later = np.zeros(count, np.int64)
     rows = np.flatnonzero(collective & done)
     np.maximum.at(later, of_record[rows], seq[rows])
     done |= collective & (seq <= everybody[records["group"]]) & (seq < later[of_record])
     # A peer that finished a later collective of all members had this rank's part of it, which a
     # communicator carries out after all that was issued before.
-    done |= collective & (seq < everybody[records["group"]])
+    untold = collective & ~done & (seq < everybody[records["group"]])
+    late = np.zeros(count, bool)
+    late[of_record[untold & ~unobserved]] = True
+    done |= untold
     finished_row = collective & done
     np.maximum.at(completed, of_record[finished_row], seq[finished_row])
     unfinished = ~done & ~unobserved
@@ -179,6 +189,7 @@ def frontiers(trace: Trace) -> Frontiers:
     on_record[of_record[following]] = True
     ended = everybody[keys % groups]
     reached = np.maximum(counter, ended - 1)  # peers' ends tell of what it had no time to count
+    late |= (counter >= 0) & (counter < np.minimum(enqueued, ended - 1)) & ~on_record
     ahead = (counter >= 0) & (enqueued > reached) & ~on_record
     pending = np.where(ahead & (pending == _FAR), reached + 1, pending)
     pending[pending == _FAR] = 0
@@ -217,6 +228,7 @@ def frontiers(trace: Trace) -> Frontiers:
         first=first,
         last_row=last_row,
         ended=ended,
+        late=late,
         collective=collective,
         unfinished=unfinished,
         p2p=p2p,

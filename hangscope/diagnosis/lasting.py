@@ -144,6 +144,15 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
             )
 
 
+def stood_still(context: Context) -> bool:
+    """Whether the dates of the dumps tell that somebody had waited for long.
+
+    Files that were copied since have dates hours after any timeout, which tell nothing.
+    """
+    waited_s = context.longest_wait_s(context.waits.places)
+    return _SLOW_S <= waited_s <= _FAR * _patience_s(context)[1] + _HOUR_S
+
+
 def _patience_s(context: Context) -> tuple[float, float]:
     """After how long (s) the first of those who wait gives up, and after how long all have."""
     limits = context.trace.records["timeout_ms"][context.front.unfinished]

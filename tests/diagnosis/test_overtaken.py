@@ -1,0 +1,105 @@
+"""Dumps of a moving job that were not written at one moment, in files that lost their dates."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.trace.load import load_trace
+from tests.trace.dumps import BASE_NS, dump, entry, pending, write
+
+PAIRS = {"1": [0, 1], "2": [2, 3]}
+
+
+def _write(folder: Path, rank: int, done: int, issued: int, **changes: Any) -> None:
+    """All-reduces of four ranks, of which the first ``done`` have finished."""
+    rows = [entry(n) if n <= done else pending(n) for n in range(1, issued + 1)]
+    write(folder, f"trace_{rank}", dump(rows, 4, **changes))
+
+
+def _judged(folder: Path) -> Diagnosis:
+    return diagnose(load_trace([folder]))
+
+
+@pytest.mark.parametrize("issued", [2, 3])
+def test_who_was_dumped_first_is_neither_missing_nor_stuck(tmp_path: Path, issued: int) -> None:
+    """The others have finished number 8, which rank 0 cannot have missed: it was dumped before."""
+    _write(tmp_path, 0, 2, issued)
+    for rank in (1, 2, 3):
+        _write(tmp_path, rank, 8, 9)
+    found = _judged(tmp_path)
+    assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
+    assert any("rank 0 went on after being dumped" in u for u in found.findings[0].unknowns)
+
+
+def test_who_has_only_not_come_to_what_the_others_wait_in_is_missing(tmp_path: Path) -> None:
+    _write(tmp_path, 0, 8, 8)
+    for rank in (1, 2, 3):
+        _write(tmp_path, rank, 8, 9)
+    found = _judged(tmp_path)
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (0,))
+
+
+def test_with_dates_such_a_job_was_moving(tmp_path: Path) -> None:
+    """Eight seconds after its last step: longer than this job ever paused."""
+    _write(tmp_path, 0, 2, 3)
+    for rank in (1, 2, 3):
+        _write(tmp_path, rank, 8, 9)
+    for rank in range(4):
+        moment = BASE_NS + (11 + 8) * 10**9
+        os.utime(tmp_path / f"trace_{rank}", ns=(moment, moment))
+    assert _judged(tmp_path).verdict is Verdict.HEALTHY
+
+
+def test_a_hang_among_others_is_still_told(tmp_path: Path) -> None:
+    """Rank 0 was dumped early; ranks 2 and 3 have nothing to do with that in their own group."""
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    config |= {k: {"name": k, "desc": f"pair{k}", "ranks": str(v)} for k, v in PAIRS.items()}
+    for rank in range(4):
+        name = "1" if rank < 2 else "2"
+        own = {"process_group": (name, f"pair{name}"), "pg_id": 1, "pg_config": None}
+        reach = {0: 3, 1: 8, 2: 9, 3: 8}[rank]
+        rows = [entry(1)]
+        rows += [entry(n, record_id=n, **own) for n in range(1, min(reach, 8) + 1)]
+        rows += [pending(9, record_id=9, **own)] if rank == 2 else []
+        write(tmp_path, f"trace_{rank}", dump(rows, 4, pg_config=config, pg_status=None))
+    found = _judged(tmp_path)
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (3,))
+
+
+def test_a_counter_that_is_late_is_no_waiting(tmp_path: Path) -> None:
+    """Rank 0 has issued ahead, and its counter stood at 2 when all others had finished number 8."""
+    status = {
+        "0": {
+            "last_enqueued_collective": 9,
+            "last_started_collective": -1,
+            "last_completed_collective": 2,
+        }
+    }
+    write(tmp_path, "trace_0", dump([], 4, pg_status=status))
+    for rank in (1, 2, 3):
+        _write(tmp_path, rank, 8, 9)
+    found = _judged(tmp_path)
+    assert found.findings[0].seq != 3
+    assert found.culprits == ()
+
+
+def test_counters_tell_of_ends_that_are_not_listed(tmp_path: Path) -> None:
+    """Only unfinished entries are listed: rank 0's are 3 to 5, and others have finished 8."""
+    for rank in range(4):
+        done, issued = (2, 5) if rank == 0 else (8, 9)
+        status = {
+            "0": {
+                "last_enqueued_collective": issued,
+                "last_started_collective": -1,
+                "last_completed_collective": done,
+            }
+        }
+        rows = [pending(n) for n in range(done + 1, issued + 1)]
+        write(tmp_path, f"trace_{rank}", dump(rows, 4, pg_status=status))
+    assert _judged(tmp_path).culprits == ()
