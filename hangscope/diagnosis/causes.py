@@ -58,14 +58,14 @@ def graph_causes(context: Context) -> list[Cause]:
             if root not in waits.device:
                 roots.append(root)
         elif not ranks:
-            causes += [
-                _stuck(context, i) for i in places if waits.places[i].waiters and i not in on_device
-            ]
+            stuck = [i for i in places if waits.places[i].waiters and i not in on_device]
+            causes += [_stuck(context, i) for i in stuck]
         else:
             causes.append(circle(context, ranks, places))
     lost = {r for r in roots if r not in context.trace.ranks or _left_no_record(context, r)}
     if lost:  # a circle that stands without them is no doing of theirs
         causes += [circle(context, *found) for found in circles_without(waits, lost)]
+    _doubt_sends_before(context, causes)
     causes = _with_suspects(context, causes)
     causes += _device(context)
     causes += from_roots(context, roots)
@@ -193,6 +193,23 @@ def _stuck(context: Context, index: int) -> Cause:
     if place.p2p:
         cause.victims.update(place.members)
     return cause
+
+
+def _doubt_sends_before(context: Context, causes: list[Cause]) -> None:
+    """A pair that stands behind an unfinished send is stuck only if that send blocks nobody.
+
+    Where all send before they receive, and sends wait for their receivers, all wait in a circle.
+    """
+    places = context.waits.places
+    sends = {p.half.rank: p.row for p in reversed(places) if p.weak and p.half is not None}
+    for cause in causes:
+        halves = [places[i] for i in cause.places if places[i].half is not None]
+        stuck = cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits
+        if stuck and any(sends.get(p.waiters[0], p.row) < p.row for p in halves if p.waiters):
+            cause.doubt(
+                "sends that were issued before have not finished either: if they wait for their "
+                "receivers, these ranks wait for each other in a circle"
+            )
 
 
 def _name_who_got_nothing(context: Context, place: Place, cause: Cause) -> None:

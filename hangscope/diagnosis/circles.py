@@ -8,6 +8,7 @@ from hangscope.diagnosis.cause import Cause, began, rank_list
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import hidden_ranks
 from hangscope.diagnosis.host import in_communication
+from hangscope.diagnosis.majority import may_be_even
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.orders import against_order
 from hangscope.diagnosis.places import Place
@@ -79,7 +80,10 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     elif out_of_order:
         cause.culprits, cause.confidence = out_of_order, Confidence.LIKELY
     elif len(sides) == 2 and len(sides[1]) < len(sides[0]):
+        lost = {r for i in chosen for r in waits.places[i].members}.difference(context.trace.ranks)
         cause.culprits = sides[1]
+        if may_be_even(len(sides[0]), len(sides[1]), len(lost)):
+            cause.culprits, cause.confidence = tuple(sorted(ranks)), Confidence.AMBIGUOUS
     else:
         # Who only waits for one of those who could break it has not left the pattern.
         odd = deviants(context, breakers or ranks, groups, pairs=False)
@@ -133,9 +137,11 @@ def _circle_of_pairs(
     odd = (stage.rank,) if stage is not None else odd
     closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
     if closed:
+        # They wait for one another; who also receives there may only wait for who left the pattern.
         cause.culprits = tuple(sorted(closed))
-        cause.confidence = Confidence.LIKELY
-        return  # they wait for one another
+        widened = len(closed) > len(odd)
+        cause.confidence = Confidence.AMBIGUOUS if widened else Confidence.LIKELY
+        return
     if len(odd) * 2 > len(ranks):
         odd = ()  # where most of them left the pattern, it is the code of all
     if odd:

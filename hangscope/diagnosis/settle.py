@@ -7,6 +7,7 @@ from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.ends import aborted_alone, alike, had_left, primary_crashes
 from hangscope.diagnosis.exchange import broken_exchanges, size_conflict
 from hangscope.diagnosis.host import End, is_unseen
+from hangscope.diagnosis.majority import may_be_even
 from hangscope.diagnosis.mismatch import Mismatch, minority
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.places import Place
@@ -14,12 +15,6 @@ from hangscope.diagnosis.yardstick import decide_mismatch
 from hangscope.trace.model import Flag
 
 _MAX_EXCHANGES = 64
-_EVEN = 8
-"""Sides that differ by less than this part of both are halves."""
-_SEVERAL = 4
-"""So many that issue the same odd thing took another branch of the program: no slip of one."""
-_OUTVOTED = 32
-"""The same where all members are on record."""
 _UNSEEN_NS = 2 * SECOND_NS
 _CONFLICTS = {
     "dtype": Verdict.DTYPE_MISMATCH,
@@ -76,15 +71,11 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
 def _may_be_even(context: Context, item: Mismatch, silent: int) -> bool:
     """Whether the group has halves, but for members that left no dump: they may be of the smaller.
 
-    So may those of whom that part of the record is gone (``silent``). Of a few ranks a difference
-    of one is as good a majority as any; dozens of ranks are not outvoted by one, and where several
-    issued the same odd thing, all that are missing may have.
+    So may those of whom that part of the record is gone (``silent``).
     """
     first, second = (len(part.ranks) for part in item.parts[:2])
     lost = set(context.trace.groups[item.group].ranks) - set(context.trace.ranks)
-    unknown = len(lost) + silent
-    nearly = unknown if second >= _SEVERAL else min(unknown, (first + second) // _EVEN)
-    return first - second <= max(nearly, (first + second) // _OUTVOTED)
+    return may_be_even(first, second, len(lost) + silent)
 
 
 def _overwritten(context: Context, item: Mismatch) -> set[int]:

@@ -118,3 +118,36 @@ def test_siblings_of_other_sizes_say_less_than_those_that_did_the_same(tmp_path:
         write(tmp_path, f"trace_{rank}", document)
     found = diagnose(load_trace([tmp_path]))
     assert found.culprits == (6, 7)
+
+
+def _crossed(folder: Path, world: int, odd: int, lost: int) -> Diagnosis:
+    """The last ``odd`` ranks come to two groups of all in the other order; the last one is lost."""
+    members = str(list(range(world)))
+    config = {
+        "0": {"name": "0", "desc": "default_pg", "ranks": members},
+        "1": {"name": "1", "desc": "metrics", "ranks": members},
+    }
+    for rank in range(world - lost):
+        here = [pending(2), {**pending(1), "process_group": ("1", "metrics"), "pg_id": 1}]
+        rows = here if rank < world - odd else here[::-1]
+        rows = [dict(row, record_id=n) for n, row in enumerate([entry(1), *rows])]
+        made = dump(rows, world, pg_config=config, pg_status=None)
+        write(folder, f"trace_{rank}", made)
+    return diagnose(load_trace([folder]))
+
+
+@pytest.mark.parametrize(("world", "odd", "lost"), [(8, 4, 1), (16, 8, 2), (12, 6, 2)])
+def test_halves_of_a_circle_that_a_lost_member_evens_out(
+    tmp_path: Path, world: int, odd: int, lost: int
+) -> None:
+    found = _crossed(tmp_path, world, odd, lost)
+    assert (found.verdict, found.confidence) == (Verdict.DEADLOCK_CYCLE, Confidence.AMBIGUOUS)
+    assert found.culprits == tuple(range(world - lost))
+
+
+@pytest.mark.parametrize(("world", "odd", "lost"), [(8, 3, 0), (8, 2, 1), (16, 5, 1)])
+def test_fewer_of_a_circle_than_lost_members_could_even_out(
+    tmp_path: Path, world: int, odd: int, lost: int
+) -> None:
+    found = _crossed(tmp_path, world, odd, lost)
+    assert found.culprits == tuple(range(world - odd, world - lost))

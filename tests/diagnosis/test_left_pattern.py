@@ -203,3 +203,26 @@ def test_halves_of_which_one_lacks_a_dump_are_halves() -> None:
     found = diagnose(job.trace())
     assert (found.verdict, found.confidence) == (Verdict.SHAPE_MISMATCH, Confidence.AMBIGUOUS)
     assert found.culprits == tuple(r for r in range(16) if r != 2)
+
+
+def test_who_receives_from_those_that_left_the_pattern_may_only_wait_for_them() -> None:
+    """Ranks 5 and 7 leave a send out and go on to the next receive; 1 and 3 wait for that send."""
+    job = Job(8)
+    pairs = [job.group(rank, rank + 4, desc="pp") for rank in range(4)]
+    for step in range(4):
+        last = step == 3
+        for rank, group in enumerate(pairs):
+            left_out = last and rank in (1, 3)
+            job.op(rank, "send", group=group, peer=rank + 4)
+            job.op(rank + 4, "recv", group=group, peer=rank)
+            if not left_out:
+                job.op(rank + 4, "send", group=group, peer=rank)
+            job.op(rank, "recv", group=group, peer=rank + 4, done=not left_out)
+            if left_out:
+                job.op(rank + 4, "recv", group=group, peer=rank, done=False)
+        for rank in range(8):
+            if not last or rank not in (1, 3):
+                job.op(rank, done=not last)
+    found = diagnose(job.trace())
+    assert found.confidence is Confidence.AMBIGUOUS
+    assert set(found.culprits) >= {5, 7}
