@@ -1,11 +1,13 @@
-"""A dump that an earlier attempt left behind under the name of one that is missing now.
+"""Dumps that an earlier attempt left behind under names that the newest has not written again.
 
 Restarted jobs write into the same folder under the same names: where a rank of the new attempt
-leaves no dump, the old one of that rank is still there and tells of another life.
+leaves no dump, or where the new attempt has fewer ranks, old ones are still there and tell of
+another life.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median_low
 
@@ -17,17 +19,49 @@ _APART_NS = 600 * 10**9
 
 
 def of_one_life(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
-    """The fragments without dumps of an earlier attempt, and a line for each that was left out.
+    """The fragments without dumps of an earlier attempt, and a line for each that was left out."""
+    kept, of_worlds = _of_newest_world(fragments)
+    kept, of_times = _of_newest_times(kept)
+    return kept, [*of_worlds, *of_times]
+
+
+def _of_newest_world(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Without dumps that list another world, where all of them are older than all of the newest.
+
+    An elastic job that restarts with another number of ranks leaves such dumps; who is at the same
+    place of both worlds is another process. Worlds whose times overlap are left as they are.
+    """
+    worlds: dict[int, list[Fragment]] = defaultdict(list)
+    for dump in _dumps(fragments):
+        size = _world_of(dump)
+        if size:
+            worlds[size].append(dump)
+    if len(worlds) < 2:
+        return list(fragments), []
+    newest = max(worlds, key=lambda size: max(map(_told, worlds[size])))
+    began = min(map(_told, worlds[newest]))
+    old = {
+        id(dump): f"{dump.source.path}: of an earlier attempt with {size} ranks (now {newest}); "
+        "left out"
+        for size, dumps in worlds.items()
+        if size != newest and 0 < max(map(_told, dumps)) < began - _APART_NS
+        for dump in dumps
+    }
+    return [f for f in fragments if id(f) not in old], list(old.values())
+
+
+def _of_newest_times(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Without dumps that were written before the job of most others began.
 
     Such a dump was written, and speaks of nothing later than, ten minutes before most others have
     any record. What a rank of this life wrote so early shows nothing of the hang either, and a
     clock that is wrong by that much cannot be told from it: either way the rank counts as one
     without a dump, which names it less surely.
     """
-    dumps = [f for f in fragments if f.source.format in formats.DUMPS and f.facts.rank != NONE]
+    dumps = _dumps(fragments)
     if len(dumps) < 3:
         return list(fragments), []
-    times = {id(f): max(_newest_entry(f), f.facts.observed_ns) for f in dumps}
+    times = {id(f): _written(f) for f in dumps}
     usual = median_low(times.values())
     old = [f for f in dumps if 0 < times[id(f)] < usual - _APART_NS]
     left = set(map(id, old))
@@ -46,5 +80,22 @@ def of_one_life(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     ]
 
 
-def _newest_entry(fragment: Fragment) -> int:
-    return int(fragment.records["created_ns"].max()) if len(fragment.records) else 0
+def _dumps(fragments: Sequence[Fragment]) -> list[Fragment]:
+    return [f for f in fragments if f.source.format in formats.DUMPS and f.facts.rank != NONE]
+
+
+def _world_of(dump: Fragment) -> int:
+    """How many ranks the default group has that a dump lists; 0 where it lists none."""
+    sizes = [len(g.ranks) for g in dump.groups if g.desc == "default_pg" and g.listed]
+    return max(sizes, default=0)
+
+
+def _told(dump: Fragment) -> int:
+    """The newest moment that a dump tells of: its date is the file's, and copies have another."""
+    newest = int(dump.records["created_ns"].max()) if len(dump.records) else 0
+    return newest or dump.facts.observed_ns
+
+
+def _written(dump: Fragment) -> int:
+    """When a dump was written, at the latest: by its date or by its newest entry."""
+    return max(_told(dump), dump.facts.observed_ns)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.load import load_trace
@@ -13,14 +15,23 @@ from tests.trace.dumps import BASE_NS, dump, entry, pending, write
 HOURS = 3600 * 10**9
 
 
-def _write(folder: Path, rank: int, entries: list[dict[str, object]], shift_ns: int = 0) -> None:
+def _write(
+    folder: Path,
+    rank: int,
+    entries: list[dict[str, object]],
+    shift_ns: int = 0,
+    *,
+    world: int = 4,
+    dated: bool = True,
+) -> None:
     for one in entries:
         for name in ("time_created_ns", "time_discovered_completed_ns"):
             if one[name]:
                 one[name] = int(str(one[name])) + shift_ns
-    path = write(folder, f"_dump_{rank}", dump(entries, world=4))
+    path = write(folder, f"_dump_{rank}", dump(entries, world=world))
     moment = BASE_NS + shift_ns + 700 * 10**9
-    os.utime(path, ns=(moment, moment))
+    if dated:
+        os.utime(path, ns=(moment, moment))
 
 
 def test_it_is_left_out_and_its_rank_is_missing(tmp_path: Path) -> None:
@@ -66,3 +77,28 @@ def test_who_gave_up_long_before_the_others_did_stays(tmp_path: Path) -> None:
     assert sorted(trace.ranks) == [0, 1, 2, 3]
     found = diagnose(trace)
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (3,))
+
+
+@pytest.mark.parametrize("dated", [True, False])
+@pytest.mark.parametrize("before", [4, 6, 9])
+def test_an_attempt_with_more_ranks_leaves_those_behind_that_are_no_more(
+    tmp_path: Path, before: int, dated: bool
+) -> None:
+    """Three ranks go on where more had hung before: the dumps of the rest are still there."""
+    for rank in range(3, before):
+        last = [pending(2)] if rank > 3 else []
+        _write(tmp_path, rank, [entry(1), *last], -5 * HOURS, world=before, dated=dated)
+    for rank in range(3):
+        last = [pending(3)] if rank != 1 else []
+        _write(tmp_path, rank, [entry(1), entry(2), *last], world=3, dated=dated)
+    trace = load_trace([tmp_path])
+    assert sorted(trace.ranks) == [0, 1, 2]
+    assert sum("of an earlier attempt" in w for w in trace.warnings) == before - 3
+    found = diagnose(trace)
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))
+
+
+def test_worlds_of_one_time_are_left_as_they_are(tmp_path: Path) -> None:
+    for rank in range(4):
+        _write(tmp_path, rank, [entry(1), pending(2)], world=3 if rank < 3 else 4)
+    assert sorted(load_trace([tmp_path]).ranks) == [0, 1, 2, 3]
