@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.bench_data import FRAMES_DEEP, write_pickles, write_rings
+from tools.bench_logs import HEADING
 
 ROOT = Path(__file__).resolve().parent.parent
 LOAD_PICKLES = """
@@ -134,7 +135,8 @@ def main() -> None:
     if not args.no_write:
         path = ROOT / "docs" / "benchmarks-analyze.md"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(report)
+        of_logs = path.read_text().partition(HEADING)[1:] if path.exists() else ()
+        path.write_text("\n".join((report, "".join(of_logs))) if any(of_logs) else report)
 
 
 def run(args: argparse.Namespace, base: Path) -> str:

@@ -53,8 +53,11 @@ class Progress:
             if not sys.stderr.isatty() or time.monotonic() - self._began_s < SHOW_AFTER_S:
                 return
             from rich.progress import Progress as Bar  # only where the work is long
+            from rich.progress import SpinnerColumn
 
-            self._bar = Bar(console=Console(stderr=True), transient=True)
+            # Of one large log nothing is told before its end: that it is being read moves.
+            columns = (SpinnerColumn(), *Bar.get_default_columns())
+            self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
             self._task = self._bar.add_task(self._label)
         self._bar.update(self._task, completed=done, total=total)

@@ -1,9 +1,8 @@
 """Plain job logs as fragments: often all that is left of a hang.
 
-Line readers gather evidence (`log_watchdog`, `log_agreement`, `log_announced`, `log_gloo`,
-`log_launcher`, `log_starters`, `log_stacks`, `log_stalls`, `log_ras`, `log_deaths`); what they
-found is settled here: whose it was, in which group, and what it makes of each rank. Operations and
-counters become rows that say they were concluded, statements become claims.
+Readers gather evidence from the lines (`log_readers`); what they found is settled here: whose it
+was, in which group, and what it makes of each rank. Operations and counters become rows that say
+they were concluded, statements become claims.
 """
 
 from __future__ import annotations
@@ -12,29 +11,15 @@ import calendar
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from hangscope.trace import (
-    file_names,
-    log_agreement,
-    log_announced,
-    log_cut,
-    log_deaths,
-    log_gloo,
-    log_launcher,
-    log_ras,
-    log_ray,
-    log_schedulers,
-    log_stacks,
-    log_stalls,
-    log_starters,
-    log_watchdog,
-)
+from hangscope.trace import file_names, log_watchdog
 from hangscope.trace.log_evidence import Evidence
 from hangscope.trace.log_fragments import fragments_of
 from hangscope.trace.log_lines import LogLine, read_lines
+from hangscope.trace.log_readers import Readers
 from hangscope.trace.log_restarts import with_restarts
 from hangscope.trace.model import Fragment
 
@@ -84,17 +69,17 @@ def gather(
 ) -> Evidence:
     """Run every line past the readers that may know it."""
     evidence = Evidence()
-    readers = _Readers(year)
+    readers = Readers(year)
     skip_own = 0
     newest: LogLine | None = None
     for line in with_restarts(lines):
         text = line.text
         newest = line
-        if text.lstrip().startswith(_OWN):
+        if _OWN in text and text.lstrip().startswith(_OWN):
             skip_own = _OWN_LINES  # our own report quotes evidence; it is none
             said = text.lstrip()[len(_OWN) :].strip()
             if _VERDICT.match(said):
-                evidence.claim("own_report", replace(line, text=said), 0, certain=False)
+                evidence.claim("own_report", line.saying(said), 0, certain=False)
             continue
         if skip_own:
             plain = line.rank is None and not line.level and not _OTHERS.match(text)
@@ -102,24 +87,24 @@ def gather(
             if plain:
                 continue
         if line.rank is None and (own_rank is not None or own_local is not None):
-            line = replace(
-                line,
+            line = line._replace(
                 rank=own_rank,
                 local_rank=line.local_rank if own_local is None else own_local,
             )
         if evidence.attempt != readers.attempt:  # nothing of an earlier life goes on
-            readers = _Readers(year, evidence.attempt)
+            readers = Readers(year, evidence.attempt)
         line = readers.starters.attributed(readers.logged.attributed(line))
         line = readers.table.attributed(line)
-        evidence.elastic |= bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
-        at_ns = _at_ns(line, year)
+        if not evidence.elastic and ("distributed" in line.file or "distributed" in line.text):
+            evidence.elastic = bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
+        at_ns = _at_ns(line.at, year) if line.at is not None else 0
         readers.cut.note(line)
         evidence.lines += 1
         evidence.thinned |= line.repeated and line.level in ("E", "F") and bool(line.file)
         if line.rank is not None and not line.printed:
             _note_writer(line, evidence)
         elif line.pid is not None and line.pid in evidence.pid_rank:
-            line = replace(line, rank=evidence.pid_rank[line.pid])
+            line = line._replace(rank=evidence.pid_rank[line.pid])
         readers.read(line, at_ns, evidence)
     readers.stalls.finish(evidence)
     readers.ras.finish(evidence)
@@ -139,42 +124,6 @@ def gather(
     return evidence
 
 
-class _Readers:
-    """Those that follow reports of several lines; one set for every life of the job."""
-
-    def __init__(self, year: int, attempt: int = 0) -> None:
-        self.attempt = attempt
-        self.starters = log_starters.Starters()
-        self.logged = log_starters.Logged()
-        self.table = log_launcher.LauncherTable(year)
-        self.stalls = log_stalls.Stalls()
-        self.ras = log_ras.RasReport()
-        self.announced = log_announced.Announced()
-        self.cut = log_cut.Cut()
-        self._first_to_know = (
-            log_ray.RayDeaths().read,
-            log_deaths.Tracebacks().read,
-            log_stacks.Stacks().read,
-            log_watchdog.read,
-            self.announced.read,
-            log_agreement.read,
-            log_gloo.read,
-            self.table.read,
-            log_schedulers.read,
-            self.starters.read,
-            self.stalls.read,
-            self.ras.read,
-            log_launcher.read,
-            log_deaths.read,
-        )
-
-    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> None:
-        """Show the line to one reader after the other, until one knows it."""
-        for read in self._first_to_know:
-            if read(line, at_ns, evidence):
-                return
-
-
 def _note_writer(line: LogLine, evidence: Evidence) -> None:
     rank = line.rank
     assert rank is not None
@@ -190,11 +139,10 @@ def _note_writer(line: LogLine, evidence: Evidence) -> None:
         notes.host = notes.host or line.host
 
 
-def _at_ns(line: LogLine, year: int) -> int:
+@lru_cache(maxsize=1024)
+def _at_ns(at: tuple[int, int, int], year: int) -> int:
     """Wall clock to the second, as if it were UTC: good for order within a log, no more."""
-    if line.at is None:
-        return 0
-    month, day, second = line.at
+    month, day, second = at
     try:
         return (calendar.timegm((year, month, day, 0, 0, 0)) + second) * 10**9
     except (ValueError, OverflowError):

@@ -52,7 +52,8 @@ def load_trace(
     paths:
         Files and directories (searched through); ``"-"`` is a job log on standard input.
     progress:
-        Called as ``progress(files_done, files_found)`` after every file.
+        Called as ``progress(files_done, files_found)`` after every file, and now and then while
+        one takes long.
     now_ns:
         The present, for `Trace.observed_ns` of live runs; the clock by default.
 
@@ -77,11 +78,17 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
     fragments: list[Fragment] = []
     sharing = _Sharing()
     rings = RingBatch(sum(min(t.kind.records, t.size // SLOT.itemsize) for t in tasks))
-    for done, loaded in enumerate(_read_all(tasks, rings), start=1):
-        fragments.extend(map(sharing, loaded.fragments))
-        unread.extend(loaded.unread)
+    done = 0
+
+    def still_reading() -> None:
         if progress is not None:
             progress(done, len(tasks))
+
+    for loaded in _read_all(tasks, rings, still_reading):
+        done += 1
+        fragments.extend(map(sharing, loaded.fragments))
+        unread.extend(loaded.unread)
+        still_reading()
     silent = [f for f in fragments if not _says_anything(f)]
     fragments = [f for f in fragments if _says_anything(f)]
     warnings: list[str] = []
@@ -156,7 +163,9 @@ def _says_anything(fragment: Fragment) -> bool:
     )
 
 
-def _read_all(tasks: Sequence[Task], rings: RingBatch) -> Iterable[Loaded]:
+def _read_all(
+    tasks: Sequence[Task], rings: RingBatch, still_reading: Callable[[], None]
+) -> Iterable[Loaded]:
     """One result per task.
 
     Pickles and compressed files always go to a process of their own, however small: what a hostile
@@ -171,7 +180,7 @@ def _read_all(tasks: Sequence[Task], rings: RingBatch) -> Iterable[Loaded]:
         if id(task) not in elsewhere:
             yield read_task(task, rings=rings)
     if apart:
-        yield from read_in_workers(apart, 1 if small else None)
+        yield from read_in_workers(apart, 1 if small else None, waiting=still_reading)
 
 
 def _tasks(paths: Sequence[str | Path], unread: list[Unread]) -> list[Task]:

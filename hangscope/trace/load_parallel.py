@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
@@ -30,6 +30,8 @@ _MEMORY_PER_BYTE = 40
 """A pickle's values take ten to fifteen times its bytes."""
 SECONDS_FLOOR = 20.0
 _SECONDS_PER_MB = 2.0
+_LOOKS_UP_S = 0.5
+"""How often it is said that files are still being read."""
 
 
 @dataclass(slots=True)
@@ -51,8 +53,16 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def read_in_workers(tasks: Sequence[Task], workers: int | None = None) -> Iterator[Loaded]:
-    """Read files in parallel; results come as they are ready, one per task."""
+def read_in_workers(
+    tasks: Sequence[Task],
+    workers: int | None = None,
+    *,
+    waiting: Callable[[], None] = lambda: None,
+) -> Iterator[Loaded]:
+    """Read files in parallel; results come as they are ready, one per task.
+
+    ``waiting`` is called every now and then as long as nothing comes.
+    """
     count = max(1, min(workers or cores(), MAX_WORKERS, len(tasks)))
     queue = deque(sorted(tasks, key=lambda t: -t.size))
     limit = max(_MEMORY_FLOOR, _MEMORY_PER_BYTE * max(t.size for t in tasks))
@@ -68,7 +78,10 @@ def read_in_workers(tasks: Sequence[Task], workers: int | None = None) -> Iterat
                 break
             _give(pool[-1], queue)
         while any(w.task is not None for w in pool):
-            yield from _collect(pool, queue, limit)
+            arrived = list(_collect(pool, queue, limit))
+            yield from arrived
+            if not arrived:
+                waiting()
     finally:
         for worker in pool:
             _stop(worker)
@@ -87,6 +100,7 @@ def _collect(pool: list[_Worker], queue: deque[Task], limit: int) -> Iterator[Lo
     """Whatever has arrived; replaces workers that died or took too long."""
     busy = [w for w in pool if w.task is not None]
     patience = max(min(w.deadline for w in busy) - time.monotonic(), 0.0)
+    patience = min(patience, _LOOKS_UP_S)
     ready = wait([w.output for w in busy], patience)
     for worker in busy:
         task = worker.task

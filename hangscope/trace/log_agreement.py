@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from hangscope.trace import operations
 from hangscope.trace.fr_columns import dtypes
@@ -45,6 +44,10 @@ _MISMATCH = re.compile(
 _NCCL_MISMATCH = re.compile(
     r"Mismatched collective detected, please check your collective calls at and around rank (\d+)"
 )
+WORDS = (
+    "Detected mismatch between collectives", "Mismatched collective", "collective #", "Timeout at",
+    "lagging", "ranks:", "] started", "] finished",
+)  # fmt: skip
 _GARBAGE_SEQ = 100_000_000
 _SMALLER = ("", "subgroup")
 """A group of which nothing is known but that it is not everybody's."""
@@ -81,7 +84,7 @@ def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     found = _DESYNC_AT.search(text)
     if found:
         place = int(found.group("place")[:9])
-        evidence.desync_places = replace(line, rank=evidence.writer).is_place(place)
+        evidence.desync_places = line._replace(rank=evidence.writer).is_place(place)
         evidence.claim("desync_report", line, at_ns, reporter=evidence.writer)
         return True
     if evidence.desync_places and any(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hangscope.trace import operations
 from hangscope.trace.fr_columns import dtypes
@@ -32,6 +32,9 @@ _COMM_ID = re.compile(r"commId (0x[0-9a-f]{1,16})")
 _SPEAKS = re.compile(r"^([\w.\-]+):(\d{1,9}):\d+ \[(\d{1,4})\] NCCL (?:INFO|WARN)")
 _TWICE = re.compile(r"Bootstrap Root : rank (\d{1,7}) of (\d{1,7}) ranks has already checked in")
 _COUNTS = re.compile(r"Bootstrap Root : mismatch in rank count from procs (\d{1,7}) : (\d{1,7})")
+WORDS = (
+    " NCCL ", "Running collective:", "opCount", "Bootstrap Root", "Init START", "Init COMPLETE",
+)  # fmt: skip
 _NCCL_NAMES = {
     "AllReduce": "all_reduce",
     "AllGather": "_all_gather_base",
@@ -228,7 +231,7 @@ def _not_begun(size: int, begun: dict[int, LogLine], waited: bool, evidence: Evi
     if not absent or len(absent) * 2 >= size:
         return
     text = f"{len(begun)} of {size} ranks began to make a communicator of NCCL's, not "
-    line = replace(next(iter(begun.values())), rank=None, text=text + str(absent)[1:-1][:80])
+    line = next(iter(begun.values())).saying(text + str(absent)[1:-1][:80])._replace(rank=None)
     accused = tuple(absent) if waited else ()
     evidence.claim("rendezvous", line, 0, accused=accused, certain=len(absent) == 1)
 

@@ -1,7 +1,7 @@
 """Physical lines of a log that may matter, numbered, as bytes.
 
 Whole blocks without a telling word are skipped before they are decoded, which is what makes
-gigabytes bearable.
+gigabytes bearable. Whether a word stands in a line is found out once for all lines of its shape.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
+
+from hangscope.trace.log_shapes import Remembered, shape_of_bytes
 
 BLOCK = 1 << 18
 MAX_LINE = 1 << 15
@@ -42,25 +44,42 @@ _TELLING = (
     b"UCX  ERROR",
 )  # fmt: skip
 
-
 _ABOVE = 3
 """Lines above the head of a traceback or of a dump that may say whose it is."""
+_HEADS = (b"Traceback", b"Python v")
 _STACKS = (b"most recent call first", b'"MainThread"', b" (active", b" (idle")
 _STACK_CONTEXT = 200
 """Lines behind the head of a stack that are looked at: frames tell nothing by themselves."""
-
-
 _ANNOUNCING = (b"opCount", b"Running collective:")
 """Words of lines that writers print for every operation: who parted from whom is told by the last
 of them, and a log of gigabytes may hold nothing else."""
 _ANNOUNCED_BLOCKS = 64
 
+Physical = tuple[int, bytes, bytes]
+"""(number, line, its shape)"""
 
-def telling(first: bytes, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+_TELLS, _ANNOUNCES, _IS_HEAD, _IS_STACK = 1, 2, 4, 8
+_MARKS = tuple(
+    (mark, tuple(map(shape_of_bytes, words)))
+    for mark, words in (
+        (_TELLS, _TELLING),
+        (_ANNOUNCES, _ANNOUNCING),
+        (_IS_HEAD, _HEADS),
+        (_IS_STACK, _STACKS),
+    )
+)
+
+
+def _marks_of(shape: bytes) -> int:
+    return sum(mark for mark, words in _MARKS if any(word in shape for word in words))
+
+
+def telling(first: bytes, stream: BinaryIO) -> Iterator[Physical]:
     """Numbered lines of the blocks that hold a telling word, and some lines after each.
 
     Of a long row of blocks that merely announce operations the last ones count.
     """
+    marks = Remembered(_marks_of)
     rest = b""
     number = 0
     context = 0
@@ -75,36 +94,36 @@ def telling(first: bytes, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
                     rest = block
                     block = stream.read(BLOCK)
                     if not block:
-                        yield from _all_numbered([*announced, (number, rest)], [context])
+                        yield from _all_numbered([*announced, (number, rest)], [context], marks)
                         return
                     continue
                 cut = len(block) - 1  # a line without end: taken as it comes
             rest, block = block[cut + 1 :], block[: cut + 1]
         else:
             block, rest = rest, b""
-        if _only_announces(block):
+        shape = shape_of_bytes(block)
+        found = 0
+        for piece in set(shape.replace(b"\r", b"\n").split(b"\n")):
+            found |= marks[piece]
+        if found & _ANNOUNCES and _only_announces(shape, marks):
             own = _end_of_line(block, context)  # what belongs to a line of the block before
-            yield from _numbered(block[:own], number, [context])
+            yield from _all_numbered([(number, block[:own])], [context], marks)
             announced.append((number + block.count(b"\n", 0, own), block[own:]))
             context = 0
-        elif context or any(word in block for word in _TELLING):
+        elif context or found & _TELLS:
             left = [context]
-            yield from _all_numbered([*announced, (number, block)], left)
+            yield from _all_numbered([*announced], left, marks)
+            yield from _numbered(block, shape, number, left, marks)
             announced.clear()
             context = left[0]
         number += block.count(b"\n")
         block = stream.read(BLOCK)
-    yield from _all_numbered([*announced], [context])
+    yield from _all_numbered([*announced], [context], marks)
 
 
-def _only_announces(block: bytes) -> bool:
+def _only_announces(shape: bytes, marks: Remembered[bytes, int]) -> bool:
     """Whether nothing tells in a block but lines that announce operations."""
-    if not any(word in block for word in _ANNOUNCING):
-        return False
-    others = b"\n".join(
-        [line for line in block.split(b"\n") if not any(word in line for word in _ANNOUNCING)]
-    )
-    return not any(word in others for word in _TELLING)
+    return not any(marks[line] & (_TELLS | _ANNOUNCES) == _TELLS for line in shape.split(b"\n"))
 
 
 def _end_of_line(block: bytes, count: int) -> int:
@@ -116,27 +135,30 @@ def _end_of_line(block: bytes, count: int) -> int:
 
 
 def _all_numbered(
-    blocks: Sequence[tuple[int, bytes]], left: list[int]
-) -> Iterator[tuple[int, bytes]]:
+    blocks: Sequence[tuple[int, bytes]], left: list[int], marks: Remembered[bytes, int]
+) -> Iterator[Physical]:
     for number, block in blocks:
-        yield from _numbered(block, number, left)
+        yield from _numbered(block, shape_of_bytes(block), number, left, marks)
 
 
-def _numbered(block: bytes, number: int, left: list[int]) -> Iterator[tuple[int, bytes]]:
+def _numbered(
+    block: bytes, shape: bytes, number: int, left: list[int], marks: Remembered[bytes, int]
+) -> Iterator[Physical]:
     context = left[0]
-    before: deque[bytes] = deque(maxlen=_ABOVE)
-    for i, line in enumerate(block.split(b"\n"), start=number + 1):
-        if any(word in line for word in _TELLING):
-            if context == 0 and (b"Traceback" in line or b"Python v" in line):
+    before: deque[tuple[bytes, bytes]] = deque(maxlen=_ABOVE)
+    lines = zip(block.split(b"\n"), shape.split(b"\n"), strict=True)
+    for i, (line, its_shape) in enumerate(lines, start=number + 1):
+        mark = marks[its_shape]
+        if mark & _TELLS:
+            if context == 0 and mark & _IS_HEAD:
                 for back, above in enumerate(before):  # a logger's prefix, py-spy's head
-                    yield i - len(before) + back, above[:MAX_LINE]
+                    yield i - len(before) + back, above[0][:MAX_LINE], above[1][:MAX_LINE]
             before.clear()
-            stack = any(word in line for word in _STACKS)
-            context = _STACK_CONTEXT if stack else max(CONTEXT, context - 1)
+            context = _STACK_CONTEXT if mark & _IS_STACK else max(CONTEXT, context - 1)
         elif context == 0:
-            before.append(line)
+            before.append((line, its_shape))
             continue
         else:
             context -= 1
-        yield i, line[:MAX_LINE]
+        yield i, line[:MAX_LINE], its_shape[:MAX_LINE]
     left[0] = context

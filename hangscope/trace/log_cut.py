@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_shapes import Remembered
 
 _LABEL = re.compile(r"\[(?:PG|Rank)[^\]]{0,120}\]")
 _GAVE_UP = "Watchdog caught collective"
@@ -21,6 +22,7 @@ class Cut:
     """Follows which kinds of lines the watchdog of each rank has printed."""
 
     def __init__(self) -> None:
+        self._of_shape = Remembered(_kind)
         self._kinds: dict[int, set[str]] = {}
         self._first: int | None = None
         """Whose watchdog printed the first line in the log."""
@@ -31,7 +33,9 @@ class Cut:
         """Look at one line."""
         if line.level != "E" or line.rank is None or not line.file.startswith("ProcessGroup"):
             return
-        kind = " ".join(_LABEL.sub(" ", line.text[:400]).split()[:3])
+        kind = self._of_shape[line.shape]
+        if "0" in kind or not line.shape:  # lines of one shape may differ in it
+            kind = _kind(line.text)
         self._last = line.rank, line.number
         if self._first is None:
             self._first = line.rank
@@ -55,3 +59,8 @@ class Cut:
         common = set.intersection(*others) if len(others) >= _FEWEST else set()
         # One that has merely heard of it prints other lines, and none of those.
         return bool(common & self._kinds[rank]) and not common <= self._kinds[rank]
+
+
+def _kind(text: str) -> str:
+    """The words with which a message begins, without its label."""
+    return " ".join(_LABEL.sub(" ", text[:400]).split()[:3])

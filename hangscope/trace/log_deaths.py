@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from hangscope.trace import clean
 from hangscope.trace.log_evidence import Evidence, Trouble
@@ -89,38 +88,63 @@ _GROUP_ARGUMENT = re.compile(
 )
 _OF_TORCH = re.compile(r"[/\\]torch[/\\]")
 _CARETS = re.compile(r"[\s^~]+")
+WORDS = (
+    "out of memory", "Out of memory", "CUDA error", "HIP error", "Memory access fault",
+    "_DEVICE_LOST", "comm 0x", " failure ", "ncclUnhandledCudaError", "unhandled cuda error",
+    "Duplicate GPU", "NCCL error", "ncclRemoteError", "ncclSystemError", "Got completion",
+    "Call to ibv_", "Connection closed by remote peer", "failed : ", "collective mismatch error",
+    "Getting socket times out", "comm aborted due to", "commRemoteError",
+    "Failed to execute operation", "UCX ", "oom-kill", "oom_reaper", "NVRM: Xid",
+    "Fatal Python error: ", "Segmentation fault", "SEGV", "DataLoader worker",
+)  # fmt: skip
+FORM = re.compile(f"{_OOM_EVENT.pattern}|{_NAN.pattern}", re.I)
+TRACEBACK_WORDS = (
+    "Traceback (most recent", "Exception in thread ", _DURING, _DIRECT_CAUSE, "Error: ",
+    "Exception: ",
+)  # fmt: skip
 _MAX_FRAMES = 128
 _MAX_MESSAGE_LINES = 4
+
+
+Writer = tuple[int | None, int | None, int | None]
+"""(rank, None, None), or (None, local rank, process id) where the rank is not known."""
 
 
 class Tracebacks:
     """Follows tracebacks line by line, one for every writer, because writers interleave."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[int | None, int | None, int | None], Trouble] = {}
-        self._closed: dict[tuple[int | None, int | None, int | None], tuple[Trouble, int]] = {}
-        self._thread: dict[tuple[int | None, int | None, int | None], str] = {}
-        self._last: dict[tuple[int | None, int | None, int | None], Trouble] = {}
-        self._causes: dict[tuple[int | None, int | None, int | None], Trouble] = {}
+        self._open: dict[Writer, Trouble] = {}
+        self._closed: dict[Writer, tuple[Trouble, int]] = {}
+        self._thread: dict[Writer, str] = {}
+        self._last: dict[Writer, Trouble] = {}
+        self._causes: dict[Writer, Trouble] = {}
         """What the traceback that follows was raised from."""
-        self._handled: dict[tuple[int | None, int | None, int | None], Trouble] = {}
+        self._handled: dict[Writer, Trouble] = {}
         """What was being handled when the traceback that follows came."""
-        self._boxed: set[tuple[int | None, int | None, int | None]] = set()
+        self._boxed: set[Writer] = set()
         """Writers inside a box that the ``rich`` library draws around a traceback."""
-        self._grouped: set[tuple[int | None, int | None, int | None]] = set()
+        self._grouped: set[Writer] = set()
+
+    def follows(self, line: LogLine) -> bool:
+        """Whether the line may belong to a traceback that its writer has begun."""
+        if line.excepthook:
+            return True
+        if not (self._open or self._closed or self._grouped):
+            return False
+        key = _writer(line)
+        return key in self._open or key in self._closed or key in self._grouped
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of a traceback. Returns whether it was one."""
-        key = (
-            (line.rank, None, None) if line.rank is not None else (None, line.local_rank, line.pid)
-        )
+        key = _writer(line)
         text = line.text
         if _GROUP.match(text):
             self._grouped.add(key)
             text = text.replace("+ Exception Group ", "", 1)
         elif key in self._grouped and _RAIL.match(text):
             text = _RAIL.sub("", text)
-            line = replace(line, text=text)
+            line = line.saying(text)
         else:
             self._grouped.discard(key)
         thread = _THREAD.search(text)
@@ -205,7 +229,7 @@ class Tracebacks:
 
     def _last_line_alone(
         self,
-        key: tuple[int | None, int | None, int | None],
+        key: Writer,
         line: LogLine,
         at_ns: int,
         evidence: Evidence,
@@ -227,7 +251,7 @@ class Tracebacks:
         notes.troubles.append(trouble)
         self._closed[key] = (trouble, line.number)
 
-    def _message_tail(self, key: tuple[int | None, int | None, int | None], line: LogLine) -> bool:
+    def _message_tail(self, key: Writer, line: LogLine) -> bool:
         """Messages of several lines (Gloo, NCCL) go on behind the line with the type."""
         closed = self._closed.get(key)
         if closed is None:
@@ -239,6 +263,10 @@ class Tracebacks:
         if trouble.message.count("\n") < _MAX_MESSAGE_LINES and not line.level:
             trouble.message = (trouble.message + "\n" + line.text.strip())[:2000].strip()
         return False
+
+
+def _writer(line: LogLine) -> Writer:
+    return (line.rank, None, None) if line.rank is not None else (None, line.local_rank, line.pid)
 
 
 def _note_group(trouble: Trouble, source: str) -> None:

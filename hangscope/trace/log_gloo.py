@@ -48,6 +48,12 @@ _BARRIER = re.compile(
 )
 
 
+WORDS = (
+    "onitored", "rocessed", "DDP expects", "Expected to", "params[", "did not rec", "barrier",
+    "loo", "op.", "Received data size", "Timed out waiting",
+)  # fmt: skip
+
+
 def gave_up(message: str) -> bool:
     """Whether an error is Gloo's word for a wait that ended without the others."""
     if _GLOO_TIMEOUT.search(message) or "Application timeout caused pair closure" in message:

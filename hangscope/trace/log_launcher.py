@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import calendar
 import re
-from dataclasses import replace
 
 from hangscope.trace.log_evidence import Evidence
 from hangscope.trace.log_lines import LogLine
@@ -63,6 +62,16 @@ _WORLD = re.compile(
     r"\s*(?:[=:]|is)\s*['\"]?(\d{1,6})\b"
     r"|GLOBAL_RANK: \d+, MEMBER: \d+/(\d{1,6})\b|Starting with (\d{1,6}) processes"
 )
+TABLE = re.compile(r"^\s*(?:time|host|rank)\s+:")
+"""How a row begins that tells of another process."""
+_OF_THE_WORLD = ("orld", "WORLD", "num_p", "MEMBER", "Starting with")
+WORDS = (
+    "Worker group FAILED", "OMP_NUM_THREADS", "[runner.py:", "failed (exitcode:", "closing signal",
+    "Closing process", "Unable to shutdown", "srun", "slurmstepd", "exited on signal", " joined",
+    "store_based_barrier_key", "Timed out waiting on barrier", "is setting up NCCL communicator",
+    "wait timeout after", "Timeout waiting for key", "client socket has", "TCP client failed",
+    "Rendezvous", "keep-alive heartbeat", *_OF_THE_WORLD,
+)  # fmt: skip
 _WORDS = {
     "killed": 9,
     "terminated": 15,
@@ -92,13 +101,17 @@ class LauncherTable:
         found = _T_TRACE.match(line.text)
         if found and found.group(1).startswith(_QUOTED):
             self._quotes = True
-            line = replace(line, text=found.group(1))
+            line = line.saying(found.group(1))
         if not self._quotes:
             return line
         if _T_NEXT.match(line.text):
             self._quotes, self.rank = False, None
             return line
-        return replace(line, rank=self.rank, printed=True, text=line.text.removeprefix("  "))
+        return line.saying(line.text.removeprefix("  "))._replace(rank=self.rank, printed=True)
+
+    def follows(self, line: LogLine) -> bool:
+        """Whether the line may be the table's as well."""
+        return self.rank is not None
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of the table. Returns whether it was one."""
@@ -170,7 +183,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     if _failures(line, at_ns, evidence) or _meeting(line, at_ns, evidence):
         return True
-    maybe = any(w in text for w in ("orld", "WORLD", "num_p", "MEMBER", "Starting with"))
+    maybe = any(word in text for word in _OF_THE_WORLD)
     world = _WORLD.search(text) if maybe else None
     stated = int(next(g for g in world.groups() if g)) if world else 0
     if 0 < stated <= MAX_RANK + 1:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(NamedTuple):
     """One message: its text without prefixes, and what the prefixes said."""
 
     text: str
+    number: int = 0
+    """Physical line, from 1."""
+    shape: str = ""
+    """That of the text (`log_shapes`), where it is known already."""
     rank: int | None = None
     """The global rank, from a prefix that means it."""
     local_rank: int | None = None
@@ -21,8 +24,6 @@ class LogLine:
     """C++ source file of a c10 message."""
     at: tuple[int, int, int] | None = None
     """(month, day, second of the day); logs carry no year."""
-    number: int = 0
-    """Physical line, from 1."""
     printed: bool = False
     """The rank stands in what the job itself printed: no sign of life at the end."""
     excepthook: bool = False
@@ -38,3 +39,7 @@ class LogLine:
         """Whether what the writer calls its rank is its place in a smaller group: then so are the
         other numbers that its message gives."""
         return self.rank is not None and self.rank != said
+
+    def saying(self, text: str) -> LogLine:
+        """The line with another text."""
+        return self._replace(text=text, shape="")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hangscope.trace.log_line import LogLine
 
@@ -58,6 +58,10 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("clock", re.compile(r"\d\d:\d\d:\d\d\.\d{3} ")),
     ("iso", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z (?:std(?:err|out) [FP] )?")),
 )
+_ANY = re.compile(
+    "|".join("(" + re.sub(r"\(\?P<\w+>", "(?:", p.pattern) + ")" for _, p in _PREFIXES)
+)
+"""The first of them that a text begins with: its place, from 1, is that of the group."""
 _SRUN = re.compile(r" {0,6}(\d{1,6}): ?")
 _BRACKET = re.compile(r"\[(\d{1,6})\] ")
 _HOST = re.compile(r"([A-Za-z][\w.\-]{1,62}): (?=\[rank|\[[EWIF]\d|\[default|Traceback|[WE]\d{4} )")
@@ -94,24 +98,26 @@ def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
     if style.srun and line.node is None and line.rank is None:
         found = _SRUN.match(text)
         if found:
-            return replace(line, node=int(found.group(1))), text[found.end() :]
+            return line._replace(node=int(found.group(1))), text[found.end() :]
     if style.bracket and line.rank is None:
         found = _BRACKET.match(text)
         if found:
-            return replace(line, rank=int(found.group(1))), text[found.end() :]
-    for name, pattern in _PREFIXES:
+            return line._replace(rank=int(found.group(1))), text[found.end() :]
+    any_of_them = _ANY.match(text)
+    if any_of_them and any_of_them.lastindex:
+        name, pattern = _PREFIXES[any_of_them.lastindex - 1]
         found = pattern.match(text)
-        if found:
-            return replace(_note(line, found), printed=name == "printed"), text[found.end() :]
+        assert found is not None
+        return _note(line, found)._replace(printed=name == "printed"), text[found.end() :]
     found = _DATE.match(text)
     if found and found.end() < len(text):
         _, month, day, hour, minute, second = map(int, found.groups())
         if line.at is None and month <= 12:
-            line = replace(line, at=(month, day, hour * 3600 + minute * 60 + second))
+            line = line._replace(at=(month, day, hour * 3600 + minute * 60 + second))
         return line, text[found.end() :]
     found = _HOST.match(text)
     if found:
-        return replace(line, host=found.group(1)), text[found.end() :]
+        return line._replace(host=found.group(1)), text[found.end() :]
     return line, text
 
 
@@ -120,8 +126,7 @@ def _note(line: LogLine, found: re.Match[str]) -> LogLine:
     if groups.get("ray"):
         inside = groups["ray"]
         rank, pid, ip = (p.search(inside) for p in (_RAY_RANK, _RAY_PID, _RAY_IP))
-        return replace(
-            line,
+        return line._replace(
             rank=int(rank.group(1)) if rank else line.rank,
             pid=int(pid.group(1)) if pid else line.pid,
             host=ip.group(1) if ip else line.host,
@@ -130,10 +135,9 @@ def _note(line: LogLine, found: re.Match[str]) -> LogLine:
         month, day = map(int, groups["day"].split("-"))
         hour, minute, second = map(int, groups["clock"].split(":"))
         if month <= 12:
-            line = replace(line, at=(month, day, hour * 3600 + minute * 60 + second))
+            line = line._replace(at=(month, day, hour * 3600 + minute * 60 + second))
     told = groups.get("rank") or _of_workers(groups)
-    return replace(
-        line,
+    return line._replace(
         rank=int(told) if told else line.rank,
         pid=int(groups["pid"]) if groups.get("pid") else line.pid,
         local_rank=int(groups["local"]) if groups.get("local") else line.local_rank,

@@ -25,6 +25,7 @@ _MISSING = re.compile(r"Missing communicator data from \d+ ranks?")
 _DEAD = re.compile(r"job process(?:es are| is) considered dead")
 _PROCESS = re.compile(r"^\s*Process (\d{1,9}) on node (\S+) managing")
 _OF_RANK = re.compile(r"Rank (\d{1,7}) .*managed by process (\d{1,9}) on node (\S+)")
+FORM = re.compile(r"^\s*[#\d]|considered dead")
 _MAX_LINES = 4096
 
 
@@ -48,6 +49,10 @@ class RasReport:
         self._at: tuple[LogLine, int] | None = None
         self._until = 0
         self._dead = False
+
+    def follows(self, line: LogLine) -> bool:
+        """Whether the line may belong to a report that has begun."""
+        return line.number <= self._until
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of a report. Returns whether it was one."""

@@ -14,12 +14,18 @@ _ACTOR = re.compile(
 )
 _FIELD = re.compile(r"\s*(class_name|actor_id|pid|name|namespace|ip|label): ?(\S*)\s*")
 
+WORDS = ("Worker PID: ", "The actor ")
+
 
 class RayDeaths:
     """Follows the lines of one report, which gives the process id in a line of its own."""
 
     def __init__(self) -> None:
         self._open = False
+
+    def follows(self, line: LogLine) -> bool:
+        """Whether the line may belong to a report that has begun."""
+        return self._open
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of such a report. Returns whether it was one."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from hangscope.trace.log_lines import LogLine
 
@@ -32,7 +31,7 @@ def with_restarts(lines: Iterable[LogLine]) -> Iterator[LogLine]:
         agent, worker, has_failed = _told(line)
         if agent is not None and worker is not None:
             if agent in failed and worker not in workers[agent]:
-                yield replace(line, text=BEGAN_ANEW, rank=None)
+                yield line.saying(BEGAN_ANEW)._replace(rank=None)
                 yield from held
                 held, failed, workers = [], set(), {}
             workers.setdefault(agent, set()).add(worker)

@@ -30,7 +30,7 @@ _CALLED = re.compile(
 )
 _CONTAINER = re.compile(r"Container rank (\d{1,4}) status failed cmd .* code (-?\d{1,4})\b")
 _LIMIT = re.compile(r"\bTERM_(?P<lsf>[A-Z_]{4,20}): job killed|PBS: job killed: (?P<pbs>\w{3,20})")
-_WORDS = (" rank ", " PE RANK ", "CalledProcessError", "job killed", "Abort(")
+WORDS = (" rank ", " PE RANK ", "CalledProcessError", "job killed", "Abort(")
 """One of these stands in every line that is read here; looking for them is quick."""
 _OF_MEMORY = ("MEMLIMIT", "SWAP", "mem", "vmem", "pmem")
 _SIGNALS = {"killed": 9, "terminated": 15, "aborted": 6, "segmentation fault": 11, "bus error": 7}
@@ -40,7 +40,7 @@ _NO_PID = -1
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Note what such a line says. Returns whether it was one."""
     text = line.text
-    if not any(word in text for word in _WORDS):
+    if not any(word in text for word in WORDS):
         return False
     found = _TASK.search(text)
     if found:

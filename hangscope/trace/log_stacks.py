@@ -7,7 +7,6 @@ the process id.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from hangscope.trace import clean
 from hangscope.trace.log_evidence import Evidence, Seen
@@ -39,6 +38,12 @@ _SECTION = re.compile(r"^\s*(?:=== |<h2>)Rank (\d{1,7}): \S+(?: ===|</h2>)")
 """How torch's debug server parts the ranks (``stacks_*.txt``, ``pyspy_dump_*.txt``)."""
 _GDB_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in )?\S+ \(.*\) (?:from|at) \S+")
 _TABLES = " FR Trace ==="
+WORDS = ("hread ", _TABLES)
+FORM = re.compile(
+    r"^\s*(?:Process \d|=== Rank \d|<h\d>Rank \d|#\d)|"
+    rf"^(?=.{{0,{_LONGEST_HEADING}}}\Z).*rank",
+    re.I | re.S,
+)
 _MAX_FRAMES = 128
 _MAX_THREADS = 512
 _MAX_DUMPS = 4096
@@ -61,6 +66,10 @@ class Stacks:
         """(line, rank) of the newest short line that names a rank."""
         self._left = _MOST_FRAMES
 
+    def follows(self, line: LogLine) -> bool:
+        """Whether the line may belong to a dump that has begun."""
+        return bool(self._open)
+
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of a dump. Returns whether it was one."""
         text = line.text
@@ -70,7 +79,7 @@ class Stacks:
             evidence.of(self._section)
             return True
         if line.rank is None and self._section is not None:
-            line = replace(line, rank=self._section)
+            line = line._replace(rank=self._section)
         key = (
             (line.rank, None, None) if line.rank is not None else (None, line.local_rank, line.pid)
         )

@@ -7,7 +7,6 @@ shapes. Most of them spread a report over several lines.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from hangscope.trace.log_evidence import Evidence, GroupId, Operation, rank_ranges
 from hangscope.trace.log_lines import LogLine
@@ -28,6 +27,9 @@ _UNREPORTED = re.compile(
     r"ranks have not called it: )\[(?P<ranks>[\d, ]{1,4096})\]"
 )
 """Ray Train's workers wait for all to report; the warning comes again and again."""
+WORDS = (
+    _STALLED, _SHAPES_HEAD, "imed out task names:", "to join the `", "ranks have not called it:",
+)  # fmt: skip
 _OPERATIONS = {"gather": "all_gather", "reduce": "all_reduce", "broadcast": "broadcast"}
 _NEAR = 24
 """Lines within which a report ends."""
@@ -49,6 +51,14 @@ class Stalls:
         self._shapes_until = 0
         self._shapes_op = "all_gather"
 
+    def follows(self, line: LogLine) -> bool:
+        """Whether the line may belong to a report that has begun."""
+        return (
+            self._stall is not None
+            or self._tasks_at is not None
+            or line.number <= self._shapes_until
+        )
+
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note what such a line says. Returns whether it was one."""
         return (
@@ -67,7 +77,7 @@ class Stalls:
             evidence.claim("missing_ranks", line, at_ns, accused=tuple(self._tasks))
         if self._unreported is not None:
             ranks, line, at_ns = self._unreported
-            said_by = replace(line, rank=None)
+            said_by = line._replace(rank=None)
             evidence.claim("missing_ranks", said_by, at_ns, accused=ranks, certain=len(ranks) == 1)
 
     def _horovod(self, line: LogLine, at_ns: int) -> bool:

@@ -7,7 +7,6 @@ MPI (Hydra). Most of them spread one end over two lines.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from hangscope.trace.log_evidence import Evidence
 from hangscope.trace.log_launcher import ended
@@ -59,6 +58,13 @@ _STOPPED = re.compile(
 )
 """Until Python 3.10 a signal is printed by its name."""
 _SIGNALS = {"KILL": 9, "SEGV": 11, "ABRT": 6, "TERM": 15, "BUS": 7, "FPE": 8, "ILL": 4, "INT": 2}
+WORDS = (
+    "terminated with", "exits with return code", "Process name:", "MPI_ABORT", "RUNNING AT",
+    "crashed with exit code", "exited with code", "died, exit code", "died unexpectedly", ": line ",
+    "Killed", "Segmentation fault", "lost communication", "was dead", "Node failure on ",
+    "heartbeat. Waited", "shared memory broadcast", "death signal", "got signal:", "CANCELLED AT",
+    "Received SIGTERM",
+)  # fmt: skip
 _HEAD = "Traceback (most recent call last):"
 _ERROR = re.compile(r"error|critical|exception|fail|fatal", re.I)
 _NO_PID = -1
@@ -98,7 +104,7 @@ class Logged:
         writer = self._writer
         if line.text[:1] not in " \t" and not line.text.startswith(_HEAD):
             self._writer = None  # the line with the exception is the last
-        return replace(line, rank=writer.rank)
+        return line._replace(rank=writer.rank)
 
 
 class Starters:
@@ -117,7 +123,11 @@ class Starters:
         if line.number > self._until or line.rank is not None:
             self._writer = None
             return line
-        return replace(line, local_rank=self._writer, excepthook=True)
+        return line._replace(local_rank=self._writer, excepthook=True)
+
+    def follows(self, line: LogLine) -> bool:
+        """Whether the line may tell how the process ended that the line above names."""
+        return self._rank is not None
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note what such a line says. Returns whether it was one."""

@@ -7,6 +7,7 @@ White space is optional everywhere: terminals wrap these lines in the middle of 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from hangscope.trace import operations
 from hangscope.trace.log_evidence import (
@@ -28,9 +29,8 @@ _WORK = re.compile(
     r",\s*Timeout\s*\(ms\)=(?P<timeout>[\d\s]+)\)"
 )
 _RAN = re.compile(r"ran\s*for\s*(?P<ms>\d[\d\s]*?)\s*milliseconds")
-_TIMED_OUT = re.compile(
-    r"aught\s*collective\s*operation\s*timeout|timed\s*out\s*in\s*(?:call\s*to\s*wait|blocking\s*wait)"
-)
+_CAUGHT = re.compile(r"aught\s*collective\s*operation\s*timeout")
+_TIMED_OUT = re.compile(r"timed\s*out\s*in\s*(?:call\s*to\s*wait|blocking\s*wait)")
 _LABEL = re.compile(
     r"\[PG(?:\s*ID\s*(?P<id>\d+)\s*PG\s*GUID\s*(?P<guid>[^\s()\]]+)\s*|\s+(?P<name>[^\s()\]]+)\s*)"
     r"(?:\((?P<desc>[^)]*)\))?\s*Rank\s*(?P<rank>\d+)\s*\]"
@@ -59,14 +59,24 @@ _NOTIFY = re.compile(
 _ABORTED = re.compile(r"communicator was aborted on rank (\d+)")
 _GIL = re.compile(r"Could not acquire GIL within")
 _FOR_S = re.compile(r"stuck\s*for\s*(\d{1,7})\s*seconds|timed\s*out\s*in\s*(\d{1,7})\s*seconds")
+_OF_WATCHDOGS = ("ork", "atchdog", "signal", "abort", "Notify", "dump")
+WORDS = (
+    "[PG", "[Rank", "collective", "timed", "enqueued", "preparing", "Observed", "Notify", "stuck",
+    "Heartbeat", "terminated", "aborted", "Could not acquire GIL",
+)  # fmt: skip
 _MOST = 1 << 62
 """Larger numbers are damage, or the recorder's word for "none" (2**64 - 1)."""
+
+
+def follows(line: LogLine) -> bool:
+    """Whether a line that holds no word of these counts all the same: it makes its rank known."""
+    return line.printed
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Note what a watchdog line says. Returns whether it was one."""
     text = line.text
-    if not any(word in text for word in ("ork", "atchdog", "signal", "abort", "Notify", "dump")):
+    if not any(word in text for word in _OF_WATCHDOGS):
         return bool(_GIL.search(text)) and _gil(line, at_ns, evidence)
     rank = line.rank
     group, place = label(text)
@@ -76,42 +86,44 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         notes = evidence.of(rank)
         if group != UNKNOWN_GROUP and place is not None:
             notes.places.setdefault(group, place)
-    work = _WORK.search(text)
-    if work and _TIMED_OUT.search(text):
-        _timeout(line, at_ns, evidence, rank, group, place, work)
-        return True
-    if not work and _TIMED_OUT.search(text) and "atchdog" in text:  # cut, or told in other words
-        evidence.claim("timeout", line, at_ns, reporter=rank, certain=False)
-        return True
-    counters = _LAST_ENQUEUED.search(text)
+    if _CAUGHT.search(text) or _TIMED_OUT.search(text):
+        begins = text.find("Work")
+        work = _work(text[begins:]) if begins >= 0 else None
+        if work:
+            _timeout(line, at_ns, evidence, rank, group, place, work)
+            return True
+        if "atchdog" in text:  # cut, or told in other words
+            evidence.claim("timeout", line, at_ns, reporter=rank, certain=False)
+            return True
+    counters = _LAST_ENQUEUED.search(text) if "enqueued" in text else None
     if counters:
         _counters(line, at_ns, evidence, rank, group, counters)
         return True
-    if _PREPARING.search(text) and rank is not None:
+    if "preparing" in text and _PREPARING.search(text) and rank is not None:
         notes.half_told = True
         return True
-    if _PEER_SIGNAL.search(text):
+    if "Observed" in text and _PEER_SIGNAL.search(text):
         if rank is not None:
             evidence.of(rank)
         evidence.claim("dump_signal", line, at_ns, reporter=rank, from_peer=True)
         return True
-    notify = _NOTIFY.search(text)
+    notify = _NOTIFY.search(text) if "Notify" in text else None
     if notify:  # HCCL's own timeout; the remote rank's number is that inside its communicator
         op = operations.canonical((notify.group("tag") or "").split("_")[0])
         evidence.claim("timeout", line, at_ns, reporter=rank, op=op or None, certain=False)
         return True
-    if _STUCK.search(text):
+    if ("stuck" in text or "Heartbeat" in text) and _STUCK.search(text):
         since = _FOR_S.search(text)
         seconds = int(next(s for s in since.groups() if s)) if since else 0
         evidence.claim(
             "other", line, at_ns, reporter=rank, watchdog_stuck=True, stuck_for_s=seconds
         )
         return True
-    ended = _TERMINATED.search(text)
+    ended = _TERMINATED.search(text) if "terminated" in text else None
     if ended:
         _terminated(line, at_ns, evidence, rank, ended.group("msg"))
         return True
-    if _ABORTED.search(text) and rank is not None:
+    if "aborted" in text and _ABORTED.search(text) and rank is not None:
         evidence.claim("other", line, at_ns, reporter=rank, aborted=True)
         return True
     return False
@@ -164,19 +176,9 @@ def _timeout(
     place: int | None,
     work: re.Match[str],
 ) -> None:
-    raw = re.sub(r"\s", "", work.group("op"))
+    raw = "".join(work.group("op").split())
     op = operations.canonical(raw)
     seq = _number(work.group("seq"))
-    shape = work.group("shape")
-    sizes = None if shape is None else (tuple(int(d) for d in re.findall(r"\d+", shape)),)
-    signature = Signature(
-        op=op,
-        raw=raw,
-        backend={"HCCL": "hccl"}.get(work.group("lib"), "nccl"),
-        output_sizes=sizes,
-        input_numel=_numel(work.group("nin"), op),
-        output_numel=_numel(work.group("nout"), op),
-    )
     ran = _RAN.search(line.text)
     if rank is None:
         evidence.claim("timeout", line, at_ns, seq=seq, op=op, certain=False)
@@ -193,6 +195,16 @@ def _timeout(
         return
     if len(same_number) >= MAX_SAME_NUMBER:
         return
+    shape = work.group("shape")
+    sizes = None if shape is None else (tuple(int(d) for d in re.findall(r"\d+", shape)),)
+    signature = Signature(
+        op=op,
+        raw=raw,
+        backend={"HCCL": "hccl"}.get(work.group("lib"), "nccl"),
+        output_sizes=sizes,
+        input_numel=_numel(work.group("nin"), op),
+        output_numel=_numel(work.group("nout"), op),
+    )
     notes.operations.append(
         Operation(
             seq=seq or 0,
@@ -277,10 +289,16 @@ def _gil(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     return True
 
 
+@lru_cache(maxsize=1024)
+def _work(text: str) -> re.Match[str] | None:
+    """The work of which a text tells; each is told several times."""
+    return _WORK.search(text)
+
+
 def _number(text: str | None) -> int | None:
     if text is None:
         return None
-    digits = re.sub(r"\D", "", text)[:20]
+    digits = text[:20] if text.isdecimal() else re.sub(r"\D", "", text)[:20]
     number = int(digits) if digits else None
     return None if number is not None and number > _MOST else number
 

@@ -186,7 +186,7 @@ def test_of_a_long_row_of_announcements_the_last_count(monkeypatch: pytest.Monke
     lines = [*first, "Watchdog caught collective operation timeout\n", *second]
     raw = "".join(lines).encode()
     found = log_blocks.telling(raw[:4096], io.BytesIO(raw[4096:]))
-    told = [(number, line) for number, line in found if line]
+    told = [(number, line) for number, line, _ in found if line]
     numbers = [number for number, _ in told]
     assert numbers == sorted(numbers)
     assert [lines[number - 1].encode() for number in numbers] == [line + b"\n" for _, line in told]

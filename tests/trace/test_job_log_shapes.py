@@ -1,0 +1,197 @@
+"""What is found out once for all lines of a shape holds for each of them."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from hangscope.trace import (
+    load_parallel,
+    log_agreement,
+    log_announced,
+    log_blocks,
+    log_deaths,
+    log_gloo,
+    log_launcher,
+    log_lines,
+    log_plain,
+    log_ras,
+    log_ray,
+    log_schedulers,
+    log_shapes,
+    log_stacks,
+    log_stalls,
+    log_starters,
+    log_watchdog,
+)
+from hangscope.trace.load import load_trace
+from hangscope.trace.log_line import LogLine
+from hangscope.trace.log_readers import Reader, Readers
+from tests.trace.logs import timeout
+
+PIECES = [
+    "[rank3]:", "[rank12]: ", "[default7]:", "[trainer1|3]:", "[Rank 3] ", "[RANK 4] ", "12: ",
+    "[5] ", "node-1: ", "(Worker pid=77, ip=10.0.0.7) ", "[pod/train-0/pytorch] ", "> ",
+    "2025-11-21T10:00:00.123456789Z stderr F ", "2025-11-21 10:00:00,123 ", "[1,2]<stderr>:",
+    "[E1121 10:11:12.123456789 ProcessGroupNCCL.cpp:632] ", "[E ProcessGroupNCCL.cpp:821] ",
+    "W1121 10:11:12.123456 1234 torch/distributed/run.py:793] ", "[rank3[]:[E", "Traceback ",
+    "Watchdog caught collective operation timeout: ", "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, ",
+    "NumelIn=1, NumelOut=1, Timeout(ms)=600000)", " ran for 600030 milliseconds before timing out.",
+    "frame #3: c10d::ProcessGroupNCCL::watchdogHandler() + 0x233 (0x7f1234abcdef in /x/libc.so)",
+    "comm 0x55aabbccddee rank 3 nranks 8 ", "step 100 loss 2.345 lr 1e-05", "] ", ": ", "[", "7",
+    "\r", "\t", "\x1b[31m", "&gt;", "é", " [repeated 3x across cluster]", "  ", "0xdead", "abc",
+]  # fmt: skip
+LINES = st.lists(st.sampled_from(PIECES), max_size=7).map("".join)
+LOGS = st.lists(LINES, min_size=1, max_size=12).map("\n".join)
+
+EXAMPLES = 4
+"""Of every pattern: most are slow to make up, and one that lacks its word shows at once."""
+
+READERS: list[tuple[ModuleType, frozenset[str]]] = [
+    (log_ray, frozenset({"_FIELD"})),
+    (log_watchdog, frozenset({"_LINE_BEGINS", "_FOR_S", "_RAN", "_SIGNAL_FROM",
+                                          "_WORK", "_STATUS", "_LAST_STARTED", "_DUMP_SIGNAL"})),
+    (log_announced, frozenset({"_MEMBER", "_COMM_ID"})),
+    (log_agreement, frozenset({"_FINGERPRINT", "_MISMATCH"})),
+    (log_gloo, frozenset({"_GLOO_CLOSED"})),
+    (log_schedulers, frozenset()),
+    (log_starters, frozenset({"_MPI_CODE", "_HYDRA_END", "_ERROR",
+                                              "_MONITORED_RANK"})),
+    (log_stalls, frozenset({"_TENSOR", "_MISSING_HEAD", "_MISSING_ROW", "_TASK",
+                                          "_SHAPES_OP", "_SHAPES_ROW"})),
+    (log_launcher, frozenset({"_T_HOST", "_T_RANK", "_T_TIME", "_T_EXIT",
+                                              "_T_TRACE", "_T_NEXT", "TABLE"})),
+    (log_deaths, frozenset({"_FRAME", "_GROUP", "_RAIL", "_HEAD", "_LOGGED",
+                                          "_OF_RANK", "_BOX_FRAME", "_THREAD", "_RAISED",
+                                          "_ERROR_ALONE", "_NCCL_PID", "_REPORTED",
+                                          "_GROUP_ARGUMENT", "_OF_TORCH", "_CARETS", "FORM"})),
+]  # fmt: skip
+"""Readers, and those patterns of its that are looked for in lines known already."""
+
+
+def _with_shapes(raw: bytes) -> list[LogLine]:
+    return list(log_lines.read_lines(io.BytesIO(raw)))
+
+
+def _with_care(raw: bytes) -> list[LogLine]:
+    with patch.object(log_plain.PlainLines, "line", lambda *_: None):
+        return list(log_lines.read_lines(io.BytesIO(raw)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(LOGS)
+def test_a_plain_line_is_read_as_with_care(text: str) -> None:
+    raw = ("Watchdog of a job\n" + text).encode()
+    quick, careful = _with_shapes(raw), _with_care(raw)
+    assert [line._replace(shape="") for line in quick] == careful
+    for line in quick:
+        assert not line.shape or len(line.shape) == len(line.text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(LINES)
+def test_every_byte_of_a_shape_keeps_its_place(text: str) -> None:
+    raw = text.encode()
+    shape = log_shapes.shape_of_bytes(raw)
+    assert len(shape) == len(raw)
+    assert all(a == b or chr(b) == "0" for a, b in zip(raw, shape, strict=True))
+    assert log_shapes.shape_of_bytes(shape) == shape
+    assert log_shapes.shape_of(text) == shape.decode()
+
+
+def test_other_numbers_are_no_other_shape() -> None:
+    one, other = timeout(11, 104), timeout(38, 977)
+    assert one != other
+    assert log_shapes.shape_of(one) == log_shapes.shape_of(other)
+
+
+def _patterns() -> list[tuple[str, ModuleType]]:
+    inner = {(module.__name__, name) for module, inside in READERS for name in inside}
+    tables = [(name, log_launcher) for name in ("_T_HOST", "_T_RANK", "_T_TIME")]
+    reports = [(name, log_ras) for name in ("_HEAD", "_GPUS", "_GROUP_ROW", "_DEAD")]
+    told = [
+        (name, module)
+        for module, _ in READERS
+        for name, value in vars(module).items()
+        if isinstance(value, re.Pattern) and (module.__name__, name) not in inner
+    ]
+    return tables + reports + told
+
+
+@pytest.mark.parametrize(("name", "module"), _patterns())
+def test_a_line_that_is_not_shown_to_a_reader_is_none_of_its(name: str, module: ModuleType) -> None:
+    form = module.TABLE if name.startswith("_T_") else getattr(module, "FORM", None)
+    reader = Reader(lambda *_: False, getattr(module, "WORDS", ()), form)
+
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, phases=[Phase.generate])
+    @given(st.from_regex(getattr(module, name)))
+    def check(text: str) -> None:
+        assert reader.may_know(log_shapes.shape_of(text)), text
+
+    check()
+
+
+def test_words_hold_no_digit_but_zero() -> None:
+    readers = Readers(2025).first_to_know
+    words = [word for reader in readers for word in reader.words]
+    assert len(words) > 100
+    assert all(log_shapes.shape_of(word) == word for word in words)
+    forms = [reader.form.pattern for reader in readers if reader.form is not None]
+    assert not any(re.search(r"(?<![{,\d])[1-9](?![,}\d])", form) for form in forms), forms
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_shapes, "_MOST_BYTES", 10_000)
+    asked = []
+    remembered = log_shapes.Remembered[str, int](lambda shape: asked.append(shape) or len(shape))
+    for n in range(2000):
+        assert remembered["x" * (n % 500)] == n % 500
+        assert len(remembered) <= 10_000 // 400 + 1
+    assert remembered["y" * 5000] == 5000
+    assert "y" * 5000 not in remembered
+    before = len(asked)
+    assert remembered["x" * (1999 % 500)] == 1999 % 500
+    assert len(asked) == before
+
+
+def test_prefixes_that_never_come_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_plain, "_MOST_PREFIXES", 50)
+    raw = "".join(f"[rank{n}]: Error: {n}\n" for n in range(1000, 3000)).encode()
+    found = _with_shapes(raw)
+    assert [line.rank for line in found] == list(range(1000, 3000))
+
+
+def test_a_word_may_stand_behind_a_carriage_return() -> None:
+    raw = b"step 1\rstep 2\rTraceback (most recent call last):\r\nnext\n"
+    told = list(log_blocks.telling(raw, io.BytesIO(b"")))
+    assert next(number for number, _, _ in told) == 1
+
+
+def test_stacks_are_found_by_their_forms() -> None:
+    reader = Reader(lambda *_: False, log_stacks.WORDS, log_stacks.FORM)
+    known = [
+        "Process 417: python train.py --rank 3", 'Thread 0x7f1234567890 (idle): "MainThread"',
+        "Current thread 0x00007f12 (most recent call first):", "=== Rank 3: node1 ===",
+        "<h2>Rank 3: node1</h2>", "## rank 3", "#0  0x00007f in wait () from libc.so.6",
+        "==== FR Trace ====",
+    ]  # fmt: skip
+    assert all(reader.may_know(log_shapes.shape_of(text)) for text in known)
+    assert not reader.may_know("frame #0: c10d::ProcessGroupNCCL::watchdogHandler()")
+
+
+def test_a_log_that_takes_long_is_said_to_be_read_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_parallel, "_LOOKS_UP_S", 0.001)
+    (tmp_path / "job.log").write_text("".join(timeout(n % 64, 7) for n in range(10_000)))
+    calls: list[tuple[int, int]] = []
+    load_trace([tmp_path], progress=lambda done, found: calls.append((done, found)))
+    assert calls[-1] == (1, 1)
+    assert calls[0] == (0, 1)
