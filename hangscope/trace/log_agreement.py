@@ -45,7 +45,8 @@ _NCCL_MISMATCH = re.compile(
     r"Mismatched collective detected, please check your collective calls at and around rank (\d+)"
 )
 WORDS = (
-    "Detected mismatch between collectives", "Mismatched collective", "collective #", "Timeout at",
+    "Detected mismatch between collectives", "Mismatched collective", "collective #",
+    "Timeout at collective",
     "lagging", "ranks:", "] started", "] finished",
 )  # fmt: skip
 _GARBAGE_SEQ = 100_000_000
@@ -68,7 +69,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     if (
         "collective #" in text
-        or "Timeout at" in text
+        or "Timeout at collective" in text
         or "lagging" in text
         or "ranks:" in text
         or "] started" in text

@@ -30,7 +30,10 @@ _CALLED = re.compile(
 )
 _CONTAINER = re.compile(r"Container rank (\d{1,4}) status failed cmd .* code (-?\d{1,4})\b")
 _LIMIT = re.compile(r"\bTERM_(?P<lsf>[A-Z_]{4,20}): job killed|PBS: job killed: (?P<pbs>\w{3,20})")
-WORDS = (" rank ", " PE RANK ", "CalledProcessError", "job killed", "Abort(")
+WORDS = (
+    ": rank ", "noticed rank ", "Container rank ", " PE RANK ", "CalledProcessError", "job killed",
+    "Abort(",
+)  # fmt: skip
 """One of these stands in every line that is read here; looking for them is quick."""
 _OF_MEMORY = ("MEMLIMIT", "SWAP", "mem", "vmem", "pmem")
 _SIGNALS = {"killed": 9, "terminated": 15, "aborted": 6, "segmentation fault": 11, "bus error": 7}

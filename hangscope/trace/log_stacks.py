@@ -38,9 +38,9 @@ _SECTION = re.compile(r"^\s*(?:=== |<h2>)Rank (\d{1,7}): \S+(?: ===|</h2>)")
 """How torch's debug server parts the ranks (``stacks_*.txt``, ``pyspy_dump_*.txt``)."""
 _GDB_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in )?\S+ \(.*\) (?:from|at) \S+")
 _TABLES = " FR Trace ==="
-WORDS = ("hread ", _TABLES)
+WORDS = (_TABLES,)
 FORM = re.compile(
-    r"^\s*(?:Process \d|=== Rank \d|<h\d>Rank \d|#\d)|"
+    r"^\s*(?:Process \d|(?:Current )?Thread |=== Rank \d|<h\d>Rank \d|#\d)|"
     rf"^(?=.{{0,{_LONGEST_HEADING}}}\Z).*rank",
     re.I | re.S,
 )
