@@ -73,14 +73,14 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
         cause.confidence = Confidence.LIKELY
     breakers = [r for r in sorted(ranks) if _breaks(waits_places(context, places), ranks, r)]
     out_of_order = against_order(context, ranks, waits_places(context, places))
-    if len(breakers) == 1:
+    if len(breakers) == 1 and (breakers[0] in out_of_order or not out_of_order):
         cause.culprits = (breakers[0],)
         if alone_as_ever(context, breakers[0], ranks):
             cause.culprits, cause.confidence = tuple(sorted(ranks)), Confidence.AMBIGUOUS
     elif out_of_order:
         cause.culprits, cause.confidence = out_of_order, Confidence.LIKELY
     elif len(sides) == 2 and len(sides[1]) < len(sides[0]):
-        lost = {r for i in chosen for r in waits.places[i].members}.difference(context.trace.ranks)
+        lost = {r for i in chosen for r in waits.places[i].members} - context.on_record
         cause.culprits = sides[1]
         if may_be_even(len(sides[0]), len(sides[1]), len(lost)):
             cause.culprits, cause.confidence = tuple(sorted(ranks)), Confidence.AMBIGUOUS

@@ -78,6 +78,11 @@ class Context:
         return frozenset(told_of_only(self.trace))
 
     @cached_property
+    def on_record(self) -> frozenset[int]:
+        """Ranks of which more is known than what a monitor's journal tells."""
+        return frozenset(self.trace.ranks) - self.unrecorded
+
+    @cached_property
     def pairs_of_rank(self) -> dict[int, Ints]:
         """Pair indices per rank."""
         return self.front.of_rank()

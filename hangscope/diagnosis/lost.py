@@ -15,7 +15,7 @@ from hangscope.diagnosis.pattern import Left, left_pattern
 from hangscope.diagnosis.sentences import describe, rank_s, title_of
 from hangscope.diagnosis.stacks import innermost, user_frames, where
 from hangscope.diagnosis.stretches import lost_step
-from hangscope.diagnosis.yardstick import unlike_before, unlike_siblings
+from hangscope.diagnosis.yardstick import came_as_siblings, unlike_before, unlike_siblings
 from hangscope.trace.model import NONE
 
 _MOST_COMPARED = 64
@@ -154,7 +154,9 @@ def _left_its_way(context: Context, lost: list[int], places: list[int]) -> int |
         new = {r: unlike_before(context, r, [r, *lost]) for r in waiting}
         ways = {r: None if is_new is None else not is_new for r, is_new in new.items()}
         left = [r for r in waiting if new[r]]
-    return left[0] if len(left) == 1 and True in ways.values() else None
+    if len(left) != 1 or True not in ways.values() or came_as_siblings(context, left[0]):
+        return None
+    return left[0]
 
 
 def _by_another_way(context: Context, rank: int, lost: list[int], places: list[int]) -> Cause:

@@ -14,6 +14,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.evidence import hidden_ranks
+from hangscope.diagnosis.kinds import is_one_sided
 from hangscope.diagnosis.places import Place
 from hangscope.trace.model import NONE
 
@@ -49,12 +50,16 @@ def against_order(
         if a[0] == b[0]:
             continue
         inside = [r for r in others if (r, a[0]) in group_of and (r, b[0]) in group_of]
-        said = [_a_first(context, group_of, r, a, b) for r in inside[:_MOST_ASKED]]
-        known = [first for first in said if first is not None]
-        if len(known) < _ENOUGH or len({*known}) > 1:
+        asked = inside[:_MOST_ASKED]
+        said = {r: _a_first(context, group_of, r, a, b) for r in asked}
+        known = {r: first for r, first in said.items() if first is not None}
+        if len({*known.values()}) != 1:
             continue
+        if len(_who_did(context, group_of, known, a, b) - {*ranks}) < _ENOUGH:
+            continue
+        (usual,) = {*known.values()}
         theirs = {r: _a_first(context, group_of, r, a, b) for r in ranks if r not in hidden}
-        odd |= {r for r, first in theirs.items() if first is (not known[0])}
+        odd |= {r for r, first in theirs.items() if first is (not usual)}
     return tuple(sorted(odd)) if len(odd) < len(ranks) else ()
 
 
@@ -67,6 +72,31 @@ def _groups_of(context: Context, numbers: Mapping[object, int]) -> dict[tuple[in
             for rank in group.ranks:
                 found[rank, number] = NONE if (rank, number) in found else index
     return found
+
+
+def _who_did(
+    context: Context,
+    group_of: Mapping[tuple[int, int], int],
+    known: Iterable[int],
+    a: Meeting,
+    b: Meeting,
+) -> set[int]:
+    """These, and the members of groups that finished both with them: those came in one order too,
+    whether they left a record or not."""
+    found = set(known)
+    for rank in known:
+        groups = [group_of[rank, kind] for kind, _ in (a, b)]
+        rows = [_row_of(context, rank, g, seq) for g, (_, seq) in zip(groups, (a, b), strict=True)]
+        if all(row != NONE and _finished_by_all(context, row) for row in rows):
+            first, second = (context.trace.groups[g].ranks for g in groups)
+            found |= set(first) & set(second) if len(first) <= _MOST_ASKED else set()
+    return found
+
+
+def _finished_by_all(context: Context, row: int) -> bool:
+    """Whether a rank finished a collective to which every member has to come."""
+    signature = context.trace.signatures[int(context.trace.records["signature"][row])]
+    return not context.front.unfinished[row] and not is_one_sided(signature)
 
 
 def _a_first(

@@ -25,6 +25,7 @@ from hangscope.trace.model import NONE
 _ENOUGH_PAST = 2
 _PAST = 24
 _MOST_LOST = 4
+_MOST_MATES = 4
 _LARGE_GROUP = 64
 """Members of larger groups are too many to be compared, and everybody is in one of those."""
 
@@ -74,6 +75,7 @@ def left_pattern(context: Context, lost: AbstractSet[int], until_ns: int) -> lis
             unlike = [g for g in shared if unlike_siblings(context, rank, [g])]
             aspect = "pair" if any(_has_pairs(context, rank, g) for g in unlike) else "order"
             left = Left(rank, mine[0], aspect)
+        left = left or _by_operation(context, rank, mine, mates=True)
         if left is not None:
             found[rank] = left
     return list(found.values()) if len(found) < max(len(at), 2) else []
@@ -102,8 +104,14 @@ def _has_pairs(context: Context, rank: int, group: int) -> bool:
     return bool(((part["group"] == group) & (part["peer"] >= 0)).any())
 
 
-def _by_operation(context: Context, rank: int, places: Sequence[Place]) -> Left | None:
-    """Whether most siblings with the same past issued something else where the rank waits."""
+def _by_operation(
+    context: Context, rank: int, places: Sequence[Place], *, mates: bool = False
+) -> Left | None:
+    """Whether most siblings with the same past issued something else where the rank waits.
+
+    ``mates``: of a sibling in which the rank's counterpart has not come there, another member's
+    operation counts: all have to issue the same.
+    """
     for place in places:
         row = _row_at(context, rank, place.group, place.seq)
         ranks = context.trace.groups[place.group].ranks
@@ -112,9 +120,13 @@ def _by_operation(context: Context, rank: int, places: Sequence[Place]) -> Left 
         votes: Counter[str] = Counter()
         examples = {}
         for other in siblings(context, place.group):
-            twin = context.trace.groups[other].ranks[ranks.index(rank)]
-            its = _row_at(context, twin, other, place.seq)
-            if its != NONE and _same_past(context, row, its):
+            members = context.trace.groups[other].ranks
+            asked = members[:_MOST_MATES] if mates else (members[ranks.index(rank)],)
+            rows = (_row_at(context, r, other, place.seq) for r in asked)
+            its = next((row for row in rows if row != NONE), NONE)
+            if its == NONE or (_is_new(context, its) and not _is_new(context, row)):
+                continue  # nobody came there, or it is the sibling that did something new
+            if _same_past(context, row, its):
                 aspect = _disagreement(context, row, its)
                 votes[aspect] += 1
                 examples[aspect] = its
@@ -155,6 +167,11 @@ def _same_past(context: Context, row: int, other: int) -> bool:
     return len(common) >= _ENOUGH_PAST and not any(
         _disagreement(context, mine[seq], its[seq]) for seq in common
     )
+
+
+def _is_new(context: Context, row: int) -> bool:
+    """Whether the rank had always issued something else in this group shortly before."""
+    return all(_disagreement(context, row, other) for other in _before(context, row).values())
 
 
 def _before(context: Context, row: int) -> dict[int, int]:

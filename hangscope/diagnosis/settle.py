@@ -74,7 +74,7 @@ def _may_be_even(context: Context, item: Mismatch, silent: int) -> bool:
     So may those of whom that part of the record is gone (``silent``).
     """
     first, second = (len(part.ranks) for part in item.parts[:2])
-    lost = set(context.trace.groups[item.group].ranks) - set(context.trace.ranks)
+    lost = set(context.trace.groups[item.group].ranks) - context.on_record
     return may_be_even(first, second, len(lost) + silent)
 
 

@@ -16,6 +16,7 @@ from hangscope.diagnosis.ends import TOGETHER_NS
 from hangscope.diagnosis.evidence import Bounds, rank_bounds, told_of_only
 from hangscope.diagnosis.frontier import Frontiers
 from hangscope.diagnosis.host import End, Host, is_unseen
+from hangscope.diagnosis.kinds import is_one_sided, which
 from hangscope.diagnosis.latecomers import WAITED_IN_VAIN
 from hangscope.diagnosis.places import INIT, NEW_GROUP
 from hangscope.diagnosis.stores import PREFIX
@@ -77,6 +78,9 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
     in_vain = [h.end_ns for h in hosts.values() if h.secondary and _in_vain(h) and h.end_ns]
     gave_up_ns = min(in_vain, default=0)
     lost = bool(trace.missing_ranks)
+    # Who fell silent long before the last of the others was not stopped with them.
+    newest_ns = max(host.end_ns for host in hosts.values())
+    silent_ns = newest_ns - int(standstill_s(trace) * _SECOND_NS)
     ended = {}
     for rank, host in hosts.items():
         if host.end is not End.CRASHED or not _from_outside(trace.ranks[rank], rank in unrecorded):
@@ -84,7 +88,8 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
         unseen = is_unseen(trace.ranks[rank])
         late = host.end_ns >= stood_ns
         # Beside a rank that left nothing, the end of one that waited is nobody's failure.
-        late |= lost and unseen and _may_have_waited(trace, front, bounds, rank)
+        waited = lost and unseen and _may_have_waited(trace, front, bounds, rank)
+        late |= waited and not (host.end_ns < silent_ns and _over_elsewhere(trace, front, rank))
         # One whose connections had broken would not have given up in vain a moment later.
         late |= unseen and gave_up_ns > 0 and gave_up_ns - host.end_ns < _NOTICED_LATE_NS
         if late or (rank in unrecorded and 0 < gave_up_ns <= host.end_ns + _SECOND_NS):
@@ -92,9 +97,10 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
     first = min(ended.values(), key=lambda h: h.end_ns, default=None)
     if first is None or _others_had_left(hosts, first):
         return hosts
+    waited = _may_have_waited(trace, front, bounds, first.rank) if lost else False
     alone = all(
         h is first or h.end_ns - first.end_ns > TOGETHER_NS for h in ended.values()
-    ) and not _was_waiting(front, first.rank)
+    ) and not (waited or _was_waiting(front, first.rank))
     # Who is ended after others were is ended with them, however long that takes.
     after_others = any(
         h.end is End.TORN_DOWN and stood_ns <= h.end_ns < first.end_ns and _signalled(trace, r)
@@ -184,13 +190,25 @@ def _was_waiting(front: Frontiers, rank: int) -> bool:
     return bool((front.pending[front.rank == rank] > 0).any())
 
 
+def _over_elsewhere(trace: Trace, front: Frontiers, rank: int) -> bool:
+    """Whether all that a rank has unfinished is over for somebody else: it waited for nobody."""
+    own = np.flatnonzero((front.rank == rank) & (front.pending > 0))
+    rows = front.pending_row[own]
+    alone = (rows < 0) | which(trace, is_one_sided, rows)
+    furthest = [int(front.completed[front.group == front.group[pair]].max()) for pair in own]
+    return bool(len(own)) and bool(np.all(~alone & (front.pending[own] <= furthest)))
+
+
 def _may_have_waited(trace: Trace, front: Frontiers, bounds: Bounds, rank: int) -> bool:
     """Whether what a rank did last is unfinished, or nobody could see whether it is."""
     if _was_waiting(front, rank):
         return True
     if rank not in bounds:
         return False
-    last = trace.records[bounds[rank][1] - 1]
+    newest = bounds[rank][1] - 1
+    if front.unfinished[newest] and front.p2p[newest]:
+        return True
+    last = trace.records[newest]
     return bool(last["flags"] & int(Flag.UNOBSERVED)) and last["state"] != int(State.COMPLETED)
 
 

@@ -289,7 +289,8 @@ class Builder:
 
         In a group with operations that some finish alone, at the first that nobody can. Where
         everybody is equally far, the last operation is unfinished if the recorder did say of the
-        one before that it finished.
+        one before that it finished, and the rank has issued nothing since: waits for functional
+        collectives are not seen, and who has gone on waits in what came later.
         """
         if not self.unobserved:
             return
@@ -306,7 +307,11 @@ class Builder:
                 continue
             if enqueued[i] == lowest:
                 before = self._row_of(group, rank, lowest - 1)
-                if before < 0 or self.trace.records["state"][before] != int(State.COMPLETED):
+                if (
+                    row + 1 < self.bounds[rank][1]
+                    or before < 0
+                    or self.trace.records["state"][before] != int(State.COMPLETED)
+                ):
                     continue
             pending[i] = due
             rows[i] = row

@@ -74,7 +74,9 @@ def deviants(
     found = [
         r
         for r, is_new in new.items()
-        if is_new and (pairs or not _in_company(context, r, suspects))
+        if is_new
+        and (pairs or not _in_company(context, r, suspects))
+        and not came_as_siblings(context, r)
     ]
     known = all(is_new is not None for is_new in new.values())
     return tuple(found) if known and len(found) == 1 < len(suspects) else ()
@@ -101,10 +103,40 @@ def _in_company(context: Context, rank: int, suspects: list[int]) -> bool:
     something on its way. A member that left no dump may be there as well.
     """
     places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]
-    if any(r not in context.trace.ranks for place in places for r in place.unknown):
+    if any(r not in context.on_record for place in places for r in place.unknown):
         return True
     others = sorted({r for place in places for r in place.waiters} - set(suspects))
     return any(unlike_before(context, r, suspects) is not False for r in others[:_MAX_SIBLINGS])
+
+
+def came_as_siblings(context: Context, rank: int) -> bool:
+    """Whether a counterpart in a sibling group came to what the rank waits in by the same way.
+
+    Then being there is normal, however new the way is to the rank.
+    """
+    groups = context.trace.groups
+    for place in (context.waits.places[i] for i in context.waits.places_of.get(rank, ())):
+        if place.p2p or place.group < 0 or rank not in groups[place.group].ranks:
+            continue
+        position = groups[place.group].ranks.index(rank)
+        mine = _way_to(context, rank, place.group, place.seq)
+        for other in siblings(context, place.group) if mine is not None else ():
+            if _way_to(context, groups[other].ranks[position], other, place.seq) == mine:
+                return True
+    return False
+
+
+def _way_to(context: Context, rank: int, group: int, seq: int) -> Step | None:
+    """What a rank issued just before it came to a collective: kind of group, operation, number."""
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    here = (part["group"] == group) & (part["collective_seq"] == seq)
+    rows = np.flatnonzero(here & context.front.collective[low:high])
+    if not len(rows) or not rows[0]:
+        return None
+    before = part[rows[0] - 1]
+    number = before["collective_seq"] if before["peer"] < 0 else before["p2p_seq"]
+    return context.kinds[before["group"]], context.families[before["signature"]], int(number)
 
 
 def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:

@@ -1,0 +1,137 @@
+"""What is new to a rank is no mistake where its counterpart in a sibling group did it as well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.trace import formats
+from hangscope.trace.model import ExitFacts, Source
+
+from .builder import SECOND, START, Job
+
+
+class Mesh:
+    """Two tensor groups of two ranks, of two replicas each: five steps, after which a norm is due.
+
+    Nobody has ever computed the norm, over a model's ranks, before.
+    """
+
+    def __init__(self) -> None:
+        self.job = Job(4)
+        pairs = ((0, 1), (2, 3))
+        self.tensor = [self.job.group(*pair, desc="TENSOR") for pair in pairs]
+        self.data = [self.job.group(r, r + 2, desc="DATA") for r in (0, 1)]
+        self.model = [self.job.group(*pair, desc="MODEL") for pair in pairs]
+        for _ in range(5):
+            for group in self.tensor:
+                self.job.all(group=group, line=10)
+            for group in self.data:
+                self.job.all(group=group, line=20)
+
+    def norm(self, rank: int, *, done: bool) -> None:
+        self.job.op(rank, group=self.model[rank // 2], size=(1,), line=30, done=done)
+
+    def forward(self, rank: int, *, done: bool) -> None:
+        self.job.op(rank, group=self.tensor[rank // 2], line=10, done=done)
+
+    def gradients(self, rank: int, *, size: int = 16, line: int = 20) -> None:
+        self.job.op(rank, group=self.data[rank % 2], size=(size,), line=line, done=False)
+
+    def without(self, lost: int) -> Diagnosis:
+        self.job.lose(lost)
+        return diagnose(self.job.trace())
+
+
+def norm_left_out() -> Mesh:
+    """Rank 1 leaves its first norm out: rank 0 is alone there, and rank 2 then waits for it."""
+    mesh = Mesh()
+    mesh.norm(0, done=False)
+    mesh.forward(1, done=False)
+    for rank in (2, 3):
+        mesh.norm(rank, done=True)
+        mesh.forward(rank, done=True)
+        mesh.gradients(rank)
+    return mesh
+
+
+def blame(found: Diagnosis) -> tuple[Verdict, tuple[int, ...], Confidence]:
+    return found.verdict, found.culprits, found.confidence
+
+
+def test_a_group_that_finished_both_tells_the_order_of_its_lost_members_too() -> None:
+    found = norm_left_out().without(3)
+    assert blame(found) == (Verdict.DEADLOCK_CYCLE, (1,), Confidence.LIKELY)
+
+
+def test_who_alone_does_something_new_in_a_circle_has_not_strayed_if_its_counterpart_did_too() -> (
+    None
+):
+    """The order is not told where records are overwritten: then both are named."""
+    mesh = norm_left_out()
+    mesh.job.rank(2, oldest_record_id=2)
+    found = mesh.without(3)
+    assert blame(found) == (Verdict.DEADLOCK_CYCLE, (0, 1), Confidence.AMBIGUOUS)
+
+
+def test_who_waits_for_a_lost_rank_behind_something_new_that_its_counterpart_did_too() -> None:
+    mesh = Mesh()
+    for rank in range(4):
+        mesh.norm(rank, done=True)
+    for rank in (0, 1):
+        mesh.forward(rank, done=True)
+        mesh.gradients(rank)
+    mesh.forward(3, done=False)
+    assert blame(mesh.without(2)) == (Verdict.RANK_LOST, (2,), Confidence.LIKELY)
+
+
+def test_a_counterpart_that_has_not_come_is_stood_in_for_by_another_member() -> None:
+    """Rank 1 alone averages a loss; rank 0 waits for it in the norm and never comes to what rank 2
+    issued. Rank 2 did there as always, and has not left the pattern of rank 1."""
+    mesh = Mesh()
+    mesh.norm(0, done=False)
+    mesh.gradients(1, size=1, line=40)
+    for rank in (2, 3):
+        mesh.norm(rank, done=True)
+        mesh.forward(rank, done=True)
+        mesh.gradients(rank)
+    found = mesh.without(3)
+    assert blame(found) == (Verdict.SHAPE_MISMATCH, (1, 3), Confidence.AMBIGUOUS)
+    assert "Rank 1 came to all_reduce" in found.summary
+
+
+def seen_to_end(job: Job, lost: int) -> Diagnosis:
+    """Everybody is ended from outside; of ``lost`` nothing is left but what the monitor saw."""
+    at_ns = START + int((job.now + 60) * SECOND)
+    for rank in range(job.world):
+        end = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=True)
+        job.rank(rank, alive=False, exit=end)
+    rings = [Source(f"{r}.ring", formats.RING, rank=r) for r in range(job.world) if r != lost]
+    trace = job.trace(sources=(*rings, Source("monitor.journal", formats.JOURNAL)))
+    return diagnose(replace(trace, records=trace.records[trace.records["rank"] != lost]))
+
+
+def test_one_of_whom_only_the_journal_tells_may_wait_beside_the_suspect() -> None:
+    """Ranks 0 and 2 begin their first checkpoint, and rank 1 trains on."""
+    job = Job(3)
+    side = job.group(0, 1, 2, desc="checkpoint")
+    for _ in range(10):
+        job.all(line=10)
+    job.op(0, "all_gather", group=side, line=30, done=False)
+    job.op(1, line=10, done=False)
+    found = seen_to_end(job, 2)
+    assert blame(found) == (Verdict.DEADLOCK_CYCLE, (0, 1), Confidence.AMBIGUOUS)
+
+
+def test_one_of_whom_only_the_journal_tells_may_even_two_sides_out() -> None:
+    job = Job(16)
+    job.steps(3)
+    for rank in range(16):
+        job.op(rank, size=(7 if rank < 8 else 64,), done=False)
+    everybody = tuple(r for r in range(16) if r != 2)
+    assert blame(seen_to_end(job, 2)) == (
+        Verdict.SHAPE_MISMATCH,
+        everybody,
+        Confidence.AMBIGUOUS,
+    )
