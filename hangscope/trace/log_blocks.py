@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from hangscope.trace.log_shapes import Remembered, shape_of_bytes
+from hangscope.trace.log_shapes import Remembered, holds_any, shape_of_bytes
 
 BLOCK = 1 << 18
 MAX_LINE = 1 << 15
@@ -71,7 +71,7 @@ _MARKS = tuple(
 
 
 def _marks_of(shape: bytes) -> int:
-    return sum(mark for mark, words in _MARKS if any(word in shape for word in words))
+    return sum(mark for mark, words in _MARKS if holds_any(shape, words))
 
 
 def telling(first: bytes, stream: BinaryIO) -> Iterator[Physical]:

@@ -28,7 +28,7 @@ from hangscope.trace import (
 )
 from hangscope.trace.log_evidence import Evidence
 from hangscope.trace.log_line import LogLine
-from hangscope.trace.log_shapes import Remembered, shape_of
+from hangscope.trace.log_shapes import Remembered, holds_any, shape_of
 
 
 class Reader(NamedTuple):
@@ -43,7 +43,7 @@ class Reader(NamedTuple):
 
     def may_know(self, shape: str) -> bool:
         """Whether it may know a line of this shape that stands alone."""
-        if any(word in shape for word in self.words):
+        if holds_any(shape, self.words):
             return True
         return self.form is not None and self.form.search(shape) is not None
 

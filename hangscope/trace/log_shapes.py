@@ -44,6 +44,14 @@ def shape_of(text: str) -> str:
     return shape
 
 
+def holds_any(shape: Shape, words: tuple[Shape, ...]) -> bool:
+    """Whether one of the words stands in it."""
+    for word in words:  # noqa: SIM110  # a generator costs as much again
+        if word in shape:
+            return True
+    return False
+
+
 class Remembered(dict[Shape, Found]):
     """What was found out about shapes; all is forgotten where it would take too much memory."""
 
