@@ -24,7 +24,7 @@ from hangscope.diagnosis.memberships import with_believable_members
 from hangscope.diagnosis.mismatch import mismatches, parted_before
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
 from hangscope.diagnosis.moments import moment_of
-from hangscope.diagnosis.overtaken import doubt_overtaken
+from hangscope.diagnosis.overtaken import doubt_dumped_before, doubt_overtaken
 from hangscope.diagnosis.quiet import without_cause
 from hangscope.diagnosis.ranks import rank_reports
 from hangscope.diagnosis.remote_calls import name_handlers
@@ -100,6 +100,7 @@ def _judge(trace: Trace) -> Diagnosis:
     _doubt_local_ranks(context, found)
     _doubt_announced(context, found)
     doubt_overtaken(context, found)
+    doubt_dumped_before(context, found)
     doubt_contradicted(context, found)
     doubt_silent_aborts(context, found)
     if skewed:

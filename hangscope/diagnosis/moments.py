@@ -53,7 +53,7 @@ def moment_of(context: Context) -> Moment | None:
     waited, patience = context.longest_wait_s(context.waits.places), _patience_s(context)
     if waited >= patience:
         return None
-    if waited < trace.timeout_s and overtaken(context):
+    if waited < trace.timeout_s and _dumped_together(context, overtaken(context)):
         return Moment(f"{_MOVED}: some ranks went on after their dumps were written")
     soon = _SOON_S
     if (trace.records["completed_ns"] > 0).any():  # what does not tell who waits proves too little
@@ -73,6 +73,13 @@ def moment_of(context: Context) -> Moment | None:
             moved=False,
         )
     return None
+
+
+def _dumped_together(context: Context, ranks: frozenset[int]) -> bool:
+    """Whether there are such ranks, and their dumps were written when those of all others were."""
+    written = {r: f.observed_ns for r, f in context.trace.ranks.items()}
+    first = min((written[r] for r in ranks), default=0)
+    return first > 0 and max(written.values()) - first < _SOON_S * SECOND_NS
 
 
 def _quiet_s(context: Context) -> list[float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause, rank_list
-from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.frontier import UNKNOWN, Bools
 from hangscope.diagnosis.lasting import stood_still
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -56,6 +56,22 @@ def doubt_overtaken(context: Context, causes: list[Cause]) -> None:
             "finished what is unfinished in those dumps, so the job was moving; dump all ranks "
             "again at one moment"
         )
+
+
+def doubt_dumped_before(context: Context, causes: list[Cause]) -> None:
+    """Who was dumped before the others began to wait for it may have come since."""
+    if context.trace.live or any(s.format not in formats.DUMPS for s in context.trace.sources):
+        return
+    written = {r: f.observed_ns for r, f in context.trace.ranks.items()}
+    for cause in causes:
+        if cause.verdict is not Verdict.MISSING_RANK or not cause.began_ns:
+            continue
+        late_ns = cause.began_ns - SECOND_NS
+        before = tuple(r for r in cause.culprits if 0 < written.get(r, 0) < late_ns)
+        if before:
+            cause.doubt(f"{rank_list(before)} had been dumped before the others began to wait")
+            rest = tuple(r for r in cause.culprits if r not in before)
+            cause.culprits = rest or cause.culprits
 
 
 def _members(context: Context, pairs: Bools) -> frozenset[int]:

@@ -11,18 +11,25 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median_low
 
+import numpy as np
+
 from hangscope.trace import formats
 from hangscope.trace.model import NONE, Fragment
 
+_Members = tuple[str, tuple[int, ...]]
+"""A group by its name and members."""
 _APART_NS = 600 * 10**9
 """Dumps of one hang are written within minutes of each other."""
+_WENT_ON_NS = 60 * 10**9
+"""For so long no rank goes on without one that has died: it comes to something that needs it."""
 
 
 def of_one_life(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
     """The fragments without dumps of an earlier attempt, and a line for each that was left out."""
     kept, of_worlds = _of_newest_world(fragments)
     kept, of_times = _of_newest_times(kept)
-    return kept, [*of_worlds, *of_times]
+    kept, overtaken = _of_the_end(kept)
+    return kept, [*of_worlds, *of_times, *overtaken]
 
 
 def _of_newest_world(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
@@ -78,6 +85,71 @@ def _of_newest_times(fragments: Sequence[Fragment]) -> tuple[list[Fragment], lis
         f"{(began - times[id(f)]) / 60e9:.0f} minutes after it was written); left out"
         for f in stale
     ]
+
+
+def _of_the_end(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Without dumps after which others went on in a group with their ranks.
+
+    So looks one that was asked for while the job ran, where the rank has not dumped again. Its
+    clock must be that of the others: they issued what it issued last at the same time.
+    """
+    dumps = _dumps(fragments)
+    newest: dict[_Members, int] = defaultdict(int)
+    for dump in dumps:
+        for group, (_, moment) in _last_in_groups(dump).items():
+            newest[group] = max(newest[group], moment)
+    old: dict[int, tuple[Fragment, int]] = {}
+    for dump in dumps:
+        at = dump.facts.observed_ns
+        listed = [(g.name, g.ranks) for g in dump.groups if dump.facts.rank in g.ranks]
+        went_on = max((newest[group] for group in listed if group in newest), default=0)
+        if _told(dump) < at < went_on - _WENT_ON_NS:
+            old[id(dump)] = dump, went_on - at
+    in_time = _issued_with_others([dump for dump, _ in old.values()], dumps)
+    old = {key: found for key, found in old.items() if key in in_time}
+    return [f for f in fragments if id(f) not in old], [
+        f"{dump.source.path}: others went on for {more_ns / 1e9:.0f} s after it was written; "
+        "left out"
+        for dump, more_ns in old.values()
+    ]
+
+
+def _issued_with_others(some: Sequence[Fragment], dumps: Sequence[Fragment]) -> set[int]:
+    """Of ``some`` dumps those whose last operation in a group another one has of the same time."""
+    wanted: dict[_Members, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
+    for dump in some:
+        for group, (seq, moment) in _last_in_groups(dump).items():
+            wanted[group].setdefault(seq, []).append((id(dump), moment))
+    found = set()
+    own = set(map(id, some))
+    for dump in (d for d in dumps if wanted and id(d) not in own):
+        records = dump.records
+        for index, listed in enumerate(dump.groups):
+            due = wanted.get((listed.name, listed.ranks), {})
+            if not due:
+                continue
+            rows = np.flatnonzero(
+                (records["group"] == index) & np.isin(records["collective_seq"], list(due))
+            )
+            for row in rows.tolist():
+                at = int(records["created_ns"][row])
+                for key, moment in due[int(records["collective_seq"][row])]:
+                    if abs(at - moment) < _WENT_ON_NS:
+                        found.add(key)
+    return found
+
+
+def _last_in_groups(dump: Fragment) -> dict[_Members, tuple[int, int]]:
+    """Per listed group the number of what a dump's rank issued there last, and when."""
+    found = {}
+    records = dump.records
+    for index in np.unique(records["group"]).tolist():
+        if index >= 0 and dump.groups[index].listed:
+            row = np.flatnonzero(records["group"] == index)[-1]
+            group = dump.groups[index]
+            last = int(records["collective_seq"][row]), int(records["created_ns"][row])
+            found[group.name, group.ranks] = last
+    return found
 
 
 def _dumps(fragments: Sequence[Fragment]) -> list[Fragment]:

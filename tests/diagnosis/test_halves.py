@@ -10,6 +10,7 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace.load import load_trace
+from tests.diagnosis.builder import Job
 from tests.trace.dumps import dump, entry, pending, write
 
 
@@ -151,3 +152,16 @@ def test_fewer_of_a_circle_than_lost_members_could_even_out(
 ) -> None:
     found = _crossed(tmp_path, world, odd, lost)
     assert found.culprits == tuple(range(world - odd, world - lost))
+
+
+def test_who_alone_could_break_a_circle_is_right_where_all_others_came_as_it_did() -> None:
+    """Ranks 0 and 2 come to their own group first, rank 4 to that of all, as 1, 3 and 5 do."""
+    job = Job(6)
+    own = [job.group(0, 2, 4, desc="dp"), job.group(1, 3, 5, desc="dp")]
+    job.steps(3)
+    for rank in range(6):
+        order = (own[rank % 2], 0) if rank in (0, 2) else (0, own[rank % 2])
+        for group in order:
+            job.op(rank, group=group, done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (0, 2))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace.load import load_trace
 from tests.trace.dumps import BASE_NS, dump, entry, pending, write
 
@@ -103,3 +103,19 @@ def test_counters_tell_of_ends_that_are_not_listed(tmp_path: Path) -> None:
         rows = [pending(n) for n in range(done + 1, issued + 1)]
         write(tmp_path, f"trace_{rank}", dump(rows, 4, pg_status=status))
     assert _judged(tmp_path).culprits == ()
+
+
+@pytest.mark.parametrize(("early", "expected"), [({1}, (3,)), ({1, 3}, (1, 3))])
+def test_who_was_dumped_before_the_others_began_to_wait_is_not_seen_to_be_missing(
+    tmp_path: Path, early: set[int], expected: tuple[int, ...]
+) -> None:
+    for rank in range(6):
+        rows = [entry(n) for n in range(1, 9)]
+        if rank not in (1, 3):
+            rows.append(pending(9, time_created_ns=BASE_NS + 30 * 10**9))
+        write(tmp_path, f"trace_{rank}", dump(rows, 6))
+        moment = BASE_NS + (12 if rank in early else 700) * 10**9
+        os.utime(tmp_path / f"trace_{rank}", ns=(moment, moment))
+    found = _judged(tmp_path)
+    assert found.culprits == expected
+    assert found.confidence is not Confidence.CERTAIN

@@ -102,3 +102,25 @@ def test_worlds_of_one_time_are_left_as_they_are(tmp_path: Path) -> None:
     for rank in range(4):
         _write(tmp_path, rank, [entry(1), pending(2)], world=3 if rank < 3 else 4)
     assert sorted(load_trace([tmp_path]).ranks) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("pause_s", "kept"), [(3600, [0, 2, 3]), (20, [0, 1, 2, 3])])
+def test_a_dump_after_which_the_others_went_on_shows_no_hang(
+    tmp_path: Path, pause_s: int, kept: list[int]
+) -> None:
+    """Rank 1 was dumped while the job ran, and not again when all came to wait for rank 3."""
+    pause_ns = pause_s * 10**9
+    for rank in (0, 2, 3):
+        rows = [entry(1), entry(2), *([pending(3)] if rank != 3 else [])]
+        for one in rows:
+            one["time_created_ns"] += pause_ns if one["collective_seq_id"] == 3 else 0
+        path = write(tmp_path, f"_dump_{rank}", dump(rows, world=4))
+        moment = BASE_NS + pause_ns + 700 * 10**9
+        os.utime(path, ns=(moment, moment))
+    path = write(tmp_path, "_dump_1", dump([entry(1), entry(2)], world=4))
+    moment = BASE_NS + 5 * 10**9
+    os.utime(path, ns=(moment, moment))
+    trace = load_trace([tmp_path])
+    assert sorted(trace.ranks) == kept
+    if 1 not in kept:
+        assert diagnose(trace).culprits == (3,)
