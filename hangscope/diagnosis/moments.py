@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +54,7 @@ def moment_of(context: Context) -> Moment | None:
     waited, patience = context.longest_wait_s(context.waits.places), _patience_s(context)
     if waited >= patience:
         return None
-    if waited < trace.timeout_s and _dumped_together(context, overtaken(context)):
+    if waited < trace.timeout_s and _dumped_within(context, overtaken(context), _SOON_S):
         return Moment(f"{_MOVED}: some ranks went on after their dumps were written")
     soon = _SOON_S
     if (trace.records["completed_ns"] > 0).any():  # what does not tell who waits proves too little
@@ -61,7 +62,9 @@ def moment_of(context: Context) -> Moment | None:
     if last < min(_LATEST_S, max(soon, usual)):
         return Moment(f"{_MOVED}, {last:.1f} s after its last step")
     listed = not any(f.only_active for f in trace.ranks.values())
-    if waited < trace.timeout_s and first < min(_LATEST_S, max(soon, usual if listed else 0.0)):
+    just_now = first < min(_LATEST_S, max(soon, usual if listed else 0.0))
+    just_now &= _dumped_within(context, trace.ranks, _LATEST_S)  # or it was dumped once before
+    if waited < trace.timeout_s and just_now:
         return Moment(
             f"{_MOVED}, {first:.1f} s after some rank's last step; nobody had waited for more than "
             f"{waited:.0f} s"
@@ -75,11 +78,11 @@ def moment_of(context: Context) -> Moment | None:
     return None
 
 
-def _dumped_together(context: Context, ranks: frozenset[int]) -> bool:
+def _dumped_within(context: Context, ranks: Collection[int], limit_s: float) -> bool:
     """Whether there are such ranks, and their dumps were written when those of all others were."""
     written = {r: f.observed_ns for r, f in context.trace.ranks.items()}
     first = min((written[r] for r in ranks), default=0)
-    return first > 0 and max(written.values()) - first < _SOON_S * SECOND_NS
+    return first > 0 and max(written.values()) - first < limit_s * SECOND_NS
 
 
 def _quiet_s(context: Context) -> list[float]:

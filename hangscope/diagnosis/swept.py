@@ -194,7 +194,8 @@ def _over_elsewhere(trace: Trace, front: Frontiers, rank: int) -> bool:
     """Whether all that a rank has unfinished is over for somebody else: it waited for nobody."""
     own = np.flatnonzero((front.rank == rank) & (front.pending > 0))
     rows = front.pending_row[own]
-    alone = (rows < 0) | which(trace, is_one_sided, rows)
+    alone = rows < 0
+    alone[~alone] = which(trace, is_one_sided, rows[~alone])
     furthest = [int(front.completed[front.group == front.group[pair]].max()) for pair in own]
     return bool(len(own)) and bool(np.all(~alone & (front.pending[own] <= furthest)))
 

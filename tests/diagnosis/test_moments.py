@@ -165,3 +165,14 @@ def test_when_something_was_seen_to_start_is_no_date_of_the_file(tmp_path: Path)
         os.utime(path, ns=(10**18, 10**18))
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+
+
+def test_one_dump_of_a_moment_long_before_the_others_shows_no_job_that_moves(
+    tmp_path: Path,
+) -> None:
+    """Rank 2 was dumped at once when it had come to what all wait in, the others 90 s later."""
+    dumped(tmp_path, 90, late_s=0, active=False)
+    began = (BASE_NS + (STEPS + 1) * STEP_S * SECOND) / SECOND
+    os.utime(tmp_path / "trace_2", (began + 1, began + 1))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
