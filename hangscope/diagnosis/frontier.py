@@ -153,11 +153,6 @@ def frontiers(trace: Trace) -> Frontiers:
     # something later in the group: its end was not noticed before the rank was stopped or killed.
     everybody = np.zeros(groups, np.int64)
     np.maximum.at(everybody, keys % groups, implied)
-    # So a counter tells whose records of it are gone, where somebody's still says what it was.
-    counted = np.zeros(groups, np.int64)
-    np.maximum.at(counted, keys % groups, counter)
-    rows = np.flatnonzero(collective & whole & (seq <= counted[records["group"]]))
-    np.maximum.at(everybody, records["group"][rows], seq[rows])
     later = np.zeros(count, np.int64)
     rows = np.flatnonzero(collective & done)
     np.maximum.at(later, of_record[rows], seq[rows])
@@ -189,7 +184,6 @@ def frontiers(trace: Trace) -> Frontiers:
     on_record[of_record[following]] = True
     ended = everybody[keys % groups]
     reached = np.maximum(counter, ended - 1)  # peers' ends tell of what it had no time to count
-    late |= (counter >= 0) & (counter < np.minimum(enqueued, ended - 1)) & ~on_record
     ahead = (counter >= 0) & (enqueued > reached) & ~on_record
     pending = np.where(ahead & (pending == _FAR), reached + 1, pending)
     pending[pending == _FAR] = 0
