@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hangscope.trace.control_groups import GROUPS, files_of, lines_of
+
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 """``struct pidfd_info`` up to ``exit_code``: mask, cgroup id, eleven ids, exit code."""
@@ -147,28 +149,13 @@ def _status_from_pidfd(descriptor: int) -> int | None:
 def oom_kills() -> int:
     """OOM kills counted so far in this process's cgroup; -1 where that cannot be read."""
     for path in _memory_event_files():
-        try:
-            for line in path.read_text().splitlines():
-                name, _, value = line.partition(" ")
-                if name == "oom_kill":
-                    return int(value)
-        except (OSError, ValueError):
-            continue
+        for line in lines_of(path):
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.isdecimal():
+                return int(value)
     return -1
 
 
 def _memory_event_files() -> list[Path]:
-    files = []
-    try:
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                files.append(Path("/sys/fs/cgroup") / path.lstrip("/") / "memory.events")
-            elif "memory" in controllers.split(","):
-                files.append(
-                    Path("/sys/fs/cgroup/memory") / path.lstrip("/") / "memory.oom_control"
-                )
-    except (OSError, ValueError):
-        pass
-    files.append(Path("/sys/fs/cgroup/memory.events"))
-    return files
+    files = files_of("self", "memory", ("memory.events", "memory.oom_control"))
+    return [*files, GROUPS / "memory.events"]

@@ -14,7 +14,7 @@ from typing import Any
 from hangscope.trace import clean, file_names
 from hangscope.trace.from_job_log import gather
 from hangscope.trace.log_fragments import fragments_of
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 from hangscope.trace.model import Fragment
 
 _MAX_LINES = 2000

@@ -18,7 +18,8 @@ from typing import BinaryIO
 from hangscope.trace import file_names, log_watchdog
 from hangscope.trace.log_evidence import Evidence
 from hangscope.trace.log_fragments import fragments_of
-from hangscope.trace.log_lines import LogLine, read_lines
+from hangscope.trace.log_line import LogLine
+from hangscope.trace.log_lines import read_lines
 from hangscope.trace.log_readers import Readers
 from hangscope.trace.log_restarts import with_restarts
 from hangscope.trace.model import Fragment

@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from hangscope.trace.control_groups import GROUPS, PROC, files_of, lines_of
+
 FREEZER = "the freezer of its control group"
 DUMPS_CORE = "killed by a signal, and its core dump is still being written"
-_GROUPS = Path("/sys/fs/cgroup")
-_UNIFIED = ("", "unified")
-"""Where the one hierarchy of control groups (v2) lies, alone or beside those of v1."""
+_FROZEN = ("frozen 1", "FROZEN", "FREEZING")
+"""What the group says of itself, in version 2 and in version 1."""
 
 
-def tracer_of(pid: int, proc: Path = Path("/proc")) -> str | None:
+def tracer_of(pid: int, proc: Path = PROC) -> str | None:
     """Who has attached to a process: ``gdb (pid 4711)``; None where nobody is to be seen."""
     tracer = _field(proc / str(pid) / "status", "TracerPid")
     if not tracer or tracer == "0":
@@ -28,35 +29,17 @@ def tracer_of(pid: int, proc: Path = Path("/proc")) -> str | None:
     return f"{name} (pid {tracer})"
 
 
-def is_dumping_core(pid: int, proc: Path = Path("/proc")) -> bool:
+def is_dumping_core(pid: int, proc: Path = PROC) -> bool:
     """Whether the kernel is writing the memory of a process that a signal has ended."""
     return _field(proc / str(pid) / "status", "CoreDumping") == "1"
 
 
-def is_frozen(pid: int, proc: Path = Path("/proc"), groups: Path = _GROUPS) -> bool:
+def is_frozen(pid: int, proc: Path = PROC, groups: Path = GROUPS) -> bool:
     """Whether the control group of a process is frozen, as a paused container's is."""
-    for line in _lines(proc / str(pid) / "cgroup"):
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        inside = path.lstrip("/")
-        if not controllers:
-            events = (groups / root / inside / "cgroup.events" for root in _UNIFIED)
-            if any("frozen 1" in _lines(file) for file in events):
-                return True
-        elif "freezer" in controllers.split(","):
-            state = _lines(groups / "freezer" / inside / "freezer.state")
-            if state in (["FROZEN"], ["FREEZING"]):
-                return True
-    return False
+    files = files_of(pid, "freezer", ("cgroup.events", "freezer.state"), proc, groups)
+    return any(line in _FROZEN for file in files for line in lines_of(file))
 
 
 def _field(path: Path, name: str) -> str:
-    found = (re.fullmatch(rf"{name}:\s*(\S+)", line) for line in _lines(path))
+    found = (re.fullmatch(rf"{name}:\s*(\S+)", line) for line in lines_of(path))
     return next((match[1] for match in found if match), "")
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []

@@ -17,7 +17,7 @@ from hangscope.trace.log_evidence import (
     Operation,
     rank_ranges,
 )
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 from hangscope.trace.model import Signature, State
 
 _LIST = r"\[(?P<ranks>[\d,\s\-.]*)\]"

@@ -15,7 +15,7 @@ from hangscope.trace import operations
 from hangscope.trace.fr_columns import dtypes
 from hangscope.trace.log_agreement import fingerprint
 from hangscope.trace.log_evidence import DEFAULT_GROUP, Evidence, GroupId, Operation
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 from hangscope.trace.model import Claim, Signature, State
 
 _WRAPPER = re.compile(r"\[Rank (?P<place>\d{1,7})\]\s+Running collective: (?P<print>Coll.*)")

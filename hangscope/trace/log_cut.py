@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 from hangscope.trace.log_shapes import Remembered
 
 _LABEL = re.compile(r"\[(?:PG|Rank)[^\]]{0,120}\]")

@@ -6,7 +6,7 @@ import re
 
 from hangscope.trace import clean
 from hangscope.trace.log_evidence import Evidence, Trouble
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 from hangscope.trace.model import Frame
 
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')

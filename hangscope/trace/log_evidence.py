@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 from hangscope.trace.model import MAX_RANK, Claim, Frame, Signature
 
 MAX_CLAIMS = 20_000

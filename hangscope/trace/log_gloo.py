@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from hangscope.trace.log_evidence import Evidence, GroupId, Operation, rank_ranges
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 from hangscope.trace.model import Signature, State
 
 _FAILED = re.compile(r"\[Rank (\d+)\]: Ranks? ([\d,\s]+?) failed to pass monitoredBarrier in (\d+)")

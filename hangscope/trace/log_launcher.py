@@ -6,7 +6,7 @@ import calendar
 import re
 
 from hangscope.trace.log_evidence import Evidence
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 from hangscope.trace.model import MAX_RANK
 
 _CLIENTS = re.compile(r"waiting for (?:clients|workers)\. (\d+)/(\d+) (?:clients|workers) joined")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from hangscope.trace.log_evidence import Evidence
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 
 _HEAD = re.compile(r"^\s*#(\d+)-(\d+) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)")
 _GPUS = re.compile(r"^\s+\d+\s+\d+\s+\d+\s+\d+\s+(\d{1,7})\s*$")

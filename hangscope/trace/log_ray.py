@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hangscope.trace.log_evidence import Evidence
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 
 _RAYLET = re.compile(r"Worker PID: (\d{1,9}) Worker exit type: SYSTEM_ERROR")
 _ACTOR = re.compile(

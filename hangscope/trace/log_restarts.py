@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 
 BEGAN_ANEW = "Worker group FAILED. 0/0 attempts left; will restart worker group"
 """As torchrun says it where it is told to speak of it."""

@@ -10,7 +10,7 @@ import re
 
 from hangscope.trace import clean
 from hangscope.trace.log_evidence import Evidence, Seen
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 from hangscope.trace.model import Frame, ThreadStack
 
 _PROCESS = re.compile(r"^\s*Process (\d{1,9}): (.*)")

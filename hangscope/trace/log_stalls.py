@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from hangscope.trace.log_evidence import Evidence, GroupId, Operation, rank_ranges
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 from hangscope.trace.model import Signature, State
 
 _STALLED = "submitted to be reduced, gathered or broadcasted by subset of ranks"

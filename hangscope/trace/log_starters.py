@@ -10,7 +10,7 @@ import re
 
 from hangscope.trace.log_evidence import Evidence
 from hangscope.trace.log_launcher import ended
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 
 _SPAWN_ERROR = re.compile(r"-- Process (\d{1,6}) terminated with the following error:")
 _SPAWN_END = re.compile(

@@ -19,7 +19,7 @@ from hangscope.trace.log_evidence import (
     GroupId,
     Operation,
 )
-from hangscope.trace.log_lines import LogLine
+from hangscope.trace.log_line import LogLine
 from hangscope.trace.model import Signature
 
 _WORK = re.compile(

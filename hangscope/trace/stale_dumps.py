@@ -94,6 +94,9 @@ def _of_the_end(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     clock must be that of the others: they issued what it issued last at the same time.
     """
     dumps = _dumps(fragments)
+    end = max(map(_told, dumps), default=0)
+    if not any(0 < dump.facts.observed_ns < end - _WENT_ON_NS for dump in dumps):
+        return list(fragments), []  # whatever the groups are
     newest: dict[_Members, int] = defaultdict(int)
     for dump in dumps:
         for group, (_, moment) in _last_in_groups(dump).items():

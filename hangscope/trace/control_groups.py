@@ -1,0 +1,44 @@
+"""The control groups of a process: where what they count and hold lies, in either version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+_UNIFIED = ("", "unified")
+"""Where the one hierarchy of version 2 lies, alone or beside those of version 1."""
+
+
+def files_of(
+    process: int | str,
+    controller: str,
+    names: tuple[str, str],
+    proc: Path = PROC,
+    groups: Path = GROUPS,
+) -> Iterator[Path]:
+    """Where the file of a controller may lie, in the order in which the process lists its groups.
+
+    Parameters
+    ----------
+    process:
+        Its id, or ``"self"``.
+    names:
+        Of the file in version 2 and in version 1.
+    """
+    for line in lines_of(proc / str(process) / "cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        inside = path.lstrip("/")
+        if not controllers:
+            yield from (groups / root / inside / names[0] for root in _UNIFIED)
+        elif controller in controllers.split(","):
+            yield groups / controller / inside / names[1]
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a small file; none where it cannot be read."""
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
