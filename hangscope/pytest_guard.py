@@ -81,7 +81,7 @@ class Guard:
             if self._over.wait(_POLL_S):
                 return
         from hangscope.monitor.watch import Monitor, MonitorConfig
-        from hangscope.trace.live_rings import RunKey
+        from hangscope.trace.live.rings import RunKey
 
         config = MonitorConfig(self.directory, None, 0, self.timeout_s)
         followed: set[RunKey] = set()
@@ -124,7 +124,7 @@ class Guard:
     def _look(self) -> tuple[object, list[int]]:
         """What changes when any rank moves, and the pids of the ranks that are alive."""
         from hangscope.ring.reader import RingError, RingReader, decode_text
-        from hangscope.trace.process import look_at
+        from hangscope.trace.processes.process import look_at
 
         state: list[Any] = []
         pids = []

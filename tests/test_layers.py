@@ -31,10 +31,45 @@ ON_REQUEST = {
     ("recording", "toolkit"),
 }
 """Imports allowed inside a function only."""
+FROM_BELOW = {
+    "trace": (
+        "files",
+        "processes",
+        "attempts",
+        "flight_recorder",
+        "merging",
+        "rings",
+        "job_log.lines",
+        "job_log.readers",
+        "job_log",
+        "witnesses",
+        "live",
+        "loading",
+        "load",
+    ),
+    "diagnosis": (
+        "records",
+        "processes",
+        "groups",
+        "graph",
+        "context",
+        "cause",
+        "ends",
+        "waiting",
+        "pattern",
+        "words",
+        "differences",
+        "causes",
+        "quiet",
+        "engine",
+    ),
+}
+"""The parts of the two large layers: each imports only those before it. What is not listed (the
+tables of a trace, the model of a diagnosis) lies below all of them and imports none."""
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """(module, whether at the top of the file) of every import; type-checking blocks excluded."""
+    """(what, whether at the top of the file) of every import; type-checking blocks excluded."""
     tree = ast.parse(path.read_text())
     typing_only = {
         id(node)
@@ -55,7 +90,8 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
             for alias in node.names:
                 yield alias.name, id(node) not in inside
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module, id(node) not in inside
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", id(node) not in inside
 
 
 def layer_of(path: Path) -> str:
@@ -100,3 +136,34 @@ def test_the_ring_knows_neither_torch_nor_pandas() -> None:
         if module.split(".")[0] in ("torch", "pandas")
     ]
     assert not wrong
+
+
+def height_of(module: str) -> int:
+    """How far up in its layer a module is; -1 for what all of its parts share."""
+    _, layer, *rest = module.split(".")
+    inside = ".".join(rest)
+    parts = [p for p in FROM_BELOW[layer] if f"{inside}.".startswith(f"{p}.")]
+    return FROM_BELOW[layer].index(max(parts, key=len)) if parts else -1
+
+
+@pytest.mark.parametrize("layer", sorted(FROM_BELOW))
+def test_the_parts_of_a_layer_import_only_those_below_them(layer: str) -> None:
+    wrong = []
+    for path in (PACKAGE / layer).rglob("*.py"):
+        if path == PACKAGE / layer / "__init__.py":
+            continue
+        own = ".".join(("hangscope", *path.relative_to(PACKAGE).with_suffix("").parts))
+        for module, _ in imports(path):
+            if module.startswith(f"hangscope.{layer}.") and height_of(module) > height_of(own):
+                wrong.append(f"{own} imports {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("layer", sorted(FROM_BELOW))
+def test_every_part_of_a_layer_has_its_place(layer: str) -> None:
+    folders = {p.parent.relative_to(PACKAGE / layer) for p in (PACKAGE / layer).rglob("*.py")}
+    there = {".".join(folder.parts) for folder in folders if folder.parts}
+    listed = set(FROM_BELOW[layer])
+    assert there <= listed
+    files = {p.stem for p in (PACKAGE / layer).glob("*.py")}
+    assert listed - there <= files

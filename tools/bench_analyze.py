@@ -69,7 +69,7 @@ def measure(
         "    return time.process_time() + used.ru_utime + used.ru_stime\n"
     )
     if "load_trace" in program:
-        header += "import hangscope.trace.load, hangscope.trace.from_ring\n"
+        header += "import hangscope.trace.load, hangscope.trace.rings.read\n"
     body = program.replace("FOLDER", repr(str(folder))).replace("EXPECTED", str(expected))
     script = (
         f"{header}spent = cpu()\nbegan = time.perf_counter()\n{body}\n"
@@ -287,7 +287,7 @@ def growth(best: dict[str, tuple[float, float, float]], records: int) -> str:
 
 def cores() -> int:
     """Cores this run had."""
-    from hangscope.trace.load_parallel import cores as available
+    from hangscope.trace.loading.parallel import cores as available
 
     return available()
 

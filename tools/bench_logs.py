@@ -32,7 +32,7 @@ with open(PATH, "rb") as stream:
 READ = """
 import gc
 gc.disable()  # as the command does while it reads
-from hangscope.trace.from_job_log import read_job_log
+from hangscope.trace.job_log.read import read_job_log
 with open(PATH, "rb") as stream:
     read_job_log(stream, path="job.log", year=2026)
 """

@@ -84,7 +84,7 @@ def live(repeats: int, records: int, moving: int) -> dict[str, dict[str, float]]
     """CPU milliseconds of each part of a refresh of a job of 1,024 ranks: one in which nothing
     happens any more, and one of which every rank has gone on since the last look."""
     from hangscope.diagnosis.engine import diagnose
-    from hangscope.trace.live import LiveRun
+    from hangscope.trace.live.follow import LiveRun
 
     out: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="hangscope-bench-") as folder:

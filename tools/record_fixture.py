@@ -28,7 +28,7 @@ from hangscope.replay import (
     write_fixture,
 )
 from hangscope.replay.fixture import EXPECTED, to_toml
-from hangscope.trace.live import LiveRun, is_gil_blocked
+from hangscope.trace.live.follow import LiveRun, is_gil_blocked
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Trace
 from tools.forkserver import Server

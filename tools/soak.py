@@ -118,8 +118,8 @@ def run_job(plan: Plan, folder: Path, *, record: bool, victim: int | None = None
 
 def wrong_records(plan: Plan, folder: Path, *, whole: bool, tally: Tally) -> list[str]:
     """Compare every ring with the plan; ``whole``: nothing may be missing at the end."""
-    from hangscope.trace.from_ring import read_ring
     from hangscope.trace.model import State
+    from hangscope.trace.rings.read import read_ring
 
     wrong = []
     expected: dict[tuple[int, int, int], list[tuple[str, int]]] = {}

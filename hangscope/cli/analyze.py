@@ -94,8 +94,8 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
     from hangscope.diagnosis.engine import diagnose
     from hangscope.diagnosis.model import Confidence, Verdict
     from hangscope.monitor.main_threads import MainThreads
-    from hangscope.trace.live import LiveRun, is_gil_blocked
-    from hangscope.trace.live_rings import run_directory_of
+    from hangscope.trace.live.follow import LiveRun, is_gil_blocked
+    from hangscope.trace.live.rings import run_directory_of
     from hangscope.trace.load import NothingReadable, load_trace
 
     with Progress("reading") as progress:

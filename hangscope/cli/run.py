@@ -105,7 +105,7 @@ def _run(
     on_hang: str,
 ) -> int:
     from hangscope.monitor.watch import Monitor, MonitorConfig
-    from hangscope.trace.live_rings import RunKey
+    from hangscope.trace.live.rings import RunKey
 
     try:
         process = subprocess.Popen(arguments, env=environment)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.mismatch import Mismatch
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.trace.model import Stack
 
 

@@ -8,9 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
-from hangscope.diagnosis.agreement import family
-from hangscope.diagnosis.dimensions import kinds_of_groups
-from hangscope.diagnosis.evidence import (
+from hangscope.diagnosis.graph.places import Place, Waits
+from hangscope.diagnosis.groups.dimensions import kinds_of_groups
+from hangscope.diagnosis.model import GroupRef, LastOperation
+from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.processes.working import group_stack
+from hangscope.diagnosis.records.agreement import family
+from hangscope.diagnosis.records.evidence import (
     gaps,
     overrun_ranks,
     rank_bounds,
@@ -18,11 +22,7 @@ from hangscope.diagnosis.evidence import (
     unlisted,
     unreadable,
 )
-from hangscope.diagnosis.frontier import Frontiers, Ints
-from hangscope.diagnosis.host import End, Host
-from hangscope.diagnosis.model import GroupRef, LastOperation
-from hangscope.diagnosis.places import Place, Waits
-from hangscope.diagnosis.working import group_stack
+from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.trace.model import NONE, Signature, Stack, Trace
 
 SECOND_NS = 1_000_000_000

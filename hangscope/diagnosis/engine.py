@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from hangscope.diagnosis import lasting
-from hangscope.diagnosis.callsites import note_first_parting
 from hangscope.diagnosis.cause import Cause
-from hangscope.diagnosis.causes import graph_causes
-from hangscope.diagnosis.compared import with_compared_operations
+from hangscope.diagnosis.causes.contradictions import doubt_contradicted, doubt_silent_aborts
+from hangscope.diagnosis.causes.explain import graph_causes
+from hangscope.diagnosis.causes.remote_calls import name_handlers
+from hangscope.diagnosis.causes.settle import conflict_causes, crash_causes, mismatch_causes, settle
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.contradictions import doubt_contradicted, doubt_silent_aborts
-from hangscope.diagnosis.counters import with_first_numbers, with_own_counters
-from hangscope.diagnosis.crossed import doubt_crossed_pairs
-from hangscope.diagnosis.embedded import with_original_exceptions
-from hangscope.diagnosis.ends import judge, killed_together
-from hangscope.diagnosis.findings import to_finding
-from hangscope.diagnosis.frontier import frontiers
-from hangscope.diagnosis.giving_up import before_the_first_gave_up
-from hangscope.diagnosis.group_order import with_group_order
-from hangscope.diagnosis.hypotheses import by_meshes
-from hangscope.diagnosis.laid_numbers import with_laid_numbers
-from hangscope.diagnosis.latecomers import without_latecomers
-from hangscope.diagnosis.memberships import with_believable_members
-from hangscope.diagnosis.mismatch import mismatches, parted_before
+from hangscope.diagnosis.differences.callsites import note_first_parting
+from hangscope.diagnosis.differences.crossed import doubt_crossed_pairs
+from hangscope.diagnosis.differences.group_order import with_group_order
+from hangscope.diagnosis.differences.worlds import world_causes
+from hangscope.diagnosis.ends.giving_up import before_the_first_gave_up
+from hangscope.diagnosis.ends.latecomers import without_latecomers
+from hangscope.diagnosis.ends.own_doing import judge, killed_together
+from hangscope.diagnosis.ends.swept import not_before_last_record, swept_up
+from hangscope.diagnosis.groups.hypotheses import by_meshes
+from hangscope.diagnosis.groups.memberships import with_believable_members
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
-from hangscope.diagnosis.moments import moment_of
-from hangscope.diagnosis.overtaken import doubt_dumped_before, doubt_overtaken
-from hangscope.diagnosis.quiet import without_cause
-from hangscope.diagnosis.ranks import rank_reports
-from hangscope.diagnosis.remote_calls import name_handlers
-from hangscope.diagnosis.sentences import rank_s
-from hangscope.diagnosis.settle import conflict_causes, crash_causes, mismatch_causes, settle
-from hangscope.diagnosis.swept import not_before_last_record, swept_up
-from hangscope.diagnosis.waits import Builder
-from hangscope.diagnosis.worlds import world_causes
+from hangscope.diagnosis.processes.embedded import with_original_exceptions
+from hangscope.diagnosis.quiet.nothing_found import without_cause
+from hangscope.diagnosis.records.compared import with_compared_operations
+from hangscope.diagnosis.records.counters import with_first_numbers, with_own_counters
+from hangscope.diagnosis.records.frontier import frontiers
+from hangscope.diagnosis.records.laid_numbers import with_laid_numbers
+from hangscope.diagnosis.records.mismatch import mismatches, parted_before
+from hangscope.diagnosis.waiting import lasting
+from hangscope.diagnosis.waiting.moments import moment_of
+from hangscope.diagnosis.waiting.overtaken import doubt_dumped_before, doubt_overtaken
+from hangscope.diagnosis.waiting.waits import Builder
+from hangscope.diagnosis.words.findings import to_finding
+from hangscope.diagnosis.words.ranks import rank_reports
+from hangscope.diagnosis.words.sentences import rank_s
 from hangscope.trace.clocks import align_clocks
 from hangscope.trace.model import NONE, Trace
 

@@ -36,7 +36,7 @@ def main() -> int:
     early = EarlyWatch(arguments.directory)
     from hangscope.monitor.processes import ProcessWatch
     from hangscope.monitor.watch import Monitor, MonitorConfig
-    from hangscope.trace.live_rings import RunKey
+    from hangscope.trace.live.rings import RunKey
 
     config = MonitorConfig(
         directory=arguments.directory,

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from hangscope.monitor.judge import Cause
-from hangscope.trace.live_rings import RunKey
+from hangscope.trace.live.rings import RunKey
 
 
 def claim(directory: Path, key: RunKey | None, cause: Cause, started_ns: int = 0) -> bool:

@@ -26,10 +26,10 @@ from hangscope.replay.compact import compact_ring
 from hangscope.replay.observed import NAME as OBSERVED
 from hangscope.replay.observed import write_observed
 from hangscope.ring.reader import RingError
-from hangscope.trace.from_journal import read_journal
-from hangscope.trace.from_ring import read_ring
-from hangscope.trace.live_rings import RunKey
+from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import Fragment, Trace
+from hangscope.trace.rings.read import read_ring
+from hangscope.trace.witnesses.journal import read_journal
 
 NEWEST_RECORDS = 256
 """Records of each rank that travel; the histories' hashes stand for what came before."""

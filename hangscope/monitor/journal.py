@@ -1,6 +1,6 @@
 """The monitor's journal: what only an observer outside the ranks could see, kept for later.
 
-Format: see `hangscope.trace.from_journal`.
+Format: see `hangscope.trace.witnesses.journal`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from hangscope.monitor.processes import ProcessEnd
 from hangscope.replay.observed import seen_event
-from hangscope.trace.from_journal import HEADER_KEY, VERSION
-from hangscope.trace.live_rings import RunKey
+from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import RankFacts
+from hangscope.trace.witnesses.journal import HEADER_KEY, VERSION
 
 
 class Journal:

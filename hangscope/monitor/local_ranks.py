@@ -13,10 +13,10 @@ from hangscope.monitor.journal import Journal
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
 from hangscope.monitor.signs import is_held_up
 from hangscope.ring.reader import decode_text
-from hangscope.trace.live import LiveRun
-from hangscope.trace.live_rings import OpenRing, RunKey
+from hangscope.trace.live.follow import LiveRun
+from hangscope.trace.live.rings import OpenRing, RunKey
 from hangscope.trace.model import RankFacts
-from hangscope.trace.process import is_elsewhere
+from hangscope.trace.processes.process import is_elsewhere
 
 TICK_S = 0.25
 KILL_GRACE_S = 5.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hangscope.monitor.gather import Relay, pack
 from hangscope.trace.facts import tcp_address
-from hangscope.trace.live_rings import RunKey
+from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import Fragment, Trace
 
 ASK_AFTER_S = 5.0

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hangscope.trace.control_groups import GROUPS, files_of, lines_of
+from hangscope.trace.processes.control_groups import GROUPS, files_of, lines_of
 
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO = struct.Struct("=QQ11Ii")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hangscope.diagnosis.failures import is_secondary
+from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.trace.model import RankFacts
 
 

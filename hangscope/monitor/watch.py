@@ -22,10 +22,10 @@ from hangscope.monitor.nodes import HAND_ON_S, OtherNodes
 from hangscope.monitor.processes import ProcessWatch
 from hangscope.monitor.signs import has_failed, is_leaving, is_silent
 from hangscope.monitor.voice import say, speak
-from hangscope.trace.live import LiveRun, is_gil_blocked
-from hangscope.trace.live_rings import RunKey
+from hangscope.trace.attempts.twins import Twins
+from hangscope.trace.live.follow import LiveRun, is_gil_blocked
+from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import Fragment, Trace
-from hangscope.trace.twins import Twins
 
 SETTLE_S = 0.6
 """After a process has ended: the others need a moment to show what it did to them."""

@@ -141,8 +141,8 @@ def dump(path: str | os.PathLike[str] | None = None) -> Path:
             "this process does not record; set HANGSCOPE=1 or call hangscope.start()"
         )
     from hangscope.report.flight_recorder import dump_bytes  # lazily: only on request
-    from hangscope.trace.from_ring import read_ring
-    from hangscope.trace.merge import merge
+    from hangscope.trace.merging.merge import merge
+    from hangscope.trace.rings.read import read_ring
 
     session.recorder.catch_up()
     fragment = read_ring(session.ring.path)

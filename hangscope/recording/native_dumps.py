@@ -2,7 +2,7 @@
 
 NCCL's watchdog writes the native entries when a collective times out. They hold what must not be
 asked of CUDA from Python: when each operation started, and when it was found completed. Lying in
-the run directory, they are read together with the ring (`hangscope.trace.merge_records`).
+the run directory, they are read together with the ring (`hangscope.trace.merging.records`).
 
 Source: ``FlightRecorderDetail.hpp`` and ``ProcessGroupNCCL.cpp`` of torch. The file is named by
 the variable with the rank appended; the older name is read by releases before 2.8 and, with a

@@ -3,7 +3,7 @@
 The verdict on a live job rests on more than its rings: whether each process was alive, stopped or
 holding the GIL, how busy it was, whether its stack moved between two looks, and when. A fixture
 keeps this in ``dumps/observed.journal``, in the format of the monitor's journals
-(`hangscope.trace.from_journal`); the header says when the job was looked at, and how often.
+(`hangscope.trace.witnesses.journal`); the header says when the job was looked at, and how often.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from hangscope.replay.redact import Redactor
 from hangscope.trace import formats
-from hangscope.trace.from_journal import HEADER_KEY, VERSION
 from hangscope.trace.model import RankFacts, Trace
 from hangscope.trace.plain_stacks import plain_threads
+from hangscope.trace.witnesses.journal import HEADER_KEY, VERSION
 
 NAME = "observed.journal"
 

@@ -32,9 +32,10 @@ from hangscope.replay.observed import write_dump_time, write_observed
 from hangscope.replay.redact import Redactor
 from hangscope.replay.verify import verify
 from hangscope.ring.reader import RingError
-from hangscope.trace import formats, sniff
+from hangscope.trace import formats
+from hangscope.trace.files import sniff
+from hangscope.trace.files.unpickle import load_plain
 from hangscope.trace.model import Trace
-from hangscope.trace.unpickle import load_plain
 
 _SKIPPED_SUFFIXES = (".pyc", ".so", ".tmp", ".lock", ".pid", ".sock", ".html", ".svg")
 
@@ -208,7 +209,7 @@ def redacted(data: bytes, kind: str, redactor: Redactor) -> bytes:
     Raises
     ------
     ValueError
-        If it is not what ``kind`` (of `hangscope.trace.sniff`) says.
+        If it is not what ``kind`` (of `hangscope.trace.files.sniff`) says.
     """
     if kind == formats.PICKLE:
         return pickle.dumps(redactor.value(load_plain(data)), protocol=2)

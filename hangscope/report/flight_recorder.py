@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hangscope.diagnosis.evidence import rank_bounds
-from hangscope.diagnosis.frontier import returned
+from hangscope.diagnosis.records.evidence import rank_bounds
+from hangscope.diagnosis.records.frontier import returned
 from hangscope.report.json import frames
-from hangscope.trace import own_story
+from hangscope.trace.attempts.twins import KEY as TWINS
+from hangscope.trace.attempts.twins import doubled
+from hangscope.trace.flight_recorder import own_story
 from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, Trace
-from hangscope.trace.twins import KEY as TWINS
-from hangscope.trace.twins import doubled
 
 VERSION = "2.10"
 FILE_PREFIX = "comm_lib_trace_rank_"

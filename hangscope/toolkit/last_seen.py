@@ -20,7 +20,7 @@ def last_seen(rank: int, environ: Mapping[str, str] | None = None) -> str | None
     try:
         if not path.is_file():
             return None
-        from hangscope.trace.from_ring import read_ring
+        from hangscope.trace.rings.read import read_ring
 
         return _describe(read_ring(path))
     except Exception:

@@ -11,16 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from hangscope.ring.layout import SLOT
-from hangscope.trace import file_names, formats, sniff
-from hangscope.trace.attempts import keep_newest
-from hangscope.trace.load_file import Loaded, Task, read_task
-from hangscope.trace.load_parallel import read_in_workers
-from hangscope.trace.merge import merge
+from hangscope.trace import formats
+from hangscope.trace.attempts.newest import keep_newest
+from hangscope.trace.attempts.stale_dumps import of_one_life
+from hangscope.trace.files import file_names, sniff
+from hangscope.trace.loading.one_file import Loaded, Task, read_task
+from hangscope.trace.loading.parallel import read_in_workers
+from hangscope.trace.loading.search import Strangers, files_below, reason
+from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import Fragment, Signature, Stack, Trace, Unread
 from hangscope.trace.rank_lists import SharedGroups
-from hangscope.trace.ring_batch import RingBatch
-from hangscope.trace.search import Strangers, files_below, reason
-from hangscope.trace.stale_dumps import of_one_life
+from hangscope.trace.rings.batch import RingBatch
 
 Progress = Callable[[int, int], None]
 

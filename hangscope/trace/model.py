@@ -173,9 +173,9 @@ class Source:
 class Fragment:
     """What one source says about one rank, with tables of its own.
 
-    Readers return fragments; `hangscope.trace.merge` makes one `Trace` out of them. ``group``,
-    ``signature`` and ``stack`` columns index this fragment's own tables. ``facts.rank`` is ``-1``
-    where a source speaks of no particular rank (it may still hold claims).
+    Readers return fragments; `hangscope.trace.merging.merge` makes one `Trace` out of them.
+    ``group``, ``signature`` and ``stack`` columns index this fragment's own tables. ``facts.rank``
+    is ``-1`` where a source speaks of no particular rank (it may still hold claims).
     """
 
     source: Source
@@ -193,7 +193,7 @@ class Fragment:
     timeout_s: float | None = None
     """`HANGSCOPE_TIMEOUT` of the run where the source knows it."""
     implied: Records | None = None
-    """What the records imply of the counters (`hangscope.trace.merge_records.counters_of`), where
+    """What the records imply of the counters (`hangscope.trace.merging.records.counters_of`), where
     the reader has found it out while they were at hand."""
     of_earlier_life: bool = False
     """It is about an attempt before the newest one in its source, of which that says nothing."""

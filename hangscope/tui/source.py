@@ -166,8 +166,8 @@ def open_source(paths: Sequence[str]) -> Source:
     Raises `hangscope.trace.load.NothingReadable` where nothing in `paths` can be read.
     """
     from hangscope.diagnosis.engine import diagnose
-    from hangscope.trace.live import LiveRun
-    from hangscope.trace.live_rings import run_directory_of
+    from hangscope.trace.live.follow import LiveRun
+    from hangscope.trace.live.rings import run_directory_of
     from hangscope.trace.load import load_trace
 
     title = " ".join(paths)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.alignment import Side, shift
 from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.diagnosis.records.alignment import Side, shift
 from hangscope.trace.load import load_trace
 from tests.trace.dumps import BASE_NS, dump, entry, pending, write
 

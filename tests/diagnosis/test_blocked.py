@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.diagnosis.host import End, Host, activity, host_of
-from hangscope.diagnosis.playbook import blocked_in, missing
+from hangscope.diagnosis.processes.host import End, Host, activity, host_of
+from hangscope.diagnosis.words.playbook import blocked_in, missing
 from hangscope.trace.model import Frame, RankFacts
 
 LIB = "/usr/lib/python3.11"

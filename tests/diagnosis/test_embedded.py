@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.embedded import original
+from hangscope.diagnosis.processes.embedded import original
 from hangscope.trace.model import Claim, ExceptionFacts, ExitFacts, Frame
 from tests.diagnosis.builder import SECOND, START, Job
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.host import LOADER
 from hangscope.diagnosis.model import Confidence, Diagnosis
-from hangscope.diagnosis.stacks import innermost, is_library, user_frames
+from hangscope.diagnosis.processes.host import LOADER
+from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames
 from hangscope.trace.model import (
     ExceptionFacts,
     ExitFacts,

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hangscope.diagnosis import diagnose
-from hangscope.trace.from_flight_recorder import Origin, read_document
-from hangscope.trace.from_job_log import read_job_log
-from hangscope.trace.merge import merge
+from hangscope.trace.files.sniff import Unreadable
+from hangscope.trace.flight_recorder.read import Origin, read_document
+from hangscope.trace.job_log.read import read_job_log
+from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import Fragment
-from hangscope.trace.sniff import Unreadable
 from tests.trace.dumps import dump, entry, pending
 from tests.trace.logs import timeout
 from tests.trace.test_fuzz import check, paths, replaced, values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.hypotheses import by_meshes
+from hangscope.diagnosis.groups.hypotheses import by_meshes
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace.model import Group, Source
 from tests.diagnosis.builder import Job

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.meshes import block
+from hangscope.diagnosis.groups.meshes import block
 from hangscope.diagnosis.model import Confidence, Diagnosis
-from hangscope.trace.from_flight_recorder import Origin, read_document
-from hangscope.trace.merge import merge
+from hangscope.trace.flight_recorder.read import Origin, read_document
+from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import Trace
 from tests.trace.logs import WORK, trace_of
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.diagnosis import playbook
 from hangscope.diagnosis.engine import diagnose
-from hangscope.diagnosis.failures import is_secondary
-from hangscope.diagnosis.shorten import shortened
+from hangscope.diagnosis.processes.failures import is_secondary
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.words import playbook
 from hangscope.trace.load import load_trace
 
 _FIXTURES = Path(__file__).parents[2] / "fixtures"

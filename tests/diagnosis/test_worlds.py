@@ -8,8 +8,8 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.attempts.twins import Twins, claims_of
 from hangscope.trace.model import ExitFacts, Phase
-from hangscope.trace.twins import Twins, claims_of
 from tests.diagnosis.builder import SECOND, START, Job
 
 

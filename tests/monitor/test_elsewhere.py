@@ -9,7 +9,7 @@ from hangscope.diagnosis.model import Verdict
 from hangscope.monitor.claims import claim
 from hangscope.monitor.elsewhere import only_what_is_seen
 from hangscope.monitor.judge import cause_of
-from hangscope.trace.live_rings import RunKey
+from hangscope.trace.live.rings import RunKey
 from tests.monitor.test_judge import MISSING, diagnosis
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hangscope.monitor.watch import Monitor, MonitorConfig
-from hangscope.trace.live_rings import RunKey
-from hangscope.trace.process import _own_place
+from hangscope.trace.live.rings import RunKey
+from hangscope.trace.processes.process import _own_place
 from tests.live_rings import RingRank
 
 Children = list[subprocess.Popen[bytes]]

@@ -18,7 +18,7 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace import formats
 from hangscope.trace.load import load_trace
-from hangscope.trace.merge_facts import merge_facts
+from hangscope.trace.merging.facts import merge_facts
 from hangscope.trace.model import ExitFacts, RankFacts
 from tests.real_jobs import environment
 

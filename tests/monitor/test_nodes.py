@@ -9,8 +9,8 @@ import pytest
 
 from hangscope.monitor import nodes
 from hangscope.monitor.gather import pack, unpack
-from hangscope.trace.live import LiveRun
-from hangscope.trace.live_rings import RunKey
+from hangscope.trace.live.follow import LiveRun
+from hangscope.trace.live.rings import RunKey
 from tests.live_rings import RingRank
 
 

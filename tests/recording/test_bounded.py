@@ -19,7 +19,7 @@ from hangscope.recording.operations import spec_for
 from hangscope.recording.session import Session
 from hangscope.ring import layout
 from hangscope.ring.atomic import ATOMIC, exclusive
-from hangscope.trace.from_ring import read_ring
+from hangscope.trace.rings.read import read_ring
 from tests.real_jobs import environment, run
 from tests.recording.launcher import JOBS
 from tests.threads import run_together

@@ -16,8 +16,8 @@ from hangscope.recording import api
 from hangscope.recording.declared import declaration
 from hangscope.recording.session import Session
 from hangscope.report import flight_recorder
-from hangscope.trace.from_ring import read_ring
 from hangscope.trace.load import load_trace
+from hangscope.trace.rings.read import read_ring
 from tests import real_jobs
 from tests.real_jobs import JobResult, environment
 from tests.recording.launcher import JOBS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.trace.from_ring import read_ring
+from hangscope.trace.rings.read import read_ring
 from tests.real_jobs import environment, run
 from tests.recording.launcher import JOBS
 

@@ -14,7 +14,7 @@ import pytest
 from hangscope.recording import placement
 from hangscope.ring.reader import RingReader
 from hangscope.ring.writer import RingIdentity
-from hangscope.trace.from_ring import read_ring
+from hangscope.trace.rings.read import read_ring
 from tests.real_jobs import JobResult, environment, free_port, run, torchrun, worlds
 from tests.recording.launcher import JOBS, ranks, recording
 

@@ -19,9 +19,9 @@ from hangscope.diagnosis import diagnose
 from hangscope.recording.leaving import called_away_from, places_of
 from hangscope.recording.session import Session
 from hangscope.replay.compact import compact_ring
-from hangscope.trace.from_ring import read_ring
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Flag
+from hangscope.trace.rings.read import read_ring
 from tests.recording.launcher import ranks, recording
 
 Names = list[str] | None

@@ -21,8 +21,8 @@ from hangscope.recording.operations import spec_for
 from hangscope.recording.reductions import MAX_NEWEST, MAX_UNREAD
 from hangscope.recording.session import Session
 from hangscope.ring.layout import SlotFlag
-from hangscope.trace.from_ring import read_ring
 from hangscope.trace.load import load_trace
+from hangscope.trace.rings.read import read_ring
 from tests.real_jobs import environment, run, worlds
 from tests.recording.launcher import recording
 

@@ -15,8 +15,8 @@ from hangscope.recording import store_waits
 from hangscope.recording.phases import wrap_phase
 from hangscope.recording.session import Session
 from hangscope.ring.layout import SlotFlag
-from hangscope.trace.from_ring import read_ring
 from hangscope.trace.model import Phase
+from hangscope.trace.rings.read import read_ring
 
 
 def _phases_during(session: Session, wait: Callable[[dist.Store], object]) -> tuple[Phase, ...]:

@@ -14,8 +14,8 @@ from hangscope.replay.redact import Redactor
 from hangscope.ring.layout import HEADER, SLOT_FORMAT, ExitKind, ValueKind, header_offset
 from hangscope.ring.reader import RingError, RingReader
 from hangscope.ring.writer import RingIdentity, RingWriter
-from hangscope.trace.from_ring import read_ring
 from hangscope.trace.model import Fragment
+from hangscope.trace.rings.read import read_ring
 
 
 def _write(path: Path, records: int, slot_count: int) -> RingWriter:

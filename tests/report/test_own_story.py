@@ -13,7 +13,7 @@ import view_samples as samples
 from hangscope.diagnosis.engine import diagnose
 from hangscope.replay import find_fixtures
 from hangscope.report import flight_recorder
-from hangscope.trace import own_story
+from hangscope.trace.flight_recorder import own_story
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import (
     ExceptionFacts,

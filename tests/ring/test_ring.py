@@ -19,7 +19,7 @@ from hangscope.ring.layout import ExitKind, ValueKind
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.ring.reader_once import OneTimeReader
 from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
-from hangscope.trace.from_ring import read_ring
+from hangscope.trace.rings.read import read_ring
 from tests.threads import run_together
 
 IDENTITY = RingIdentity(run_id="run", rank=3, world_size=4, host="node0", pid=1, boot_id="another")

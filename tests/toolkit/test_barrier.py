@@ -74,7 +74,7 @@ def test_missing_rank_is_described_by_its_ring(tmp_path: Path) -> None:
     result = processes("ring_job", [env | recording for env in worlds(2)])
     result.assert_ok("last_seen", [0])
     # The barrier itself is part of the recording, for whoever looks at the waiting rank.
-    from hangscope.trace.from_ring import read_ring
+    from hangscope.trace.rings.read import read_ring
 
     assert read_ring(tmp_path / "rank_0.ring").facts.rank == 0
 

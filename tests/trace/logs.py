@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from hangscope.trace.from_job_log import read_job_log
-from hangscope.trace.merge import merge
+from hangscope.trace.job_log.read import read_job_log
+from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import Claim, Trace
 
 

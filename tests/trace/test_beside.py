@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hangscope.ring.writer import RingIdentity, RingWriter
-from hangscope.trace.live import LiveRun
-from hangscope.trace.live_rings import RunKey
-from hangscope.trace.lives import Member, Start, beside
+from hangscope.trace.attempts.lives import Member, Start, beside
+from hangscope.trace.live.follow import LiveRun
+from hangscope.trace.live.rings import RunKey
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Trace
 

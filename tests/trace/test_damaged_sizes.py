@@ -9,7 +9,7 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.ring.writer import RingIdentity, RingWriter
-from hangscope.trace.live import LiveRun
+from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import NothingReadable, load_trace
 from tests.trace.dumps import dump, entry
 

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.trace.file_names import attempt_of, local_rank_of_log, rank_of_dump, rank_of_log
+from hangscope.trace.files.file_names import (
+    attempt_of,
+    local_rank_of_log,
+    rank_of_dump,
+    rank_of_log,
+)
 
 
 @pytest.mark.parametrize(

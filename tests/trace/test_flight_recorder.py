@@ -12,11 +12,11 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
-from hangscope.trace import load_parallel
-from hangscope.trace.fr_groups import match_status, read_config
+from hangscope.trace.files.unpickle import load_plain
+from hangscope.trace.flight_recorder.groups import match_status, read_config
 from hangscope.trace.load import NothingReadable, load_trace
+from hangscope.trace.loading import parallel
 from hangscope.trace.model import Flag, Frame, State, Trace
-from hangscope.trace.unpickle import load_plain
 
 from .dumps import BASE_NS, FRAMES, dump, entry, pending, write
 
@@ -397,7 +397,7 @@ def test_a_log_beside_dumps_completes_them(tmp_path: Path) -> None:
 def test_a_pickle_that_costs_too_much_time_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hangscope.trace.load_parallel.SECONDS_FLOOR", 3.0)  # a busy machine
+    monkeypatch.setattr("hangscope.trace.loading.parallel.SECONDS_FLOOR", 3.0)  # a busy machine
     write(tmp_path, "trace_0", dump([entry(1), pending(2)]))
     # A tuple of two of itself, fifty deep, as a key: hashing it takes 2**50 steps.
     (tmp_path / "trace_1").write_bytes(b"\x80\x04})" + b"2\x86N0" * 50 + b"Ns.")
@@ -486,9 +486,9 @@ def test_a_gzip_bomb_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     # A worker that is forked has the smaller limit too; a spawned one would have its own.
     monkeypatch.setattr(
-        "hangscope.trace.load_parallel._spawn", lambda limit: load_parallel._fork(limit, [])
+        "hangscope.trace.loading.parallel._spawn", lambda limit: parallel._fork(limit, [])
     )
-    monkeypatch.setattr("hangscope.trace.sniff.MAX_INFLATED", 20 << 20)
+    monkeypatch.setattr("hangscope.trace.files.sniff.MAX_INFLATED", 20 << 20)
     write(tmp_path, "trace_0", dump([entry(1), pending(2)]))
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     head = b'{"entries": ['

@@ -17,11 +17,11 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hangscope.trace.from_job_log import read_job_log
+from hangscope.trace.files.unpickle import load_plain
+from hangscope.trace.job_log.read import read_job_log
 from hangscope.trace.load import load_trace
-from hangscope.trace.merge import merge
+from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import Trace
-from hangscope.trace.unpickle import load_plain
 
 from .dumps import dump, entry, pending, write
 from .logs import timeout

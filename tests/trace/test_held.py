@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hangscope.ring import place
-from hangscope.trace.held import is_dumping_core, is_frozen, tracer_of
-from hangscope.trace.process import ProcessLook, look_here
+from hangscope.trace.processes.held import is_dumping_core, is_frozen, tracer_of
+from hangscope.trace.processes.process import ProcessLook, look_here
 
 ATTACH, DETACH = 16, 17
 FREEZER = Path("/sys/fs/cgroup/freezer")

@@ -9,7 +9,7 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
-from hangscope.trace import log_blocks
+from hangscope.trace.job_log.lines import blocks
 from tests.trace.logs import trace_of
 
 STOPPED = (
@@ -180,19 +180,19 @@ def test_as_many_processes_as_nccl_speaks_of_belong_to_the_job() -> None:
 
 
 def test_of_a_long_row_of_announcements_the_last_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_blocks, "BLOCK", 4096)
-    monkeypatch.setattr(log_blocks, "_ANNOUNCED_BLOCKS", 3)
+    monkeypatch.setattr(blocks, "BLOCK", 4096)
+    monkeypatch.setattr(blocks, "_ANNOUNCED_BLOCKS", 3)
     first, second = ([issued(r, s) for s in range(n, n + 200) for r in range(4)] for n in (1, 201))
     lines = [*first, "Watchdog caught collective operation timeout\n", *second]
     raw = "".join(lines).encode()
-    found = log_blocks.telling(raw[:4096], io.BytesIO(raw[4096:]))
+    found = blocks.telling(raw[:4096], io.BytesIO(raw[4096:]))
     told = [(number, line) for number, line, _ in found if line]
     numbers = [number for number, _ in told]
     assert numbers == sorted(numbers)
     assert [lines[number - 1].encode() for number in numbers] == [line + b"\n" for _, line in told]
     assert len(first) + 1 in numbers
     assert numbers[-1] == len(lines)
-    assert len(told) * 100 < 10 * 4096 + 100 * log_blocks.CONTEXT
+    assert len(told) * 100 < 10 * 4096 + 100 * blocks.CONTEXT
     assert {len(first), len(first) + 2} <= set(numbers), "what is beside a telling line is kept"
 
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from hangscope.trace import log_evidence
-from hangscope.trace.log_evidence import MAX_SAME_NUMBER, rank_ranges
-from hangscope.trace.log_lines import MAX_LINE
+from hangscope.trace.job_log.lines.stream import MAX_LINE
+from hangscope.trace.job_log.readers import evidence
+from hangscope.trace.job_log.readers.evidence import MAX_SAME_NUMBER, rank_ranges
 from hangscope.trace.model import MAX_RANK
 from tests.trace.logs import overdue, timeout, trace_of
 
@@ -40,12 +40,12 @@ def test_lists_of_ranks_that_say_more_than_any_job_has() -> None:
 
 
 def test_reports_that_speak_of_everybody_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hangscope.trace.log_agreement.MAX_MENTIONS", 1000)
+    monkeypatch.setattr("hangscope.trace.job_log.readers.agreement.MAX_MENTIONS", 1000)
     head = "[rank0]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp:1] "
     lines = [f"{head}[0-99999] joined but didn't finish collective #{n}\n" for n in range(1, 50)]
     evidence_of = trace_of("".join(lines))
     assert len(evidence_of.members) == 1000
-    assert log_evidence.MAX_MENTIONS > 64 * 8192  # reports of a large job are read
+    assert evidence.MAX_MENTIONS > 64 * 8192  # reports of a large job are read
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
-from hangscope.trace.from_job_log import read_job_log
+from hangscope.trace.job_log.read import read_job_log
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import State
 

@@ -12,28 +12,25 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hangscope.trace import (
-    load_parallel,
-    log_agreement,
-    log_announced,
-    log_blocks,
-    log_deaths,
-    log_gloo,
-    log_launcher,
-    log_lines,
-    log_plain,
-    log_ras,
-    log_ray,
-    log_schedulers,
-    log_shapes,
-    log_stacks,
-    log_stalls,
-    log_starters,
-    log_watchdog,
+from hangscope.trace.job_log.lines import blocks, plain, shapes, stream
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.readers import (
+    agreement,
+    announced,
+    deaths,
+    gloo,
+    launcher,
+    ras,
+    ray,
+    schedulers,
+    stacks,
+    stalls,
+    starters,
+    watchdog,
 )
+from hangscope.trace.job_log.readers.roster import Reader, Readers
 from hangscope.trace.load import load_trace
-from hangscope.trace.log_line import LogLine
-from hangscope.trace.log_readers import Reader, Readers
+from hangscope.trace.loading import parallel
 from tests.trace.logs import timeout
 
 PIECES = [
@@ -55,20 +52,20 @@ EXAMPLES = 4
 """Of every pattern: most are slow to make up, and one that lacks its word shows at once."""
 
 READERS: list[tuple[ModuleType, frozenset[str]]] = [
-    (log_ray, frozenset({"_FIELD"})),
-    (log_watchdog, frozenset({"_LINE_BEGINS", "_FOR_S", "_RAN", "_SIGNAL_FROM",
+    (ray, frozenset({"_FIELD"})),
+    (watchdog, frozenset({"_LINE_BEGINS", "_FOR_S", "_RAN", "_SIGNAL_FROM",
                                           "_WORK", "_STATUS", "_LAST_STARTED", "_DUMP_SIGNAL"})),
-    (log_announced, frozenset({"_MEMBER", "_COMM_ID"})),
-    (log_agreement, frozenset({"_FINGERPRINT", "_MISMATCH"})),
-    (log_gloo, frozenset({"_GLOO_CLOSED"})),
-    (log_schedulers, frozenset()),
-    (log_starters, frozenset({"_MPI_CODE", "_HYDRA_END", "_ERROR",
+    (announced, frozenset({"_MEMBER", "_COMM_ID"})),
+    (agreement, frozenset({"_FINGERPRINT", "_MISMATCH"})),
+    (gloo, frozenset({"_GLOO_CLOSED"})),
+    (schedulers, frozenset()),
+    (starters, frozenset({"_MPI_CODE", "_HYDRA_END", "_ERROR",
                                               "_MONITORED_RANK"})),
-    (log_stalls, frozenset({"_TENSOR", "_MISSING_HEAD", "_MISSING_ROW", "_TASK",
+    (stalls, frozenset({"_TENSOR", "_MISSING_HEAD", "_MISSING_ROW", "_TASK",
                                           "_SHAPES_OP", "_SHAPES_ROW"})),
-    (log_launcher, frozenset({"_T_HOST", "_T_RANK", "_T_TIME", "_T_EXIT",
+    (launcher, frozenset({"_T_HOST", "_T_RANK", "_T_TIME", "_T_EXIT",
                                               "_T_TRACE", "_T_NEXT", "TABLE"})),
-    (log_deaths, frozenset({"_FRAME", "_GROUP", "_RAIL", "_HEAD", "_LOGGED",
+    (deaths, frozenset({"_FRAME", "_GROUP", "_RAIL", "_HEAD", "_LOGGED",
                                           "_OF_RANK", "_BOX_FRAME", "_THREAD", "_RAISED",
                                           "_ERROR_ALONE", "_NCCL_PID", "_REPORTED",
                                           "_GROUP_ARGUMENT", "_OF_TORCH", "_CARETS", "FORM"})),
@@ -77,12 +74,12 @@ READERS: list[tuple[ModuleType, frozenset[str]]] = [
 
 
 def _with_shapes(raw: bytes) -> list[LogLine]:
-    return list(log_lines.read_lines(io.BytesIO(raw)))
+    return list(stream.read_lines(io.BytesIO(raw)))
 
 
 def _with_care(raw: bytes) -> list[LogLine]:
-    with patch.object(log_plain.PlainLines, "line", lambda *_: None):
-        return list(log_lines.read_lines(io.BytesIO(raw)))
+    with patch.object(plain.PlainLines, "line", lambda *_: None):
+        return list(stream.read_lines(io.BytesIO(raw)))
 
 
 @settings(max_examples=150, deadline=None)
@@ -99,23 +96,23 @@ def test_a_plain_line_is_read_as_with_care(text: str) -> None:
 @given(LINES)
 def test_every_byte_of_a_shape_keeps_its_place(text: str) -> None:
     raw = text.encode()
-    shape = log_shapes.shape_of_bytes(raw)
+    shape = shapes.shape_of_bytes(raw)
     assert len(shape) == len(raw)
     assert all(a == b or chr(b) == "0" for a, b in zip(raw, shape, strict=True))
-    assert log_shapes.shape_of_bytes(shape) == shape
-    assert log_shapes.shape_of(text) == shape.decode()
+    assert shapes.shape_of_bytes(shape) == shape
+    assert shapes.shape_of(text) == shape.decode()
 
 
 def test_other_numbers_are_no_other_shape() -> None:
     one, other = timeout(11, 104), timeout(38, 977)
     assert one != other
-    assert log_shapes.shape_of(one) == log_shapes.shape_of(other)
+    assert shapes.shape_of(one) == shapes.shape_of(other)
 
 
 def _patterns() -> list[tuple[str, ModuleType]]:
     inner = {(module.__name__, name) for module, inside in READERS for name in inside}
-    tables = [(name, log_launcher) for name in ("_T_HOST", "_T_RANK", "_T_TIME")]
-    reports = [(name, log_ras) for name in ("_HEAD", "_GPUS", "_GROUP_ROW", "_DEAD")]
+    tables = [(name, launcher) for name in ("_T_HOST", "_T_RANK", "_T_TIME")]
+    reports = [(name, ras) for name in ("_HEAD", "_GPUS", "_GROUP_ROW", "_DEAD")]
     told = [
         (name, module)
         for module, _ in READERS
@@ -133,7 +130,7 @@ def test_a_line_that_is_not_shown_to_a_reader_is_none_of_its(name: str, module: 
     @settings(max_examples=EXAMPLES, deadline=None, database=None, phases=[Phase.generate])
     @given(st.from_regex(getattr(module, name)))
     def check(text: str) -> None:
-        assert reader.may_know(log_shapes.shape_of(text)), text
+        assert reader.may_know(shapes.shape_of(text)), text
 
     check()
 
@@ -142,15 +139,15 @@ def test_words_hold_no_digit_but_zero() -> None:
     readers = Readers(2025).first_to_know
     words = [word for reader in readers for word in reader.words]
     assert len(words) > 100
-    assert all(log_shapes.shape_of(word) == word for word in words)
+    assert all(shapes.shape_of(word) == word for word in words)
     forms = [reader.form.pattern for reader in readers if reader.form is not None]
     assert not any(re.search(r"(?<![{,\d])[1-9](?![,}\d])", form) for form in forms), forms
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_shapes, "_MOST_BYTES", 10_000)
+    monkeypatch.setattr(shapes, "_MOST_BYTES", 10_000)
     asked = []
-    remembered = log_shapes.Remembered[str, int](lambda shape: asked.append(shape) or len(shape))
+    remembered = shapes.Remembered[str, int](lambda shape: asked.append(shape) or len(shape))
     for n in range(2000):
         assert remembered["x" * (n % 500)] == n % 500
         assert len(remembered) <= 10_000 // 400 + 1
@@ -162,7 +159,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_prefixes_that_never_come_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_plain, "_MOST_PREFIXES", 50)
+    monkeypatch.setattr(plain, "_MOST_PREFIXES", 50)
     raw = "".join(f"[rank{n}]: Error: {n}\n" for n in range(1000, 3000)).encode()
     found = _with_shapes(raw)
     assert [line.rank for line in found] == list(range(1000, 3000))
@@ -170,26 +167,26 @@ def test_prefixes_that_never_come_again_are_forgotten(monkeypatch: pytest.Monkey
 
 def test_a_word_may_stand_behind_a_carriage_return() -> None:
     raw = b"step 1\rstep 2\rTraceback (most recent call last):\r\nnext\n"
-    told = list(log_blocks.telling(raw, io.BytesIO(b"")))
+    told = list(blocks.telling(raw, io.BytesIO(b"")))
     assert next(number for number, _, _ in told) == 1
 
 
 def test_stacks_are_found_by_their_forms() -> None:
-    reader = Reader(lambda *_: False, log_stacks.WORDS, log_stacks.FORM)
+    reader = Reader(lambda *_: False, stacks.WORDS, stacks.FORM)
     known = [
         "Process 417: python train.py --rank 3", 'Thread 0x7f1234567890 (idle): "MainThread"',
         "Current thread 0x00007f12 (most recent call first):", "=== Rank 3: node1 ===",
         "<h2>Rank 3: node1</h2>", "## rank 3", "#0  0x00007f in wait () from libc.so.6",
         "==== FR Trace ====",
     ]  # fmt: skip
-    assert all(reader.may_know(log_shapes.shape_of(text)) for text in known)
+    assert all(reader.may_know(shapes.shape_of(text)) for text in known)
     assert not reader.may_know("frame #0: c10d::ProcessGroupNCCL::watchdogHandler()")
 
 
 def test_a_log_that_takes_long_is_said_to_be_read_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load_parallel, "_LOOKS_UP_S", 0.001)
+    monkeypatch.setattr(parallel, "_LOOKS_UP_S", 0.001)
     (tmp_path / "job.log").write_text("".join(timeout(n % 64, 7) for n in range(10_000)))
     calls: list[tuple[int, int]] = []
     load_trace([tmp_path], progress=lambda done, found: calls.append((done, found)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.trace import jobs_beside
+from hangscope.trace.attempts import jobs_beside
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Fragment
 from tests.trace.dumps import BASE_NS, dump, entry, pending, write

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.evidence import hidden_ranks
-from hangscope.diagnosis.frontier import frontiers
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pairing import pending_halves
+from hangscope.diagnosis.records.evidence import hidden_ranks
+from hangscope.diagnosis.records.frontier import frontiers
+from hangscope.diagnosis.records.pairing import pending_halves
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Flag
 

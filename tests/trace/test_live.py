@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from hangscope.ring.layout import SlotFlag
-from hangscope.trace.live import LiveRun
+from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.model import RECORD_DTYPE, RankFacts, Trace
-from hangscope.trace.process import _own_place, look_here
+from hangscope.trace.processes.process import _own_place, look_here
 from tests.live_rings import RingRank
 
 _TIMED = {"observed_ns", "cpu_busy", "stack_moved", "oldest_record_id"}

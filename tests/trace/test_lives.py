@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from hangscope.monitor.claims import claim
-from hangscope.trace.attempts import keep_newest
-from hangscope.trace.live_rings import RunKey
-from hangscope.trace.lives import Start, of_newest_life
+from hangscope.trace.attempts.lives import Start, of_newest_life
+from hangscope.trace.attempts.newest import keep_newest
+from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import ExitFacts, Fragment, RankFacts, Source
 
 MINUTE = 60 * 10**9

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from hangscope.trace import operations
-from hangscope.trace.fr_groups import GroupTable, match_status, parse_ranks
-from hangscope.trace.fr_pairs import global_peer
-from hangscope.trace.merge import merge
-from hangscope.trace.merge_facts import merge_facts
+from hangscope.trace.flight_recorder.groups import GroupTable, match_status, parse_ranks
+from hangscope.trace.flight_recorder.pairs import global_peer
+from hangscope.trace.merging.facts import merge_facts
+from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import (
     MEMBER_DTYPE,
     ON_ITS_WAY_OUT,

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hangscope.trace.fr_groups import has_rank, parse_ranks
+from hangscope.trace.flight_recorder.groups import has_rank, parse_ranks
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Fragment, Group, RankFacts, Source
 from hangscope.trace.rank_lists import Receiver, Sender, SharedGroups

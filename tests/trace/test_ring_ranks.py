@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hangscope.ring.writer import RingIdentity, RingWriter
 from hangscope.trace import formats
-from hangscope.trace.live_rings import RingFolder
-from hangscope.trace.lives import Start
+from hangscope.trace.attempts.lives import Start
+from hangscope.trace.attempts.ring_ranks import Presence, ranks_of, with_ranks_of_rings
+from hangscope.trace.live.rings import RingFolder
 from hangscope.trace.model import Fragment, RankFacts, Source
-from hangscope.trace.ring_ranks import Presence, ranks_of, with_ranks_of_rings
 
 SECOND = 1_000_000_000
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from hangscope.ring.layout import SLOT, SLOT_FORMAT, ValueKind
 from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
-from hangscope.trace.from_ring import read_ring
 from hangscope.trace.load import load_trace
-from hangscope.trace.merge import merge
-from hangscope.trace.merge_records import counters_of
+from hangscope.trace.merging.merge import merge
+from hangscope.trace.merging.records import counters_of
 from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Group, Records, State, Trace
-from hangscope.trace.ring_areas import AreaKeeper, Decoded
-from hangscope.trace.ring_batch import GroupNumbers
-from hangscope.trace.ring_columns import ColumnReader
+from hangscope.trace.rings.areas import AreaKeeper, Decoded
+from hangscope.trace.rings.batch import GroupNumbers
+from hangscope.trace.rings.columns import ColumnReader
+from hangscope.trace.rings.read import read_ring
 
 WORLD = 4
 _CHANGES = st.tuples(st.integers(0, 199), st.integers(0, 255))

@@ -11,12 +11,12 @@ import pytest
 from hangscope.ring.layout import SLOT_FORMAT, ValueKind
 from hangscope.ring.reader_once import OneTimeReader
 from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
-from hangscope.trace.from_ring import read_ring
 from hangscope.trace.load import load_trace
-from hangscope.trace.merge import merge
+from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import NONE, RECORD_DTYPE, Frame, Records, Stack
-from hangscope.trace.ring_columns import Numbering
-from hangscope.trace.ring_values import Recent, RingValues
+from hangscope.trace.rings.columns import Numbering
+from hangscope.trace.rings.read import read_ring
+from hangscope.trace.rings.values import Recent, RingValues
 from hangscope.trace.row_block import RowBlock
 from hangscope.trace.stack_table import StackTable
 

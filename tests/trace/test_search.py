@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hangscope.ring.writer import RingIdentity, RingWriter
-from hangscope.trace import search
 from hangscope.trace.load import NothingReadable, load_trace
+from hangscope.trace.loading import search
 from hangscope.trace.model import Unread
 from tests.trace.logs import timeout
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.trace.live import LiveRun
-from hangscope.trace.lives import Start
+from hangscope.trace.attempts.lives import Start
+from hangscope.trace.attempts.twins import Twins, claims_of, twins
+from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import load_trace
-from hangscope.trace.twins import Twins, claims_of, twins
 from tests.diagnosis.builder import Job
 
 SECOND = 1_000_000_000

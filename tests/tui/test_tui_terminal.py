@@ -17,7 +17,7 @@ import pytest
 import view_samples as samples
 
 from hangscope.report import flight_recorder
-from hangscope.trace.from_ring import read_ring
+from hangscope.trace.rings.read import read_ring
 
 HANGSCOPE = [sys.executable, "-m", "hangscope"]
 JOB_S = 120

@@ -370,7 +370,7 @@ with report.check("hangscope.record"):
     assert frames_of(seen.stacks[0])[0] == "<module>", seen.stacks[0]
 
 with report.check("hangscope.phase"):
-    from hangscope.trace.from_ring import read_ring
+    from hangscope.trace.rings.read import read_ring
 
     with hangscope.phase("checkpoint", "step 7"):
         facts = read_ring(session().ring.path).facts

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from harness import recorded, session
 
-from hangscope.trace.from_ring import read_ring
+from hangscope.trace.rings.read import read_ring
 from tests.job_report import Report
 
 DEVICE, BACKEND = sys.argv[1:3]

@@ -50,7 +50,7 @@ def session():
 @contextlib.contextmanager
 def recorded(*, same_numbers: bool = True) -> Iterator[Seen]:
     """Collect what a block records; then compare every group's number with the backend's own."""
-    from hangscope.trace.from_ring import read_ring
+    from hangscope.trace.rings.read import read_ring
 
     ring = session().ring
     before = int(ring.cells[_last_record()])

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import hangscope
 from hangscope.recording.api import current_session
-from hangscope.trace.from_ring import read_ring
+from hangscope.trace.rings.read import read_ring
 
 THREADS, BURSTS, BURST = 4, 20, 15
 

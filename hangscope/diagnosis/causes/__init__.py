@@ -1,0 +1,1 @@
+"""From the graph to the ranks at fault."""

@@ -1,0 +1,56 @@
+"""Evidence that speaks against an answer lowers its confidence, wherever it came from."""
+
+from __future__ import annotations
+
+from signal import SIGABRT
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.host import End
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.trace.model import RankFacts
+
+
+def doubt_silent_aborts(context: Context, causes: list[Cause]) -> None:
+    """A watchdog aborts its process as well: an abort without a word is no certain crash."""
+    for cause in causes:
+        if cause.verdict is not Verdict.RANK_CRASHED:
+            continue
+        facts = [context.trace.ranks.get(rank) for rank in cause.culprits]
+        if any(f is not None and _aborted_silently(f) for f in facts):
+            cause.doubt("why it aborted is not told: a watchdog that gives up does so as well")
+
+
+def _aborted_silently(facts: RankFacts) -> bool:
+    aborted = facts.exit is not None and facts.exit.signal == SIGABRT
+    return aborted and facts.exception is None
+
+
+def doubt_contradicted(context: Context, causes: list[Cause]) -> None:
+    """A log says of a rank that no answer names that it failed of its own, and not when.
+
+    It may have come before all that is on record, or be of another run of the job.
+    """
+    named = {r for cause in causes for r in cause.culprits}
+    failed = [
+        host
+        for host in context.hosts.values()
+        if host.end is End.CRASHED
+        and not host.secondary
+        and host.rank not in named
+        and _undated(context.trace.ranks[host.rank])
+    ]
+    if not failed:
+        return
+    first = failed[0]
+    words = f"rank {first.rank} failed of {shortened(first.end_text)}, and nothing says when"
+    for cause in causes:
+        if cause.confidence is Confidence.CERTAIN:
+            cause.doubt(words)
+
+
+def _undated(facts: RankFacts) -> bool:
+    """Whether an exception is told, and no source says when it was raised."""
+    dated = facts.exit is not None and facts.exit.at_ns
+    return facts.exception is not None and not facts.exception.at_ns and not dated

@@ -1,0 +1,309 @@
+"""From the wait-for graph to causes: who or what every waiting rank ends up waiting for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hangscope.diagnosis.cause import Cause, began
+from hangscope.diagnosis.causes.circles import circle, only_sent
+from hangscope.diagnosis.causes.roots import Union, from_roots
+from hangscope.diagnosis.causes.untold import (
+    accuse_who_is_stopped,
+    accuse_who_was_never_seen,
+    doubt_unmade_groups,
+    doubt_untold_sends,
+    stopped_in,
+)
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.differences.new_groups import name_different_calls
+from hangscope.diagnosis.differences.worlds import different_worlds, note_loopback
+from hangscope.diagnosis.ends.threads import ranks_of_dead_threads
+from hangscope.diagnosis.graph.components import circles_without, components
+from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.records.agreement import family
+from hangscope.diagnosis.records.evidence import cut_short, half_told
+from hangscope.diagnosis.words.sentences import label_of, rank_s, title_of
+from hangscope.trace.attempts.twins import doubled
+from hangscope.trace.model import NONE, Group
+
+_FROM_ONE = ("broadcast", "scatter")
+
+
+def graph_causes(context: Context) -> list[Cause]:
+    """Every sink of the graph is a cause."""
+    waits = context.waits
+    waits.cut |= set(waits.device)
+    on_device = set(waits.device.values())
+    waited_for = waits.waited_for()
+    for rank, host in context.hosts.items():
+        blocked_for_good = host.state in ("stopped", "gil-held")
+        own_end = host.end is End.CLEAN or (host.end is End.CRASHED and not host.secondary)
+        if (blocked_for_good or own_end) and rank in waited_for:
+            waits.cut.add(rank)
+    waits.cut |= ranks_of_dead_threads(context)
+    causes: list[Cause] = []
+    roots: list[int] = []
+    sinks = components(waits)
+    idle = {r for ranks, places in sinks if places and ranks for r in only_sent(context, ranks)}
+    if idle:
+        waits.cut |= idle
+        # Without them there may still be a circle that their sends lead into: it holds them up.
+        waits.cut -= {r for r in idle if _sent_into_a_circle(context, r)}
+        sinks = components(waits)
+    for ranks, places in sinks:
+        if len(ranks) == 1 and not places:
+            root = next(iter(ranks))
+            if root not in waits.device:
+                roots.append(root)
+        elif not ranks:
+            stuck = [i for i in places if waits.places[i].waiters and i not in on_device]
+            causes += [_stuck(context, i) for i in stuck]
+        else:
+            causes.append(circle(context, ranks, places))
+    lost = {r for r in roots if r not in context.trace.ranks or _left_no_record(context, r)}
+    if lost:  # a circle that stands without them is no doing of theirs
+        causes += [circle(context, *found) for found in circles_without(waits, lost)]
+    _doubt_sends_before(context, causes)
+    causes = _with_suspects(context, causes)
+    causes += _device(context)
+    causes += from_roots(context, roots)
+    for cause in causes:
+        accuse_who_is_stopped(context, cause)
+        accuse_who_was_never_seen(context, cause)
+        doubt_untold_sends(context, cause, idle)
+        doubt_unmade_groups(context, cause)
+        note_loopback(context, cause)
+        cause.victims |= waits.reachers(cause.culprits, cause.places) - set(cause.culprits)
+    return causes
+
+
+def _left_no_record(context: Context, rank: int) -> bool:
+    """Whether only a journal speaks of the rank, and tells no more than that it lived."""
+    host = context.hosts[rank]
+    alive = host.end in (End.TORN_DOWN, End.UNKNOWN) and host.state not in ("stopped", "gil-held")
+    return alive and rank in context.unrecorded
+
+
+def _sent_into_a_circle(context: Context, rank: int) -> bool:
+    """Whether one the rank has sent to waits, in the end, for itself."""
+    waits = context.waits
+    partners = {t for i in waits.places_of.get(rank, ()) for t in waits.places[i].targets}
+    for partner in partners:
+        reached = {partner}
+        queue = [partner]
+        seen: set[int] = set()
+        while queue:
+            for index in waits.out(queue.pop()):
+                if index in seen:
+                    continue
+                seen.add(index)
+                targets = set(waits.places[index].targets)
+                if partner in targets:
+                    return True
+                queue += targets - reached
+                reached |= targets
+    return False
+
+
+def _device(context: Context) -> list[Cause]:
+    """Ranks whose oldest collective has completed elsewhere, together where they share a group."""
+    waits = context.waits
+    if not waits.device:
+        return []
+    waited_for = waits.waited_for()
+    sets = Union(waits.device)
+    for place in set(waits.device.values()):
+        sets.join([r for r, index in waits.device.items() if index == place])
+    for index in {i for rank in waits.device for i in waited_for.get(rank, ())}:
+        here = [r for r in waits.places[index].members if r in waits.device]
+        sets.join(here)
+    causes = []
+    for ranks in sets.parts():
+        places = sorted({waits.device[r] for r in ranks})
+        cause = Cause(
+            Verdict.STUCK_COLLECTIVE,
+            tuple(sorted(ranks)),
+            places,
+            Confidence.LIKELY,
+            began(context, places),
+        )
+        _without_the_most(context, cause)
+        causes.append(cause)
+    return causes
+
+
+def _without_the_most(context: Context, cause: Cause) -> None:
+    """Where most members cannot finish what a few have finished, it is not theirs to explain.
+
+    The few may have issued something smaller, which their record no longer shows, or a network
+    failed half-way through.
+    """
+    waits = context.waits
+    for index in cause.places:
+        place = waits.places[index]
+        stuck = [r for r in cause.culprits if waits.device[r] == index]
+        few = sorted({r for r in place.members if r in context.trace.ranks} - set(stuck))
+        if len(stuck) > len(few) > 0 and len(place.members) > 2:
+            few = sorted(set(place.done) - set(stuck)) or few
+            cause.victims = set(cause.culprits)
+            cause.culprits = ()
+            cause.words = (
+                f"Most members of {label_of(context, place.group)} ({rank_s(stuck)}) cannot finish "
+                f"{title_of(context, place)}, and {rank_s(few)} could",
+                "a network failed half-way through, or the few issued something smaller than the "
+                "others, which is no longer on record",
+                "",
+            )
+            cause.places = [index, *(i for i in cause.places if i != index)]
+            return
+
+
+def _stuck(context: Context, index: int) -> Cause:
+    place = context.waits.places[index]
+    cause = Cause(Verdict.STUCK_COLLECTIVE, (), [index], began_ns=place.began_ns)
+    if place.blind:
+        cause.verdict = Verdict.INCONCLUSIVE
+        cause.confidence = Confidence.LIKELY
+        if place.p2p:
+            cause.unknowns.append(
+                "the records do not say whom the waiting send or recv is meant for"
+            )
+    if place.phase == INIT:
+        different_worlds(context, place.members, cause)
+    if place.phase == NEW_GROUP:
+        name_different_calls(context, place, cause)
+    lost = context.overrun.intersection(place.waiters)
+    if lost:
+        cause.verdict = Verdict.INCONCLUSIVE
+        cause.confidence = Confidence.LIKELY
+        cause.unknowns.append(
+            f"the oldest unfinished operations of {len(lost)} ranks have been overwritten"
+        )
+    stopped = stopped_in(context, index)
+    if stopped and cause.verdict is Verdict.STUCK_COLLECTIVE:
+        cause.culprits = stopped
+    double = sorted(doubled(context.trace).keys() & {*place.waiters, *place.members})
+    if double and cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits:
+        cause.culprits, cause.confidence = tuple(double), Confidence.LIKELY
+    if cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits:
+        _name_who_got_nothing(context, place, cause)
+    cause.victims = set(place.waiters) - set(cause.culprits)
+    if place.p2p:
+        cause.victims.update(place.members)
+    return cause
+
+
+def _doubt_sends_before(context: Context, causes: list[Cause]) -> None:
+    """A pair that stands behind an unfinished send is stuck only if that send blocks nobody.
+
+    Where all send before they receive, and sends wait for their receivers, all wait in a circle.
+    """
+    places = context.waits.places
+    sends = {p.half.rank: p.row for p in reversed(places) if p.weak and p.half is not None}
+    for cause in causes:
+        halves = [places[i] for i in cause.places if places[i].half is not None]
+        stuck = cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits
+        if stuck and any(sends.get(p.waiters[0], p.row) < p.row for p in halves if p.waiters):
+            cause.doubt(
+                "sends that were issued before have not finished either: if they wait for their "
+                "receivers, these ranks wait for each other in a circle"
+            )
+
+
+def _name_who_got_nothing(context: Context, place: Place, cause: Cause) -> None:
+    """The few that cannot end a call in which one gives to all, or all to one, where others could.
+
+    One of those that could may be who gives, which needs nobody; the rest have got their part. Who
+    collects waits for those few, and only it has room for what it is to get.
+    """
+    signature = context.signature(place.row)
+    if signature is None or place.absent or place.unknown:
+        return
+    stuck, what = set(place.waiters), family(signature.op)
+    if what == "gather":
+        stuck -= set(_collecting(context, place))
+        if len(place.waiters) - len(stuck) != 1:
+            return
+    elif what not in _FROM_ONE:
+        return
+    if stuck and len(place.done) > max(len(stuck), 1):
+        cause.culprits, cause.confidence = tuple(sorted(stuck)), Confidence.LIKELY
+
+
+def _collecting(context: Context, place: Place) -> list[int]:
+    """Those who wait here with room for everybody's part."""
+    records = context.trace.records
+    here = (records["group"] == place.group) & (records["collective_seq"] == place.seq)
+    rows = np.flatnonzero(here & context.front.collective & (records["signature"] != NONE))
+    with_room = {
+        int(records["rank"][row])
+        for row in rows.tolist()
+        if context.trace.signatures[int(records["signature"][row])].output_sizes
+    }
+    return sorted(with_room & set(place.waiters))
+
+
+def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Where nobody knows who belongs to a waiting group: whoever waits for nothing is suspect.
+
+    A rank whose watchdog had nothing overdue while all others' had, or that left nothing at all,
+    is the one they wait for; too many of those and nothing can be said.
+    """
+    waits, trace = context.waits, context.trace
+    nameless = [
+        c
+        for c in causes
+        if c.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.INCONCLUSIVE)
+        and not c.culprits
+        and len(c.places) == 1
+        and 0 <= waits.places[c.places[0]].group < len(trace.groups)
+    ]
+    if not nameless:
+        return causes
+    half = half_told(trace)
+    idle = tuple(
+        sorted(
+            r
+            for r, h in context.hosts.items()
+            if not waits.places_of.get(r) and not _ended(h) and r not in half
+        )
+    )
+    # Where only unfinished entries are listed, who has none is heard of in no group.
+    unheard = any(r in trace.ranks and trace.ranks[r].only_active for r in idle)
+    open_ended = [
+        c for c in nameless if _is_open(trace.groups[waits.places[c.places[0]].group], unheard)
+    ]
+    if not open_ended:
+        return causes
+    unread = context.unreadable
+    gone = tuple(r for r in context.gaps if r not in unread)  # who wrote something had lived
+    suspects = idle or (() if cut_short(trace) else gone)
+    chosen = {id(c) for c in open_ended}
+    rest = [c for c in causes if id(c) not in chosen]
+    places = sorted(i for c in open_ended for i in c.places)
+    total = len(set(trace.ranks) | set(context.gaps))
+    victims = {w for i in places for w in waits.places[i].waiters}
+    if suspects and len(suspects) * 2 < total and len(victims) > len(suspects):
+        verdict = Verdict.MISSING_RANK if idle else Verdict.RANK_LOST
+        confidence = Confidence.LIKELY if len(suspects) == 1 else Confidence.AMBIGUOUS
+        cause = Cause(verdict, suspects, places, confidence, began(context, places), victims)
+        cause.unknowns.append("who belongs to the waiting groups is not listed")
+        return [*rest, cause]
+    if len(open_ended) > 1:
+        cause = Cause(
+            Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places), victims
+        )
+        cause.unknowns.append("who belongs to the waiting groups is not listed")
+        return [*rest, cause]
+    return causes
+
+
+def _is_open(group: Group, unheard: bool) -> bool:
+    """Whether somebody may belong to the group of whom nothing says so."""
+    return not group.ranks or (unheard and not group.listed)
+
+
+def _ended(host: Host) -> bool:
+    return host.end is End.CLEAN or (host.end is End.CRASHED and not host.secondary)

@@ -1,0 +1,146 @@
+"""Remote calls (``torch.distributed.rpc``): who waits for an answer, and whose handler is stuck.
+
+Calls leave no record. A rank that does not come because it waits for an answer is held up by the
+rank in which a handler runs, where there is one such rank alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.processes.host import End
+from hangscope.diagnosis.processes.stacks import innermost, is_library, where
+from hangscope.diagnosis.words.sentences import address, rank_s
+from hangscope.trace.model import RankFacts, Stack
+
+_RPC = re.compile(r"[\\/]torch[\\/](?:distributed[\\/]rpc|futures)[\\/]")
+_RUNS_HANDLER = "_run_function"
+_SHUTDOWN = frozenset({"_all_gather", "_wait_all_workers", "shutdown", "_barrier"})
+"""Functions of the rpc package in which a rank that has nothing left to do waits for the others."""
+_COMPUTING = 0.8
+"""CPU seconds a second of a process that works; the agent's threads alone poll away half of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """``stack``: where the function stands that ``rank`` runs for another rank."""
+
+    rank: int
+    stack: Stack
+
+
+def name_handlers(context: Context, causes: list[Cause]) -> None:
+    """Where a rank is accused that waits for an answer: accuse the one that does not give it."""
+    for cause in causes:
+        if cause.verdict is not Verdict.MISSING_RANK or not cause.culprits:
+            continue
+        if not all(_waits_for_answer(context, rank) for rank in cause.culprits):
+            continue
+        busy = [h for rank in sorted(context.trace.ranks) if (h := _handler(context, rank))]
+        if len(busy) != 1 or busy[0].rank in cause.culprits:
+            continue
+        (handler,) = busy
+        callers, at = cause.culprits, where(innermost(handler.stack))
+        cause.victims = (cause.victims | set(callers)) - {handler.rank}
+        cause.culprits = (handler.rank,)
+        cause.doubt("who has called whom is not recorded")
+        waits = "waits" if len(callers) == 1 else "wait"
+        cause.evidence.append(
+            f"{rank_s(callers)} {waits} for an answer, and rank {handler.rank} runs a handler"
+        )
+        cause.stack = handler.stack
+        cause.words = (
+            f"Rank {handler.rank} does not answer a remote call: its handler is at {at}",
+            f"{rank_s(callers)} {waits} for the answer instead of joining the others",
+            f"look at {at} {address(context, handler.rank)}".rstrip()
+            + ": the function that others call there does not return; give calls a timeout",
+        )
+
+
+def unanswered(context: Context) -> Finding | None:
+    """What a job without any collective waits for, where its ranks sit in remote calls.
+
+    Calls have no number and no time on record, and a rank that makes one after the other looks the
+    same in every sample: so nobody is named but by looks that went on for as long as a collective
+    may wait, and of a job that has ended only what was seen last is told.
+    """
+    trace = context.trace
+    if len(trace.records) or not trace.ranks:
+        return None
+    if any(h.end not in (End.ALIVE, End.TORN_DOWN) for h in context.hosts.values()):
+        return None
+    if trace.live and (trace.looks < 2 or any(_moves(f) for f in trace.ranks.values())):
+        return None
+    waiting = [r for r in sorted(trace.ranks) if _waits_for_answer(context, r)]
+    leaving = [r for r in waiting if any(f.name in _SHUTDOWN for f in _main(context, r))]
+    callers = tuple(r for r in waiting if r not in leaving)
+    busy = [h for rank in sorted(trace.ranks) if (h := _handler(context, rank))]
+    if not callers and not busy:
+        return None
+    told = [f"rank {h.rank} runs a handler at {_called(h)}" for h in busy]
+    who = f"{rank_s(callers).capitalize()} {'waits' if len(callers) == 1 else 'wait'} for an answer"
+    named = busy[0].rank if trace.live and len(busy) == 1 else None
+    at = where(innermost(busy[0].stack)) if busy else ""
+    evidence = [f"rank {r}: {where(innermost(_main(context, r)))}" for r in callers[:8]] + told[:8]
+    if leaving:
+        evidence.append(f"{rank_s(leaving)} in rpc.shutdown, where all calls have to be over")
+    summary = "; ".join([*([who + " to a remote call"] if callers else []), *told[:4]])
+    return Finding(
+        Verdict.INCONCLUSIVE if named is None else Verdict.MISSING_RANK,
+        () if named is None else (named,),
+        tuple(r for r in sorted(trace.ranks) if r != named),
+        Confidence.LIKELY,
+        summary[:1].upper() + summary[1:],
+        "a remote call returns when the function that it runs elsewhere does",
+        f"look at {at}: the function that others call there does not return; give calls a timeout"
+        if len(busy) == 1
+        else "look at what each handler does, and give remote calls a timeout",
+        "D9",
+        evidence=tuple(evidence),
+        unknowns=("who has called whom, and since when, is not recorded",),
+        unchanged_s=trace.timeout_s,
+    )
+
+
+def _called(handler: Handler) -> str:
+    """Where a handler stands, and which function was called from elsewhere, if that is another."""
+    frame, outermost = innermost(handler.stack), handler.stack[-1]
+    within = f", within {outermost.name}" if frame is not None and frame != outermost else ""
+    return where(frame) + within
+
+
+def _moves(facts: RankFacts) -> bool:
+    return bool(facts.stack_moved) or (facts.cpu_busy is not None and facts.cpu_busy > _COMPUTING)
+
+
+def _main(context: Context, rank: int) -> Stack:
+    host = context.hosts.get(rank)
+    return host.stack if host is not None else ()
+
+
+def _waits_for_answer(context: Context, rank: int) -> bool:
+    """Whether the rank's stack ends in a call of another rank's function."""
+    for frame in _main(context, rank):
+        if _RPC.search(frame.filename):
+            return True
+        if not is_library(frame):
+            return False
+    return False
+
+
+def _handler(context: Context, rank: int) -> Handler | None:
+    """The function the rank runs for another one, unless that waits for an answer itself."""
+    facts: RankFacts = context.trace.ranks[rank]
+    for thread in facts.threads:
+        names = [f.name if _RPC.search(f.filename) else "" for f in thread.stack]
+        if thread.is_main or _RUNS_HANDLER not in names:
+            continue
+        inner = thread.stack[: names.index(_RUNS_HANDLER)]
+        nested = any(_RPC.search(frame.filename) for frame in inner)
+        if not nested and any(not is_library(frame) for frame in inner):
+            return Handler(rank, inner)
+    return None

@@ -1,0 +1,95 @@
+"""What the records of the accused do not tell, and who is accused in their place."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.words.sentences import rank_s
+from hangscope.trace.model import Flag
+
+_TELLS = int(Flag.BLOCKING | Flag.ASYNC)
+
+
+def accuse_who_is_stopped(context: Context, cause: Cause) -> None:
+    """Accuse who is stopped inside the collective, not who left no record of what it issued."""
+    unrecorded = cause.culprits and context.unrecorded.issuperset(cause.culprits)
+    if not unrecorded or cause.verdict not in (Verdict.MISSING_RANK, Verdict.RANK_LOST):
+        return
+    for index in cause.places:
+        stopped = stopped_in(context, index)
+        if stopped:
+            lost = cause.culprits
+            cause.verdict, cause.culprits, cause.places = Verdict.STUCK_COLLECTIVE, stopped, [index]
+            cause.victims |= set(lost)
+            cause.unknowns.clear()
+            cause.doubt(f"whether {rank_s(lost)} issued it, too, is not on record")
+            return
+
+
+def accuse_who_was_never_seen(context: Context, cause: Cause) -> None:
+    """Of two that left no record, accuse the one of which there is no sign of life at all.
+
+    The other's process is seen to live: its record was not collected.
+    """
+    trace = context.trace
+    unrecorded = cause.culprits and context.unrecorded.issuperset(cause.culprits)
+    if cause.verdict is not Verdict.MISSING_RANK or not unrecorded:
+        return
+    places = [context.waits.places[i] for i in cause.places]
+    never = {r for place in places for r in place.unknown if r not in trace.ranks}
+    if not 0 < len(never) * 2 < len(trace.ranks) + len(never):
+        return  # half a world without a sign of life is a collection that failed
+    alive = cause.culprits
+    cause.verdict, cause.culprits = Verdict.RANK_LOST, tuple(sorted(never))
+    cause.victims |= set(alive)
+    cause.unknowns.clear()
+    cause.doubt(f"what {rank_s(alive)} issued is not on record")
+
+
+def stopped_in(context: Context, index: int) -> tuple[int, ...]:
+    """Ranks that wait in a collective and cannot carry their part of it out.
+
+    ``index``: of the place.
+    """
+    place, ranks = context.waits.places[index], context.trace.ranks
+    if place.phase or place.p2p:
+        return ()
+    stopped = [r for r in place.waiters if r in ranks and ranks[r].process_state == "stopped"]
+    return tuple(sorted(stopped))
+
+
+def doubt_untold_sends(context: Context, cause: Cause, idle: set[int]) -> None:
+    """Who has nothing unfinished but sends may wait for them, where the source does not tell.
+
+    ``idle``: those who were taken not to wait.
+    """
+    flags = context.trace.records["flags"]
+    for rank in sorted(idle.intersection(cause.culprits)):
+        halves = [context.waits.places[i].half for i in context.waits.places_of.get(rank, ())]
+        if any(half is not None and not int(flags[half.row]) & _TELLS for half in halves):
+            cause.doubt(f"whether rank {rank} waits for its send to be received")
+
+
+def doubt_unmade_groups(context: Context, cause: Cause) -> None:
+    """Who was due to use a group for the first time, and was not seen, may still be making it.
+
+    What a rank does between its collectives is told by its stack or its phase; a native dump has
+    neither.
+    """
+    trace = context.trace
+    seen = any(
+        facts.threads or facts.phases or facts.alive is not None or facts.exit
+        for facts in (trace.ranks[r] for r in cause.culprits if r in trace.ranks)
+    )
+    if seen or cause.verdict is not Verdict.MISSING_RANK or not cause.culprits:
+        return
+    for place in (context.waits.places[i] for i in cause.places):
+        if place.phase or place.p2p or place.seq != 1:
+            continue
+        if len(trace.groups[place.group].ranks) != trace.world_size:
+            cause.doubt(
+                f"whether {rank_s(cause.culprits)} had made this group: new_group waits for those "
+                "who make another one first, and a dump does not show that"
+            )
+            return

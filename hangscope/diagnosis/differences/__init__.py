@@ -1,0 +1,1 @@
+"""What ranks did differently: other operations, sizes, groups, worlds."""

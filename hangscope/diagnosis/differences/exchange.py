@@ -1,0 +1,298 @@
+"""Exchanges whose sizes depend on each other: all-to-alls and matched pairs that cannot finish.
+
+Sizes of an all-to-all differ legally from rank to rank, so only the whole can be checked: what is
+sent must be what is received, in total and, where split lists are on record, pair by pair.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.half_places import place_of
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.records.agreement import family, input_numel, output_numel
+from hangscope.diagnosis.records.evidence import hidden_ranks
+from hangscope.diagnosis.records.kinds import is_sending, which
+from hangscope.diagnosis.records.pairing import Half, pending_halves, tags_count
+from hangscope.trace import formats
+from hangscope.trace.model import NONE, Flag, Signature, State
+
+_MAX_BROKEN = 4096
+_NOT_TOLD = -1
+_COUNTED = 3
+"""Tags with one distance from each other that make a count, and no accident."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeConflict:
+    """``ranks`` are at fault as far as that can be told (else empty); ``aspect``: numel, dtype or
+    tag."""
+
+    ranks: tuple[int, ...]
+    aspect: str
+    decided: bool
+    text: str
+
+
+def size_conflict(context: Context, place: Place) -> SizeConflict | None:
+    """Why a place where everybody has come cannot finish, if its sizes contradict each other."""
+    if place.row == NONE:
+        return None
+    if place.p2p:
+        return _pair(context, place)
+    signature = context.signature(place.row)
+    if signature is not None and family(signature.op) == "all_to_all":
+        return _all_to_all(context, place)
+    return None
+
+
+def broken_exchanges(context: Context) -> list[Place]:
+    """All-to-alls and pairs that some have not finished although others have: none waits there.
+
+    A peer whose sizes disagree fails in it, while those it did not disagree with go on.
+    """
+    return [*_unfinished_all_to_alls(context), *_unfinished_pairs(context)]
+
+
+def _unfinished_pairs(context: Context) -> list[Place]:
+    """Halves whose partner, which asked for another size, has finished its own."""
+    states = context.trace.records["state"]
+    halves = pending_halves(context.trace, context.front, hidden_ranks(context.trace))
+    return [
+        place_of(context.trace, half)
+        for half in halves[:_MAX_BROKEN]
+        if half.partner_row != NONE and states[half.partner_row] == int(State.COMPLETED)
+    ]
+
+
+def _unfinished_all_to_alls(context: Context) -> list[Place]:
+    trace, records = context.trace, context.trace.records
+    rows = np.flatnonzero(
+        which(trace, lambda s: family(s.op) == "all_to_all" and s.input_splits is not None)
+        & (records["state"] != int(State.COMPLETED))
+        & context.front.collective
+    )
+    waiting = {(p.group, p.seq) for p in context.waits.places if p.waiters}
+    places: dict[tuple[int, int], Place] = {}
+    for row in rows[:_MAX_BROKEN].tolist():
+        record = records[row]
+        key = (int(record["group"]), int(record["collective_seq"]))
+        if key in waiting or key[0] < 0:
+            continue
+        began_ns = int(record["created_ns"])
+        place = places.setdefault(
+            key,
+            Place(*key, [], row=row, members=trace.groups[key[0]].ranks, began_ns=began_ns),
+        )
+        place.waiters.append(int(record["rank"]))
+    return list(places.values())
+
+
+def _pair(context: Context, place: Place) -> SizeConflict | None:
+    half = place.half
+    if half is None or half.partner_row == NONE:
+        return None
+    mine, theirs = context.signature(half.row), context.signature(half.partner_row)
+    if mine is None or theirs is None:
+        return None
+    aspect = None
+    if _dtype(mine) and _dtype(theirs) and _dtype(mine) != _dtype(theirs):
+        aspect = "dtype"
+    a, b = _payload(mine), _payload(theirs)
+    if aspect is None and a is not None and b is not None and a != b:
+        aspect = "numel"
+    if aspect is None:
+        return tag_conflict(context, half)
+    changed = [
+        rank
+        for rank, row in ((half.rank, half.row), (half.peer, half.partner_row))
+        if _new_on_channel(context, rank, row)
+    ]
+    text = f"rank {half.rank} expects {a} elements and rank {half.peer} {b}"
+    if aspect == "dtype":
+        text = f"rank {half.rank} uses {_dtype(mine)} and rank {half.peer} {_dtype(theirs)}"
+    if len(changed) == 1:
+        return SizeConflict((changed[0],), aspect, True, text)
+    return SizeConflict(tuple(sorted((half.rank, half.peer))), aspect, False, text)
+
+
+def tag_conflict(context: Context, half: Half) -> SizeConflict | None:
+    """Both ranks wait for each other's half, and the halves bear different tags."""
+    records = context.trace.records
+    mine, theirs = (int(records["root"][row]) for row in (half.row, half.partner_row))
+    if mine == theirs or not tags_count(context.trace, half.row, half.partner_row):
+        return None
+    odd = [
+        rank
+        for rank, row in ((half.rank, half.row), (half.peer, half.partner_row))
+        if _odd_tag(context, rank, row)
+    ]
+    sender, receiver, sent, wanted = half.rank, half.peer, mine, theirs
+    if not half.is_send:
+        sender, receiver, sent, wanted = receiver, sender, wanted, sent
+    text = (
+        f"Rank {sender} sends to rank {receiver} with tag {sent}, and rank {receiver} receives "
+        f"with tag {wanted}"
+    )
+    if len(odd) == 1:
+        return SizeConflict((odd[0],), "tag", True, text)
+    return SizeConflict(tuple(sorted((half.rank, half.peer))), "tag", False, text)
+
+
+def _odd_tag(context: Context, rank: int, row: int) -> bool:
+    """Whether the tag breaks a pattern: one and the same every time, or counted up by one step."""
+    records = context.trace.records
+    low, _ = context.bounds.get(rank, (0, 0))
+    part, record = records[low:row], records[row]
+    sends = is_sending(context.trace.signatures[int(record["signature"])])
+    same = (part["group"] == record["group"]) & (part["peer"] == record["peer"])
+    same &= which(context.trace, is_sending, np.arange(low, row)) == sends
+    same &= (part["flags"] & int(Flag.P2P)) != 0
+    before = part["root"][same].astype(np.int64)
+    steps = np.unique(np.diff(before))
+    if not len(before) or len(steps) > 1:
+        return False
+    if len(steps) and steps[0] and len(before) < _COUNTED:
+        return False
+    expected = int(before[-1]) + (int(steps[0]) if len(steps) else 0)
+    return expected != int(record["root"])
+
+
+def _payload(signature: Signature) -> int | None:
+    count = input_numel(signature)
+    return output_numel(signature) if count is None else count
+
+
+def _dtype(signature: Signature) -> str | None:
+    dtypes = signature.input_dtypes or signature.output_dtypes
+    return dtypes[0] if dtypes else None
+
+
+def _new_on_channel(context: Context, rank: int, row: int) -> bool:
+    """Whether the rank had exchanged something else with this partner every time before."""
+    low, _ = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:row]
+    record = context.trace.records[row]
+    signatures = part["signature"][
+        (part["group"] == record["group"]) & (part["peer"] == record["peer"])
+    ]
+    ops = {s: context.trace.signatures[s] for s in np.unique(signatures).tolist()}
+    mine = context.trace.signatures[int(record["signature"])]
+    before = {(_payload(s), _dtype(s)) for s in ops.values() if s.op == mine.op}
+    return bool(before) and (_payload(mine), _dtype(mine)) not in before
+
+
+def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
+    records = context.trace.records
+    rows = np.flatnonzero(
+        (records["group"] == place.group)
+        & (records["collective_seq"] == place.seq)
+        & context.front.collective
+    )
+    members = context.trace.groups[place.group].ranks
+    row_of = {int(records["rank"][r]): int(r) for r in rows.tolist()}
+    # Neither the oldest dumps nor logs list members: who is missing would be missing in the total.
+    made_up = any(s.version == "none" or s.format == formats.LOG for s in context.trace.sources)
+    if not members or not set(row_of) <= set(members) or made_up:
+        return None
+    signatures = {
+        r: context.trace.signatures[int(records["signature"][row])] for r, row in row_of.items()
+    }
+    wrong = _split_conflicts(members, signatures)
+    if wrong is not None or len(row_of) < len(members):
+        return wrong
+    sent = [input_numel(s) for s in signatures.values()]
+    received = [output_numel(s) for s in signatures.values()]
+    if None in sent or None in received:
+        return None
+    total_in, total_out = sum(filter(None, sent)), sum(filter(None, received))
+    if total_in == total_out:
+        return None
+    text = f"{total_in} elements are sent and {total_out} expected"
+    if len(members) == 2:
+        return SizeConflict(tuple(sorted(members)), "numel", False, text)
+    odd = _out_of_step(context, place)
+    return SizeConflict(odd, "numel", bool(odd), text)
+
+
+def _out_of_step(context: Context, place: Place) -> tuple[int, ...]:
+    """The few ranks that send back what the operation before brought while the others do not.
+
+    Or do not while the others do: experts get tokens and return them, and whoever left one of the
+    two out, or repeated it, is half a step away from the rest.
+    """
+    for number in (place.seq, place.seq + 1):
+        returns = {r: _returns(context, r, place.group, number) for r in place.members}
+        told = {r: known for r, known in returns.items() if known is not None}
+        back = [r for r, known in told.items() if known]
+        fewer = min(back, [r for r in told if r not in back], key=len)
+        if fewer and len(fewer) * 2 < len(told) and len(told) * 2 > len(place.members):
+            return tuple(sorted(fewer))
+    return ()
+
+
+def _returns(context: Context, rank: int, group: int, number: int) -> bool | None:
+    """Whether a rank's all-to-all sends as much as the one before brought, and the other way round.
+
+    None where one of the two is not on record, or both ways are the same.
+    """
+    records, signatures = context.trace.records, context.trace.signatures
+    low, high = context.bounds.get(rank, (0, 0))
+    part = records[low:high]
+    here = (part["group"] == group) & context.front.collective[low:high]
+    found = [np.flatnonzero(here & (part["collective_seq"] == n)) for n in (number - 1, number)]
+    if not all(map(len, found)):
+        return None
+    old, new = (signatures[int(part["signature"][rows[0]])] for rows in found)
+    if family(old.op) != "all_to_all" or family(new.op) != "all_to_all":
+        return None
+    brought, sent = (output_numel(old), input_numel(old)), (input_numel(new), output_numel(new))
+    return None if brought[0] == brought[1] else brought == sent
+
+
+def _parts(
+    splits: tuple[int, ...] | None, sizes: tuple[tuple[int, ...], ...] | None, count: int
+) -> tuple[int, ...] | None:
+    """How many rows go to, or come from, each of ``count`` members; without a list as many each."""
+    if splits:
+        return splits if len(splits) == count else None
+    if splits is None or sizes is None or len(sizes) != 1 or not sizes[0] or sizes[0][0] % count:
+        return None
+    return (sizes[0][0] // count,) * count
+
+
+def _split_conflicts(
+    members: tuple[int, ...], signatures: dict[int, Signature]
+) -> SizeConflict | None:
+    """Compare what i sends to j with what j expects from i, where both split lists are known."""
+    size = len(members)
+    out = np.full((size, size), _NOT_TOLD, np.int64)
+    into = np.full((size, size), _NOT_TOLD, np.int64)
+    for place, rank in enumerate(members):
+        told = signatures.get(rank)
+        if told is None:
+            continue
+        sent = _parts(told.input_splits, told.input_sizes, size)
+        expected = _parts(told.output_splits, told.output_sizes, size)
+        if sent is None or expected is None:
+            return None
+        out[place], into[:, place] = sent, expected
+    bad = np.argwhere((out != into) & (out != _NOT_TOLD) & (into != _NOT_TOLD))
+    if not len(bad):
+        return None
+    i, j = (int(x) for x in bad[0])
+    text = (
+        f"rank {members[i]} sends {int(out[i, j])} to rank {members[j]}, "
+        f"which expects {int(into[i, j])}"
+    )
+    votes = Counter(int(x) for pair in bad for x in set(pair.tolist()))
+    top = max(votes.values())
+    worst = [index for index, count in votes.items() if count == top]
+    if len(bad) > 1 and len(worst) == 1:
+        return SizeConflict((members[worst[0]],), "numel", True, text)
+    both = sorted({members[int(x)] for pair in bad for x in pair})
+    return SizeConflict(tuple(both), "numel", False, text)

@@ -1,0 +1,231 @@
+"""Ends that came after the job had stopped moving: whoever ends a job that hangs ends its ranks.
+
+They are killed one after another, and those not reached yet fail as their connections close. None
+of these ends explains the hang that came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from signal import SIGABRT
+
+import numpy as np
+
+from hangscope.diagnosis.ends.latecomers import WAITED_IN_VAIN
+from hangscope.diagnosis.ends.own_doing import TOGETHER_NS
+from hangscope.diagnosis.graph.places import INIT, NEW_GROUP
+from hangscope.diagnosis.graph.stores import PREFIX
+from hangscope.diagnosis.processes.host import End, Host, is_unseen
+from hangscope.diagnosis.records.evidence import Bounds, rank_bounds, told_of_only
+from hangscope.diagnosis.records.frontier import Frontiers
+from hangscope.diagnosis.records.kinds import is_one_sided, which
+from hangscope.trace.model import Flag, RankFacts, State, Trace
+
+_OUTSIDE = (9, 15, 2, 1)
+"""SIGKILL, SIGTERM, SIGINT, SIGHUP: sent by somebody else."""
+_SECOND_NS = 1_000_000_000
+_SHORTEST_S = 2.0
+_NOTICED_LATE_NS = 2 * _SECOND_NS
+"""Heartbeats come once a second or so: of an end that nobody saw no more than that is known."""
+_GAPS = 20
+_LEAVING = "interpreter exit"
+"""A phase that is an end itself."""
+
+
+def standstill_s(trace: Trace) -> float:
+    """Seconds without any operation that no job which was moving would let pass."""
+    return min(trace.timeout_s, max(_SHORTEST_S, _GAPS * usual_gap_s(trace)))
+
+
+def usual_gap_s(trace: Trace) -> float:
+    """Median time between operations of one rank, in seconds."""
+    created = trace.records["created_ns"]
+    same = np.diff(trace.records["rank"]) == 0
+    gaps = np.diff(created)[same]
+    gaps = gaps[gaps > 0]
+    return float(np.median(gaps)) / _SECOND_NS if len(gaps) else 0.0
+
+
+def not_before_last_record(trace: Trace, hosts: dict[int, Host]) -> dict[int, Host]:
+    """Nobody has ended before the last thing it did, however old its last heartbeat is."""
+    if not any(host.gone and host.end_ns for host in hosts.values()):
+        return hosts
+    latest = _latest_ns(trace)
+    return {
+        rank: replace(host, end_ns=latest[rank])
+        if host.gone and host.end_ns and latest.get(rank, 0) > host.end_ns
+        else host
+        for rank, host in hosts.items()
+    }
+
+
+def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int, Host]:
+    """Ends from outside on a job that stood still are nobody's failure.
+
+    A single rank that was ended so, and waited for nobody until then, stays a suspect: it may have
+    been killed (for memory, say) in the long computation that the others waited for.
+    """
+    if not any(host.end is End.CRASHED for host in hosts.values()):
+        return hosts
+    latest = _latest_ns(trace)
+    if not latest:
+        return hosts
+    stood_ns = max(latest.values()) + int(standstill_s(trace) * _SECOND_NS)
+    unrecorded = frozenset(told_of_only(trace))
+    bounds = rank_bounds(trace)
+    hosts = _without_who_gave_up(trace, front, bounds, hosts, stood_ns)
+    in_vain = [h.end_ns for h in hosts.values() if h.secondary and _in_vain(h) and h.end_ns]
+    gave_up_ns = min(in_vain, default=0)
+    lost = bool(trace.missing_ranks)
+    # Who fell silent long before the last of the others was not stopped with them.
+    newest_ns = max(host.end_ns for host in hosts.values())
+    silent_ns = newest_ns - int(standstill_s(trace) * _SECOND_NS)
+    ended = {}
+    for rank, host in hosts.items():
+        if host.end is not End.CRASHED or not _from_outside(trace.ranks[rank], rank in unrecorded):
+            continue
+        unseen = is_unseen(trace.ranks[rank])
+        late = host.end_ns >= stood_ns
+        # Beside a rank that left nothing, the end of one that waited is nobody's failure.
+        waited = lost and unseen and _may_have_waited(trace, front, bounds, rank)
+        late |= waited and not (host.end_ns < silent_ns and _over_elsewhere(trace, front, rank))
+        # One whose connections had broken would not have given up in vain a moment later.
+        late |= unseen and gave_up_ns > 0 and gave_up_ns - host.end_ns < _NOTICED_LATE_NS
+        if late or (rank in unrecorded and 0 < gave_up_ns <= host.end_ns + _SECOND_NS):
+            ended[rank] = host
+    first = min(ended.values(), key=lambda h: h.end_ns, default=None)
+    if first is None or _others_had_left(hosts, first):
+        return hosts
+    waited = _may_have_waited(trace, front, bounds, first.rank) if lost else False
+    alone = all(
+        h is first or h.end_ns - first.end_ns > TOGETHER_NS for h in ended.values()
+    ) and not (waited or _was_waiting(front, first.rank))
+    # Who is ended after others were is ended with them, however long that takes.
+    after_others = any(
+        h.end is End.TORN_DOWN and stood_ns <= h.end_ns < first.end_ns and _signalled(trace, r)
+        for r, h in hosts.items()
+    )
+    if alone and not after_others and first.rank not in unrecorded:
+        del ended[first.rank]
+    return {
+        rank: replace(host, end=End.TORN_DOWN, secondary=True) if rank in ended else host
+        for rank, host in hosts.items()
+    }
+
+
+def _without_who_gave_up(
+    trace: Trace, front: Frontiers, bounds: Bounds, hosts: dict[int, Host], stood_ns: int
+) -> dict[int, Host]:
+    """Watchdogs abort ranks whose wait they have given up, and then all others that hear of it.
+
+    One that aborts before any that waited, or alone without having waited, has failed.
+    """
+    silent = {r: h for r, h in hosts.items() if _gave_up(trace, h, stood_ns)}
+    waited = [
+        trace.ranks[r].exit.at_ns  # type: ignore[union-attr]
+        for r in silent
+        if _may_have_waited(trace, front, bounds, r) or _in_a_phase(trace.ranks[r])
+    ]
+    if not waited:
+        return hosts
+    first_ns = min(waited) - TOGETHER_NS
+    gave_up = [r for r, h in silent.items() if h.end_ns >= first_ns or not min(waited)]
+    ended = {r: replace(hosts[r], end=End.TORN_DOWN, secondary=True) for r in gave_up}
+    return {**hosts, **ended}
+
+
+def _in_a_phase(facts: RankFacts) -> bool:
+    """Whether what a rank did last was to wait for others to meet, or for a key of theirs."""
+    last = facts.phases[-1].name if facts.phases else ""
+    return last in (INIT, NEW_GROUP) or last.startswith(PREFIX)
+
+
+def _gave_up(trace: Trace, host: Host, stood_ns: int) -> bool:
+    """Whether a rank aborted itself without a word once nothing moved, or nobody knows when.
+
+    So a watchdog ends a rank.
+    """
+    facts = trace.ranks[host.rank]
+    exit_, exception = facts.exit, facts.exception
+    if host.end is not End.CRASHED or exit_ is None:
+        return False
+    if exit_.signal != SIGABRT or (exception is not None and exception.is_main_thread):
+        return False
+    return not exit_.at_ns or host.end_ns >= stood_ns
+
+
+def _others_had_left(hosts: dict[int, Host], first: Host) -> bool:
+    """Whether all others had ended well before: then nothing stood still that was swept away."""
+    others = [host for host in hosts.values() if host is not first]
+    return bool(others) and all(
+        host.end is End.CLEAN and 0 < host.end_ns <= first.end_ns for host in others
+    )
+
+
+def _from_outside(facts: RankFacts, unrecorded: bool) -> bool:
+    """Whether nothing tells that the rank ended by itself."""
+    exit_, exception = facts.exit, facts.exception
+    if exception is not None and exception.is_main_thread:
+        return False
+    if exit_ is None or exit_.kind == "unknown":
+        return True
+    if exit_.kind == "oom":
+        return False
+    return exit_.signal in _OUTSIDE or (unrecorded and exit_.kind == "code")
+
+
+def _signalled(trace: Trace, rank: int) -> bool:
+    """Whether somebody saw that the rank was ended by a signal from outside."""
+    exit_ = trace.ranks[rank].exit
+    return exit_ is not None and exit_.kind == "signal" and exit_.signal in _OUTSIDE
+
+
+def _in_vain(host: Host) -> bool:
+    """Whether a rank gave up waiting for others that were still there."""
+    return bool(WAITED_IN_VAIN.search(host.end_text))
+
+
+def _was_waiting(front: Frontiers, rank: int) -> bool:
+    return bool((front.pending[front.rank == rank] > 0).any())
+
+
+def _over_elsewhere(trace: Trace, front: Frontiers, rank: int) -> bool:
+    """Whether all that a rank has unfinished is over for somebody else: it waited for nobody."""
+    own = np.flatnonzero((front.rank == rank) & (front.pending > 0))
+    rows = front.pending_row[own]
+    alone = rows < 0
+    alone[~alone] = which(trace, is_one_sided, rows[~alone])
+    furthest = [int(front.completed[front.group == front.group[pair]].max()) for pair in own]
+    return bool(len(own)) and bool(np.all(~alone & (front.pending[own] <= furthest)))
+
+
+def _may_have_waited(trace: Trace, front: Frontiers, bounds: Bounds, rank: int) -> bool:
+    """Whether what a rank did last is unfinished, or nobody could see whether it is."""
+    if _was_waiting(front, rank):
+        return True
+    if rank not in bounds:
+        return False
+    newest = bounds[rank][1] - 1
+    if front.unfinished[newest] and front.p2p[newest]:
+        return True
+    last = trace.records[newest]
+    return bool(last["flags"] & int(Flag.UNOBSERVED)) and last["state"] != int(State.COMPLETED)
+
+
+def _latest_ns(trace: Trace) -> Mapping[int, int]:
+    """Per rank when it last issued or finished an operation, or began to do something else."""
+    latest = {
+        rank: max(p.since_ns for p in facts.phases)
+        for rank, facts in trace.ranks.items()
+        if facts.phases and facts.phases[-1].name != _LEAVING
+    }
+    records = trace.records
+    if not len(records):
+        return latest
+    ranks = records["rank"].astype(np.int64)
+    newest = np.zeros(int(ranks.max()) + 1, np.int64)
+    np.maximum.at(newest, ranks, np.maximum(records["created_ns"], records["completed_ns"]))
+    for rank in np.flatnonzero(newest).tolist():
+        latest[rank] = max(int(newest[rank]), latest.get(rank, 0))
+    return latest

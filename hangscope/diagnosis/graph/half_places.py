@@ -1,0 +1,190 @@
+"""Sends and receives that are unfinished, and for whom each of them waits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.records.any_source import debtors
+from hangscope.diagnosis.records.frontier import Frontiers
+from hangscope.diagnosis.records.kinds import is_on_host
+from hangscope.diagnosis.records.pairing import Half
+from hangscope.trace.model import NONE, Flag, Trace
+
+
+def place_of(trace: Trace, half: Half) -> Place:
+    """An unfinished half as the place at which its rank stands, whoever it waits for."""
+    record = trace.records[half.row]
+    return Place(
+        half.group,
+        int(record["p2p_seq"]),
+        [half.rank],
+        row=half.row,
+        p2p=True,
+        half=half,
+        began_ns=int(record["created_ns"]),
+        members=(half.rank, half.peer) if half.peer != NONE else (half.rank,),
+    )
+
+
+def blocking_sends(
+    trace: Trace, front: Frontiers, halves: Sequence[Half], oldest_row: Mapping[int, int]
+) -> frozenset[int]:
+    """Records of lone sends on devices that hold up what their rank issued for the partner later.
+
+    What two ranks exchange runs in order of issue: where the partner has come to its half of
+    something later and the pair is not carried out, the send before it has not gone out.
+    """
+
+    def alone(half: Half) -> bool:
+        signature = trace.signatures[int(trace.records["signature"][half.row])]
+        return int(front.batch_row[half.row]) == NONE and not is_on_host(signature)
+
+    later: dict[tuple[int, int, int], int] = {}
+    for half in halves:
+        first = NONE < half.partner_row <= oldest_row.get(half.peer, NONE)
+        if half.matched and first and alone(half):
+            key = (half.rank, half.group, half.peer)
+            later[key] = max(later.get(key, NONE), half.row)
+    return frozenset(
+        half.row
+        for half in halves
+        if half.is_send
+        and half.row < later.get((half.rank, half.group, half.peer), NONE)
+        and alone(half)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HalfPlaces:
+    """What is known of the ranks whose halves are looked at.
+
+    ``bounds`` gives each rank's slice of the records, ``recorded`` the ranks that left any,
+    ``hidden`` those whose early records are gone, ``oldest_row`` the record of a rank's oldest
+    unfinished operation, ``blocking`` the sends of `blocking_sends`.
+    """
+
+    trace: Trace
+    front: Frontiers
+    hosts: Mapping[int, Host]
+    bounds: dict[int, tuple[int, int]]
+    recorded: frozenset[int]
+    hidden: frozenset[int]
+    oldest_row: Mapping[int, int]
+    blocking: frozenset[int]
+
+    def of(self, halves: Sequence[Half]) -> list[Place]:
+        """The places of those halves that hold their rank up."""
+        incomplete = {self._batch_of(h) for h in halves if not h.matched} - {NONE}
+        places = []
+        for half in halves:
+            # A batch waits for those of its halves that have no partner; the others are served.
+            if not half.matched or self._batch_of(half) not in incomplete:
+                place = self._place(half, incomplete)
+                if place is not None:
+                    places.append(place)
+        places += self._all_served(halves, places)
+        # Nor does it wait for partners that stand at it, where others have not come to it yet.
+        late = {self._batch_of(p.half) for p in places if p.half and p.targets} - {NONE}
+        return [p for p in places if p.targets or not p.half or self._batch_of(p.half) not in late]
+
+    def _all_served(self, halves: Sequence[Half], places: Sequence[Place]) -> list[Place]:
+        """Batches that stand although all their partners have finished: one place for each.
+
+        Where the records go back to the start, the rank is stuck on its device; else pairs were
+        laid side by side, and the batch waits for one whose half is no longer on record. Who has
+        ended, or cannot run, could not note that it had finished.
+        """
+        standing = {self._batch_of(p.half) for p in places if p.half is not None} | {NONE}
+        found = []
+        for half in halves:
+            batch = self._batch_of(half)
+            oldest = self.oldest_row.get(half.rank, NONE)
+            host = self.hosts.get(half.rank)
+            silent = host is not None and (host.gone or host.frozen)
+            first = oldest == half.row or self._together(oldest, half.row)
+            if batch in standing or silent or not first:
+                continue
+            standing.add(batch)
+            place = place_of(self.trace, half)
+            if self.hidden.isdisjoint(self._partners(batch, halves) | {half.rank}):
+                place.done = sorted(self._partners(batch, halves))
+            else:
+                place.blind = True
+            found.append(place)
+        return found
+
+    def _partners(self, batch: int, halves: Sequence[Half]) -> set[int]:
+        return {half.peer for half in halves if self._batch_of(half) == batch}
+
+    def _batch_of(self, half: Half) -> int:
+        return int(self.front.batch_row[half.row])
+
+    def _together(self, row: int, other: int) -> bool:
+        """Whether two records are of one batch, which is carried out as a whole."""
+        batch = int(self.front.batch_row[row])
+        return batch != NONE and batch == int(self.front.batch_row[other])
+
+    def _may_be_left_alone(self, half: Half) -> bool:
+        """Whether the rank need not be waiting for this half although it is unfinished.
+
+        A send is fired and forgotten as a rule, on a device even by a caller that waits for it.
+        """
+        if self._batch_of(half) != NONE:
+            return False
+        record = self.trace.records[half.row]
+        flags = int(record["flags"])
+        if flags & int(Flag.BLOCKING | Flag.WAITED):
+            signature = self.trace.signatures[int(record["signature"])]
+            return half.is_send and not is_on_host(signature)
+        return half.is_send or bool(flags & int(Flag.ASYNC))
+
+    def _place(self, half: Half, incomplete: Collection[int]) -> Place | None:
+        """Where the half waits; None where it is served, or what holds its rank up is older."""
+        oldest = self.oldest_row.get(half.rank, half.row)
+        older = oldest < half.row and not self._together(oldest, half.row)
+        if half.matched and older:
+            return None  # both halves are there
+        if half.matched and half.partner_row != NONE:
+            served = not self.front.unfinished[half.partner_row]
+            if served:
+                return None  # some backends say so only once somebody waits for it
+        place = place_of(self.trace, half)
+        place.weak = half.row not in self.blocking and self._may_be_left_alone(half)
+        if half.peer == NONE:
+            self._from_anybody(place, half)
+            if place.blind and older:
+                return None  # that says for whom it waits
+        elif half.matched is False:
+            place.absent = [half.peer]
+        elif half.matched is None:
+            (place.absent if half.peer in self.recorded else place.unknown).append(half.peer)
+        elif self._is_held_up(half, incomplete):
+            place.behind = [half.peer]
+        return place
+
+    def _from_anybody(self, place: Place, half: Half) -> None:
+        """Who might have sent what a receive from any source waits for."""
+        group = self.trace.groups[half.group]
+        others = [r for r in group.ranks if r != half.rank]
+        owed = debtors(self.trace, half, self.bounds, self.recorded, self.hidden)
+        place.absent, place.unknown = list(owed.behind), list(owed.lost)
+        if len(others) == 1:
+            place.absent = others
+        elif not place.targets and others and all(r in self.oldest_row for r in others):
+            place.behind = others  # whoever it is, each of them waits for something
+        place.blind = not place.targets
+
+    def _is_held_up(self, half: Half, incomplete: Collection[int]) -> bool:
+        """Whether the partner, whose half is there, cannot come to it."""
+        peer_oldest = self.oldest_row.get(half.peer, NONE)
+        older = NONE != peer_oldest < half.partner_row
+        if older and not self._together(peer_oldest, half.partner_row):
+            return True
+        held = NONE if half.partner_row == NONE else int(self.front.batch_row[half.partner_row])
+        if held != NONE and held in incomplete:
+            return True  # its batch waits for another
+        host = self.hosts.get(half.peer)
+        return host is not None and host.gone and host.end is not End.TORN_DOWN

@@ -1,0 +1,70 @@
+"""Ranks that lone sends hold up: a device carries them out before what was issued later."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from hangscope.diagnosis.graph.places import Place
+from hangscope.trace.model import NONE
+
+
+def held_up_by_sends(
+    places: Sequence[Place], places_of: Mapping[int, list[int]], oldest_row: Mapping[int, int]
+) -> dict[int, list[int]]:
+    """Per rank that lone sends hold up, the places they keep it from.
+
+    Whoever has come to a half that such a rank issued after the send waits for it, and that may
+    hold up another in turn.
+    """
+    held: dict[int, list[int]] = {}
+    towards: dict[int, list[Place]] = defaultdict(list)
+    for place in places:
+        if place.half is not None:
+            towards[place.half.peer].append(place)
+    found = True
+    while found:
+        found = False
+        for rank, indexes in places_of.items():
+            if rank in held:
+                continue
+            kept, send = _held_up(places, rank, indexes, oldest_row.get(rank, NONE))
+            if send == NONE:
+                continue
+            held[rank], found = kept, True
+            for place in towards[rank]:
+                met = place.half is not None and place.half.partner_row > send
+                if met and not place.targets:
+                    place.behind = [rank]
+    return held
+
+
+def _held_up(
+    places: Sequence[Place], rank: int, indexes: list[int], oldest: int
+) -> tuple[list[int], int]:
+    """Where a rank would stand but for lone sends that it issued before, and their first one.
+
+    It waits for nobody there and all have come; a device carries a send out before what its
+    caller issued later, so the others are held up by the rank. ``([], -1)`` for none.
+    """
+    strong = [i for i in indexes if not places[i].weak]
+    # What it issued after the half at which it stands comes later than the sends before it.
+    first = [i for i in strong if places[i].p2p and places[i].row == oldest]
+    first = first or [i for i in strong if not (places[i].p2p and places[i].row > oldest)]
+    for place in (places[i] for i in first):
+        whole = bool(place.half and place.half.matched)
+        if (
+            place.targets
+            or place.blind
+            or not (whole if place.p2p else set(place.members) == set(place.waiters))
+        ):
+            return [], NONE
+    older = [p for i in indexes if (p := places[i]).weak and p.row < oldest and p.targets]
+    if not first or not older:
+        return [], NONE
+    for place in (places[i] for i in first):
+        place.waiters = [r for r in place.waiters if r != rank]
+        place.behind = [rank] if place.waiters else []
+    for place in older:
+        place.weak = False
+    return first, min(place.row for place in older)

@@ -1,0 +1,80 @@
+"""Groups that only their members make (``use_local_synchronization``): who waits for whom there.
+
+They have no number that all ranks share: a call is told from another by the list of its members,
+and who has made a group of that list more often than another is ahead of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from hangscope.diagnosis.graph.places import NEW_GROUP, Place, detail_in
+from hangscope.diagnosis.processes.host import Host
+from hangscope.diagnosis.records.evidence import told_of_only
+from hangscope.diagnosis.records.frontier import Frontiers
+from hangscope.trace.model import NONE, RankFacts, Trace
+
+_LOCAL = "members only"
+"""How the recorder's detail of the phase begins."""
+_RANKS = re.compile(_LOCAL + r", ranks ((?:\d{1,9},)*\d{1,9})")
+
+
+def members_asked_for(facts: RankFacts) -> tuple[int, ...] | None:
+    """Members of the group that a rank is making with none but these; None where it is not.
+
+    Empty where they are too many to have been listed.
+    """
+    detail = detail_in(facts, NEW_GROUP)
+    if detail is None or not detail.startswith(_LOCAL):
+        return None
+    found = _RANKS.fullmatch(detail)
+    return tuple(sorted({int(rank) for rank in found[1].split(",")})) if found else ()
+
+
+def local_places(
+    trace: Trace, front: Frontiers, hosts: Mapping[int, Host], inside: list[int]
+) -> list[Place]:
+    """Where those of ``inside`` wait who make such a group: one place for each list of members."""
+    asking: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank in inside:
+        members = members_asked_for(trace.ranks[rank])
+        if members is not None:
+            asking[members].append(rank)
+    if not asking:
+        return []
+    made = _made(trace, front)
+    unrecorded = frozenset(told_of_only(trace))
+    places = []
+    for members, waiters in sorted(asking.items()):
+        here = max(made[rank, members] for rank in waiters)
+        others = [rank for rank in members if rank not in waiters]
+        silent = [rank for rank in others if rank not in hosts or rank in unrecorded]
+        past = [rank for rank in others if made[rank, members] > here]
+        places.append(
+            Place(
+                NONE,
+                0,
+                waiters,
+                absent=[rank for rank in others if rank not in silent and rank not in past],
+                unknown=silent,
+                done=past,
+                phase=NEW_GROUP,
+                blind=not members,
+                began_ns=min(trace.ranks[rank].phases[-1].since_ns for rank in waiters),
+                members=members,
+            )
+        )
+    return places
+
+
+def _made(trace: Trace, front: Frontiers) -> Counter[tuple[int, tuple[int, ...]]]:
+    """How many groups of a list of members a rank has made so; others have names of digits."""
+    lists = {
+        number: tuple(sorted(group.ranks))
+        for number, group in enumerate(trace.groups)
+        if group.ranks and not group.name.isdigit()
+    }
+    pairs = zip(front.rank.tolist(), front.group.tolist(), strict=True)
+    return Counter((rank, lists[number]) for rank, number in pairs if number in lists)

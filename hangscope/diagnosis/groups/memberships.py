@@ -1,0 +1,265 @@
+"""Who belongs to a group that no source lists: what can be concluded, and what was made up.
+
+Logs and the oldest dumps list no members, only who was heard of in a group. Groups of one
+description share the world out evenly, as the dimensions of a mesh do; where that leaves one way to
+complete them they are completed, else their lists are dropped rather than believed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.diagnosis.groups import meshes
+from hangscope.diagnosis.groups.local_numbers import with_groups_apart, with_logged_groups_apart
+from hangscope.diagnosis.records.agreement import group_size
+from hangscope.trace import formats, operations
+from hangscope.trace.flight_recorder.pairs import global_peer
+from hangscope.trace.model import NONE, Flag, Group, Source, Trace
+
+_MOST_LOST = 8
+_DEFAULTS = ("", "default_pg", "undefined", "unknown group")
+
+
+def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
+    """The trace with members concluded where they can be, and without lists that were made up.
+
+    Also the groups whose members were concluded.
+
+    A list made up from those who are seen is short where somebody is missing, and a partner's
+    place in the group then means another rank.
+    """
+    dumps = [s for s in trace.sources if s.format in formats.DUMPS]
+    if trace.only_logs:
+        trace = with_logged_groups_apart(trace)
+    alike = _alike(trace.groups)
+    if trace.only_logs:
+        trace = replace(trace, world_size=meshes.world_of(trace, alike))
+        whole = _whole(trace)
+        short = [s and i not in whole for i, s in enumerate(_as_seen(trace))]
+    elif dumps and (all_nameless(dumps) or any(g.ranks and not g.listed for g in trace.groups)):
+        nameless = all_nameless(dumps)
+        if nameless:
+            trace = with_groups_apart(trace, sizes_of_groups(trace))
+        trace = replace(trace, world_size=_world_by_tiling(trace, alike))
+        missing = set(trace.missing_ranks) | (set() if nameless else _silent(trace))
+        short = _short(trace, missing, nameless)
+        if nameless and not missing:
+            return trace, frozenset(range(len(trace.groups)))
+    else:
+        return trace, frozenset()
+    if not any(short):
+        return trace, frozenset()
+    concluded = _shared_out(trace) | meshes.by_places(trace, alike, sizes_of_groups(trace))
+    groups = tuple(
+        _settled(g, made_up, concluded.get(i))
+        for i, (g, made_up) in enumerate(zip(trace.groups, short, strict=True))
+    )
+    records = trace.records.copy()
+    changed = [a.ranks != b.ranks for a, b in zip(trace.groups, groups, strict=True)]
+    records["peer"][np.array(changed, bool)[records["group"]]] = NONE
+    trace = replace(trace, groups=groups, records=records)
+    set_peers(trace, np.flatnonzero(np.array(changed, bool)[records["group"]]))
+    return trace, frozenset(concluded)
+
+
+def _short(trace: Trace, missing: set[int], nameless: bool) -> list[bool]:
+    """Per group whether its list was made up of those who were heard of, and may lack somebody.
+
+    A missing rank may belong to it; and it does lack members where the names of pairs or the sizes
+    of gathers speak of more.
+    """
+    least = _named_places(trace)
+    for group, size in sizes_of_groups(trace).items():
+        least[group] = max(size, least.get(group, 0))
+    return [
+        bool(g.ranks)
+        and (nameless or not g.listed)
+        and (
+            (bool(missing) and missing.isdisjoint(g.ranks))
+            or (not nameless and len(g.ranks) < least.get(i, 0))
+        )
+        for i, g in enumerate(trace.groups)
+    ]
+
+
+def _silent(trace: Trace) -> set[int]:
+    """Ranks that show nothing of any group but the default one: they may be in all others."""
+    heard = set().union(
+        *(s for s, g in zip(_seen(trace), trace.groups, strict=True) if g.desc != "default_pg")
+    )
+    return set(trace.ranks) - heard if heard else set()
+
+
+def all_nameless(dumps: list[Source]) -> bool:
+    """Whether all dumps are of the oldest kind, which counts each rank's own groups."""
+    return all(s.version == "none" for s in dumps)
+
+
+def set_peers(trace: Trace, rows: npt.NDArray[np.intp]) -> None:
+    """The partners that names give as places in a group, where the group is known by now."""
+    records = trace.records
+    for row in rows.tolist():
+        parsed = operations.parse(trace.signatures[records["signature"][row]].raw)
+        group = trace.groups[records["group"][row]]
+        if operations.is_p2p(parsed.op) and group.ranks:
+            records["peer"][row] = global_peer(
+                parsed, group.ranks, int(records["rank"][row]), group.desc == "default_pg"
+            )
+
+
+def _world_by_tiling(trace: Trace, alike: dict[str, list[int]]) -> int | None:
+    """The world's size: groups of one description have one size, so a short one lacks somebody.
+
+    Only where every description with several groups says the same.
+    """
+    world = trace.world_size
+    if world is None:
+        return None
+    seen = _seen(trace)
+    named = _named_places(trace)
+    said = set()
+    for indexes in alike.values():
+        sizes = [len(seen[i]) for i in indexes if seen[i]]
+        largest = max(sizes, default=0)
+        size = max([largest, *(named.get(i, 0) for i in indexes)])
+        if (len(sizes) > 1 or size > largest) and sum(sizes) == len(trace.ranks):
+            said.add(size * len(sizes))
+    wider = said.pop() if len(said) == 1 else world
+    return wider if world < wider <= world + _MOST_LOST else world
+
+
+def _settled(group: Group, made_up: bool, members: tuple[int, ...] | None) -> Group:
+    if members is not None:
+        return replace(group, ranks=members, size=len(members))
+    return replace(group, ranks=(), size=None) if made_up else group
+
+
+def _as_seen(trace: Trace) -> list[bool]:
+    """Per group whether its list holds those who are seen in it and not everybody."""
+    return [
+        set(g.ranks) <= s and len(g.ranks) != trace.world_size
+        for g, s in zip(trace.groups, _seen(trace), strict=True)
+    ]
+
+
+def _whole(trace: Trace) -> set[int]:
+    """Groups in which the places that members state leave room for no other rank.
+
+    Members stand in the order of their ranks: where places follow one another from 0 on, only a
+    rank above the last of them can be one, too.
+    """
+    ranks = {*trace.ranks, *trace.missing_ranks}
+    whole = set()
+    for index, places in meshes.places_of(trace).items():
+        members = [places[place] for place in sorted(places)]
+        in_row = len(members) > 1 and sorted(places) == list(range(len(places)))
+        ascending = all(a < b for a, b in pairwise(members))
+        listed = members == list(trace.groups[index].ranks)
+        if in_row and ascending and listed and max(ranks) == members[-1]:
+            whole.add(index)
+    return whole
+
+
+def _seen(trace: Trace) -> list[set[int]]:
+    """Per group the ranks that any record or counter shows in it."""
+    seen: list[set[int]] = [set() for _ in trace.groups]
+    for table in (trace.records, trace.members):
+        for rank, group in zip(table["rank"].tolist(), table["group"].tolist(), strict=True):
+            seen[group].add(rank)
+    return seen
+
+
+def _shared_out(trace: Trace) -> dict[int, tuple[int, ...]]:
+    """Members per group where the groups of its description share the world out in one way."""
+    world = trace.world_size or 0
+    seen = _seen(trace)
+    sizes, named = sizes_of_groups(trace), _named_places(trace)
+    found: dict[int, tuple[int, ...]] = {}
+    for indexes in _alike(trace.groups).values():
+        known = {i: seen[i] | set(trace.groups[i].ranks) for i in indexes}
+        known = {i: ranks for i, ranks in known.items() if ranks}
+        if not known or sum(map(len, known.values())) != len(set().union(*known.values())):
+            continue  # one name for several meshes
+        stated = {sizes[i] for i in known if i in sizes}
+        size = stated.pop() if len(stated) == 1 else 0
+        if not size and not stated:
+            size = max(map(len, known.values()))
+            size = max([size, *(named.get(i, 0) for i in known)])
+            if size * len(known) != world:
+                continue
+        found |= _one_mesh(known, size, world)
+    return found
+
+
+def _alike(groups: tuple[Group, ...]) -> dict[str, list[int]]:
+    """Groups by their description, where it tells one mesh dimension from another."""
+    alike: dict[str, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        if group.desc not in _DEFAULTS:
+            alike[group.desc].append(index)
+    return alike
+
+
+def _one_mesh(known: dict[int, set[int]], size: int, world: int) -> dict[int, tuple[int, ...]]:
+    """Members of the groups of one mesh dimension: what is seen, completed to ``size``."""
+    if size < 2 or world % size or max(map(len, known.values())) > size:
+        return {}
+    full = {i: tuple(sorted(ranks)) for i, ranks in known.items() if len(ranks) == size}
+    short = {i: ranks for i, ranks in known.items() if len(ranks) < size}
+    rest = set(range(world)) - set().union(*known.values())
+    if not short:
+        return full
+    strides = {_stride(ranks) for ranks in full.values()}
+    if len(strides) == 1 and (stride := strides.pop()):
+        completed = {i: meshes.block(min(ranks), stride, size, world) for i, ranks in short.items()}
+        fits = all(
+            members and known[i] <= set(members) and set(members) <= known[i] | rest
+            for i, members in completed.items()
+        )
+        regular = all(
+            meshes.block(ranks[0], stride, size, world) == ranks for ranks in full.values()
+        )
+        return full | completed if fits and regular else full
+    if len(short) == 1 and len(known) * size == world:
+        ((index, ranks),) = short.items()
+        return full | {index: tuple(sorted(ranks | rest))}
+    return full
+
+
+def _stride(ranks: tuple[int, ...]) -> int:
+    """The common distance of neighbours; 0 for none."""
+    steps = {b - a for a, b in pairwise(ranks)}
+    return steps.pop() if len(steps) == 1 else 0
+
+
+def _named_places(trace: Trace) -> dict[int, int]:
+    """Per group the least size that the names of its pairs allow: ``recv 0<-3`` has a place 3."""
+    found: dict[int, int] = {}
+    records = trace.records
+    pairs = records[(records["flags"] & int(Flag.P2P)) != 0]
+    for group, signature in set(
+        zip(pairs["group"].tolist(), pairs["signature"].tolist(), strict=True)
+    ):
+        parsed = operations.parse(trace.signatures[signature].raw)
+        if operations.is_p2p(parsed.op):
+            found[group] = max(found.get(group, 0), parsed.src + 1, parsed.dst + 1)
+    return found
+
+
+def sizes_of_groups(trace: Trace) -> dict[int, int]:
+    """Members of a group as its operations show them: sizes differ by that factor."""
+    votes: dict[int, Counter[int]] = defaultdict(Counter)
+    width = max(len(trace.signatures), 1)
+    keys = trace.records["group"].astype(np.int64) * width + trace.records["signature"]
+    used, counts = np.unique(keys, return_counts=True)
+    for key, count in zip(used.tolist(), counts.tolist(), strict=True):
+        group, signature = divmod(key, width)
+        size = group_size(trace.signatures[signature])
+        if size and size > 1:
+            votes[group][size] += count
+    return {group: vote.most_common(1)[0][0] for group, vote in votes.items()}

@@ -1,0 +1,1 @@
+"""What ranks did before, and who departed from it."""

@@ -1,0 +1,104 @@
+"""What a rank has always done at a line: whom it named as its partner, and what it did before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.records.agreement import input_numel
+from hangscope.diagnosis.records.kinds import is_sending
+from hangscope.diagnosis.records.pairing import Half
+from hangscope.trace.model import NONE
+
+_USUAL = 3
+"""So many operations of one line make its partner the usual one."""
+_USUAL_WAY = 2
+_NEWEST = 512
+
+
+def left_partner(context: Context, half: Half) -> int:
+    """The one rank that the line of ``half`` had always named until now, where it names another.
+
+    -1 where it names whom it always names, or has named several, or too few to tell.
+    """
+    records = context.trace.records
+    row = records[half.row]
+    past = records[context.bounds[half.rank][0] : half.row]
+    past = past[(past["stack"] == row["stack"]) & (past["group"] == row["group"])]
+    families, own = context.families, context.families[row["signature"]]
+    partners = [
+        peer
+        for peer, what in zip(past["peer"].tolist(), past["signature"].tolist(), strict=True)
+        if families[what] == own
+    ]
+    if row["stack"] == NONE or len(partners) < _USUAL or len({*partners}) != 1:
+        return NONE
+    return int(partners[0]) if half.peer != partners[0] else NONE
+
+
+def left_size(context: Context, half: Half) -> int | None:
+    """How many elements a rank had always sent to its partner, or received from it, until ``half``.
+
+    None where it is as many now, or has been several numbers, or too few times to tell.
+    """
+    records, trace = context.trace.records, context.trace
+    row = records[half.row]
+    past = records[context.bounds[half.rank][0] : half.row]
+    past = past[(past["peer"] == row["peer"]) & (past["group"] == row["group"])]
+    own = context.families[row["signature"]]
+    sizes = [
+        input_numel(trace.signatures[what])
+        for what in past["signature"].tolist()
+        if context.families[what] == own
+    ]
+    if half.peer == NONE or len(sizes) < _USUAL or len({*sizes}) != 1:
+        return None
+    return sizes[0] if sizes[0] != input_numel(trace.signatures[row["signature"]]) else None
+
+
+def sent_otherwise(context: Context, rank: int, peer: int) -> bool:
+    """Whether a rank has sent other sizes to its partner, or in another order, than ever before.
+
+    Compared is what it sent from one collective of both to the next: since the last of them, and
+    after each earlier one. False where two steps at least do not tell how it goes.
+    """
+    steps: list[list[int | None]] = [[]]
+    low, high = context.bounds.get(rank, (0, 0))
+    common = [g for g, group in enumerate(context.trace.groups) if {rank, peer} <= {*group.ranks}]
+    for row in range(max(low, high - _NEWEST), high):
+        record = context.trace.records[row]
+        if record["signature"] == NONE:
+            continue
+        signature = context.trace.signatures[record["signature"]]
+        if context.front.collective[row] and record["group"] in common:
+            steps.append([])
+        elif record["peer"] == peer and is_sending(signature):
+            steps[-1].append(input_numel(signature))
+    told = [step for step in steps if step]
+    if len(told) <= _USUAL_WAY:
+        return False
+    *earlier, newest = told
+    return not any(step[: len(newest)] == newest for step in earlier)
+
+
+def came_as_before(context: Context, rank: int) -> bool | None:
+    """Whether a rank came to what it issued last by the way by which it had always come there.
+
+    At a line where it has never been, all lines that issue the same count. None where it came there
+    too seldom before, or by several ways.
+    """
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    issued = list(
+        zip(part["signature"].tolist(), part["group"].tolist(), part["stack"].tolist(), strict=True)
+    )
+    ways = _ways_to(issued) or _ways_to([(*what[:-1], NONE) for what in issued])
+    if len(ways) < _USUAL_WAY or len({*ways}) != 1:
+        return None
+    return issued[-2][:-1] == ways[0]
+
+
+def _ways_to(issued: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """What came before each earlier operation that is the same as the last one."""
+    return [before[:-1] for before, what in pairwise(issued[:-1]) if what == issued[-1]]

@@ -1,0 +1,163 @@
+"""Stages of a pipeline in its first step: which one goes through a phase another number of times.
+
+Two neighbours wait for each other's halves: one of them expects more micro-batches than the other.
+The past says nothing yet, but the other stages run the same lines and have left that phase behind.
+In schedules that go back and forth between their phases (1F1B) every stage first leaves the forward
+pass after a number of its own: no two agree, and nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.processes.stacks import where
+from hangscope.diagnosis.records.evidence import hidden_ranks
+from hangscope.diagnosis.records.kinds import is_sending, which
+from hangscope.trace.model import Frame
+
+_WRAPPER = re.compile(r"distributed_c10d\.py$|c10d_logger\.py$|[\\/]hangscope[\\/]")
+_FRAMES = 4
+"""So many frames around the call tell the phases of a schedule apart, and not its callers."""
+_MOST_RANKS = 512
+_ENOUGH = 2
+_ENOUGH_UNFINISHED = 3
+"""So many others tell how often a line is to be come to where some of them may come again."""
+
+Site = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OddStage:
+    """``rank`` came to a line ``times`` times, and each of ``others`` ``usual`` times."""
+
+    rank: int
+    times: int
+    others: tuple[int, ...]
+    usual: int
+    line: str
+
+
+@dataclass(slots=True)
+class _Phase:
+    """How often a rank came to one site. ``left``: it has since begun something new."""
+
+    times: int
+    left: bool
+    last: bool
+
+
+Phases = dict[Site, _Phase]
+
+
+def odd_stage(context: Context, suspects: Iterable[int], groups: Iterable[int]) -> OddStage | None:
+    """The one of ``suspects`` that went through a phase another number of times than the others."""
+    chosen = sorted(groups)
+    members = sorted({r for g in chosen for r in context.trace.groups[g].ranks})
+    if len(members) > _MOST_RANKS or hidden_ranks(context.trace).intersection(members):
+        return None
+    sites = _sites(context, members, chosen)
+    phases = {rank: _phases(context, rank, chosen, sites) for rank in members}
+    found = {}
+    for suspect in sorted(suspects):
+        others = {r: p for r, p in phases.items() if r != suspect}
+        odd = _unlike_those_done(suspect, phases.get(suspect, {}), others)
+        odd = odd or _fewer_than_all(suspect, phases.get(suspect, {}), others)
+        if odd is not None:
+            found[suspect] = odd
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _unlike_those_done(suspect: int, mine: Phases, others: dict[int, Phases]) -> OddStage | None:
+    """Whether all who have left a line did so after one number of times, and the suspect not."""
+    odd = None
+    for site, phase in mine.items():
+        left = {r: p[site] for r, p in others.items() if site in p and p[site].left}
+        usual = {p.times for p in left.values()}
+        if len(left) < _ENOUGH or len(usual) != 1:
+            continue
+        (times,) = usual
+        if (phase.left and phase.times != times) or (phase.last and phase.times > times):
+            odd = OddStage(suspect, phase.times, tuple(sorted(left)), times, _line(site))
+    return odd
+
+
+def _fewer_than_all(suspect: int, mine: Phases, others: dict[int, Phases]) -> OddStage | None:
+    """Whether the suspect has left its lines after fewer times than anybody else has come there.
+
+    Those who come after it wait in vain for one more, so few of the others can have left. All of
+    them have to agree, and there have to be enough of them: stages that leave a phase after numbers
+    of their own (1F1B) agree by chance only.
+    """
+    for site in {site for phases in others.values() for site in phases}:
+        if len({p[site].times for p in others.values() if site in p and p[site].left}) > 1:
+            return None
+    less, more, fewest = set(), set(), None
+    for site, phase in mine.items():
+        there = {r: p[site].times for r, p in others.items() if site in p}
+        if not phase.left or not there or min(there.values()) <= phase.times:
+            continue
+        less.add(phase.times)
+        more |= set(there.items())
+        fewest = fewest or site
+    ranks = tuple(sorted({r for r, _ in more}))
+    if fewest is None or len(less) != 1 or len({n for _, n in more}) != 1:
+        return None
+    if len(ranks) < max(len(others), _ENOUGH_UNFINISHED):
+        return None
+    return OddStage(suspect, less.pop(), ranks, next(iter(more))[1], _line(fewest))
+
+
+def _line(site: Site) -> str:
+    return where(Frame("", *site[0])).removesuffix(" in ")
+
+
+def _sites(context: Context, members: list[int], groups: list[int]) -> dict[int, Site]:
+    """Per stack from which a half was issued the frames around the call, without torch's own."""
+    records = context.trace.records
+    found: dict[int, Site] = {}
+    for rank in members:
+        low, high = context.bounds.get(rank, (0, 0))
+        part = records[low:high]
+        rows = np.flatnonzero(np.isin(part["group"], groups) & (part["peer"] >= 0)) + low
+        stacks, first = np.unique(records["stack"][rows], return_index=True)
+        for stack, at in zip(stacks.tolist(), first.tolist(), strict=True):
+            if stack not in found:
+                frames = [f for f in context.stack(rows[at]) if not _WRAPPER.search(f.filename)]
+                found[stack] = tuple((f.filename, f.line) for f in frames[:_FRAMES])
+    return found
+
+
+def _phases(context: Context, rank: int, groups: list[int], sites: dict[int, Site]) -> Phases:
+    """Per line from which the rank sent or received: how often, and whether it has left it.
+
+    What a host issued behind the receive or batch at which its device stands does not count: the
+    rank has not been through that.
+    """
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    rows = np.flatnonzero(np.isin(part["group"], groups) & (part["peer"] >= 0))
+    front, batch = context.front, context.front.batch_row[low + rows]
+    lone_sends = (batch < 0) & which(context.trace, is_sending, low + rows)
+    holds = front.unfinished[low + rows] & ~lone_sends & ((batch < 0) | front.unfinished[batch])
+    if holds.any():
+        stands = int(holds.argmax())
+        rows = rows[(rows <= rows[stands]) | ((batch >= 0) & (batch == batch[stands]))]
+    visits = [sites[stack] for stack in part["stack"][rows].tolist()]
+    first: dict[Site, int] = {}
+    last: dict[Site, int] = {}
+    for index, site in enumerate(visits):
+        if site:
+            first.setdefault(site, index)
+            last[site] = index
+    newest = max(first.values(), default=0)
+    times = Counter(site for site in visits if site)
+    return {
+        site: _Phase(times[site], newest > last[site], last[site] == len(visits) - 1)
+        for site in first
+    }

@@ -1,0 +1,1 @@
+"""What each rank's process tells: where it stands and how it ended."""

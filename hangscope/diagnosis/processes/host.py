@@ -1,0 +1,233 @@
+"""What each rank's process tells by itself: how it ended, and what it is doing."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+from hangscope.diagnosis.processes.failures import SECONDARY_TYPES, is_about_others, is_secondary
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.processes.stacks import in_python, innermost
+from hangscope.diagnosis.processes.working import working_stack
+from hangscope.trace.model import CAUSED_BY, ON_ITS_WAY_OUT, RankFacts, Stack
+
+_SIGTERM, _SIGINT, _SIGHUP = 15, 2, 1
+LOADER = re.compile(
+    r"(?:^|[^a-z])(?:load|read|fetch)|data_?load|batch|dataset|sampler|__next__|tokeni[sz]e|collate",
+    re.I,
+)
+CHECKPOINT = re.compile(r"checkpoint|save|state_dict|serialize", re.I)
+_IN_COMMUNICATION = re.compile(
+    r"all_reduce|allreduce|all_gather|broadcast|reduce_scatter|all_to_all|barrier|\bwait\b|"
+    r"synchronize|\bsend\b|\brecv\b|irecv|isend|backward|gather|scatter|\breduce\b|coalesc"
+)
+_COMMUNICATION_FILE = re.compile(r"torch[\\/]distributed[\\/]|distributed_c10d\.py$")
+
+
+class End(str, Enum):
+    """How a rank's process ended."""
+
+    ALIVE = "alive"
+    UNKNOWN = "unknown"
+    CLEAN = "clean"
+    CRASHED = "crashed"
+    TORN_DOWN = "torn down"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One rank's process, judged. ``frozen`` says its own recorder could not run any more."""
+
+    rank: int
+    end: End
+    state: str
+    end_ns: int = 0
+    end_text: str = ""
+    frozen: bool = False
+    secondary: bool = False
+    """Its failure speaks of somebody else's."""
+    stack: Stack = ()
+    phase: str | None = None
+    held_by: str = ""
+    """Who keeps a stopped process from running, where that is no signal."""
+    in_kernel: bool = False
+    """Whether its main thread was in a system call that cannot be interrupted (state D)."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process has ended or is ending by a failure."""
+        return self.end in (End.CLEAN, End.CRASHED, End.TORN_DOWN)
+
+
+LEAVING = "interpreter exit"
+"""The phase of a process that is on its way out."""
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def host_of(facts: RankFacts, thread: int | None) -> Host:
+    """One rank's process; ``thread`` issued the rank's newest operation."""
+    rank, exit_ = facts.rank, facts.exit
+    exception = facts.exception
+    own_failure = exception is not None and exception.is_main_thread
+    phase = facts.phases[-1].name if facts.phases else None
+    stack = working_stack(facts, thread)
+    text = ""
+    by_thread = exit_ is not None and exit_.kind in ("exception", "code")
+    if exception is not None and (own_failure or by_thread):
+        text = exception.type_name.removeprefix("builtins.")
+        first_line = exception.message.strip().splitlines()
+        if first_line:
+            text += f": {shortened(first_line[0])}"
+        caused = exception.message.rpartition(CAUSED_BY)[2].strip().splitlines()
+        if CAUSED_BY in exception.message and caused:
+            text += f" (caused by {shortened(caused[0])})"
+    full_text = "\n".join(
+        x
+        for x in (
+            exception.type_name + ": " + exception.message if exception else "",
+            exit_.text if exit_ else "",
+        )
+        if x
+    )
+    secondary = is_secondary(full_text) or any(t in full_text for t in SECONDARY_TYPES)
+    if exception is not None and own_failure and is_about_others(exception) is False:
+        secondary = False
+    ended_ns = exit_.at_ns if exit_ else 0
+
+    if exit_ is not None and exit_.kind == "clean" and not own_failure:
+        how = "exit status 0" if exit_.code == 0 else "left by itself, with a status nobody saw"
+        return Host(rank, End.CLEAN, "exited", ended_ns, how, True, phase=phase)
+    gone = exit_ is not None or facts.alive is False or facts.process_state in ("zombie", "gone")
+    if own_failure or gone:
+        # The exception comes before the exit that it leads to, and is the time that counts.
+        if exception is not None and own_failure and exception.at_ns:
+            ended_ns = exception.at_ns
+        ended_ns = ended_ns or facts.heartbeat_ns
+        how = text or _how(facts)
+        torn = exit_ is not None and (
+            exit_.by_launcher
+            or exit_.signal in (_SIGTERM, _SIGINT, _SIGHUP)
+            or exit_.code in (-15, 143)
+        )
+        interrupted = exception is not None and exception.type_name.endswith("KeyboardInterrupt")
+        held_up = _held_up_to_the_end(facts) if not own_failure else ""
+        if interrupted or (torn and not own_failure):
+            state = held_up or "exited"
+            return Host(
+                rank, End.TORN_DOWN, state, ended_ns, how, True, True, phase=phase, stack=stack
+            )
+        if phase == LEAVING and exception is None:
+            stack = ()  # what was seen of it is from before it left
+        if not stack and exception is not None:
+            stack = exception.stack
+        state = held_up or "crashed"
+        return Host(
+            rank, End.CRASHED, state, ended_ns, how, True, secondary, phase=phase, stack=stack
+        )
+    state, frozen = _alive_state(facts)
+    end = End.ALIVE if facts.alive else End.UNKNOWN
+    held_by = (facts.held_by or "") if state == "stopped" else ""
+    in_kernel = facts.process_state == "disk-sleep"
+    return Host(
+        rank,
+        end,
+        state,
+        frozen=frozen,
+        phase=phase,
+        stack=stack,
+        held_by=held_by,
+        in_kernel=in_kernel,
+    )
+
+
+def _how(facts: RankFacts) -> str:
+    exit_ = facts.exit
+    if exit_ is None or exit_.kind == "unknown":
+        return (exit_.text if exit_ else "") or "its process is gone and left no exception"
+    if exit_.kind == "oom":
+        return "killed for memory (OOM)"
+    if exit_.kind == "signal" and exit_.signal is not None:
+        when = f" {ON_ITS_WAY_OUT}" if exit_.text == ON_ITS_WAY_OUT else ""
+        return f"killed by {signal_name(exit_.signal)}{when}"
+    if exit_.signal is not None:
+        return f"killed by {signal_name(exit_.signal)}"
+    if exit_.code is not None:
+        if exit_.code < 0:
+            return f"killed by {signal_name(-exit_.code)}"
+        return f"exit status {exit_.code}"
+    return exit_.text or exit_.kind
+
+
+def _held_up_to_the_end(facts: RankFacts) -> str:
+    """What kept a process from running that was killed then, as a monitor saw it last."""
+    if facts.exit is not None and facts.exit.kind not in ("signal", "oom", "unknown"):
+        return ""  # it went on by itself
+    state, frozen = _alive_state(facts)
+    return state if frozen else ""
+
+
+def _alive_state(facts: RankFacts) -> tuple[str, bool]:
+    if facts.process_state == "stopped":
+        return "stopped", True
+    if facts.gil_blocked:
+        return "gil-held", True
+    if facts.process_state == "disk-sleep":
+        return "sleeping", False
+    if facts.cpu_busy is not None and facts.cpu_busy > 0.5:
+        return "busy", False
+    if facts.process_state == "running":
+        return "running", False
+    if facts.process_state == "sleeping":
+        return "sleeping", False
+    return ("running" if facts.alive else "unknown"), False
+
+
+def is_unseen(facts: RankFacts) -> bool:
+    """Whether nothing tells how a rank ended."""
+    own = facts.exception is not None and facts.exception.is_main_thread
+    return not own and (facts.exit is None or facts.exit.kind == "unknown")
+
+
+def activity(host: Host | None, facts: RankFacts | None) -> str:
+    """What a rank without an operation was doing, as a few words."""
+    if host is None or facts is None:
+        return "left no dump"
+    if host.end is End.CLEAN:
+        return "exited with status 0" if host.end_text.endswith("0") else host.end_text
+    if host.end is End.CRASHED:
+        return host.end_text
+    words = []
+    if host.state == "stopped":
+        words.append(f"held by {host.held_by}" if host.held_by else "stopped")
+    elif host.state == "gil-held":
+        words.append("holding the GIL")
+    if host.phase is not None:
+        words.append(f"in {host.phase}")
+    else:
+        frame = innermost(host.stack)
+        if frame is not None:
+            words.append(f"in {frame.name}")
+    if not words and host.end is End.TORN_DOWN:
+        words.append(host.end_text)
+    return ", ".join(words)
+
+
+def in_communication(stack: Stack) -> bool:
+    """Whether the innermost frames are those of a collective or of a wait for one.
+
+    Python's own waits (for a queue, a lock, a socket, a child) are none for other ranks.
+    """
+    return any(
+        _COMMUNICATION_FILE.search(frame.filename)
+        or (_IN_COMMUNICATION.search(frame.name) and not in_python(frame.filename))
+        for frame in stack[:4]
+    )

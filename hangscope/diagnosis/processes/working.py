@@ -1,0 +1,76 @@
+"""The thread whose stack tells what a rank is doing.
+
+That is the main thread's, as a rule. Some launchers train in another thread while the main one
+serves requests or waits for it (Ray Train, notebooks, a watchdog around the job): there, what holds
+the rank up is to be seen in the thread that issues its operations.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from hangscope.diagnosis.processes.stacks import is_library
+from hangscope.trace.model import NONE, RankFacts, Stack, Trace
+
+_WAITS_FOR_THREAD = re.compile(
+    r"(?:^|[\\/])(?:threading|queue)\.py$|[\\/](?:concurrent[\\/]futures|asyncio)[\\/]"
+)
+_INNER = 3
+"""Within so many innermost frames a wait for another thread shows."""
+
+
+def newest_threads(trace: Trace) -> dict[int, int]:
+    """For each rank with records the native id of the thread that issued its newest operation."""
+    records = trace.records
+    if not len(records):
+        return {}
+    ranks = records["rank"]
+    last = [*(ranks[1:] != ranks[:-1]).nonzero()[0].tolist(), len(records) - 1]
+    return dict(zip(ranks[last].tolist(), records["thread"][last].tolist(), strict=True))
+
+
+def working_stack(facts: RankFacts, thread: int | None) -> Stack:
+    """The stack of the main thread, or of ``thread`` where the main one only waits for that."""
+    main = facts.main_stack
+    if not thread or thread == NONE or thread == facts.pid:
+        return main
+    own = [t for t in facts.threads if t.native_id == thread and t.stack and not t.is_main]
+    if not own:
+        return main
+    stack = max(own, key=lambda t: t.sampled_ns).stack
+    if not _has_users(stack):
+        return main
+    if main and _has_users(main) and (not _waits(main) or _waits(stack)):
+        return main
+    return stack
+
+
+def group_stack(facts: RankFacts, thread: int, newest: int) -> Stack:
+    """The stack of the thread that issued a group's operations, where another one goes on.
+
+    A heartbeat, a metric or a checkpoint in a thread of its own may hang while the main thread
+    trains on: what the group waits for is to be seen in its own thread. Empty where that is the
+    thread of the rank's newest operation, or has no stack.
+    """
+    if not thread or thread in (NONE, newest):
+        return ()
+    own = [t for t in facts.threads if thread in (t.native_id, facts.pid if t.is_main else 0)]
+    stack = max(own, key=lambda t: t.sampled_ns).stack if own else ()
+    return stack if stack and _has_users(stack) else ()
+
+
+@functools.lru_cache(4096)
+def _has_users(stack: Stack) -> bool:
+    return not all(is_library(frame) for frame in stack)
+
+
+@functools.lru_cache(4096)
+def _waits(stack: Stack) -> bool:
+    """Whether it waits below the user's innermost line; around it, a pool's frames run it."""
+    for frame in stack[:_INNER]:
+        if not is_library(frame):
+            return False
+        if _WAITS_FOR_THREAD.search(frame.filename):
+            return True
+    return False

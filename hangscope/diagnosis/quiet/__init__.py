@@ -1,0 +1,1 @@
+"""What to say where the graph holds no cause."""

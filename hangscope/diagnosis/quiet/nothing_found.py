@@ -1,0 +1,381 @@
+"""What to say when nothing in the graph is a cause: healthy, quiescent or inconclusive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from signal import SIGABRT
+
+from hangscope.diagnosis.causes.remote_calls import unanswered
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.ends.own_doing import UNSEEN, had_left
+from hangscope.diagnosis.graph.stores import key_given_up
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.processes.host import End
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
+from hangscope.diagnosis.quiet.accusations import from_claims, told_of
+from hangscope.diagnosis.quiet.last_words import by_last_words, places_of_waits
+from hangscope.diagnosis.waiting.moments import Moment
+from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words.sentences import rank_s
+from hangscope.diagnosis.words.standing import by_stacks, places_of_stacks, places_of_threads
+from hangscope.trace.model import Claim, Flag
+
+_SIGNS = (
+    ("oom", "A process ran out of memory"),
+    ("device_error", "A device failed"),
+    ("size_mismatch", "Ranks exchanged messages of different sizes"),
+    ("launcher_failure", "A process ended"),
+    ("network_error", "A connection between ranks failed"),
+    ("rendezvous", "Ranks did not all meet"),
+    ("timeout", "A collective timed out"),
+    ("ddp_unused_parameters", "Parameters got no gradient"),
+    ("dump_signal", "A rank announced a collective timeout"),
+)
+"""Kinds of statements that may name nobody, the most telling first."""
+_DEAD_THREAD = "dead_thread"
+"""What a job log's reader notes of a thread that died of an exception nobody caught."""
+_OWN_REPORT = "own_report"
+"""What it notes of verdicts that HangScope itself has printed into the log."""
+_IDLE = 0.08
+"""CPU seconds a second that a process without work may need; on a crowded machine one that computes
+may get little more."""
+_DISTRESS = frozenset(
+    {
+        "timeout",
+        "dump_signal",
+        "network_error",
+        "rendezvous",
+        "launcher_failure",
+        "size_mismatch",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """The finding, if any, and remarks."""
+
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def without_cause(context: Context, killed: str | None, moment: Moment | None) -> Quiet:
+    """Judge a trace in which nobody is found to wait for anybody."""
+    trace, hosts = context.trace, context.hosts
+    moving = moment is not None
+    named = from_claims(trace.claims)
+    named = named or by_stacks(context) or by_last_words(context)
+    if named is not None:
+        return Quiet((named,))
+    remote = unanswered(context)
+    if remote is not None:
+        return Quiet((remote,))
+    finished = all(facts.finalized for facts in trace.ranks.values())
+    unclear = killed == UNSEEN or (killed is not None and bool(trace.missing_ranks))
+    if unclear and not moving and not finished:
+        return Quiet((_ended_unseen(context),))
+    if killed is not None and not moving and not finished:
+        stood_s = _stood_before_the_end(context)
+        if stood_s >= trace.timeout_s:
+            return Quiet((_quiescent(context, stood_s),))
+    if moment is not None and len(trace.missing_ranks) >= len(trace.ranks):
+        return Quiet((_inconclusive(context),))  # what half of the ranks did tells little
+    if moment is not None and not moment.moved:
+        return Quiet((_inconclusive(context),))
+    stopped = next((c for c in trace.claims if c.details.get("stopped")), None)
+    if killed is not None and trace.only_logs and not len(trace.records):
+        return Quiet((_told_to_stop(context, stopped.text if stopped else killed),))
+    if killed is not None or moving:
+        return Quiet()
+    ends = [h.end for h in hosts.values() if not (h.gone and had_left(trace.ranks[h.rank]))]
+    if ends and all(e is End.CLEAN for e in ends) and not trace.missing_ranks:
+        return Quiet()
+    if any(c.kind in _DISTRESS for c in trace.claims):
+        return Quiet((_inconclusive(context),))
+    if any(e is End.CRASHED for e in ends):
+        return Quiet((_secondary_only(context),))
+    if stopped is not None and any(c.details.get(_DEAD_THREAD) for c in trace.claims):
+        return Quiet((_inconclusive(context),))
+    if stopped is not None and not len(trace.records):
+        return Quiet((_told_to_stop(context, stopped.text),))
+    if trace.live:
+        return _live(context)
+    nothing_issued = trace.only_logs and not len(trace.records)
+    if any(e is not End.UNKNOWN for e in ends) and not nothing_issued:
+        return Quiet()
+    if not len(trace.records) and not len(trace.members):
+        return Quiet((_inconclusive(context),))
+    return _dumped(context)
+
+
+def _stood_before_the_end(context: Context) -> float:
+    """For how long (s) no rank had issued or finished anything when the first of them was ended."""
+    ends = [h.end_ns for h in context.hosts.values() if h.end_ns]
+    if not ends or not context.newest_ns:
+        return 0.0
+    return (min(ends) - context.newest_ns) / SECOND_NS
+
+
+def _live(context: Context) -> Quiet:
+    trace = context.trace
+    newest = context.newest_ns
+    if not newest or not trace.observed_ns:
+        return Quiet()
+    silent_s = (trace.observed_ns - newest) / SECOND_NS
+    moving = any(
+        f.stack_moved or (f.cpu_busy is not None and f.cpu_busy > _IDLE)
+        for f in trace.ranks.values()
+    )
+    finishing = any(h.end is End.CLEAN for h in context.hosts.values()) or any(
+        f.finalized and any(p.name == "interpreter exit" for p in f.phases)
+        for f in trace.ranks.values()
+    )
+    alone = trace.world_size == 1  # a single process owes nobody an operation
+    if silent_s < trace.timeout_s or moving or finishing or alone or trace.looks < 2:
+        return Quiet()
+    return Quiet((_quiescent(context, silent_s),))
+
+
+def _dumped(context: Context) -> Quiet:
+    """Dumps of processes nobody looked at: all finished, and yet somebody dumped."""
+    if (context.trace.records["flags"] & int(Flag.UNOBSERVED)).any():
+        return Quiet((_inconclusive(context),))  # whether the last operations finished is not known
+    front, numbers = context.front, context.trace.records["collective_seq"]
+    if (front.pending > 0).any() or (front.unfinished & ~front.p2p & (numbers <= 0)).any():
+        return Quiet((_inconclusive(context),))  # somebody waits, and nothing tells for whom
+    return Quiet((_quiescent(context, None),))
+
+
+def _quiescent(context: Context, silent_s: float | None) -> Finding:
+    last = None
+    for rank in sorted(context.trace.ranks):
+        last = last or context.last_operation(rank)
+    # A dump of active entries alone has counters, and no name for what they count.
+    where = f" ({f'{last.op} ' if last.op else ''}#{last.seq})" if last is not None else ""
+    since = f" for {silent_s:.0f} s" if silent_s is not None else ""
+    advice = playbook.by_verdict(Verdict.QUIESCENT)
+    return Finding(
+        Verdict.QUIESCENT,
+        (),
+        (),
+        Confidence.LIKELY,
+        f"Every rank finished the same last collective{where} and none has issued another{since}",
+        "no rank waits in a collective",
+        advice.fix,
+        advice.playbook,
+        evidence=places_of_threads(context),
+    )
+
+
+def _inconclusive(context: Context) -> Finding:
+    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    fix, missing = advice.fix, context.trace.missing_ranks
+    standing = places_of_stacks(context)
+    if standing:
+        fix = (
+            "compare where the ranks stand: one that is not in communication may be the one that "
+            "is waited for; stacks of more ranks, dumps or the job's log tell more"
+        )
+    if _came([c for c in context.trace.claims if c.kind == "rendezvous"]):
+        fix = (
+            "look for a process that was not started, or that has another MASTER_ADDR, "
+            "MASTER_PORT or WORLD_SIZE than the rest"
+        )
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        (),
+        Confidence.LIKELY,
+        _signs(context),
+        "the records do not show who is waited for",
+        fix,
+        advice.playbook,
+        unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
+        evidence=places_of_waits(context)
+        + standing
+        + tuple(f"HangScope said in this log: {text}" for text in _own_words(context.trace.claims))
+        + tuple(
+            f"log: {shortened(c.text)}"
+            for c in context.trace.claims[:8]
+            if c.text and c.kind != _OWN_REPORT
+        ),
+    )
+
+
+def _told_to_stop(context: Context, words: str) -> Finding:
+    """Somebody ended the job, and no rank said before whether it waited: a hang looks no other."""
+    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    said = _own_words(context.trace.claims)
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        tuple(sorted(context.hosts)),
+        Confidence.LIKELY,
+        "The job was told to stop from outside, and "
+        + (
+            f"HangScope had said before: {said[0]}"
+            if said
+            else "nothing in this log tells whether it hung before or for whom"
+        ),
+        "what that report rests on is in the run directory and not in this log"
+        if said
+        else "ranks that wait say nothing until a timeout of theirs expires, and none had",
+        "give analyze the run directory that the report in the log names, not its log alone"
+        if said
+        else "if its last steps came long before, it hung: run it with HANGSCOPE=1, or take the "
+        "stacks of all ranks (py-spy dump) before it is stopped",
+        advice.playbook,
+        evidence=(f"log: {shortened(words)}",),
+    )
+
+
+def _aborted(context: Context) -> tuple[int, ...]:
+    """Ranks that ended themselves by SIGABRT."""
+    ends = {r: f.exit for r, f in context.trace.ranks.items() if f.exit is not None}
+    return tuple(sorted(r for r, e in ends.items() if e.signal == SIGABRT or e.code == -SIGABRT))
+
+
+def _own_words(claims: tuple[Claim, ...]) -> tuple[str, ...]:
+    """What HangScope's own reports in a log say: no evidence, but worth repeating."""
+    return tuple(c.text for c in claims if c.kind == _OWN_REPORT)[:4]
+
+
+def _signs(context: Context) -> str:
+    """What a log that names nobody does tell, in one sentence."""
+    claims = context.trace.claims
+    for kind, words in _SIGNS:
+        told = [c for c in claims if c.kind == kind and not c.accused]
+        if told:
+            by = tuple(sorted({c.reporter for c in told if c.reporter is not None}))
+            whose = f" (reported by {rank_s(by)})" if by else ""
+            if kind == "rendezvous":
+                whose = _came(told) or whose
+            aborted = _aborted(context) if kind == "size_mismatch" else ()
+            if aborted:
+                # Gloo aborts who has less room than comes, whichever of the two is wrong.
+                whose = (
+                    f": {rank_s(aborted)} aborted on more than it had room for, so it or a sender "
+                    "has issued another operation or size than the rest"
+                )
+            return f"{words}{whose}, and what was given names no rank as the cause"
+    dead = next((c.text for c in claims if c.details.get(_DEAD_THREAD)), "")
+    if dead:
+        words = shortened(f"{dead[:1].upper()}{dead[1:]}")
+        return f"{words}; of which rank, and who waits for it, is not told"
+    alone = next((c.text for c in claims if c.details.get("nobodys")), "")
+    if alone:
+        words = shortened(alone)
+        return f"{words} was raised; by which rank, and what became of the rest, is not told"
+    if any(c.details.get("watchdog_stuck") for c in claims):
+        return "A watchdog got stuck itself, and what was given names no rank as the cause"
+    last = next((c.text for c in claims if c.details.get("announced_last")), "")
+    if last:
+        return f"The log announces operations and no wait; the last were {last}"
+    if not claims:
+        return "Nothing in what was given tells whether or why the job hangs"
+    return "There are signs of a hang, but what was given names nobody"
+
+
+def _came(meetings: list[Claim]) -> str:
+    """Why a meeting did not come about, where those who wait there say so."""
+    for details in (claim.details for claim in meetings):
+        came, due = details.get("joined", 0), details.get("clients", 0)
+        if 0 < came < due:
+            return f": the store that rank 0 serves had waited for {due} and {came} had come"
+        if "twice" in details:
+            return f": two processes said that they are rank {details['twice']}"
+        if "sizes" in details:
+            first, other = details["sizes"]
+            return f": some count {first} ranks in a communicator and some {other}"
+    return ""
+
+
+def _ended_unseen(context: Context) -> Finding:
+    """Every process is gone and left no word: killed from outside, or by one of them first."""
+    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    missing = context.trace.missing_ranks
+    stood = {r: where(innermost(h.stack)) for r, h in context.hosts.items() if h.stack}
+    if missing:
+        summary = (
+            f"The ranks on record were all ended from outside, and {rank_s(missing)} left nothing"
+        )
+        if len(context.hosts) == 1:
+            only = next(iter(context.hosts))
+            summary = f"Only rank {only} left anything, and nothing on record says how it ended"
+        why = "whether they were ended because of what left nothing is not on record"
+    else:
+        summary = "Every rank ended at about the same time, and nothing on record says how"
+        why = "no exit status, signal or exception was seen of any of them"
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        tuple(sorted(context.hosts)),
+        Confidence.LIKELY,
+        summary,
+        why,
+        advice.fix,
+        advice.playbook,
+        evidence=tuple(f"rank {r}: last seen at {at}" for r, at in sorted(stood.items())[:8]),
+        unknowns=("the launcher's log and the kernel's (dmesg) may tell which one ended first",),
+    )
+
+
+def _secondary_only(context: Context) -> Finding:
+    """Everybody failed because of somebody else, and nobody is left to be that somebody."""
+    advice = playbook.by_verdict(Verdict.STUCK_COLLECTIVE)
+    failed = tuple(sorted(r for r, h in context.hosts.items() if h.end is End.CRASHED))
+    first = context.hosts[failed[0]]
+    rest = [h.end for r, h in context.hosts.items() if r not in failed]
+    aborted = all(context.hosts[r].end_text == "killed by SIGABRT" for r in failed)
+    if len(failed) == 1 and not aborted and len(rest) > 0 and all(e is End.TORN_DOWN for e in rest):
+        # All others lived until they were stopped: whatever its words, it failed alone.
+        frames = user_frames(first.stack)
+        at = where(frames[0]) if frames else ""
+        advice = playbook.crash(first.end_text, at)
+        return Finding(
+            Verdict.RANK_CRASHED,
+            failed,
+            tuple(sorted(set(context.hosts) - set(failed))),
+            Confidence.LIKELY,
+            f"Rank {failed[0]} crashed: {first.end_text}",
+            f"{rank_s(failed)} ended; the others were stopped after it",
+            advice.fix,
+            advice.playbook,
+            evidence=(f"rank {failed[0]}: {first.end_text}",),
+            began_ns=first.end_ns,
+        )
+    told = told_of(context)
+    if told is not None:
+        return told
+    summary = "Ranks failed in communication, and nothing on record says who broke it"
+    if aborted:
+        summary = (
+            f"{rank_s(failed).capitalize()} aborted, as a watchdog does that waited too long, and "
+            "nothing on record says for whom"
+        )
+    key = _key_nobody_set(context, failed)
+    if key:
+        summary = f"{rank_s(failed).capitalize()} waited in vain for {key}, which nobody set"
+        advice = playbook.Advice(
+            "look for who was to set this key of the store, and for how long it is waited for",
+            "D19",
+        )
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        failed,
+        Confidence.LIKELY,
+        summary,
+        first.end_text,
+        advice.fix,
+        advice.playbook,
+        evidence=tuple(f"rank {r}: {context.hosts[r].end_text}" for r in failed[:8]),
+    )
+
+
+def _key_nobody_set(context: Context, failed: Sequence[int]) -> str:
+    """The one key of the store that all of these ranks waited for until a timeout, if it is one."""
+    keys = {key_given_up(context.hosts[rank]) for rank in failed}
+    return keys.pop() if len(keys) == 1 else ""

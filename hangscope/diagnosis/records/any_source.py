@@ -1,0 +1,61 @@
+"""A receive from any source names nobody; who sent fewer than the others is whom it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hangscope.diagnosis.records.pairing import Half
+from hangscope.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Debtors:
+    """``behind`` have sent less often than others, ``lost`` left nothing; both may be empty."""
+
+    behind: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+
+
+def debtors(
+    trace: Trace,
+    half: Half,
+    bounds: Mapping[int, tuple[int, int]],
+    recorded: Collection[int],
+    hidden: Collection[int],
+) -> Debtors:
+    """Who owes the sends that a receive from any source waits for.
+
+    Where the start of their records is gone, senders that serve this receiver alone are compared by
+    the counter of pairs that every entry carries.
+    """
+    members = [r for r in trace.groups[half.group].ranks if r != half.rank]
+    lost = tuple(r for r in members if r not in trace.ranks)
+    counts: dict[int, int] = {}
+    for rank in members:
+        if rank in recorded:
+            count = _sent(trace, rank, half, bounds.get(rank, (0, 0)), rank in hidden)
+            if count is not None:
+                counts[rank] = count
+    most = max(counts.values(), default=0)
+    behind = tuple(sorted(r for r, count in counts.items() if count < most))
+    if len(behind) > 1 and any(trace.ranks[r].only_active for r in behind):
+        behind = ()  # their programs may differ: a single odd one out is the most that it can tell
+    return Debtors(behind, lost)
+
+
+def _sent(trace: Trace, rank: int, half: Half, bounds: tuple[int, int], hidden: bool) -> int | None:
+    """How many sends a rank has issued to the receiver; None where that cannot be told."""
+    part = trace.records[bounds[0] : bounds[1]]
+    pairs = part[(part["group"] == half.group) & (part["peer"] >= 0)]
+    mine = pairs[pairs["peer"] == half.rank]
+    if not hidden:
+        sends = np.array([s.op == "send" for s in trace.signatures] or [False], bool)
+        return int(sends[mine["signature"]].sum())
+    if len(mine) != len(pairs):
+        return None
+    if trace.ranks[rank].only_active:
+        mine = part[part["group"] == half.group]  # finished sends are not listed, but counted
+    return int(mine["p2p_seq"].max()) if len(mine) else None

@@ -1,0 +1,139 @@
+"""What the records of a rank can prove: how far they go back, and who left none at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from hangscope.diagnosis.records.frontier import Frontiers
+from hangscope.trace import formats
+from hangscope.trace.files.file_names import rank_of_dump
+from hangscope.trace.model import Trace
+
+_DAMAGED = ("truncated", "empty file", "damaged", "a placeholder", "nothing but zero bytes")
+
+Bounds = dict[int, tuple[int, int]]
+"""Per rank the slice of its records."""
+
+
+def hidden_ranks(trace: Trace) -> frozenset[int]:
+    """Ranks whose records do not go back to the start."""
+    return half_told(trace) | frozenset(
+        rank
+        for rank, facts in trace.ranks.items()
+        if facts.only_active or facts.oldest_record_id > 1
+    )
+
+
+def half_told(trace: Trace) -> frozenset[int]:
+    """Ranks whose watchdog has spoken in a log that does not hold what they wait in."""
+    told = {c.reporter for c in trace.claims if c.details.get("half_told")}
+    return frozenset(r for r in told if r is not None)
+
+
+def overrun_ranks(trace: Trace, front: Frontiers) -> frozenset[int]:
+    """Ranks whose oldest unfinished operation may be overwritten.
+
+    Their oldest record left is unfinished, or a group's counter tells of unfinished operations
+    older than any that is on record.
+    """
+    ranks = trace.records["rank"]
+    if not len(ranks):
+        return frozenset()
+    first = np.concatenate([[0], np.flatnonzero(np.diff(ranks)) + 1])
+    open_first = front.unfinished[first]
+    return _counted_but_gone(trace, front) | frozenset(
+        rank
+        for rank, unfinished in zip(ranks[first].tolist(), open_first.tolist(), strict=True)
+        if unfinished
+        and rank in trace.ranks
+        and trace.ranks[rank].oldest_record_id > 1
+        and not trace.ranks[rank].only_active
+    )
+
+
+def _counted_but_gone(trace: Trace, front: Frontiers) -> frozenset[int]:
+    """Ranks of which a group's oldest unfinished collective is counted and not on record."""
+    members = trace.members
+    behind = (members["completed"] >= 0) & (members["enqueued"] > members["completed"])
+    if not behind.any():
+        return frozenset()
+    gone = front.first > front.completed + 1
+    first = dict(
+        zip(
+            zip(front.rank[gone].tolist(), front.group[gone].tolist(), strict=True),
+            front.first[gone].tolist(),
+            strict=True,
+        )
+    )
+    return frozenset(
+        int(m["rank"])
+        for m in members[behind]
+        if first.get((int(m["rank"]), int(m["group"])), 0) > int(m["completed"]) + 1
+        and int(m["rank"]) in trace.ranks
+        and trace.ranks[int(m["rank"])].oldest_record_id > 1
+    )
+
+
+def rank_bounds(trace: Trace) -> Bounds:
+    """Per rank the slice of its records."""
+    ranks = np.ascontiguousarray(trace.records["rank"])
+    if not len(ranks):
+        return {}
+    cuts = np.flatnonzero(np.diff(ranks)) + 1
+    starts = np.concatenate([[0], cuts])
+    ends = np.concatenate([cuts, [len(ranks)]])
+    return {int(ranks[a]): (int(a), int(b)) for a, b in zip(starts, ends, strict=True)}
+
+
+def gaps(trace: Trace) -> tuple[int, ...]:
+    """Ranks that left nothing, told by the world's size, the groups or the numbering."""
+    everybody = set(trace.ranks) | set(trace.missing_ranks)
+    everybody |= set(range(max(everybody, default=0) + 1))
+    return tuple(sorted(everybody - set(trace.ranks)))
+
+
+def unreadable(trace: Trace) -> dict[int, str]:
+    """Ranks of which a file is there that cannot be read, and why: they lived to write it."""
+    found = {}
+    for file in trace.unread:
+        rank = rank_of_dump(Path(file.path)) if file.why.startswith(_DAMAGED) else None
+        if rank is not None and rank not in trace.ranks:
+            found[rank] = file.why
+    return found
+
+
+def unlisted(trace: Trace) -> tuple[int, ...]:
+    """Those of `gaps` that no group lists: real lists would name them at least once."""
+    listed = {r for g in trace.groups for r in g.ranks}
+    return tuple(r for r in gaps(trace) if r not in listed)
+
+
+def cut_short(trace: Trace) -> bool:
+    """Whether all that is given is a log that ends in the middle of a timeout's line.
+
+    Who is not heard of in such an excerpt may have spoken in what was left out.
+    """
+    return trace.only_logs and any(c.details.get("cut") for c in trace.claims)
+
+
+def told_of_only(trace: Trace) -> tuple[int, ...]:
+    """Ranks whose rings are gone: the monitor's journal tells how they ended, not what they did."""
+    if any(s.format == formats.LOG for s in trace.sources):
+        return ()
+    recorded = recorded_ranks(trace)
+    return tuple(sorted(set(trace.ranks) - recorded)) if recorded else ()
+
+
+def recorded_ranks(trace: Trace) -> frozenset[int]:
+    """Ranks that left a record of their operations, even an empty one (a log is none)."""
+    recorded = {
+        s.rank
+        for s in trace.sources
+        if s.rank is not None and s.format not in (formats.LOG, formats.JOURNAL)
+    }
+    if not trace.sources or recorded.issuperset(trace.ranks):
+        return frozenset(trace.ranks)
+    recorded.update(np.unique(trace.records["rank"]).tolist())
+    return frozenset(r for r in recorded if r in trace.ranks)

@@ -1,0 +1,80 @@
+"""Numbers for collectives that have none: the records of a group's members laid side by side.
+
+Recorders with one counter for several things, once their oldest records are overwritten, leave
+open which collective of a group a record is. Members issue the same operations in the same order,
+nothing finishes before every member has issued it, and as a rule as many have finished everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.diagnosis.records.agreement import Terms, terms
+from hangscope.diagnosis.records.alignment import Side, shift
+from hangscope.trace.model import Flag, Records, State, Trace
+
+_LOST = 1000
+"""Numbers of groups of which no member knows any begin here: not with the first operation."""
+
+Rows = npt.NDArray[np.int64]
+
+
+def with_laid_numbers(trace: Trace) -> tuple[Trace, frozenset[int]]:
+    """The trace with a number for every collective that has none, and the groups of those.
+
+    The member that knows its numbers, or else that with most records, is the measure. Whether two
+    numbers mean the same operation is then concluded, not known. Counters of such a group counted
+    something else, and are left out.
+    """
+    records = trace.records
+    inside = int(Flag.P2P | Flag.COALESCED_MEMBER | Flag.SYNTHETIC)
+    collective = (records["flags"] & inside) == 0
+    lost = collective & (records["collective_seq"] == 0) & (records["created_ns"] > 0)
+    if not lost.any():
+        return trace, frozenset()
+    kinds = _kinds(trace)
+    numbers = records["collective_seq"].copy()
+    groups = np.unique(records["group"][lost])
+    for group in groups.tolist():
+        rows = np.flatnonzero(collective & (records["group"] == group))
+        cuts = np.flatnonzero(np.diff(records["rank"][rows])) + 1
+        _lay(records, numbers, kinds, np.split(rows, cuts))
+    made = records.copy()
+    made["collective_seq"] = numbers
+    members = trace.members[~np.isin(trace.members["group"], groups)]
+    return replace(trace, records=made, members=members), frozenset(groups.tolist())
+
+
+def _lay(records: Records, numbers: Rows, kinds: Rows, members: list[Rows]) -> None:
+    """Fill in ``numbers`` of one group's rows, given per member in order of issue."""
+    known = [rows for rows in members if (numbers[rows] > 0).all()]
+    measure = max(known or members, key=len)
+    if not known:
+        numbers[measure] = _LOST + len(measure) + np.arange(len(measure))
+    theirs = _side(records, kinds, measure)
+    last = int(numbers[measure[-1]])
+    for rows in members:
+        if rows is measure or (numbers[rows] > 0).all():
+            continue
+        ahead = shift(_side(records, kinds, rows), theirs)
+        numbers[rows] = np.maximum(last + ahead - np.arange(len(rows))[::-1], 0)
+
+
+def _side(records: Records, kinds: Rows, rows: Rows) -> Side:
+    part = records[rows]
+    return Side(
+        kinds[part["signature"]],
+        part["created_ns"],
+        np.where(part["state"] == State.COMPLETED, part["completed_ns"], 0),
+        part["state"] != State.COMPLETED,
+    )
+
+
+def _kinds(trace: Trace) -> Rows:
+    """Per signature a number for what all members of a group issue alike; never two in a row."""
+    known: dict[Terms, int] = {}
+    bound = [terms(signature) for signature in trace.signatures]
+    return np.array([2 * known.setdefault(one, len(known)) for one in bound], np.int64)

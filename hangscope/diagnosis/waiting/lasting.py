@@ -1,0 +1,248 @@
+"""What counts as waiting: long enough, on a job that stood still."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.ends.swept import standstill_s
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.host import End, Host
+from hangscope.trace import formats
+from hangscope.trace.model import Flag, State
+
+_OF_TIME = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTIVE)
+"""Verdicts that a job which moves would get as well, at some moment."""
+_NEARLY, _FAR, _HOUR_S = 0.9, 3, 3600.0
+_SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S = 600.0, 1800.0
+"""The shortest and the longest that torch ever had by default."""
+_SLOW_S = 60.0
+"""A rank that saves, loads or compiles may keep the others waiting for so long."""
+
+
+def overdue_only(context: Context) -> None:
+    """On a live job, forget waiting that has not lasted: slow is not hung.
+
+    A place that waits for a rank that has ended needs no timeout, and then accuses only that rank.
+    """
+    trace, hosts = context.trace, context.hosts
+    if not trace.live:
+        return
+    limit = trace.timeout_s
+    kept: list[int] = []
+    for index, place in enumerate(context.waits.places):
+        ages = [context.age_s(r, place.began_ns) for r in place.waiters]
+        known = [a for a in ages if a is not None]
+        if known and max(known) >= limit:
+            kept.append(index)
+            continue
+        ended = [
+            r
+            for r in (place.absent or place.behind)
+            if r in hosts and hosts[r].end in (End.CLEAN, End.CRASHED) and not hosts[r].secondary
+        ]
+        if ended:
+            if place.absent:
+                place.absent = ended
+            else:
+                place.behind = ended
+            place.unknown = []
+            kept.append(index)
+    keep = set(kept)
+    for rank, indexes in context.waits.places_of.items():
+        context.waits.places_of[rank] = [i for i in indexes if i in keep]
+    for index, place in enumerate(context.waits.places):
+        if index not in keep:
+            place.waiters, place.absent, place.behind, place.unknown = [], [], [], []
+    context.waits.device = {r: i for r, i in context.waits.device.items() if i in keep}
+
+
+def as_victims(hosts: dict[int, Host]) -> dict[int, Host]:
+    """Every rank was ended from outside: no end is anybody's own doing."""
+    return {r: replace(h, end=End.TORN_DOWN, secondary=True) for r, h in hosts.items()}
+
+
+def lasting_only(context: Context) -> None:
+    """Of a job that was killed from outside, keep only waiting that was a hang already."""
+    limit = standstill_s(context.trace)
+    waits = context.waits
+    for index, place in enumerate(waits.places):
+        if context.longest_wait_s([place]) < limit:
+            for rank in place.waiters:
+                waits.places_of[rank] = [i for i in waits.places_of.get(rank, ()) if i != index]
+            place.waiters, place.absent, place.behind, place.unknown = [], [], [], []
+    waits.device = {r: i for r, i in waits.device.items() if waits.places[i].waiters}
+
+
+def doubt_staircases(context: Context, causes: list[Cause]) -> None:
+    """Where no state is recorded and every rank is at another place, the dumps may show a job that
+    moved while they were taken one after another: then who is behind tells nothing.
+
+    In a hang the ranks that wait wait together. Only dumps of backends that record no completion
+    (native Gloo) are in doubt, and only without any knowledge of the processes.
+    """
+    trace, waits = context.trace, context.waits
+    if trace.live or any(h.state != "unknown" for h in context.hosts.values()):
+        return
+    hidden = int(Flag.UNOBSERVED)
+    for cause in causes:
+        if cause.verdict is not Verdict.MISSING_RANK:
+            continue
+        places = [waits.places[i] for i in cause.places]
+        in_groups = np.isin(trace.records["group"], [p.group for p in places])
+        if not (trace.records["flags"][in_groups] & hidden).any():
+            continue
+        steps = {(p.group, p.seq) for p in places}
+        groups = {p.group for p in places}
+        if (
+            len(groups) == 1
+            and len(steps) > 1
+            and len(steps) >= sum(len(p.waiters) for p in places)
+        ):
+            cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
+            cause.confidence = Confidence.LIKELY
+            cause.unknowns.append(
+                "this backend records no completion and each rank is at another place: the job may "
+                "have been moving while the dumps were taken"
+            )
+
+
+def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
+    """Dumps that were written when nobody had waited for a minute may show a rank that is slow.
+
+    No timeout has written those, and nothing in them tells what the accused does. What cannot go
+    together needs no time.
+    """
+    trace = context.trace
+    if trace.live or any(s.format not in formats.DUMPS for s in trace.sources):
+        return
+    if any(f.alive is not None or f.exit or f.threads or f.phases for f in trace.ranks.values()):
+        return
+    first_s, patience_s = _patience_s(context)
+    longest_s = context.longest_wait_s(context.waits.places)
+    several = len({c.culprits for c in causes if c.verdict in _OF_TIME and not c.crossed}) > 1
+    for cause in causes:
+        if cause.verdict not in _OF_TIME or cause.crossed:
+            continue
+        waited = context.longest_wait_s(context.waits.places[i] for i in cause.places)
+        if 0 < waited < _SLOW_S:
+            cause.doubt(
+                f"the dumps were written when nobody had waited there for more than {waited:.0f} s"
+            )
+        elif several and longest_s < _NEARLY * first_s:
+            cause.doubt(
+                "ranks are waited for at several places at once, as in a job that moves, and "
+                "nobody had waited for the timeout when the dumps were written"
+            )
+        elif longest_s > _FAR * patience_s + _HOUR_S:
+            cause.doubt(
+                "the files are older than any timeout: how long anybody had waited when they were "
+                "written is not known"
+            )
+
+
+def stood_still(context: Context) -> bool:
+    """Whether the dates of the dumps tell that somebody had waited for long.
+
+    Files that were copied since have dates hours after any timeout, which tell nothing.
+    """
+    waited_s = context.longest_wait_s(context.waits.places)
+    return _SLOW_S <= waited_s <= _FAR * _patience_s(context)[1] + _HOUR_S
+
+
+def _patience_s(context: Context) -> tuple[float, float]:
+    """After how long (s) the first of those who wait gives up, and after how long all have."""
+    limits = context.trace.records["timeout_ms"][context.front.unfinished]
+    first = float(limits[limits > 0].min()) / 1000 if (limits > 0).any() else _SHORT_TIMEOUT_S
+    return first, max(float(limits.max(initial=0)) / 1000, _USUAL_TIMEOUT_S)
+
+
+def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
+    """Where no source says what has finished, an accused rank may itself wait in what it did last.
+
+    Nothing of the kind is certain; of several such ranks any may wait for another of them.
+    """
+    trace = context.trace
+    for cause in causes:
+        if cause.verdict is Verdict.STUCK_COLLECTIVE and cause.places:
+            rows = [context.waits.places[i].row for i in cause.places]
+            native = _without_pairs(context, tuple(context.waits.places[cause.places[0]].waiters))
+            unobserved = native and _all_unobserved(context, rows)
+            unobserved = unobserved or _may_be_held_up(context, cause)
+            if cause.confidence is Confidence.CERTAIN and unobserved:
+                cause.confidence = Confidence.LIKELY
+                cause.unknowns.append("what has finished is not recorded")
+        if cause.verdict is not Verdict.MISSING_RANK or not cause.places:
+            continue
+        if _without_pairs(context, cause.culprits) and cause.confidence is Confidence.CERTAIN:
+            several = len(cause.culprits) > 1
+            cause.confidence = Confidence.AMBIGUOUS if several else Confidence.LIKELY
+            cause.unknowns.append(
+                "this recorder leaves out sends and receives: the accused may wait in one"
+            )
+        groups = {context.waits.places[i].group for i in cause.places}
+        last = [context.last_row(rank) for rank in cause.culprits]
+        unsure = [
+            row
+            for row in last
+            if row >= 0
+            and int(trace.records["flags"][row]) & int(Flag.UNOBSERVED)
+            and int(trace.records["group"][row]) not in groups
+        ]
+        if unsure:
+            several = len(cause.culprits) > 1
+            cause.confidence = Confidence.AMBIGUOUS if several else Confidence.LIKELY
+            cause.unknowns.append("whether the last operation of the accused has finished")
+
+
+def _all_unobserved(context: Context, rows: list[int]) -> bool:
+    flags = context.trace.records["flags"]
+    return all(row < 0 or int(flags[row]) & int(Flag.UNOBSERVED) for row in rows)
+
+
+def _may_be_held_up(context: Context, cause: Cause) -> bool:
+    """Whether somebody who waits has issued before what nobody says it has finished."""
+    records = context.trace.records
+    hidden = (records["flags"] & int(Flag.UNOBSERVED)) != 0
+    if not hidden.any():
+        return False
+    hidden &= records["state"] != int(State.COMPLETED)
+    for place in (context.waits.places[i] for i in cause.places):
+        for rank in place.waiters:
+            low, high = context.bounds.get(rank, (0, 0))
+            part = records[low:high]
+            here = part["group"] == place.group
+            own = np.flatnonzero(here & (part["collective_seq"] == place.seq))
+            before = int(own[0]) if len(own) else len(part)
+            if (hidden[low:high] & ~here)[:before].any():
+                return True
+    return False
+
+
+def _without_pairs(context: Context, ranks: tuple[int, ...]) -> bool:
+    """Whether all that is known of the ranks comes from Gloo's own recorder, which knows no pairs.
+
+    It is told by what it leaves out: no operation has a time at which it ended.
+    """
+    trace = context.trace
+    for rank in ranks:
+        low, high = context.bounds.get(rank, (0, 0))
+        host = context.hosts.get(rank)
+        if low == high or host is None or host.state != "unknown" or host.stack:
+            return False
+        part = trace.records[low:high]
+        backends = {trace.signatures[s].backend for s in np.unique(part["signature"]).tolist()}
+        pairs = part["flags"] & int(Flag.P2P | Flag.SYNTHETIC)
+        if part["completed_ns"].any() or pairs.any() or backends != {"gloo"}:
+            return False
+    return True
+
+
+def forget_waiting(context: Context) -> None:
+    """Drop every place: nothing has lasted."""
+    context.waits.places.clear()
+    context.waits.places_of.clear()
+    context.waits.device.clear()

@@ -1,0 +1,1 @@
+"""Causes put into words."""

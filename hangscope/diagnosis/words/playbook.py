@@ -1,0 +1,395 @@
+"""The fix for each kind of finding, in one sentence, and its hang class (D1-D23)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.processes.host import CHECKPOINT, LOADER, Host
+from hangscope.diagnosis.processes.stacks import base, innermost, is_library, user_frames, where
+from hangscope.trace.model import ON_ITS_WAY_OUT
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """``fix`` is one sentence without a final full stop, ``playbook`` like ``"D9, D22"``."""
+
+    fix: str
+    playbook: str
+
+
+def place_of(host: Host | None, address: str) -> str:
+    """``data.py:41 in load_batch on host node0 (pid 4711)``, as far as it is known."""
+    frame = innermost(host.stack) if host is not None else None
+    return " ".join(x for x in (where(frame), address) if x)
+
+
+def _at(detail: str) -> str:
+    """A line after a colon, a host without a line after a comma; nothing for nothing."""
+    return "" if not detail else f"{', ' if detail.startswith('on host') else ': '}{detail}"
+
+
+def mismatch(aspect: str, guarded: bool) -> Advice:
+    """``guarded``: one side's call site was never reached by the other side."""
+    if aspect == "op":
+        if guarded:
+            return Advice(
+                "run the collective on every rank, or on none, and guard only its side effect "
+                "with `if rank == 0`",
+                "D21, D19",
+            )
+        return Advice("make every member issue the same operations in the same order", "D19, D21")
+    if aspect == "numel":
+        return Advice(
+            "give every member tensors of the same size: pad the last batch, or gather the sizes "
+            "first",
+            "D19, D22",
+        )
+    if aspect == "dtype":
+        return Advice(
+            "cast to one dtype before the collective; under FSDP set param, reduce and buffer "
+            "dtypes alike on every rank",
+            "D14, D19",
+        )
+    if aspect == "history":
+        return Advice(
+            "record more (HANGSCOPE_BUFFER) and run again: the first difference has been "
+            "overwritten",
+            "D19",
+        )
+    return Advice("pass the same root and reduce operation on every member", "D19")
+
+
+def crossed_handles(line: str) -> Advice:
+    """One line that uses groups of the same members, another one from rank to rank."""
+    return Advice(
+        f"{line} uses another group on one side, though their members are the same: make the "
+        "groups in the same order on every rank (dist.new_group tells them apart by their order)",
+        "D19",
+    )
+
+
+def splits() -> Advice:
+    """An all-to-all whose members announce sizes that contradict each other."""
+    return Advice(
+        "exchange the split sizes first (an all_to_all of the counts): what one member sends to "
+        "another must be what that one expects from it",
+        "D19",
+    )
+
+
+def ring_of_waits(verb: str) -> Advice:
+    """All ranks of a circle do the same half of a pair first."""
+    return Advice(
+        f"every rank of the circle waits in {verb} before it does its other half: let some of them "
+        "begin with the other half, or issue both at once (isend and irecv, batch_isend_irecv)",
+        "D19",
+    )
+
+
+def new_groups() -> Advice:
+    """Ranks in different calls of ``new_group``."""
+    return Advice(
+        "call new_group for every group on every rank and in the same order, also on ranks that "
+        "are not members of it",
+        "D19, D21",
+    )
+
+
+def leave_together() -> Advice:
+    """A rank that left the program by itself: for a signal, an exception or its end."""
+    return Advice(
+        "a signal or an exception reaches one rank alone: let it set a flag, all-reduce the flag "
+        "in every step, and save or leave on all ranks in the same step",
+        "D21, D19",
+    )
+
+
+def key_to_set(where_it_is: str) -> Advice:
+    """Ranks that wait in the store for a key that another rank was to set."""
+    look = f"look at {where_it_is}" if where_it_is else "look at what that rank runs instead"
+    return Advice(
+        f"{look}: it has to set that key, under that very name, before it goes on to anything that "
+        "needs the others",
+        "D19, D21",
+    )
+
+
+def two_threads() -> Advice:
+    """Operations of one group from several threads of a rank."""
+    return Advice(
+        "two threads issue operations in this group, so their order differs from rank to rank: "
+        "give the thread a group of its own (dist.new_group)",
+        "D19",
+    )
+
+
+def buckets() -> Advice:
+    """Gradient buckets of different sizes under one number."""
+    return Advice(
+        "use the same parameters on every rank in every step: a branch that one rank leaves out "
+        "shifts its gradient buckets",
+        "D8, D19",
+    )
+
+
+def missing(host: Host | None, address: str, first: bool, finalized: bool) -> Advice:
+    """A live rank that did not come."""
+    stack = host.stack if host is not None else ()
+    look = f"look at {place_of(host, address)}"
+    if not stack:
+        look = "look at what that rank runs instead" + _at(address).removeprefix(",")
+    inside = blocked_in(host)
+    if inside:
+        look += f": {inside}"
+    state = host.state if host is not None else "unknown"
+    phase = host.phase if host is not None else None
+    if state == "stopped" and host is not None and host.gone:
+        return Advice(
+            f"find out who had stopped the process (SIGSTOP), {address}".rstrip(", "), "D19"
+        )
+    if state == "stopped" and host is not None and host.held_by:
+        return Advice(
+            f"let the process go on: {host.held_by} holds it, {address}".rstrip(", "), "D19"
+        )
+    if state == "stopped":
+        return Advice(f"continue the stopped process (kill -CONT), {address}".rstrip(", "), "D19")
+    if state == "gil-held":
+        return Advice(
+            f"{look}{';' if inside else ':'} C code holds the GIL there, so nothing else of this "
+            "process can run",
+            "D19",
+        )
+    if finalized or phase == "destroy_process_group":
+        return Advice(
+            "equalise the number of batches over ranks (sampler and drop_last), or wrap the loop "
+            "in Join",
+            "D9, D22",
+        )
+    if first:
+        return Advice(
+            f"{look}; check RANK, WORLD_SIZE and MASTER_ADDR of that process and what runs before "
+            "init_process_group",
+            "D1, D2",
+        )
+    names = frame_names(host)
+    if (phase is not None and CHECKPOINT.search(phase)) or CHECKPOINT.search(names):
+        return Advice(
+            f"{look}; a checkpoint written by one rank must not outlast the timeout of the others",
+            "D23, D21",
+        )
+    if LOADER.search(names):
+        return Advice(f"{look}; if loaders differ in length, equalise them or use Join", "D9, D22")
+    return Advice(f"{look}; every rank must reach the collective that the others are in", "D19")
+
+
+_BLOCKED_IN_CALL = (
+    (
+        r"threading\.py:_shutdown$",
+        "its program is over there, and a thread that it started has not ended",
+    ),
+    (r"(?:multiprocessing/queues|queue)\.py:put$", "that queue is full, and nothing takes from it"),
+    (r"queue\.py:join$", "what was put into that queue is never marked as done"),
+)
+"""Library functions that wait for something else than others of their file."""
+_BLOCKED_IN = (
+    (r"hangscope/recording/store_waits\.py$", "nobody sets the key that it waits for in the store"),
+    (r"torch/utils/data/", "a worker of its data loader does not deliver"),
+    (r"torch/(?:futures|distributed/rpc)/", "another rank has not answered a remote call"),
+    (r"/(?:pdb|bdb)\.py$", "a debugger waits for somebody to type: take the breakpoint out"),
+    (r"/ray/(?:_private|actor|util|train)", "a task or an actor of Ray has not answered"),
+    (r"subprocess\.py$", "the program that it started has not ended"),
+    (r"multiprocessing/pool\.py$|concurrent/futures/", "a worker of its pool has not answered"),
+    (r"(?:multiprocessing/queues|queue)\.py$", "nobody puts anything into that queue"),
+    (r"multiprocessing/", "another process has not answered"),
+    (r"asyncio/", "nothing comes of what it awaits"),
+    (
+        r"/(?:socket|ssl|selectors)\.py$|http/client\.py$|urllib|requests/|botocore|grpc|fsspec",
+        "a peer outside the job does not answer; give that call a time limit",
+    ),
+    (r"threading\.py$", "it waits for another thread of its own process"),
+)
+"""Library files that a rank can be blocked in, and what it then waits for."""
+_IN_KERNEL = (
+    "its main thread cannot be interrupted in the kernel (state D): look for a disk or a network "
+    "file system that does not answer"
+)
+
+
+def blocked_in(host: Host | None) -> str:
+    """What the library functions below the user's innermost line wait for, if that is known."""
+    if host is None or host.state == "busy":
+        return ""
+    below = list(host.stack)
+    mine = innermost(host.stack)
+    if mine is not None and mine in below and not is_library(mine):
+        below = below[: below.index(mine)]
+    files = [frame.filename.replace("\\", "/") for frame in below]
+    calls = [f"{file}:{frame.name}" for file, frame in zip(files, below, strict=True)]
+    for pattern, words in _BLOCKED_IN_CALL:
+        if any(re.search(pattern, call) for call in calls):
+            return words
+    for pattern, words in _BLOCKED_IN:
+        if any(re.search(pattern, name) for name in files):
+            return words
+    return _IN_KERNEL if host.in_kernel else ""
+
+
+def frame_names(host: Host | None) -> str:
+    """Names of the user's three innermost functions and their files, in one string."""
+    frames = user_frames(host.stack)[:3] if host is not None else ()
+    return " ".join(f"{frame.name} {base(frame.filename)}" for frame in frames)
+
+
+_CRASHES = (
+    (
+        re.compile(r"\bBdbQuit\b|EOF when reading a line"),
+        "take the breakpoint or the question out: under a launcher nobody can type an answer",
+        "D19, D20",
+    ),
+    (
+        re.compile(r"finished reduction in the prior iteration|did not receive grad", re.I),
+        "use every output in the loss on every rank; find_unused_parameters=True only if a branch "
+        "is left out on purpose",
+        "D8, D20",
+    ),
+    (
+        re.compile(r"marked as ready twice|mark a variable ready only once", re.I),
+        "use every parameter once per backward pass, or set static_graph=True",
+        "D8, D20",
+    ),
+    (
+        re.compile(r"sizes of the same param in process|expects same model across all ranks", re.I),
+        "build the same model on every rank, with the same number and sizes of parameters",
+        "D19, D20",
+    ),
+    (
+        re.compile(r"duplicate gpu", re.I),
+        "give every process a device of its own: torch.cuda.set_device(LOCAL_RANK) before anything "
+        "else",
+        "D3",
+    ),
+    (
+        re.compile(
+            r"out of memory|\boom\b|killed for memory|(cannot|can't) allocate memory|bad_alloc",
+            re.I,
+        ),
+        "that rank ran out of memory: cap its longest batch or shard further; the hang of the "
+        "others is its symptom",
+        "D20, D7",
+    ),
+    (
+        re.compile(r"dataloader worker \(pid", re.I),
+        "a data loader worker of that rank died: look at its memory and shared memory (/dev/shm)",
+        "D20, D22",
+    ),
+    (
+        re.compile(r"cuda error|ecc error|nvlink|xid|device-side assert", re.I),
+        "the device of that rank failed: take its host out and look at the kernel log (Xid)",
+        "D20",
+    ),
+    (
+        re.compile(r"environment variable \w+ expected, but not set", re.I),
+        "launch it with torchrun, or give every rank RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+        "D1",
+    ),
+    (
+        re.compile(r"address already in use", re.I),
+        "give every job a port of its own, or --rdzv-endpoint=localhost:0",
+        "D4",
+    ),
+)
+
+
+_ENDS_WITHOUT_A_WORD = (
+    (
+        re.compile(r"killed by SIGKILL"),
+        "find out who killed that rank",
+        "dmesg there shows whether memory ran out, the scheduler's log whether a limit was reached",
+    ),
+    (
+        re.compile(r"killed by SIG(TERM|INT|HUP)"),
+        "find out who stopped that rank",
+        "the scheduler (preemption, time limit), a script around the job, or somebody by hand",
+    ),
+    (
+        re.compile(r"killed by SIG(SEGV|BUS|ILL|FPE|ABRT)"),
+        "look for that rank's native stack",
+        "a core dump, or the last lines of its log with PYTHONFAULTHANDLER=1",
+    ),
+    (
+        re.compile(r"exit status \d+\s*$"),
+        "read the last lines of that rank's log",
+        "it ended by itself and nothing on record says why",
+    ),
+)
+"""Ends that leave no error to mend: (how the rank ended, what to look for, where)."""
+
+
+def crash(text: str, detail: str) -> Advice:
+    """A rank that ended by an error; ``text`` is the error, ``detail`` where it happened."""
+    if ON_ITS_WAY_OUT in text:
+        return Advice(
+            "that rank had left its program while the others still needed it: look at what ended "
+            f"it (SystemExit, the end of its data){': ' + detail if detail else ''}; and call "
+            "destroy_process_group before a process ends",
+            "D20, D9",
+        )
+    for pattern, fix, classes in _CRASHES:
+        if pattern.search(text):
+            return Advice(f"{fix} ({detail})" if detail else fix, classes)
+    for pattern, look, where_to in _ENDS_WITHOUT_A_WORD:
+        if pattern.match(text):
+            at = f", {detail}" if detail else ""
+            return Advice(f"{look}{at}: {where_to}; the hang of the others is its symptom", "D20")
+    return by_verdict(Verdict.RANK_CRASHED, detail)
+
+
+def dead_thread(name: str, detail: str) -> Advice:
+    """A rank that ended with status 0 although a thread of it had failed."""
+    return Advice(
+        f"fix what ended the thread {name} of that rank{': ' + detail if detail else ''}; and let "
+        "the process fail with its threads, so that the launcher stops the others",
+        "D20",
+    )
+
+
+def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
+    """The remaining kinds."""
+    fixed = {
+        Verdict.RANK_CRASHED: Advice(
+            f"fix the first error of that rank{_at(detail)}; the hang of the others is its symptom",
+            "D20",
+        ),
+        Verdict.RANK_EXITED: Advice(
+            "equalise the number of batches over ranks (sampler and drop_last), wrap the loop in "
+            "Join, or keep the rank until all have finished",
+            "D9, D22",
+        ),
+        Verdict.RANK_LOST: Advice(
+            f"look for that rank's process and host{' ' + detail if detail else ''}: scheduler and "
+            "kernel log, and its dump if it wrote one",
+            "D20",
+        ),
+        Verdict.DEADLOCK_CYCLE: Advice(
+            "use the groups, sends and receives in one order on all ranks", "D19, D21"
+        ),
+        Verdict.P2P_UNMATCHED: Advice(
+            "issue the matching send or recv, in the order in which the partner issues its halves",
+            "D19",
+        ),
+        Verdict.STUCK_COLLECTIVE: Advice(
+            "check the network and the devices of the members (NCCL_DEBUG=INFO, Xid and link "
+            "errors); code is not the cause",
+            "D19",
+        ),
+        Verdict.INCONCLUSIVE: Advice("collect the dumps or logs of the other ranks", "D19"),
+        Verdict.QUIESCENT: Advice(
+            "nothing waits in a collective: look at what the ranks do outside (stacks, I/O, "
+            "evaluation on one rank)",
+            "D23",
+        ),
+        Verdict.HEALTHY: Advice("", ""),
+    }
+    return fixed[verdict]

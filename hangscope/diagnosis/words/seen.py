@@ -1,0 +1,108 @@
+"""What a report lists as seen: who waits in what, what the accused do, what a log says of them."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.ends.threads import died_of
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.processes.host import End, activity
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames, where
+from hangscope.diagnosis.words.sentences import is_are, is_held_up, rank_s, title_of, wait_s
+from hangscope.trace.attempts.twins import KEY as TWINS
+from hangscope.trace.model import RankFacts
+
+
+def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
+    """Lines for a report, the most telling first.
+
+    Parameters
+    ----------
+    place:
+        The one that the summary speaks of.
+    """
+    lines = []
+    places = [context.waits.places[i] for i in cause.places]
+    ordered = sorted(places, key=lambda p: (p is not place, p.began_ns or 1 << 62))
+    for p in ordered[:6]:
+        if not p.waiters:
+            continue
+        line = f"{rank_s(p.waiters)} {wait_s(p.waiters)} in {title_of(context, p)}"
+        age = context.age_s(p.waiters[0], p.began_ns)
+        if age is not None:
+            line += f" for {age:.0f} s" if age >= 1 else f" for {age:.1f} s"
+        if p.absent:
+            line += f"; {rank_s(p.absent)} never issued it"
+        elif p.behind:
+            gone = [r for r in p.behind if r in context.hosts and context.hosts[r].gone]
+            held = [r for r in p.behind if r not in gone]
+            if gone:
+                line += f"; {rank_s(gone)} issued it and ended"
+            if held:
+                line += f"; {rank_s(held)} issued it but {is_are(held)} held up by something older"
+        if p.done:
+            line += f"; {rank_s(p.done)} finished it"
+        lines.append(line)
+    for rank in cause.culprits[:8]:
+        host = context.hosts.get(rank)
+        facts = context.trace.ranks.get(rank)
+        if host is None or facts is None:
+            why = context.unreadable.get(rank)
+            left = f"its dump cannot be read ({why[:80]})" if why else "no dump and no log"
+            lines.append(f"rank {rank}: {left}")
+            continue
+        words = [f"rank {rank}:"]
+        if host.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
+            words.append(host.end_text)
+        elif context.waits.out(rank):
+            words.append("waiting")
+        elif host.state != "unknown":
+            words.append(host.state)
+        doing = activity(host, facts)
+        if len(words) > 1 and is_held_up(host) and words[-1] == host.state:
+            words[-1] = doing
+        elif doing and doing != host.end_text and host.end is not End.CLEAN:
+            words.append(f"({doing})")
+        if len(words) > 1:
+            lines.append(" ".join(words))
+        lines += _dead_thread(facts)
+        no_code_runs = host.state in ("stopped", "gil-held")
+        apart = cause.verdict in (Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE)
+        if apart and not no_code_runs and len(cause.culprits) < 4:
+            lines += _other_threads(context, rank)
+    involved = set(cause.culprits)
+    for claim in context.trace.claims:
+        if claim.details.get(TWINS):
+            lines.append(claim.text)
+        elif involved & set(claim.accused) or (claim.reporter in involved and claim.text):
+            lines.append(f"log: {shortened(claim.text)}")
+            if len(lines) > 16:
+                break
+    return lines
+
+
+def _dead_thread(facts: RankFacts) -> list[str]:
+    """What a thread of a rank died of: others may be waiting for what it was to deliver."""
+    exception = facts.exception
+    if exception is None or exception.is_main_thread:
+        return []
+    at = where(innermost(exception.stack))
+    return [f"rank {facts.rank}: its {died_of(exception)}" + (f" at {at}" if at else "")]
+
+
+def _other_threads(context: Context, rank: int) -> list[str]:
+    """Where the other threads of a rank stand that does not come: one of them may hold it up."""
+    facts = context.trace.ranks[rank]
+    shown: dict[str, str] = {}
+    for thread in facts.threads:
+        frames = user_frames(thread.stack)
+        if thread.is_main or not frames or is_library(frames[0]):
+            continue
+        if frames[0] not in context.hosts[rank].stack:
+            shown.setdefault(thread.name, where(frames[0]))
+    return [
+        f"rank {rank}: {f'its thread {name}' if name else 'a thread of it'} is at {at}"
+        for name, at in [*shown.items()][:3]
+    ]

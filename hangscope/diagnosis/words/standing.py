@@ -1,0 +1,110 @@
+"""Where ranks stand, if nothing is known of them but their stacks."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.processes.host import End, in_communication
+from hangscope.diagnosis.processes.stacks import is_library, user_frames, where
+from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words.sentences import rank_s
+from hangscope.trace.model import Frame, Stack
+
+_FEWEST = 3
+"""Two stacks at two places tell nothing: either may be the one that is waited for."""
+_SHOWN = 8
+_DATA = re.compile(r"[\\/]torch[\\/]utils[\\/]data[\\/]|[\\/]multiprocessing[\\/]")
+"""Waits for a helper process of the rank's own."""
+
+
+def by_stacks(context: Context) -> Finding | None:
+    """The few ranks that are elsewhere while most wait in communication; None where nobody is."""
+    trace = context.trace
+    if len(trace.records) or len(trace.members):
+        return None
+    ended = any(host.end is not End.UNKNOWN for host in context.hosts.values())
+    stacks = _interrupted(context) if ended else _sampled(context)
+    if len(stacks) < _FEWEST or len(stacks) * 2 <= len(trace.ranks) + len(trace.missing_ranks):
+        return None
+    waiting = tuple(sorted(r for r, stack in stacks.items() if _waits(stack)))
+    elsewhere = tuple(sorted(set(stacks) - set(waiting)))
+    if not elsewhere or len(elsewhere) * 2 >= len(stacks):
+        return None
+    place = _place(user_frames(stacks[elsewhere[0]]))
+    advice = playbook.missing(None, place, False, False)
+    alone = len(elsewhere) == 1
+    return Finding(
+        Verdict.MISSING_RANK,
+        elsewhere,
+        waiting,
+        Confidence.LIKELY if alone else Confidence.AMBIGUOUS,
+        f"{rank_s(elsewhere).capitalize()} {'is' if alone else 'are'} at {place} while "
+        f"{rank_s(waiting)} wait at {_place(user_frames(stacks[waiting[0]]))}",
+        "the stacks show who waits in communication, not for whom",
+        advice.fix,
+        advice.playbook,
+        evidence=tuple(f"rank {r}: {_place(user_frames(stacks[r]))}" for r in elsewhere[:8]),
+        unknowns=("what the ranks issued is not on record",),
+    )
+
+
+def places_of_stacks(context: Context) -> tuple[str, ...]:
+    """Where each rank stands, where stacks are all that is known of the ranks."""
+    if len(context.trace.records) or len(context.trace.members):
+        return ()
+    ranks: dict[str, list[int]] = {}
+    for rank, stack in sorted(_sampled(context).items()):
+        at = _place(user_frames(stack)) or where(stack[0])
+        words = f"in communication, at {at}" if _waits(stack) else f"at {at}"
+        ranks.setdefault(words, []).append(rank)
+    return tuple(f"{rank_s(those)}: {words}" for words, those in ranks.items())[:_SHOWN]
+
+
+def places_of_threads(context: Context) -> tuple[str, ...]:
+    """Where the ranks' threads stand, for who has to look there; those that stand alike at once."""
+    ranks: dict[str, list[int]] = {}
+    for rank, host in sorted(context.hosts.items()):
+        inner = host.stack[:1]
+        frames = user_frames(host.stack)
+        at = where(frames[0]) if frames else ""
+        if inner and frames and inner[0] != frames[0]:
+            at += f", inside {inner[0].name}"
+        if at:
+            ranks.setdefault(at, []).append(rank)
+    return tuple(f"{rank_s(those)}: at {at}" for at, those in ranks.items())[:_SHOWN]
+
+
+def _sampled(context: Context) -> dict[int, Stack]:
+    """Stacks that somebody took of running processes."""
+    return {r: facts.main_stack for r, facts in context.trace.ranks.items() if facts.main_stack}
+
+
+def _interrupted(context: Context) -> dict[int, Stack]:
+    """Where ranks were when somebody pressed Ctrl-C: none but those of a log, and none that failed.
+
+    A wait inside a library takes no interrupt; it ends when the connection to one that did closes.
+    """
+    stacks = {}
+    for rank, facts in context.trace.ranks.items():
+        error = facts.exception
+        if error is None or not error.is_main_thread or not error.stack:
+            continue
+        if not context.hosts[rank].secondary:
+            return {}
+        stacks[rank] = error.stack
+    told = [facts.exception for facts in context.trace.ranks.values()]
+    pressed = any(e is not None and e.type_name.endswith("KeyboardInterrupt") for e in told)
+    return stacks if pressed else {}
+
+
+def _waits(stack: Stack) -> bool:
+    """Whether the innermost frames communicate with other ranks, not with helpers of this one."""
+    called = itertools.takewhile(is_library, stack)
+    return in_communication(stack) and not any(_DATA.search(f.filename) for f in called)
+
+
+def _place(stack: tuple[Frame, ...]) -> str:
+    return where(stack[0] if stack else None)

@@ -1,0 +1,205 @@
+"""Read a pickle that nobody vouches for: plain values only, nothing imported, nothing called.
+
+Flight Recorder pickles hold only builtins, so refusing every global reads them all. What remains
+of pickle's power is cost: a memo index of a few bytes can ask for gigabytes, and tuples nested
+through the memo take exponential time to hash. So pickles are loaded by processes with limits
+(`hangscope.trace.loading.parallel`); where none can be started, `load_plain` looks through the
+stream first and refuses what it can tell.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import pickle
+import re
+import struct
+from typing import Any, NoReturn
+
+MAX_BYTES = 4 << 30
+"""Larger pickles are refused: a full recorder of 100,000 entries stays far below."""
+
+
+class HostilePickle(ValueError):  # noqa: N818
+    """The stream asks for something that no dump needs."""
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """An unpickler for which no class, function or external object exists."""
+
+    def find_class(self, module: str, name: str, /) -> NoReturn:
+        raise HostilePickle(f"the pickle wants to import {module}.{name}; refused")
+
+    def persistent_load(self, pid: Any, /) -> NoReturn:
+        raise HostilePickle("the pickle refers to an object outside itself; refused")
+
+
+def load_plain(data: bytes) -> Any:
+    """Unpickle builtin values.
+
+    Raises
+    ------
+    HostilePickle
+        For globals, persistent ids, extension codes, memo bombs and hash bombs.
+    ValueError
+        For anything else that is no complete pickle.
+    """
+    if len(data) > MAX_BYTES:
+        raise HostilePickle(f"pickle of {len(data) >> 20} MiB; more than any dump holds")
+    check_stream(data)
+    return load_checked(data)
+
+
+def load_checked(data: bytes) -> Any:
+    """Unpickle without the look ahead: for a process whose memory and time are limited anyway."""
+    enabled = gc.isenabled()
+    gc.disable()  # hundreds of thousands of small objects and no garbage among them
+    try:
+        # Without a buffer to peek into, the unpickler would call read() for every value.
+        stream = io.BufferedReader(io.BytesIO(data), 1 << 17)
+        return _PlainUnpickler(stream, encoding="utf-8", errors="replace").load()
+    except HostilePickle:
+        raise
+    except RecursionError:
+        raise HostilePickle("the pickle is nested too deeply") from None
+    except MemoryError:
+        raise HostilePickle("the pickle asks for more memory than there is") from None
+    except EOFError:
+        raise ValueError("truncated pickle") from None
+    except Exception as error:  # pickle raises nearly every kind for a damaged stream
+        reason = str(error).split("\n", 1)[0][:120] or type(error).__name__
+        raise ValueError(
+            "truncated pickle" if "truncated" in reason else f"damaged pickle ({reason})"
+        ) from None
+    finally:
+        if enabled:
+            gc.enable()
+
+
+# Opcodes whose argument has a fixed length. Runs of them are skipped by one regular expression,
+# so that the walk over the stream takes a Python step only per string.
+_RUN = re.compile(
+    rb"""(?:
+        [\x80Khq].              # one byte: PROTO, BININT1, BINGET, BINPUT
+      | M..                     # BININT2
+      | [Jj]....                # BININT, LONG_BINGET
+      | r..[\x00-\x0f]\x00      # LONG_BINPUT below 2**20; larger ones are looked at one by one
+      | G........               # BINFLOAT
+      | \x95........            # FRAME
+      | \x8a\x08........        # LONG1 of eight bytes: times
+      | [(}e\]ual\)tsdN\x85-\x89\x94]
+    )+""",
+    re.VERBOSE | re.DOTALL,
+)
+
+# Tuples made of nothing but references to what is there: each level doubles the cost of a hash.
+_HASH_BOMB = re.compile(
+    rb"(?:(?:h.|j....)+[\x85-\x87](?:\x94|q.|r....)?){24,}",
+    re.DOTALL,
+)
+
+_LINE_OPS = frozenset(b"ILFSVgpP")
+_REFUSED = {
+    ord("c"): "import",
+    ord("i"): "import",
+    ord("o"): "call",
+    ord("R"): "call",
+    0x81: "call",
+    0x92: "call",
+    0x93: "import",
+    ord("b"): "call",
+    ord("P"): "outside object",
+    ord("Q"): "outside object",
+    0x82: "extension",
+    0x83: "extension",
+    0x84: "extension",
+    # No pickler writes these for plain values without cycles.
+    ord("0"): "trick",
+    ord("1"): "trick",
+    ord("2"): "trick",
+    0x8F: "trick",
+    0x90: "trick",
+    0x91: "trick",
+}
+
+
+def check_stream(data: bytes) -> None:
+    """Walk over the opcodes and refuse what could cost memory or time beyond the file's size.
+
+    Raises
+    ------
+    HostilePickle
+        For opcodes that import, call or refer outside, and for memo indexes that a stream of this
+        length cannot have reached.
+    ValueError
+        Where the stream ends inside an opcode or holds one that does not exist.
+    """
+    if _HASH_BOMB.search(data):
+        raise HostilePickle("the pickle nests tuples without end; refused")
+    size = len(data)
+    position = 0
+    run = _RUN.match
+    while position < size:
+        match = run(data, position)
+        if match:
+            position = match.end()
+            if position >= size:
+                break
+        op = data[position]
+        if op == 0x2E:
+            return
+        position = _skip(data, position, op, size)
+    raise ValueError("truncated pickle")
+
+
+def _skip(data: bytes, position: int, op: int, size: int) -> int:
+    """The position behind the opcode at ``position``; raises for refused and unknown ones."""
+    what = _REFUSED.get(op)
+    if what is not None:
+        raise HostilePickle(f"the pickle wants to {_VERBS[what]}; refused")
+    at = position + 1
+    if op in (0x8C, ord("U"), ord("C"), 0x8A):  # one length byte
+        return _bounded(at + 1 + data[at] if at < size else size + 1, size)
+    if op in (ord("X"), ord("T"), ord("B"), 0x8B):  # four length bytes
+        length = _number(data, at, "<I", 4)
+        return _bounded(at + 4 + length, size)
+    if op in (0x8D, 0x8E, 0x96):  # eight length bytes
+        length = _number(data, at, "<Q", 8)
+        return _bounded(at + 8 + length, size)
+    if op == ord("r"):  # LONG_BINPUT: the unpickler allocates an array up to this index
+        if _number(data, at, "<I", 4) > size:
+            raise HostilePickle("the pickle asks for more memory than it can need; refused")
+        return at + 4
+    if op in _LINE_OPS:
+        end = data.find(b"\n", at)
+        if end < 0:
+            raise ValueError("truncated pickle")
+        if op == ord("p"):
+            digits = data[at:end].strip()
+            if not digits.isdigit() or len(digits) > 12 or int(digits) > size:
+                raise HostilePickle("the pickle asks for more memory than it can need; refused")
+        return end + 1
+    if size - position < 10:
+        raise ValueError("truncated pickle")
+    raise ValueError(f"damaged pickle (unknown opcode 0x{op:02x} at byte {position})")
+
+
+_VERBS = {
+    "import": "import something",
+    "call": "call something",
+    "outside object": "load an object from outside itself",
+    "extension": "load an extension object",
+    "trick": "copy or drop values, as no dump does",
+}
+
+
+def _number(data: bytes, at: int, form: str, width: int) -> int:
+    if at + width > len(data):
+        raise ValueError("truncated pickle")
+    return int(struct.unpack_from(form, data, at)[0])
+
+
+def _bounded(position: int, size: int) -> int:
+    if position > size:
+        raise ValueError("truncated pickle")
+    return position

@@ -1,0 +1,1 @@
+"""PyTorch Flight Recorder dumps of every version and dialect."""

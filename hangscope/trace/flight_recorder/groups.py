@@ -1,0 +1,188 @@
+"""Groups of a Flight Recorder dump: names, members, and whose counters ``pg_status`` holds.
+
+``pg_config`` is keyed by group name, ``pg_status`` by a number that is local to the rank and is not
+the name. Entries carry both and settle most of it; for groups without an entry the numeric order of
+both keys does (a heuristic that held on every real dump it was tried on).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from hangscope.trace import clean
+from hangscope.trace.flight_recorder.columns import snake_keys
+from hangscope.trace.model import MAX_RANK, NONE, Group
+
+MAX_GROUP_RANKS = 1 << 20
+MAX_GROUPS = 1 << 16
+_KEPT_LISTS = 256
+_KEPT_TEXT = 1 << 20
+
+_NUMBER = re.compile(r"[0-9]+")
+_RANGE = re.compile(r"\d\s*(?:-|\.\.)\s*\d")
+_SPAN = re.compile(r"(\d{1,8})(?:\s*(?:-|\.\.)\s*(\d{1,8}))?")
+
+
+@dataclass(slots=True)
+class GroupTable:
+    """The groups of one dump while it is being read; `index` is keyed by (name, pg_id or None)."""
+
+    groups: list[Group]
+    by_name: dict[str, int]
+    by_pg_id: dict[str, int]
+
+    def add(self, name: str, desc: str = "", ranks: tuple[int, ...] = (), epoch: int = 0) -> int:
+        """Append a group and return its index."""
+        self.groups.append(Group(name=name, desc=desc, ranks=ranks, epoch=epoch))
+        index = len(self.groups) - 1
+        self.by_name[name] = index
+        return index
+
+
+def parse_ranks(value: Any) -> tuple[int, ...]:
+    """Global ranks from ``"[0, 1]"``, a list, a tuple or a list of strings; empty if unusable."""
+    if isinstance(value, str):
+        # All dumps of a job list the same members: ten thousand ranks, ten thousand times.
+        return (_ranks_of_text if len(value) <= _KEPT_TEXT else _read_text)(value)
+    if isinstance(value, (list, tuple)):
+        return _checked(list(value[:MAX_GROUP_RANKS]))
+    if isinstance(value, (set, frozenset)):
+        return _checked(sorted(v for v in value if isinstance(v, int)))
+    return ()
+
+
+def _read_text(value: str) -> tuple[int, ...]:
+    if _RANGE.search(value[:200]):
+        return _checked(_spans(value))
+    found = _NUMBER.findall(value[: 12 * MAX_GROUP_RANKS])
+    if found and max(map(len, found)) > 18:
+        return ()
+    return _checked(list(map(int, found)))
+
+
+_ranks_of_text = functools.lru_cache(_KEPT_LISTS)(_read_text)
+
+
+def _checked(items: list[Any]) -> tuple[int, ...]:
+    """The items as ranks; empty where one cannot be a rank or stands twice."""
+    if set(map(type, items)) <= {int}:
+        ranks = items
+    else:
+        ranks = [clean.as_int(item, -1, low=0, high=MAX_RANK) for item in items]
+    if not ranks or min(ranks) < 0 or max(ranks) > MAX_RANK or len(set(ranks)) != len(ranks):
+        return ()
+    return tuple(ranks)
+
+
+def has_rank(ranks: tuple[int, ...], rank: int) -> bool:
+    """Whether a group has a rank; does not walk through the list of everybody."""
+    return (0 <= rank < len(ranks) and ranks[rank] == rank) or rank in ranks
+
+
+def _spans(text: str) -> list[int]:
+    """Ranks from ``0-3, 8``: some collectors shorten long lists."""
+    ranks: list[int] = []
+    for low, high in _SPAN.findall(text[: 12 * MAX_GROUP_RANKS]):
+        first, last = int(low), int(high or low)
+        if not 0 <= last - first < MAX_GROUP_RANKS - len(ranks):
+            return []
+        ranks.extend(range(first, last + 1))
+    return ranks
+
+
+def read_config(config: Any, rank: int) -> GroupTable:
+    """The groups of ``pg_config``.
+
+    Members that leave out the rank itself are unusable (native Gloo writes the last group's list,
+    or none at all), so they are dropped and the group's members stay unknown.
+    """
+    table = GroupTable([], {}, {})
+    for key, value in _config_items(config):
+        if not isinstance(value, Mapping):
+            value = {"ranks": value} if isinstance(value, (list, tuple, str)) else {}
+        value = snake_keys(value)
+        name = clean.as_name(
+            value.get("name", value.get("pg_name", value.get("group_name", key))),
+            clean.as_name(key),
+        )
+        desc = clean.as_name(value.get("desc", value.get("description", "")))
+        ranks = parse_ranks(value.get("ranks", value.get("members", ())))
+        if rank != NONE and ranks and not has_rank(ranks, rank):
+            ranks = ()
+        if not name and not ranks:
+            continue
+        if name in table.by_name or len(table.groups) >= MAX_GROUPS:
+            continue
+        table.add(name, desc, ranks)
+    return table
+
+
+def _config_items(config: Any) -> list[tuple[Any, Any]]:
+    if isinstance(config, Mapping):
+        return list(config.items())
+    if isinstance(config, (list, tuple)):  # a list of groups, each with its own name
+        return [
+            (item.get("name", item.get("id", "")), item)
+            for item in config
+            if isinstance(item, Mapping)
+        ]
+    return []
+
+
+def match_status(status_keys: list[str], table: GroupTable) -> dict[str, int]:
+    """Group index per ``pg_status`` key.
+
+    Keys that entries have settled (``table.by_pg_id``) are taken from there; the rest by numeric
+    order of both keys, and only where that order agrees with everything already settled.
+    """
+    known = {key: table.by_pg_id[key] for key in status_keys if key in table.by_pg_id}
+    names = [group.name for group in table.groups]
+    if len(known) == len(status_keys):
+        return known
+    open_keys = [key for key in status_keys if key not in known]
+    taken = set(known.values())
+    open_groups = [i for i in range(len(names)) if i not in taken]
+    if len(open_keys) == 1 and len(open_groups) == 1:
+        return {**known, open_keys[0]: open_groups[0]}
+    if not all(key.isdigit() for key in status_keys):
+        # Another collector's keys: the names themselves.
+        for key in open_keys:
+            if key in table.by_name:
+                known[key] = table.by_name[key]
+        return known
+    number = {i: made for i, group in enumerate(table.groups) if (made := _made_as(group)) >= 0}
+    ordered = sorted(number, key=lambda i: number[i])
+    # What is settled for a group whose name is no number has no place in the order.
+    keys = [k for k in sorted(status_keys, key=int) if k not in known or known[k] in number]
+    return {**known, **_by_order(keys, ordered, known)}
+
+
+def _made_as(group: Group) -> int:
+    """As which group of the job it was made, by its name; -1 unknown. The default one is first."""
+    if group.desc == "default_pg" or group.name in ("default_pg", "default"):
+        return 0
+    return int(group.name) if group.name.isdigit() else NONE
+
+
+def _by_order(keys: list[str], ordered: list[int], known: Mapping[str, int]) -> dict[str, int]:
+    """Pair keys and groups between settled pairs wherever equally many lie on both sides."""
+    place = {group: i for i, group in enumerate(ordered)}
+    anchors = [(-1, -1)]
+    for i, key in enumerate(keys):
+        if key in known and known[key] in place:
+            j = place[known[key]]
+            if j < anchors[-1][1]:  # the order does not hold in this dump
+                return {}
+            anchors.append((i, j))
+    anchors.append((len(keys), len(ordered)))
+    found: dict[str, int] = {}
+    for (i0, j0), (i1, j1) in pairwise(anchors):
+        if i1 - i0 == j1 - j0:
+            for step in range(1, i1 - i0):
+                found[keys[i0 + step]] = ordered[j0 + step]
+    return found

@@ -1,0 +1,107 @@
+"""Recorders that hang on hooks: fields of the same names with other meanings.
+
+torchcomms' recorder has one counter for all communicators of the process, begins at 0 and counts
+sends and receives with it; it notes that an operation is over by retiring it, with a duration, and
+mostly leaves its state as it was. torch's own hook for backends without a recorder counts in
+``pg_status`` what it calls ``op_id``; for backends that do not report when an operation is over
+(UCC, MPI, plugins) it retires each when it is issued. Sources: torchcomms' ``hooks/fr``,
+``c10d/hooks/FlightRecorderHook``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.trace.flight_recorder.columns import Entries, pick, values_of
+from hangscope.trace.flight_recorder.extent import SMALLEST_BUFFER
+from hangscope.trace.model import NONE, Flag, Records, State
+
+_NATIVE = frozenset({"nccl", "gloo", "xccl", "hccl", "mccl", "cncl", "bccl", "rccl"})
+"""Backends that record themselves: what they retire has ended, well or not."""
+
+Bools = npt.NDArray[np.bool_]
+
+
+def one_for_all(records: Records, *, numbered: bool, counted: bool) -> bool:
+    """Whether ``collective_seq`` counts everything that the process issued, in whatever group.
+
+    Then it is the record's id, up to what a reset of the recorder has set back. A counter of one
+    group starts at 1, so that of two groups at least one stays behind the ids. Of a single group
+    it shows where the first record is there, or where the dump has counters for no group
+    (``counted``), as a backend's own recorder has for each that it has recorded.
+    """
+    if not numbered or not len(records) or (records["p2p_seq"] > 0).any():
+        return False
+    ahead = records["collective_seq"] - records["record_id"]
+    if (ahead != ahead[0]).any() or ahead[0] < 0 or (np.diff(records["record_id"]) <= 0).any():
+        return False
+    several = (records["group"] != records["group"][0]).any()
+    if ahead[0] == 0:
+        return bool(several) or not counted or int(records["record_id"][0]) == 0
+    return (bool(several) and len(records) > 2) or (not counted and ahead[0] > 1)
+
+
+def number_groups(records: Records, pairs: Bools) -> None:
+    """Give each group counters of its own, one for collectives and one for ``pairs``.
+
+    Where the beginning is lost the numbers of collectives cannot be had: they become 0, which
+    aligns with nothing.
+    """
+    whole = int(records["record_id"][0]) == 0 and int(records["collective_seq"][0]) == 0
+    whole &= bool((np.diff(records["record_id"]) == 1).all())
+    for group in np.unique(records["group"]).tolist():
+        here = records["group"] == group
+        numbers, counted = np.cumsum(here & ~pairs), np.cumsum(here & pairs)
+        records["collective_seq"][here] = numbers[here] if whole else 0
+        records["p2p_seq"][here] = counted[here]
+
+
+def settle_retired(records: Records, entries: Entries, backends: set[str]) -> bool:
+    """Read what retiring means where the state stays behind it.
+
+    Entries that have a duration are over. Where none is over and all are retired, one after the
+    other, retiring tells nothing: whether they are over is unknown.
+
+    Returns
+    -------
+    bool
+        Whether the recorder retires what it issues.
+    """
+    retired = (records["flags"] & np.uint16(Flag.RETIRED)) != 0
+    retired &= records["state"] < State.COMPLETED
+    if not retired.any():
+        return False
+    name = pick(entries, "duration_ms")
+    if name is not None:
+        lasted = np.array(
+            [v if type(v) in (int, float) and v >= 0 else -1.0 for v in values_of(entries, name)]
+        )
+        over = retired & (lasted >= 0) & (lasted < 1e12)
+        records["state"][over] = State.COMPLETED
+        ended = records["created_ns"][over] + (lasted[over] * 1e6).astype(np.int64)
+        records["completed_ns"][over] = np.where(records["created_ns"][over] > 0, ended, 0)
+        retired &= ~over
+    ids = records["record_id"]
+    gapless = bool((np.diff(ids) == 1).all())
+    gapless &= int(ids[0]) == 0 or len(ids) >= SMALLEST_BUFFER
+    if len(ids) < 2 or not retired.all() or not gapless or backends & _NATIVE:
+        return False
+    records["flags"] |= np.uint16(Flag.UNOBSERVED)
+    records["flags"] &= ~np.uint16(Flag.RETIRED)
+    return True
+
+
+def counted_ids(enqueued: int, own: Records) -> bool:
+    """Whether a group's counter in ``pg_status`` counts ``op_id``, not sequence numbers."""
+    if not len(own) or enqueued < 0:
+        return False
+    last = own[-1]
+    numbers = (int(last["collective_seq"]), int(last["p2p_seq"]))
+    return int(last["op_id"]) == enqueued and enqueued not in numbers
+
+
+def number_of_id(op_id: int, own: Records) -> int:
+    """The sequence number of the collective with an ``op_id``; -1 where there is none."""
+    found = np.flatnonzero((own["op_id"] == op_id) & ((own["flags"] & Flag.P2P) == 0))
+    return int(own["collective_seq"][found[-1]]) if len(found) and op_id >= 0 else NONE

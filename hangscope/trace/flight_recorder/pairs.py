@@ -1,0 +1,121 @@
+"""Point-to-point operations and coalesced batches among a dump's records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hangscope.trace import operations
+from hangscope.trace.flight_recorder.groups import GroupTable
+from hangscope.trace.flight_recorder.signatures import Signatures
+from hangscope.trace.model import NONE, Flag, Records, State
+
+_BATCHES_SEEN = 3
+"""Lone halves, each with its successor left out, that are more than chance."""
+
+
+def mark_batches(
+    records: Records, flags: Any, p2p: Any, batch: Any, *, numbered: bool = True
+) -> None:
+    """Flag batches and their members.
+
+    Members are the operations of one group that share a counter with each other or with the
+    batch's own row behind them. A batch made only of point-to-point operations counts as one.
+    ``numbered``: whether the record ids are the recorder's.
+    """
+    flags[batch] |= np.uint16(Flag.COALESCED_BATCH)
+    order = np.lexsort((np.arange(len(records)), records["group"]))
+    group, coll = records["group"][order], records["collective_seq"][order]
+    pair, p, b = records["p2p_seq"][order], p2p[order], batch[order]
+    if len(order) > 1:
+        same_group = group[1:] == group[:-1]
+        seq = np.where(p, pair, coll)
+        twins = ~b[1:] & ~b[:-1] & (p[1:] == p[:-1]) & (seq[1:] == seq[:-1])
+        twins &= p[1:] | (coll[1:] > 0)  # collectives without a number share none
+        # A row of the batch carries the same counters as its last member.
+        ends = b[1:] & ~b[:-1] & (coll[1:] == coll[:-1]) & (~p[:-1] | (pair[1:] == pair[:-1]))
+        known = coll[1:] != NONE
+        joined = same_group & known & (twins | ends)
+        linked = np.zeros(len(order), bool)
+        linked[1:] |= joined
+        linked[:-1] |= joined
+        member = linked & ~b
+        flags[order[member]] |= np.uint16(Flag.COALESCED_MEMBER)
+        pairs_only = np.zeros(len(order), bool)
+        pairs_only[1:] = same_group & ends & p[:-1]
+        p2p[order[pairs_only]] = True
+        # The oldest record of a ring that wrapped may be a batch whose members are gone.
+        p2p[0] |= batch[0] and bool((pairs_only & (group == records["group"][0])).any())
+    flags[p2p] |= np.uint16(Flag.P2P)
+    flags[_ended_alone(records, flags, numbered)] |= np.uint16(Flag.COALESCED_MEMBER)
+
+
+def _ended_alone(records: Records, flags: Any, numbered: bool) -> Any:
+    """Rows of batches of one operation whose own row is left out, as finished ones are.
+
+    Where only unfinished entries are listed, a batch's members stay for ever (nobody notes their
+    end) and its own row, which took the next record id, goes. Operations that were not batched are
+    told apart by what they show otherwise: finished ones are missing between them, or the next
+    record follows at once. Without ids, batches of the group that are told in full show it.
+    """
+    nothing = np.zeros(0, np.int64)
+    if len(records) < 2 or (not numbered and (records["state"] == State.COMPLETED).any()):
+        return nothing
+    ids = records["record_id"]
+    gap = (ids[1:] != ids[:-1] + 1) | (not numbered)
+    if not gap.any():
+        return nothing
+    batch = (flags & np.uint16(Flag.COALESCED_BATCH)) != 0
+    half = ((flags & np.uint16(Flag.P2P)) != 0) & ~batch & (records["p2p_seq"] > 0)
+    member = half & ((flags & np.uint16(Flag.COALESCED_MEMBER)) != 0)
+    found = [nothing]
+    for group in np.unique(records["group"][half & ~member]).tolist():
+        here = records["group"] == group
+        lone = np.flatnonzero(here & half & ~member)
+        numbers = np.unique(records["p2p_seq"][here & half])
+        unbroken = int(numbers[-1] - numbers[0]) + 1 == len(numbers)
+        told = bool((here & (member | (batch & half))).any())
+        batches = told or (numbered and len(lone) >= _BATCHES_SEEN)
+        lone = lone[lone < len(records) - 1]  # nothing behind the last record tells of its end
+        if unbroken and batches and gap[lone].all():
+            found.append(lone)
+    return np.concatenate(found)
+
+
+def set_peers(records: Records, signatures: Signatures, table: GroupTable, rank: int) -> None:
+    """Global ranks of the other side, where the group's members are known."""
+    parsed = [operations.parse(s.raw) for s in signatures.table]
+    pairs = np.array([operations.is_p2p(p.op) and p.src + p.dst > -2 for p in parsed], bool)
+    rows = np.flatnonzero(pairs[records["signature"]])
+    known: dict[tuple[int, int], int] = {}
+    for row in rows.tolist():
+        key = (int(records["signature"][row]), int(records["group"][row]))
+        peer = known.get(key)
+        if peer is None:
+            group = table.groups[key[1]]
+            peer = known[key] = global_peer(
+                parsed[key[0]], group.ranks, rank, group.desc == "default_pg"
+            )
+        records["peer"][row] = peer
+
+
+def global_peer(
+    name: operations.OperationName, ranks: tuple[int, ...], rank: int, default_group: bool
+) -> int:
+    """The global rank of the other side of a pair; -1 for any source or unknown members.
+
+    Recorders write group ranks; some collectors write global ones, which shows where the rank's own
+    number is no possible place in the group.
+    """
+    own, other = (name.src, name.dst) if name.op == "send" else (name.dst, name.src)
+    if other < 0:
+        return NONE
+    if not ranks:
+        return other if default_group else NONE
+    local = other < len(ranks) and (own < 0 or (own < len(ranks) and ranks[own] == rank))
+    if local:
+        return ranks[other]
+    if other in ranks and (own < 0 or own == rank):
+        return other
+    return ranks[other] if other < len(ranks) else NONE

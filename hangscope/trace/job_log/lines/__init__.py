@@ -1,0 +1,1 @@
+"""Lines of a log, freed of all that stands around them."""

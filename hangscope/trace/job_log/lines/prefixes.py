@@ -1,0 +1,159 @@
+"""What launchers and collectors put in front of a line, and the rank, host or process it tells."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hangscope.trace.job_log.lines.line import LogLine
+
+_DATE = re.compile(r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?Z?\]?\s?")
+
+_OF_TRACEBACK = (
+    r"(?:(?:ERROR|CRITICAL|FATAL):? )?(?:Traceback \(most recent|\s{2,}\S|"
+    r"(?:[A-Za-z_]\w*\.){0,6}[A-Z]\w*(?:Error|Exception): )"
+)
+"""What a job prints itself behind ``[Rank 3]``; torch's own messages begin so, too."""
+# Prefixes that launchers and collectors put in front, outermost first; stripped repeatedly.
+_PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("quote", re.compile(r"(?:> ?)+")),
+    ("box", re.compile(r"[│┃║|] ")),
+    ("role", re.compile(r"\[(?!rank)[A-Za-z_]\w{0,20}?(?P<local>\d{1,4})\]:\s?")),
+    ("template", re.compile(r"\[(?P<rank>\d{1,6})\]:\s?(?!\[rank)")),
+    ("torchx", re.compile(r"\[?[A-Za-z_]\w*?(?P<node>\d+)\|(?P<local>\d+)\]?:\s?")),
+    ("torchx2", re.compile(r"[A-Za-z_]\w*/(?P<rank>\d{1,6}) (?=\S| {2,}\S)")),
+    (
+        "mpi",
+        re.compile(r"\[(?:\d+,)?(?:mpirank:)?(?P<rank>\d+)(?:,[\w\-]+)?\]<std(?:err|out)>:\s?"),
+    ),
+    (
+        "vllm",
+        re.compile(
+            r"\(Worker(?:_DP(?P<dp>\d{1,4}))?(?:_PP(?P<pp>\d{1,4}))?_TP(?P<tp>\d{1,4})"
+            r"(?:_[A-Z]{2,4}\d{1,4})*? ?(?:_EP(?P<ep>\d{1,4}))? pid=(?P<pid>\d{1,9})\) "
+        ),
+    ),
+    ("ray", re.compile(r"\((?P<ray>[A-Za-z_][\w.]*(?:\[[^\]]*\])?[^()]{0,40}?pid=\d+[^()]*)\) ?")),
+    ("pod", re.compile(r"\[pod/(?P<host>[\w.\-]+)/[\w.\-]+\] ")),
+    ("labelled", re.compile(r"\[RANK (?P<rank>\d{1,7})\] ")),
+    ("printed", re.compile(r"\[rank ?(?P<rank>\d{1,7})\] (?!\[)")),
+    ("printed", re.compile(rf"\[Rank (?P<rank>\d{{1,7}})\] (?={_OF_TRACEBACK})")),
+    (
+        "sglang",
+        re.compile(
+            r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:DP\d+ )?(?:PP(?P<pp1>\d+) )?TP(?P<tp1>\d+)"
+            r"(?: EP\d+)?(?: PP(?P<pp2>\d+))?(?: EP\d+)?\] "
+        ),
+    ),
+    (
+        "logger",
+        re.compile(
+            r"(?:ERROR|WARNING|INFO|CRITICAL) (?P<day>\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d) "
+            r"\[[\w./]{1,80}:\d{1,6}\] ?"
+        ),
+    ),
+    ("determined", re.compile(r"[0-9a-f]{8} (?:\[rank=(?P<rank>\d{1,7})\] )?\|\| ")),
+    ("milabench", re.compile(r"[\w\-]+\.(?P<host>[\w\-]+)\.\S+ \[std(?:err|out)\] ")),
+    ("kaggle", re.compile(r"\d+\.\d+s\t\d+\t")),
+    ("clock", re.compile(r"\d\d:\d\d:\d\d\.\d{3} ")),
+    ("iso", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z (?:std(?:err|out) [FP] )?")),
+)
+_ANY = re.compile(
+    "|".join("(" + re.sub(r"\(\?P<\w+>", "(?:", p.pattern) + ")" for _, p in _PREFIXES)
+)
+"""The first of them that a text begins with: its place, from 1, is that of the group."""
+_SRUN = re.compile(r" {0,6}(\d{1,6}): ?")
+_BRACKET = re.compile(r"\[(\d{1,6})\] ")
+_HOST = re.compile(r"([A-Za-z][\w.\-]{1,62}): (?=\[rank|\[[EWIF]\d|\[default|Traceback|[WE]\d{4} )")
+_RAY_RANK = re.compile(r"rank=(\d+)")
+_RAY_PID = re.compile(r"pid=(\d+)")
+_RAY_IP = re.compile(r"ip=([\w.:\-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What kind of ambiguous prefix this log has, judged from its beginning."""
+
+    srun: bool = False
+    """Nearly every line starts with ``{task}: ``."""
+    bracket: bool = False
+    """Nearly every line starts with ``[{rank}] `` and the numbers repeat."""
+
+
+def judge_style(head: bytes) -> Style:
+    """Decide whether ``3: `` and ``[3] `` are ranks: only where nearly every line has them."""
+    lines = [ln for ln in head.decode("utf-8", "replace").splitlines()[:400] if ln.strip()]
+    if len(lines) < 4:
+        return Style()
+    srun = [m.group(1) for ln in lines if (m := _SRUN.match(ln))]
+    bracket = [m.group(1) for ln in lines if (m := _BRACKET.match(ln))]
+    return Style(
+        srun=len(srun) > 0.8 * len(lines) and len(set(srun)) <= max(len(srun) // 2, 1),
+        bracket=len(bracket) > 0.8 * len(lines) and len(set(bracket)) <= max(len(bracket) // 2, 1),
+    )
+
+
+def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
+    """Take the outermost prefix off a text: what it said, noted in the line, and the rest."""
+    if style.srun and line.node is None and line.rank is None:
+        found = _SRUN.match(text)
+        if found:
+            return line._replace(node=int(found.group(1))), text[found.end() :]
+    if style.bracket and line.rank is None:
+        found = _BRACKET.match(text)
+        if found:
+            return line._replace(rank=int(found.group(1))), text[found.end() :]
+    any_of_them = _ANY.match(text)
+    if any_of_them and any_of_them.lastindex:
+        name, pattern = _PREFIXES[any_of_them.lastindex - 1]
+        found = pattern.match(text)
+        assert found is not None
+        return _note(line, found)._replace(printed=name == "printed"), text[found.end() :]
+    found = _DATE.match(text)
+    if found and found.end() < len(text):
+        _, month, day, hour, minute, second = map(int, found.groups())
+        if line.at is None and month <= 12:
+            line = line._replace(at=(month, day, hour * 3600 + minute * 60 + second))
+        return line, text[found.end() :]
+    found = _HOST.match(text)
+    if found:
+        return line._replace(host=found.group(1)), text[found.end() :]
+    return line, text
+
+
+def _note(line: LogLine, found: re.Match[str]) -> LogLine:
+    groups = found.groupdict()
+    if groups.get("ray"):
+        inside = groups["ray"]
+        rank, pid, ip = (p.search(inside) for p in (_RAY_RANK, _RAY_PID, _RAY_IP))
+        return line._replace(
+            rank=int(rank.group(1)) if rank else line.rank,
+            pid=int(pid.group(1)) if pid else line.pid,
+            host=ip.group(1) if ip else line.host,
+        )
+    if groups.get("clock"):
+        month, day = map(int, groups["day"].split("-"))
+        hour, minute, second = map(int, groups["clock"].split(":"))
+        if month <= 12:
+            line = line._replace(at=(month, day, hour * 3600 + minute * 60 + second))
+    told = groups.get("rank") or _of_workers(groups)
+    return line._replace(
+        rank=int(told) if told else line.rank,
+        pid=int(groups["pid"]) if groups.get("pid") else line.pid,
+        local_rank=int(groups["local"]) if groups.get("local") else line.local_rank,
+        node=int(groups["node"]) if groups.get("node") else line.node,
+        host=groups.get("host") or line.host,
+    )
+
+
+def _of_workers(groups: dict[str, str | None]) -> str | None:
+    """The rank of a worker that is labelled with its places in the dimensions of a mesh.
+
+    All experts' places are ranks where there is no pipeline; of a first stage of a first replica
+    the place in the tensor group is one. Else it takes sizes that the label does not give.
+    """
+    tensor = groups.get("tp") or groups.get("tp1")
+    first_stage = not any(int(groups.get(p) or 0) for p in ("pp", "pp1", "pp2"))
+    if not (tensor and first_stage):
+        return None
+    return groups.get("ep") or (None if int(groups.get("dp") or 0) else tensor)

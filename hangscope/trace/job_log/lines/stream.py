@@ -1,0 +1,128 @@
+"""Lines of a job log, freed of all that launchers, collectors and terminals put around them.
+
+What `blocks` lets through is cleaned, split where two messages were glued together, joined
+where a terminal wrapped one, and attributed to a rank as far as the prefixes say.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+import orjson
+
+from hangscope.trace.files.sniff import log_text
+from hangscope.trace.job_log.lines.blocks import BLOCK, Physical, telling
+from hangscope.trace.job_log.lines.blocks import MAX_LINE as MAX_LINE
+from hangscope.trace.job_log.lines.join import STARTS, Joiner
+from hangscope.trace.job_log.lines.line import LogLine as LogLine
+from hangscope.trace.job_log.lines.plain import PlainLines
+from hangscope.trace.job_log.lines.prefixes import Style, judge_style
+from hangscope.trace.job_log.lines.shapes import shape_of_bytes
+from hangscope.trace.job_log.lines.strip import split_glue, strip
+from hangscope.trace.job_log.lines.wrap import unwrapped, wrap_width
+
+_LABELLED = re.compile(r"\[RANK \d{1,7}\] ")
+_MOST_LINES = 400
+"""Of one message; deeper tracebacks are cut."""
+_FULL_WIDTH = str.maketrans("［］【】（）：", "[][]():")
+_ENTITY = re.compile(r"&(?:gt|lt|amp|quot|#\d+);")
+_NOISE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\ufeff]")
+_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]")
+
+
+def read_lines(stream: BinaryIO) -> Iterator[LogLine]:
+    """The messages of a log that may matter, in order. Memory does not grow with the log."""
+    first = stream.read(BLOCK)
+    style = judge_style(first)
+    if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        rest = first + stream.read(1 << 28)
+        text = rest.decode("utf-16", "replace").encode("utf-8", "replace")
+        physical: Iterable[Physical] = _shaped(text)
+    else:
+        physical = telling(first, stream)
+    width = wrap_width(first)
+    if width:
+        texts = (piece for number, raw, _ in physical for piece in _cleaned(number, raw))
+        return _wrapped(unwrapped(texts, width, STARTS), style)
+    return _unbroken(physical, style)
+
+
+def _shaped(text: bytes) -> Iterator[Physical]:
+    lines = zip(text.split(b"\n"), shape_of_bytes(text).split(b"\n"), strict=True)
+    for number, (line, shape) in enumerate(lines, start=1):
+        yield number, line, shape
+
+
+def _wrapped(texts: Iterable[tuple[int, str]], style: Style) -> Iterator[LogLine]:
+    """The messages of a log that was copied out of a terminal."""
+    joiner = Joiner()
+    for number, text in texts:
+        for message in joiner.put(number, text):
+            yield from _parts(message, style)
+    for message in joiner.rest():
+        yield from _parts(message, style)
+
+
+def _unbroken(physical: Iterable[Physical], style: Style) -> Iterator[LogLine]:
+    """The messages of any other log."""
+    plain = PlainLines(style)
+    joiner = Joiner()
+    for number, raw, shape in physical:
+        line = None if joiner.waits else plain.line(number, raw, shape)
+        if line is not None:
+            yield line
+            continue
+        for _, text in _cleaned(number, raw):
+            for message in joiner.put(number, text):
+                yield from _parts(message, style)
+    for message in joiner.rest():
+        yield from _parts(message, style)
+
+
+def _parts(message: tuple[int, str], style: Style) -> Iterator[LogLine]:
+    number, text = message
+    for part in split_glue(text, style):
+        line = strip(part, style, number)
+        if line is not None:
+            yield line
+
+
+def _cleaned(number: int, raw: bytes) -> Iterator[tuple[int, str]]:
+    wrapped = raw[:1] == b"{" and b'"' in raw[:40]
+    if wrapped:
+        raw = _unwrap_json(raw)
+    text = raw.decode("utf-8", "replace")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    pieces = [p for p in text.split("\r") if p.strip()] if "\r" in text else [text]
+    if wrapped and "\n" in text:
+        pieces = _lines_of(text)
+    for piece in pieces:
+        if "&" in piece and _ENTITY.search(piece):
+            piece = html.unescape(piece)
+        if not piece.isascii():
+            piece = piece.translate(_FULL_WIDTH)
+        if not piece.isprintable():
+            piece = _NOISE.sub("", piece)
+        if piece.strip():
+            yield number, piece
+
+
+def _lines_of(text: str) -> list[str]:
+    """A message of several lines (a traceback), each with the rank in front that it came with."""
+    found = _LABELLED.match(text)
+    head = found.group() if found else ""
+    lines = [line.rstrip("\r") for line in text[len(head) :].split("\n")[:_MOST_LINES]]
+    return [head + line for line in lines if line.strip()]
+
+
+def _unwrap_json(raw: bytes) -> bytes:
+    """The message of a line that a collector wrapped as JSON."""
+    try:
+        text = log_text(orjson.loads(raw))
+    except orjson.JSONDecodeError:
+        return raw
+    return raw if text is None else text.encode("utf-8", "replace")

@@ -1,0 +1,131 @@
+"""Takes the prefixes off a message, outermost first, and keeps what they say."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from hangscope.trace import clean
+from hangscope.trace.job_log.lines.blocks import MAX_LINE
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.lines.prefixes import Style, strip_one
+
+C10 = re.compile(
+    r"(?:\[rank ?(\d{1,7})[\[\]]{1,2}:)?"
+    r"\[([IWEF])(?:(\d{3,4}) (\d\d):(\d\d):(\d\d)\.\d{3,9})? "
+    r"([\w.+/\-]{1,200}\.(?:cpp|hpp|cc|cu|h|ts)):\d+\] ?"
+)
+_PYLOG = re.compile(
+    r"(?:\[rank ?(\d{1,7})\]:)?([IWEFVC])(\d{4}) (\d\d):(\d\d):(\d\d)\.\d{6} (\d+) "
+    r"([\w.+/\-]{1,300}\.(?:py|cpp|h)):\d+\] ?"
+)
+_ASCEND = re.compile(
+    r"\(PID:(?P<pid>\d{1,9}), Device:-?\d+, RankID:(?:-1|(?P<rank>\d{1,7}))\)|"
+    r"\bE[A-Z]\d{4}: \[PID: (?P<pid2>\d{1,9})\]"
+)
+_RANK_HOOK = re.compile(r"\[rank ?(\d{1,7})\]:(?: |$)")
+_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
+_LONGEST_PREFIX = 120
+_MOST_PREFIXES = 12
+_LEVELS = ("[E", "[W", "[I", "[F")
+_SOURCES = (".py:", ".cpp:", ".h:")
+
+_RAISING = re.compile(r"\[rank ?\d{1,7}\]: Traceback \(most recent call last\)")
+
+
+def _is_prefix(text: str, style: Style) -> bool:
+    """Whether launchers and collectors have put all of it in front of a line."""
+    line, rest = LogLine(""), text
+    while rest.strip():
+        before = rest
+        line, rest = strip_one(line, rest, style)
+        if rest == before:
+            return False
+    return True
+
+
+def split_glue(text: str, style: Style) -> list[str]:
+    """Two c10 messages on one physical line, or one behind a progress bar; a traceback behind the
+    question that another rank asks."""
+    starts = [m.start() for m in C10.finditer(text)] if _may_hold_c10(text) else []
+    raising = _RAISING.search(text) if "Traceback" in text and not starts else None
+    if raising is not None and not _is_prefix(text[: raising.start()], style):
+        return [text[: raising.start()], text[raising.start() :]]
+    if len(starts) <= 1 and (not starts or starts[0] < _LONGEST_PREFIX):
+        return [text]
+    # A short prefix in front of the first message belongs to it; a long one is another message.
+    inner = starts[1:] if starts[0] < _LONGEST_PREFIX else starts
+    edges = [0, *inner, len(text)]
+    return [text[a:b] for a, b in pairwise(edges) if text[a:b].strip()]
+
+
+def outer_prefixes(text: str, style: Style) -> tuple[LogLine, str]:
+    """What launchers and collectors said in front of a message, and the message."""
+    line = LogLine("")
+    for _ in range(_MOST_PREFIXES):
+        before = text
+        line, text = strip_one(line, text, style)
+        if text == before:
+            break
+    return line, text
+
+
+def strip(text: str, style: Style, number: int) -> LogLine | None:
+    """Take the prefixes off, outermost first, and keep what they say."""
+    line, rest = outer_prefixes(text.rstrip(), style)
+    line = line._replace(number=number)
+    found = C10.search(rest) if _may_hold_c10(rest) else None
+    if found:
+        line = with_c10(line, found)
+        rest = rest[found.end() :]
+    else:
+        python = _PYLOG.search(rest) if any(suffix in rest for suffix in _SOURCES) else None
+        if python:
+            rank, level, mmdd, hour, minute, second, pid, file = python.groups()
+            line = line._replace(
+                rank=int(rank) if rank else line.rank,
+                level=level,
+                file=file,
+                # Before 2.5 and in C++ the number is a thread's.
+                pid=int(pid) if len(pid) < 9 and file.endswith(".py") else line.pid,
+                at=_moment(int(mmdd), int(hour), int(minute), int(second)),
+            )
+            rest = rest[python.end() :]
+    ascend = _ASCEND.search(rest) if "PID:" in rest else None
+    if ascend:
+        rank, pid = ascend.group("rank"), int(ascend.group("pid") or ascend.group("pid2"))
+        line = line._replace(rank=int(rank) if rank else line.rank, pid=line.pid or pid)
+    hook = _RANK_HOOK.match(rest)
+    if not hook and not found and "]: " in rest:  # behind a prefix that nobody knows
+        hook = _RANK_HOOK.search(rest, 0, _LONGEST_PREFIX)
+    if hook:
+        line = line._replace(rank=int(hook.group(1)), excepthook=True)
+        rest = rest[hook.end() :]
+    rest, left_out = _REPEATED.subn("", rest)
+    if not rest.strip():
+        return None
+    if left_out:
+        line = line._replace(repeated=True)
+    return line._replace(text=clean.prose(rest, MAX_LINE))
+
+
+def _may_hold_c10(text: str) -> bool:
+    return any(level in text for level in _LEVELS)
+
+
+def with_c10(line: LogLine, found: re.Match[str]) -> LogLine:
+    """The line with what a c10 message's own prefix says."""
+    rank, level, mdd, hour, minute, second, file = found.groups()
+    return line._replace(
+        rank=int(rank) if rank else line.rank,
+        level=level,
+        file=file,
+        at=_moment(int(mdd), int(hour), int(minute), int(second)) if mdd else line.at,
+    )
+
+
+def _moment(mdd: int, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
+    month, day = divmod(mdd, 100)
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return None
+    return month, day, hour * 3600 + minute * 60 + second

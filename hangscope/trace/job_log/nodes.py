@@ -1,0 +1,44 @@
+"""Local ranks: the number a process has on its node, which another process has on the next one."""
+
+from __future__ import annotations
+
+from hangscope.trace.job_log.readers.evidence import Evidence
+
+ABORTED = (-6, 134)
+"""Statuses of a process that aborted itself, as a watchdog does after a timeout."""
+_ON_ONE_NODE = 8
+"""Ranks from this one on may belong to another node, however few processes a log speaks of."""
+
+
+def several_nodes(evidence: Evidence) -> bool:
+    """Whether a local rank in this log need not be the rank."""
+    locals_seen = {n.local_rank for n in evidence.ranks.values() if n.local_rank is not None}
+    hosts = {n.host for n in evidence.ranks.values() if n.host}
+    largest = max(evidence.ranks, default=0)
+    if len(hosts) > 1 or (bool(locals_seen) and largest > max(locals_seen)):
+        return True
+    # A hang makes nearly every rank of a launcher's node speak up: where most numbers up to the
+    # largest are silent, or more ranks are about than a node has, it is another node's launcher.
+    told = {f[1] for f in evidence.launcher_failures} | evidence.terminated_pids
+    if largest >= max(_ON_ONE_NODE, len(told)):
+        return True
+    heard = set(evidence.ranks) | {f[0] for f in evidence.launcher_failures}
+    return bool(evidence.ranks) and len(heard) * 2 <= largest + 1
+
+
+def of_local_rank(evidence: Evidence, local: int, code: int) -> int | None:
+    """The rank of a local rank that ended, where several nodes have written.
+
+    Of those that have this number on their node, the one that did not give up waiting itself.
+    """
+    known = [n for n in evidence.ranks.values() if n.local_rank is not None]
+    per_node = max((n.local_rank or 0 for n in known), default=-1) + 1
+    if any(n.rank % per_node != n.local_rank for n in known):
+        return evidence.local_to_rank.get(local)  # as many on each node, in their order, or unknown
+    alike = (
+        sorted({n.rank - (n.local_rank or 0) + local for n in known}) if local < per_node else []
+    )
+    if len(alike) < 2:
+        return alike[0] if alike else None
+    quiet = [r for r in alike if r not in evidence.ranks or not evidence.ranks[r].operations]
+    return quiet[0] if len(quiet) == 1 and code not in ABORTED else None

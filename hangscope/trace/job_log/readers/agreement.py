@@ -1,0 +1,283 @@
+"""Lines in which torch itself compared ranks: desync reports, fingerprints, NCCL's own check."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace import operations
+from hangscope.trace.flight_recorder.columns import dtypes
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.readers.evidence import (
+    DEFAULT_GROUP,
+    MAX_MENTIONS,
+    MAX_SAME_NUMBER,
+    Comparison,
+    Counters,
+    Evidence,
+    GroupId,
+    Operation,
+    rank_ranges,
+)
+from hangscope.trace.model import Signature, State
+
+_LIST = r"\[(?P<ranks>[\d,\s\-.]*)\]"
+_DESYNC_AT = re.compile(r"- \[(?P<place>\d+)\] Timeout at collective: \w+, #\d+")
+_LAGGING = re.compile(r"ranks " + _LIST + r" are the lagging ranks that caused this timeout")
+_JOINED = re.compile(_LIST + r" joined but didn't finish collective #(?P<n>\d+)")
+_FINISHED = re.compile(
+    _LIST + r" finished collective #(?P<n>\d+), but didn't join collective #(?P<m>\d+)"
+)
+_SNAPSHOT = re.compile(r"#(?P<n>\d+) (?P<what>started|finished) ranks:")
+_SNAPSHOT_ROW = re.compile(_LIST + r" (?P<what>started|finished) (?P<op>[A-Z_]+)")
+
+_FINGERPRINT = re.compile(
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+),?\s*)?OpType=(?P<op>[A-Z_]+)"
+    r"(?:,\s*TensorShape=\[(?P<shape>[^\]]*)\](?:,\s*TensorDtypes=(?P<dtype>\w+))?)?"
+)
+# Terminals wrap these long lines, with or without a blank at the break.
+_MISMATCH = re.compile(
+    r"Detected\s*mismatch\s*between\s*collectives\s*on\s*ranks\.\s*Rank\s*(?P<a>\d+)\s*is\s*running"
+    r"\s*(?:inconsistent\s*)?collective:\s*(?P<fa>CollectiveFingerPrint\((?:(?!but\s*Rank).)*)"
+    r"(?:but\s*Rank\s*(?P<b>\d+)\s*is\s*running\s*collective:\s*(?P<fb>CollectiveFingerPrint\(.*))?",
+    re.S,
+)
+_NCCL_MISMATCH = re.compile(
+    r"Mismatched collective detected, please check your collective calls at and around rank (\d+)"
+)
+WORDS = (
+    "Detected mismatch between collectives", "Mismatched collective", "collective #",
+    "Timeout at collective",
+    "lagging", "ranks:", "] started", "] finished",
+)  # fmt: skip
+_GARBAGE_SEQ = 100_000_000
+_SMALLER = ("", "subgroup")
+"""A group of which nothing is known but that it is not everybody's."""
+_MOST = 1 << 62
+_MAX_AGREEING = 4096
+
+
+def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Note what such a line says. Returns whether it was one."""
+    text = line.text
+    if "Detected mismatch between collectives" in text:
+        return _fingerprints(line, at_ns, evidence)
+    found = _NCCL_MISMATCH.search(text)
+    if found:
+        evidence.claim(
+            "fingerprint_mismatch", line, at_ns, accused=(int(found.group(1)),), certain=False
+        )
+        return True
+    if (
+        "collective #" in text
+        or "Timeout at collective" in text
+        or "lagging" in text
+        or "ranks:" in text
+        or "] started" in text
+        or ("] finished" in text)
+    ):
+        return _desync(line, at_ns, evidence)
+    return False
+
+
+def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """A report of several lines, whose first tells the writer's place in the group."""
+    text = line.text
+    found = _DESYNC_AT.search(text)
+    if found:
+        place = int(found.group("place")[:9])
+        evidence.desync_places = line._replace(rank=evidence.writer).is_place(place)
+        evidence.claim("desync_report", line, at_ns, reporter=evidence.writer)
+        return True
+    if evidence.desync_places and any(
+        pattern.search(text) for pattern in (_LAGGING, _FINISHED, _JOINED, _SNAPSHOT_ROW)
+    ):
+        return True  # it numbers the members of a smaller group
+    found = _LAGGING.search(text)
+    if found:
+        ranks = _ranks(found)
+        evidence.claim("desync_report", line, at_ns, accused=ranks, never_joined=True)
+        for rank in ranks:
+            _counters(evidence, rank, 0, 0)
+        return True
+    found = _FINISHED.search(text)
+    if found:
+        ranks, n = _ranks(found), _seq(found)
+        evidence.claim("desync_report", line, at_ns, accused=ranks, group=DEFAULT_GROUP, seq=n + 1)
+        for rank in ranks:
+            _counters(evidence, rank, n, n)
+        return True
+    found = _JOINED.search(text)
+    if found:
+        n = _seq(found)
+        for rank in _ranks(found):
+            _counters(evidence, rank, n, n - 1)
+        return True
+    snapshot = _SNAPSHOT.search(text)
+    if snapshot:
+        evidence.desync_seq = _seq(snapshot)
+        return True
+    row = _SNAPSHOT_ROW.search(text)
+    if row and evidence.desync_seq is not None:
+        seq = evidence.desync_seq
+        state = State.STARTED if row.group("what") == "started" else State.COMPLETED
+        for rank in _ranks(row):
+            _operation(evidence, rank, seq, _bare(row.group("op")), state, at_ns, line)
+            # Kernels of one group run one after the other: all before this one are over.
+            _counters(evidence, rank, seq, seq - (state == State.STARTED))
+        return True
+    return False
+
+
+def _counters(evidence: Evidence, rank: int, enqueued: int, completed: int) -> None:
+    """The report speaks of kernels that started: a rank may have issued more than it shows."""
+    if not _may_speak(evidence):
+        return
+    known = evidence.of(rank).counters.setdefault(DEFAULT_GROUP, Counters())
+    known.enqueued = max(known.enqueued, enqueued)
+    known.completed = max(known.completed, completed)
+
+
+def _may_speak(evidence: Evidence) -> bool:
+    """Count one more rank that a report speaks of; False once that is no report any more."""
+    evidence.mentions += 1
+    return evidence.mentions <= MAX_MENTIONS
+
+
+def _bare(raw: str) -> Signature:
+    return Signature(op=operations.canonical(raw), raw=raw)
+
+
+def _operation(
+    evidence: Evidence,
+    rank: int,
+    seq: int,
+    signature: Signature,
+    state: State,
+    at_ns: int,
+    line: LogLine,
+    group: GroupId = DEFAULT_GROUP,
+) -> None:
+    if not _may_speak(evidence):
+        return
+    notes = evidence.of(rank)
+    same_number = notes.numbered(seq)
+    for known in same_number:
+        if (known.signature.op, known.group) == (signature.op, group):
+            known.state = max(known.state, state)
+            return
+    if len(same_number) >= MAX_SAME_NUMBER:
+        return
+    notes.operations.append(
+        Operation(
+            seq=seq,
+            signature=signature,
+            group=group,
+            state=state,
+            at_ns=at_ns,
+            line=line.number,
+            text=line.text.strip()[:400],
+        )
+    )
+
+
+def comparison(text: str) -> Comparison | None:
+    """What a message tells in which torch compared two ranks of a group: the writer's own place in
+    the group, and by place what members ran. None for other messages.
+    """
+    found = _MISMATCH.search(text)
+    if not found:
+        return None
+    sides = {int(found.group("a")): fingerprint(found.group("fa"))}
+    if found.group("b"):
+        sides[int(found.group("b"))] = fingerprint(found.group("fb"))
+    return int(found.group("a")), {p: side[1] for p, side in sides.items() if side is not None}
+
+
+def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Note a comparison; whom it speaks of is known when all lines are read."""
+    told = comparison(line.text)
+    if told is None:
+        return False
+    place, sides = told
+    if place not in sides:
+        return False
+    evidence.comparisons.append((line, at_ns, told))
+    evidence.claim(
+        "fingerprint_mismatch",
+        line,
+        at_ns,
+        reporter=line.rank_or(place),
+        group=DEFAULT_GROUP,
+        seq=_compared_seq(line.text),
+        op=sides[place].op,
+        other=next((p for p in sides if p != place), None),
+        barrier_only=sides[place].op == "barrier",
+    )
+    return True
+
+
+def _compared_seq(text: str) -> int:
+    """The wrapper's own count, which begins at 0 in some versions.
+
+    A peer's is garbage in torch 2.0 and 2.1, so both sides are put at the reporter's.
+    """
+    found = _FINGERPRINT.search(text)
+    seq = int(found.group("seq")[:18]) if found is not None and found.group("seq") else 0
+    return seq if 0 < seq <= _GARBAGE_SEQ else 1
+
+
+def settle_comparisons(evidence: Evidence) -> None:
+    """Note what was compared as operations of the ranks that issued them.
+
+    Messages number the members of the group. Where a writer's number is not its rank, that is a
+    smaller group, and only what each writer says of itself tells of whom it speaks.
+    """
+    told = evidence.comparisons
+    smaller = any(line.rank not in (None, place) for line, _, (place, _) in told)
+    agreed: dict[tuple[int, Signature], int] = {}
+    """Up to which rank all are known to have issued an operation."""
+    for line, at_ns, (place, sides) in told:
+        seq, mine = _compared_seq(line.text), sides[place]
+        if smaller:
+            if line.rank is not None:
+                _operation(evidence, line.rank, seq, mine, State.SCHEDULED, at_ns, line, _SMALLER)
+            continue
+        _operation(evidence, place, seq, mine, State.SCHEDULED, at_ns, line)
+        for other, signature in sides.items():
+            _operation(evidence, other, seq, signature, State.SCHEDULED, at_ns, line)
+            # The comparison names the lowest rank that differs: those below it agree.
+            below = min(other, _MAX_AGREEING) if other != place else 0
+            for rank in range(agreed.get((seq, mine), 0), below):
+                if rank != place:
+                    _operation(evidence, rank, seq, mine, State.SCHEDULED, at_ns, line)
+            agreed[seq, mine] = max(agreed.get((seq, mine), 0), below)
+    told.clear()
+
+
+def fingerprint(text: str) -> tuple[int | None, Signature] | None:
+    """The number and the signature that a ``CollectiveFingerPrint(...)`` gives; None for others."""
+    found = _FINGERPRINT.search(text)
+    if not found:
+        return None
+    raw, shape = found.group("op"), found.group("shape")
+    sizes = None
+    if shape is not None:
+        sizes = (tuple(int(d) for d in re.findall(r"\d+", shape)[:32]),)
+    return (
+        int(found.group("seq")[:18]) if found.group("seq") else None,
+        Signature(
+            op=operations.canonical(raw),
+            raw=raw,
+            input_sizes=sizes,
+            input_dtypes=dtypes((found.group("dtype") or "").lower()),
+        ),
+    )
+
+
+def _seq(found: re.Match[str]) -> int:
+    """A sequence number, however long a damaged line makes it."""
+    return min(int(found.group("n")[:19]), _MOST)
+
+
+def _ranks(found: re.Match[str]) -> tuple[int, ...]:
+    return rank_ranges(found.group("ranks"))

@@ -1,0 +1,286 @@
+"""What is gathered from one job log before it becomes fragments."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.model import MAX_RANK, Claim, Frame, Signature
+
+MAX_CLAIMS = 20_000
+MAX_MENTIONS = 1_000_000
+"""Of ranks in reports of others: a few characters may speak of a hundred thousand ranks, and every
+rank of a large job prints the same report."""
+MAX_SAME_NUMBER = 64
+"""Operations of one rank that share a number; only a made-up log has more."""
+UNKNOWN_GROUP = ("", "")
+DEFAULT_GROUP = ("0", "default_pg")
+
+GroupId = tuple[str, str]
+"""(global name, description) as the log's labels give them; `UNKNOWN_GROUP` without a label."""
+
+Comparison = tuple[int, dict[int, Signature]]
+"""The writer's place in a group, and what members ran by place."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation of which the log says that a rank issued it."""
+
+    seq: int
+    signature: Signature
+    group: GroupId = UNKNOWN_GROUP
+    place: int | None = None
+    """The rank inside some group that the line gives beside the process's own."""
+    timed_out: bool = False
+    state: int = 0
+    timeout_ms: int = 0
+    ran_ms: int = 0
+    bare: bool = False
+    """Only the message told the rank: before torch 2.2 that is the place in some group."""
+    at_ns: int = 0
+    line: int = 0
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Counters:
+    """A rank's last enqueued, started and completed work in one group; -1 where unknown."""
+
+    enqueued: int = -1
+    started: int = -1
+    completed: int = -1
+    at_ns: int = 0
+    line: int = 0
+
+
+@dataclass(slots=True)
+class Trouble:
+    """An exception as the log shows it."""
+
+    type_name: str = ""
+    message: str = ""
+    frames: list[Frame] = field(default_factory=list)
+    at_ns: int = 0
+    line: int = 0
+    uncaught: bool = False
+    thread_name: str = "MainThread"
+    cause: str = ""
+    """What the first exception said that this one was raised from."""
+    during: Trouble | None = None
+    """The first of those while which were handled, or finally cleaned up after, this one came."""
+    of_rank: int | None = None
+    """Whose it is, where the writer only repeats it."""
+    in_group: bool = False
+    """The line of the user's that it came from hands a group of processes to what it calls."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """The stacks of one process at one moment, and what tells whose they are."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    at_ns: int = 0
+    spy: bool = False
+    """Taken by py-spy, not written by the process itself."""
+    threads: list[tuple[str, str, list[Frame]]] = field(default_factory=list)
+    """(name, identity, frames from the innermost on)."""
+
+
+@dataclass(slots=True)
+class RankNotes:
+    """All that is gathered about one rank."""
+
+    rank: int
+    host: str | None = None
+    pid: int | None = None
+    local_rank: int | None = None
+    operations: list[Operation] = field(default_factory=list)
+    counters: dict[GroupId, Counters] = field(default_factory=dict)
+    places: dict[GroupId, int] = field(default_factory=dict)
+    """Group rank per group, from the labels."""
+    troubles: list[Trouble] = field(default_factory=list)
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    exit_text: str = ""
+    exit_ns: int = 0
+    by_launcher: bool = False
+    by_local_rank: bool = False
+    """Its end was told of a local rank or of a task, and that was taken for the rank."""
+    echo: bool = False
+    """Its end is explained by a connection or a meeting that failed."""
+    oom_killed: bool = False
+    found_dead: bool = False
+    """A scheduler says that its process died, and not how."""
+    half_told: bool = False
+    """Its watchdog has spoken, and what it waits in is not in the log."""
+    seen: Seen | None = None
+    """Its newest stacks."""
+    _of_number: dict[int, list[Operation]] = field(default_factory=dict)
+    _indexed: int = 0
+    """How many of the operations are among those."""
+
+    def numbered(self, seq: int) -> list[Operation]:
+        """The operations of this number, in their order, as long as the log is being read."""
+        for operation in self.operations[self._indexed :]:
+            self._of_number.setdefault(operation.seq, []).append(operation)
+        self._indexed = len(self.operations)
+        return self._of_number.get(seq, [])
+
+
+@dataclass(slots=True)
+class Evidence:
+    """All that one log has told so far; reset when a new attempt starts."""
+
+    ranks: dict[int, RankNotes] = field(default_factory=dict)
+    claims: list[tuple[Claim, GroupId | None]] = field(default_factory=list)
+    world_size: int | None = None
+    pid_rank: dict[int, int] = field(default_factory=dict)
+    terminated_pids: set[int] = field(default_factory=set)
+    local_to_rank: dict[int, int] = field(default_factory=dict)
+    oom_pids: set[int] = field(default_factory=set)
+    dead_pids: dict[int, int] = field(default_factory=dict)
+    """Processes of which it is only said that they died, and when."""
+    launcher_failures: list[tuple[int, int, int, int, int | None, str | None]] = field(
+        default_factory=list
+    )
+    """(local rank, pid, exit code, at_ns, node, host), as the launcher of one node reports them."""
+    task_ends: list[tuple[int, str, int | None, int | None, bool, int]] = field(
+        default_factory=list
+    )
+    """(task, host, exit code, signal, killed for memory, at_ns), as the scheduler reports them."""
+    step_ended: bool = False
+    """The scheduler has said that it ends the job: whom it kills after that is no cause."""
+    stopped_tasks: set[int] = field(default_factory=set)
+    comparisons: list[tuple[LogLine, int, Comparison]] = field(default_factory=list)
+    """Lines in which torch compared two ranks' operations, when they were written (ns), and what
+    they tell."""
+    desync_seq: int | None = None
+    desync_places: bool = False
+    """The desync report that is being read numbers the members of a smaller group."""
+    writer: int | None = None
+    """The rank that wrote the newest line which says whose it is."""
+    shared_places: bool = False
+    """Two processes have written the same number for themselves: a place in smaller groups."""
+    comm_size: int | None = None
+    troubles: list[tuple[int | None, int | None, int | None, Trouble]] = field(default_factory=list)
+    """(local rank, pid, node, exception) of writers whose rank is not known yet."""
+    nobodys: list[Trouble] = field(default_factory=list)
+    """Exceptions that were printed without any hint of their writer."""
+    stacks: list[Seen] = field(default_factory=list)
+    native_stacks: bool = False
+    """A debugger's frames are in it, which name C functions only."""
+    tables: bool = False
+    """What torch's debug server made of Flight Recorder dumps is in it."""
+    elastic: bool = False
+    """torchrun speaks in it: it starts several processes, and a scheduler's task is one of it."""
+    cut: bool = False
+    """It ends in the middle of a watchdog's line: somebody pasted the beginning of a log."""
+    meeting: tuple[int, int, int, int] | None = None
+    """Where (line) which rank said last that it waits for the others to meet: how many had come, of
+    how many."""
+    thinned: bool = False
+    """Of lines of a watchdog's that read alike only one is in it."""
+    unattributed_ends: int = 0
+    """Processes that ended and of which the log does not say which rank they were."""
+    attempt: int = 0
+    fell_back: bool = False
+    """It is about an earlier attempt, because the newest says nothing."""
+    lines: int = 0
+    mentions: int = 0
+    """How often ranks were spoken of in reports of others."""
+    _earlier: dict[str, Any] | None = None
+    _said: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    def of(self, rank: int) -> RankNotes:
+        """The notes about a rank, made on first use; those of an impossible one are not kept."""
+        if not 0 <= rank <= MAX_RANK:
+            return RankNotes(-1)
+        notes = self.ranks.get(rank)
+        if notes is None:
+            notes = self.ranks[rank] = RankNotes(rank)
+        return notes
+
+    def claim(
+        self,
+        kind: str,
+        line: LogLine,
+        at_ns: int,
+        *,
+        accused: tuple[int, ...] = (),
+        group: GroupId | None = None,
+        seq: int | None = None,
+        op: str | None = None,
+        certain: bool = True,
+        reporter: int | None = None,
+        **details: object,
+    ) -> None:
+        """Note what a line states outright; the text is kept short."""
+        said_by = reporter if reporter is not None else line.rank
+        claim = Claim(
+            kind=kind,
+            accused=tuple(sorted(r for r in set(accused) if 0 <= r <= MAX_RANK)),
+            reporter=said_by,
+            seq=seq,
+            op=op,
+            text=line.text.strip()[:400],
+            at_ns=at_ns,
+            certain=certain,
+            details=dict(details),
+        )
+        same = (kind, claim.accused, said_by, seq, op)
+        known = self._said.get(same)
+        if known is not None:  # said before; the details may complete each other
+            first, its_group = self.claims[known]
+            merged = {**claim.details, **{k: v for k, v in first.details.items() if v is not None}}
+            self.claims[known] = (replace(first, details=merged), its_group or group)
+        elif len(self.claims) < MAX_CLAIMS:
+            self._said[same] = len(self.claims)
+            self.claims.append((claim, group))
+
+    def restart(self) -> None:
+        """A new attempt begins: what the last one told is about another life of the job."""
+        attempt = self.attempt + 1
+        world = max(self.world_size or 0, max(self.ranks, default=-1) + 1) or None
+        earlier = {f.name: getattr(self, f.name) for f in fields(self)} if self._tells() else None
+        earlier = earlier or self._earlier
+        self.__init__()  # type: ignore[misc]
+        self.world_size, self.attempt, self._earlier = world, attempt, earlier
+
+    def fall_back(self) -> None:
+        """Where the newest attempt says nothing of how it fared: the last one that does."""
+        if self._earlier is None or self._tells():
+            return
+        attempt, lines = self.attempt, self.lines
+        for name, value in self._earlier.items():
+            setattr(self, name, value)
+        self.attempt, self.lines, self.fell_back = attempt, lines, True
+
+    def _tells(self) -> bool:
+        """Whether anything in it is evidence, not only who has written."""
+        return bool(
+            self.claims
+            or self.troubles
+            or self.nobodys
+            or self.launcher_failures
+            or self.task_ends
+            or self.stacks
+            or any(
+                n.operations or n.counters or n.troubles or n.exit_text or n.exit_code or n.seen
+                for n in self.ranks.values()
+            )
+        )
+
+
+def rank_ranges(text: str) -> tuple[int, ...]:
+    """Ranks from ``0, 2, 5-7``; elided lists (``...``) give what is there."""
+    ranks: list[int] = []
+    for low, high in re.findall(r"(\d{1,7})(?:\s*-\s*(\d{1,7}))?", text):
+        first, last = int(low), int(high or low)
+        if first <= last <= MAX_RANK and len(ranks) <= MAX_RANK:
+            ranks.extend(range(first, last + 1))
+    return tuple(ranks)

@@ -1,0 +1,50 @@
+"""Ray's words for a worker that died: they tell its process id, not its rank."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.readers.evidence import Evidence
+
+_RAYLET = re.compile(r"Worker PID: (\d{1,9}) Worker exit type: SYSTEM_ERROR")
+_ACTOR = re.compile(
+    r"The actor died unexpectedly|The actor is dead because its worker process|"
+    r"The actor died because of an error raised in .{0,200}?\(pid=(?P<pid>\d{1,9})\b"
+)
+_FIELD = re.compile(r"\s*(class_name|actor_id|pid|name|namespace|ip|label): ?(\S*)\s*")
+
+WORDS = ("Worker PID: ", "The actor ")
+
+
+class RayDeaths:
+    """Follows the lines of one report, which gives the process id in a line of its own."""
+
+    def __init__(self) -> None:
+        self._open = False
+
+    def follows(self, line: LogLine) -> bool:
+        """Whether the line may belong to a report that has begun."""
+        return self._open
+
+    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+        """Note one line of such a report. Returns whether it was one."""
+        found = _RAYLET.search(line.text)
+        if found:
+            evidence.dead_pids.setdefault(int(found.group(1)), at_ns)
+            return True
+        actor = _ACTOR.search(line.text)
+        if actor:
+            self._open = True
+            if actor["pid"]:
+                evidence.dead_pids.setdefault(int(actor["pid"]), at_ns)
+            return True
+        if not self._open:
+            return False
+        field = _FIELD.fullmatch(line.text)
+        if field is None:
+            self._open = False
+            return False
+        if field.group(1) == "pid" and field.group(2)[:9].isdigit():
+            evidence.dead_pids.setdefault(int(field.group(2)[:9]), at_ns)
+        return True

@@ -1,0 +1,107 @@
+"""Those that know lines of a log, and which of them a line is shown to.
+
+Each says what stands in every line that it knows: some word, or a form. None of these holds a
+digit, so which readers a line is shown to follows from its shape, and is found out once for all
+lines of that shape. A reader that follows a report of several lines is shown what may belong to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hangscope.trace.job_log.lines import cut
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.lines.shapes import Remembered, holds_any, shape_of
+from hangscope.trace.job_log.readers import (
+    agreement,
+    announced,
+    deaths,
+    gloo,
+    launcher,
+    ras,
+    ray,
+    schedulers,
+    stacks,
+    stalls,
+    starters,
+    watchdog,
+)
+from hangscope.trace.job_log.readers.evidence import Evidence
+
+
+class Reader(NamedTuple):
+    """One of them."""
+
+    read: Callable[[LogLine, int, Evidence], bool]
+    """Notes what a line says. Returns whether it knew the line."""
+    words: tuple[str, ...] = ()
+    form: re.Pattern[str] | None = None
+    follows: Callable[[LogLine], bool] | None = None
+    """Whether a line may belong to a report of which it has read the beginning."""
+
+    def may_know(self, shape: str) -> bool:
+        """Whether it may know a line of this shape that stands alone."""
+        if holds_any(shape, self.words):
+            return True
+        return self.form is not None and self.form.search(shape) is not None
+
+
+class Readers:
+    """All of them; one set for every life of the job."""
+
+    def __init__(self, year: int, attempt: int = 0) -> None:
+        self.attempt = attempt
+        self.starters = starters.Starters()
+        self.logged = starters.Logged()
+        self.table = launcher.LauncherTable(year)
+        self.stalls = stalls.Stalls()
+        self.ras = ras.RasReport()
+        self.announced = announced.Announced()
+        self.cut = cut.Cut()
+        ray_deaths, tracebacks, stack_lines = ray.RayDeaths(), deaths.Tracebacks(), stacks.Stacks()
+        self.first_to_know = (
+            Reader(ray_deaths.read, ray.WORDS, follows=ray_deaths.follows),
+            Reader(tracebacks.read, deaths.TRACEBACK_WORDS, follows=tracebacks.follows),
+            Reader(stack_lines.read, stacks.WORDS, stacks.FORM, stack_lines.follows),
+            Reader(watchdog.read, watchdog.WORDS, follows=watchdog.follows),
+            Reader(self.announced.read, announced.WORDS),
+            Reader(agreement.read, agreement.WORDS),
+            Reader(gloo.read, gloo.WORDS),
+            Reader(self.table.read, form=launcher.TABLE, follows=self.table.follows),
+            Reader(schedulers.read, schedulers.WORDS),
+            Reader(self.starters.read, starters.WORDS, follows=self.starters.follows),
+            Reader(self.stalls.read, stalls.WORDS, follows=self.stalls.follows),
+            Reader(self.ras.read, form=ras.FORM, follows=self.ras.follows),
+            Reader(launcher.read, launcher.WORDS),
+            Reader(deaths.read, deaths.WORDS, deaths.FORM),
+        )
+        self._followers = [
+            (1 << place, reader.follows)
+            for place, reader in enumerate(self.first_to_know)
+            if reader.follows is not None
+        ]
+        self._of_shape = Remembered(self._may_know)
+        self._of_bits: dict[int, tuple[Reader, ...]] = {}
+
+    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> None:
+        """Show the line to one reader after the other, until one knows it."""
+        asked = self._of_shape[line.shape or shape_of(line.text)]
+        for bit, follows in self._followers:
+            if not asked & bit and follows(line):
+                asked |= bit
+        if not asked:
+            return
+        for reader in self._of_bits.get(asked) or self._chosen(asked):
+            if reader.read(line, at_ns, evidence):
+                return
+
+    def _may_know(self, shape: str) -> int:
+        """A bit for each that may know lines of a shape."""
+        return sum(1 << i for i, reader in enumerate(self.first_to_know) if reader.may_know(shape))
+
+    def _chosen(self, bits: int) -> tuple[Reader, ...]:
+        chosen = tuple(r for i, r in enumerate(self.first_to_know) if bits >> i & 1)
+        self._of_bits[bits] = chosen
+        return chosen

@@ -1,0 +1,104 @@
+"""How processes ended, in the words of schedulers and of MPI libraries that need one line for it.
+
+PALS and aprun (Cray), jsrun (IBM), MPICH's abort, LSF, PBS, Paddle's launcher, and launchers that
+raise `subprocess.CalledProcessError` for the command that they ran.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.job_log.readers.launcher import ended
+
+_TASK = re.compile(
+    r"(?P<host>[\w.\-]{1,200}): rank (?P<task>\d{1,7}) "
+    r"(?:died from signal (?P<signal>\d{1,2})|exited with code (?P<code>\d{1,3}))\b"
+)
+_FIRST = re.compile(r"first noticed rank (\d{1,7})\) terminated with signal (\d{1,2})")
+_PE = re.compile(
+    r"\[NID (\d{1,8})\].{0,200} PE RANK (\d{1,7}) exit (?:signal (?P<how>[A-Z][\w ]+)|"
+    r"code (?P<code>\d{1,3}))"
+)
+_ABORT = re.compile(
+    r"Abort\((-?\d{1,12})\) on node (\d{1,7}) \(rank \d{1,7} in comm \d{1,12}\): (.{1,40})"
+)
+_CALLED = re.compile(
+    r"CalledProcessError: Command .* (?:returned non-zero exit status (?P<code>-?\d{1,4})|"
+    r"died with <Signals\.SIG\w+: (?P<signal>\d{1,2})>)"
+)
+_CONTAINER = re.compile(r"Container rank (\d{1,4}) status failed cmd .* code (-?\d{1,4})\b")
+_LIMIT = re.compile(r"\bTERM_(?P<lsf>[A-Z_]{4,20}): job killed|PBS: job killed: (?P<pbs>\w{3,20})")
+WORDS = (
+    ": rank ", "noticed rank ", "Container rank ", " PE RANK ", "CalledProcessError", "job killed",
+    "Abort(",
+)  # fmt: skip
+"""One of these stands in every line that is read here."""
+_OF_MEMORY = ("MEMLIMIT", "SWAP", "mem", "vmem", "pmem")
+_SIGNALS = {"killed": 9, "terminated": 15, "aborted": 6, "segmentation fault": 11, "bus error": 7}
+_NO_PID = -1
+
+
+def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Note what such a line says. Returns whether it was one."""
+    text = line.text
+    found = _TASK.search(text)
+    if found:
+        code = int(found["code"]) if found["code"] else None
+        signal = int(found["signal"]) if found["signal"] else None
+        evidence.task_ends.append((int(found["task"]), found["host"], code, signal, False, at_ns))
+        return True
+    found = _FIRST.search(text)
+    if found:
+        end = (int(found[1]), line.host or "", None, int(found[2]), False, at_ns)
+        evidence.task_ends.append(end)
+        return True
+    found = _PE.search(text)
+    if found:
+        signal = _SIGNALS.get((found["how"] or "").strip().lower())
+        code = int(found["code"]) if found["code"] else None
+        evidence.task_ends.append((int(found[2]), f"nid{found[1]}", code, signal, False, at_ns))
+        return True
+    found = _ABORT.search(text)
+    if found:
+        _mpich(found, line, at_ns, evidence)
+        return True
+    found = _CONTAINER.search(text)
+    if found:
+        failure = (int(found[1]), _NO_PID, int(found[2]), at_ns, line.node, line.host)
+        evidence.launcher_failures.append(failure)
+        return True
+    return _called(line, at_ns, evidence) or _limit(line, at_ns, evidence)
+
+
+def _mpich(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:
+    """MPICH's "node" is a rank of the world; what fails inside of a call may be a peer's doing."""
+    rank = int(found[2])
+    if found[3].startswith("application called"):
+        ended(evidence, rank, abs(int(found[1])) % 256 or 1, at_ns)
+    else:
+        evidence.of(rank)
+        evidence.claim("network_error", line, at_ns, reporter=rank, certain=False)
+
+
+def _called(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """A launcher that started one command for all of a node: whose process failed it cannot say."""
+    found = _CALLED.search(line.text)
+    if found is None:
+        return False
+    code = int(found["code"]) if found["code"] else -int(found["signal"])
+    evidence.claim("launcher_failure", line, at_ns, certain=False, code=code)
+    return True
+
+
+def _limit(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """A batch system ended the whole job."""
+    found = _LIMIT.search(line.text)
+    if found is None:
+        return False
+    if (found["lsf"] or found["pbs"]) in _OF_MEMORY:
+        evidence.claim("oom", line, at_ns, certain=False, kernel=True)
+    else:
+        evidence.claim("other", line, at_ns, stopped=15)
+    return True

@@ -1,0 +1,172 @@
+"""Stacks of processes as py-spy and faulthandler print them, in a log or a file of their own.
+
+They say what a rank was doing; which rank it was comes from the line's prefix, the file's name or
+the process id.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace import clean
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.readers.evidence import Evidence, Seen
+from hangscope.trace.model import Frame, ThreadStack
+
+_PROCESS = re.compile(r"^\s*Process (\d{1,9}): (.*)")
+_RANK_ARGUMENT = re.compile(r"--(?:node|global)?[_-]?rank[= ](\d{1,7})\b")
+_LOCAL_ARGUMENT = re.compile(r"--local[_-]rank[= ](\d{1,4})\b")
+_HEADING = re.compile(r"^\W{0,12}(?:\w{1,40}\W{1,3}){0,6}?rank[ :=_#\-]{0,3}(\d{1,7})\b", re.I)
+_LONGEST_HEADING = 120
+_HEADING_NEAR = 4
+"""Lines from what somebody wrote above a dump of py-spy's to its first."""
+_SPY_THREAD = re.compile(
+    r"^\s*Thread (?P<ident>0x[0-9A-Fa-f]+|\d+) \((?:idle|active)[^)]*\)"
+    r"(?:: \"(?P<name>[^\"]*)\")?\s*$"
+)
+_SPY_FRAME = re.compile(
+    r"^\s{2,}(?P<name>\S.{0,200}?) \((?P<file>[^()]{1,400}?):(?P<line>\d{1,8})\)\s*$"
+)
+_DUMP_THREAD = re.compile(
+    r"^\s*(?P<current>Current thread|Thread) (?P<ident>0x[0-9a-f]+)(?: \[[^\]]*\])? "
+    r"\(most recent call first\):"
+)
+_DUMP_FRAME = re.compile(
+    r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}|\?\?\?) in (?P<name>\S.{0,200}?)\s*$'
+)
+_SECTION = re.compile(r"^\s*(?:=== |<h2>)Rank (\d{1,7}): \S+(?: ===|</h2>)")
+"""How torch's debug server parts the ranks (``stacks_*.txt``, ``pyspy_dump_*.txt``)."""
+_GDB_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in )?\S+ \(.*\) (?:from|at) \S+")
+_TABLES = " FR Trace ==="
+WORDS = (_TABLES,)
+FORM = re.compile(
+    r"^\s*(?:Process \d|(?:Current )?Thread |=== Rank \d|<h\d>Rank \d|#\d)|"
+    rf"^(?=.{{0,{_LONGEST_HEADING}}}\Z).*rank",
+    re.I | re.S,
+)
+_MAX_FRAMES = 128
+_MAX_THREADS = 512
+_MAX_DUMPS = 4096
+_MOST_FRAMES = 500_000
+"""In one log; what comes after them is not kept."""
+_NEAR = 400
+"""Lines without any of a stack after which a dump is over."""
+
+Key = tuple[int | None, int | None, int | None]
+
+
+class Stacks:
+    """Follows dumps line by line, one for every writer."""
+
+    def __init__(self) -> None:
+        self._open: dict[Key, Seen] = {}
+        self._line: dict[Key, int] = {}
+        self._section: int | None = None
+        self._heading: tuple[int, int] | None = None
+        """(line, rank) of the newest short line that names a rank."""
+        self._left = _MOST_FRAMES
+
+    def follows(self, line: LogLine) -> bool:
+        """Whether the line may belong to a dump that has begun."""
+        return bool(self._open)
+
+    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+        """Note one line of a dump. Returns whether it was one."""
+        text = line.text
+        section = _SECTION.match(text)
+        if section:
+            self._section = int(section.group(1))
+            evidence.of(self._section)
+            return True
+        if line.rank is None and self._section is not None:
+            line = line._replace(rank=self._section)
+        key = (
+            (line.rank, None, None) if line.rank is not None else (None, line.local_rank, line.pid)
+        )
+        process = _PROCESS.match(text)
+        if process and "python" in process.group(2).lower():
+            argument = _RANK_ARGUMENT.search(process.group(2))
+            self._begin(key, line, evidence)
+            seen = self._open[key]
+            seen.pid = int(process.group(1))
+            if seen.rank is None and argument:
+                seen.rank = int(argument.group(1))
+            if seen.rank is None:
+                seen.rank = self._named_above(line)
+            local = _LOCAL_ARGUMENT.search(process.group(2))
+            if seen.rank is None and seen.local_rank is None and local:
+                seen.local_rank = int(local.group(1))
+            return True
+        if len(text) <= _LONGEST_HEADING and "ank" in text.lower():
+            heading = _HEADING.match(text)
+            self._heading = (line.number, int(heading.group(1))) if heading else self._heading
+        thread = _SPY_THREAD.match(text) or _DUMP_THREAD.match(text)
+        if thread:
+            self._thread(key, line, thread, at_ns, evidence)
+            return True
+        current = self._open.get(key)
+        evidence.tables |= _TABLES in text
+        if current is None or not current.threads:
+            evidence.native_stacks |= bool(_GDB_FRAME.match(text))
+            return False
+        if line.number - self._line[key] > _NEAR:
+            del self._open[key]
+            return False
+        frame = _SPY_FRAME.match(text) or _DUMP_FRAME.match(text)
+        if not frame:
+            return False
+        self._line[key] = line.number
+        number = frame.group("line")
+        frames = current.threads[-1][2]
+        if len(frames) < _MAX_FRAMES and self._left > 0:
+            self._left -= 1
+            frames.append(
+                Frame(
+                    clean.name(frame.group("name")),
+                    clean.name(frame.group("file")),
+                    int(number) if number.isdecimal() else 0,
+                )
+            )
+        return True
+
+    def _named_above(self, line: LogLine) -> int | None:
+        """The rank that a line right above a dump names, where somebody has collected dumps."""
+        if self._heading is None or line.number - self._heading[0] > _HEADING_NEAR:
+            return None
+        return self._heading[1]
+
+    def _begin(self, key: Key, line: LogLine, evidence: Evidence) -> None:
+        seen = Seen(rank=line.rank, local_rank=line.local_rank, pid=line.pid)
+        self._open[key] = seen
+        self._line[key] = line.number
+        if len(evidence.stacks) < _MAX_DUMPS:
+            evidence.stacks.append(seen)
+
+    def _thread(
+        self, key: Key, line: LogLine, found: re.Match[str], at_ns: int, evidence: Evidence
+    ) -> None:
+        groups = found.groupdict()
+        spy = "name" in groups
+        current = self._open.get(key)
+        repeated = current is not None and any(t[1] == found["ident"] for t in current.threads)
+        if current is None or repeated or line.number - self._line[key] > _NEAR:
+            self._begin(key, line, evidence)  # a newer dump of the same process
+            current = self._open[key]
+        self._line[key] = line.number
+        current.at_ns, current.spy = at_ns, spy
+        if len(current.threads) < _MAX_THREADS:
+            current.threads.append((clean.name(groups.get("name") or ""), found["ident"], []))
+
+
+def threads_of(seen: Seen) -> tuple[ThreadStack, ...]:
+    """The stacks of one dump; faulthandler lists the main thread last, py-spy names it."""
+    source = "py-spy" if seen.spy else "signal"
+    with_frames = [t for t in seen.threads if t[2]]
+    named = any(name == "MainThread" for name, _, _ in with_frames)
+    found = []
+    for place, (name, ident, frames) in enumerate(with_frames):
+        last = place == len(with_frames) - 1 if not seen.spy else place == 0
+        main = name == "MainThread" if named else last
+        shown = "MainThread" if main else name or ident
+        found.append(ThreadStack(shown, main, tuple(frames), seen.at_ns, source))
+    return tuple(found)

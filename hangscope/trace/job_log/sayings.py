@@ -1,0 +1,176 @@
+"""What the sayings of a log come to once all of it is known: who was waited for, and so on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from hangscope.trace import operations
+from hangscope.trace.job_log.readers.evidence import Evidence, RankNotes, Trouble
+from hangscope.trace.job_log.readers.gloo import gave_up
+from hangscope.trace.model import Claim
+
+_OF_THE_CALLER = frozenset(
+    {"ValueError", "TypeError", "AttributeError", "KeyError", "IndexError", "AssertionError"}
+    | {"PicklingError", "UnpicklingError", "OSError", "EOFError", "MemoryError", "RecursionError"}
+)
+"""What calls of torch.distributed raise before they communicate."""
+_REFUSED = re.compile(
+    r"ProcessGroup\w*::\w+: |^(?:invalid|incorrect|tensors? (?:must|should|list))|"
+    r"(?:must|should) (?:be|have|match)|pickle",
+    re.IGNORECASE,
+)
+_GRACE_NS = 20 * 10**9
+"""Within so long after the first gives up, others are busy with giving up too."""
+
+
+def settle_chains(evidence: Evidence) -> None:
+    """Where a clean-up communicates (a barrier in ``finally``), all end in that.
+
+    If one alone of their first exceptions did not come out of communication, those count. So does
+    the first wait that failed on a rank: the job stood there, and not where its handlers waited.
+    """
+    ends = {r: n.troubles[-1] for r, n in evidence.ranks.items() if n.troubles}
+    first = {r: t.during or t for r, t in ends.items()}
+    own = [r for r, t in first.items() if not _in_communication(t)]
+    if len(own) == 1 and len(first) > 2 and ends[own[0]].during and first[own[0]].frames:
+        for rank, trouble in first.items():
+            trouble.uncaught = True
+            evidence.ranks[rank].troubles = [trouble]
+        return
+    for rank, trouble in first.items():
+        if trouble is not ends[rank] and _in_communication(trouble):
+            trouble.uncaught = True
+            evidence.ranks[rank].troubles[-1] = trouble
+
+
+def _in_communication(trouble: Trouble) -> bool:
+    """Whether an exception came out of a wait for others; what a call refuses is the caller's."""
+    if gave_up(trouble.message):  # in the backward pass no frame of torch's tells it
+        return True
+    if not any(f.filename.endswith("distributed_c10d.py") for f in trouble.frames):
+        return False
+    kind = trouble.type_name.rpartition(".")[2]
+    return kind not in _OF_THE_CALLER and not _REFUSED.search(trouble.message)
+
+
+def settle_barriers(evidence: Evidence) -> None:
+    """Whom a monitored barrier waited for, where no line of it says so outright.
+
+    Rank 0 coordinates: it lists who came, or it did not come itself. Who waited in a smaller group
+    instead is not named: one of those who came may be a member that left that out.
+    """
+    for place, (claim, group) in enumerate(evidence.claims):
+        if claim.kind == "monitored_barrier" and claim.accused:
+            late = tuple(r for r in claim.accused if not _waits_in_a_group(evidence, r))
+            evidence.claims[place] = (replace(claim, accused=late), group)
+    said = [
+        (place, claim)
+        for place, (claim, _) in enumerate(evidence.claims)
+        if claim.kind == "monitored_barrier"
+    ]
+    if not said or any(claim.accused or claim.details.get("places") for _, claim in said):
+        return
+    listed = [(place, c) for place, c in said if "processed" in c.details]
+    came = {rank for _, c in said for rank in (*c.details.get("processed", ()), c.reporter)}
+    accused: tuple[int, ...] = ()
+    if any(c.details["processed"] for _, c in listed) and evidence.world_size:
+        accused = tuple(r for r in range(1, evidence.world_size) if r not in came)
+    elif not listed and 0 not in evidence.ranks:
+        others = range(1, max(evidence.world_size or 0, *(r + 1 for r in evidence.ranks), 3))
+        accused = (0,) if came >= set(others) else ()
+    if accused:
+        place, claim = (listed or said)[-1]
+        group = evidence.claims[place][1]
+        evidence.claims[place] = (replace(claim, accused=accused, certain=bool(listed)), group)
+
+
+def _waits_in_a_group(evidence: Evidence, rank: int) -> bool:
+    """Whether a rank's own last words say that it waited in a call that was given a group.
+
+    It did not come because of a member of that group, which may be one of those that did.
+    """
+    notes = evidence.ranks.get(rank)
+    last = notes.troubles[-1] if notes is not None and notes.troubles else None
+    return last is not None and last.in_group and _in_communication(last)
+
+
+def settle_addresses(evidence: Evidence) -> None:
+    """A rank whose address in the default group was waited for in vain never came there.
+
+    An address beyond the world is one that somebody with another idea of its size waits for. Rank 0
+    serves the store: where that waited for clients itself, its address came as little as theirs.
+    So with one that has not said for NCCL where it is to be found, and nothing else either.
+    """
+    world = evidence.world_size or max(evidence.ranks, default=-1) + 1
+    served = any(0 < c.details.get("joined", 0) < _expected(c) for c, _ in evidence.claims)
+    for index, (claim, group) in enumerate(evidence.claims):
+        absent = claim.details.get("waits_for_address_of", _silent_first(claim, evidence))
+        if isinstance(absent, int) and absent < world and not (served and absent == 0):
+            told = replace(claim, kind="missing_ranks", accused=(absent,), certain=True)
+            evidence.claims[index] = (told, group)
+
+
+def _silent_first(claim: Claim, evidence: Evidence) -> int | None:
+    """The silent rank for whose NCCL id a member of its group waits, where its number is known.
+
+    Groups list their members in order: where a rank is its own place in one, so are all before it.
+    What one rank alone has printed says nothing of the others.
+    """
+    first, place = claim.details.get("waits_for_group_rank"), claim.details.get("place")
+    if not (isinstance(first, int) and isinstance(place, int)) or claim.reporter != place:
+        return None
+    silent = first < place and first not in evidence.ranks and len(evidence.ranks) > 1
+    return first if silent else None
+
+
+def _expected(claim: Claim) -> int:
+    """How many a store that speaks of its clients waited for; 0 for other statements."""
+    size = claim.details.get("clients")
+    return size if isinstance(size, int) else 0
+
+
+def settle_stuck_watchdogs(evidence: Evidence) -> None:
+    """A watchdog that got stuck after others had given up was stuck in giving up itself.
+
+    One that had been stuck before shows a process that its own device or interpreter holds.
+    """
+    given_up = [o.at_ns for n in evidence.ranks.values() for o in n.operations if o.timed_out]
+    first = min(given_up, default=None)
+    for claim, _ in evidence.claims:
+        if first is None or claim.reporter is None or not claim.details.get("watchdog_stuck"):
+            continue
+        since = claim.at_ns - int(claim.details.get("stuck_for_s", 0)) * 10**9
+        if not (claim.at_ns and first) or since >= first - _GRACE_NS:
+            evidence.of(claim.reporter).half_told = True
+
+
+def _has_a_hole(notes: RankNotes) -> bool:
+    """Whether the overdue collectives under one bare number are not of one group: a watchdog of
+    those versions prints all that are overdue in a group, and leaves none out in between."""
+    seqs = {
+        o.seq
+        for o in notes.operations
+        if o.bare and o.seq and not operations.is_p2p(o.signature.op)
+    }
+    return bool(seqs) and max(seqs) - min(seqs) >= len(seqs)
+
+
+def settle_shared_places(evidence: Evidence) -> None:
+    """Where two processes wrote one number for themselves, such numbers are no ranks.
+
+    Nothing tells then which process of that number is which rank: what is left is that they waited.
+    """
+    if not (evidence.shared_places or any(map(_has_a_hole, evidence.ranks.values()))):
+        return
+    for rank, notes in list(evidence.ranks.items()):
+        bare = [o for o in notes.operations if o.bare]
+        for told in bare:
+            details = {"of_place": rank, "ran_ms": told.ran_ms}
+            words = Claim("timeout", seq=told.seq, op=told.signature.op, text=told.text)
+            words = replace(words, at_ns=told.at_ns, certain=False, details=details)
+            evidence.claims.append((words, None))
+        notes.operations = [o for o in notes.operations if not o.bare]
+        known = (notes.pid, notes.host, notes.local_rank, notes.exit_code, notes.exit_signal)
+        if bare and not (notes.operations or notes.troubles or notes.counters or any(known)):
+            del evidence.ranks[rank]

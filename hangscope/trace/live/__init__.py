@@ -1,0 +1,1 @@
+"""Rings of a running job, followed."""

@@ -1,0 +1,358 @@
+"""Follows the rings of a running job: a `Trace` per look, re-reading only what changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hangscope.ring.layout import HEADER
+from hangscope.trace import formats
+from hangscope.trace.attempts.ring_ranks import as_rank, with_rank_of_process
+from hangscope.trace.attempts.twins import Twins, claims_of
+from hangscope.trace.live.facts import Beat, changed_headers
+from hangscope.trace.live.rings import JournalFiles, OpenRing, RingFolder, RunKey
+from hangscope.trace.live.table import LiveTable, StaleError
+from hangscope.trace.merging.facts import merge_facts
+from hangscope.trace.merging.groups import GroupMatcher
+from hangscope.trace.merging.merge import in_order, merge
+from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
+from hangscope.trace.processes.process import signal_thread
+from hangscope.trace.rings.facts import main_call
+from hangscope.trace.rings.read import fragment_of
+from hangscope.trace.witnesses.journal import looks_like_journal, read_journal
+
+_DEEP = (
+    "rank", "world_size", "run_id", "attempt", "disabled", "values_refused", "groups_refused",
+)  # fmt: skip
+"""Header fields that more depends on than what is known of one process."""
+_RECORDED_NS = 60 * 10**9
+"""A process last seen alive so long ago is not alive now."""
+
+
+@dataclass(slots=True)
+class _Merged:
+    """Everything read and merged once, and kept up to date since."""
+
+    rings: list[OpenRing]
+    ranks: list[int]
+    journals: JournalFiles
+    warnings: list[str]
+    trace: Trace
+    table: LiveTable
+    headers: Records
+    from_journals: list[Fragment]
+    sources: list[Source]
+    """Of the rings, in their order; those of journals follow in the trace."""
+
+
+class LiveRun:
+    """The rings of one attempt below a run directory.
+
+    Parameters
+    ----------
+    directory, key, skip:
+        As for `RingFolder`.
+    rows:
+        How many records to keep of all ranks together, the newest of each; by default all that the
+        rings hold.
+
+    Notes
+    -----
+    Maps are read-only: looking costs the job nothing. `ask_for_stacks` is the one exception, and
+    only reaches processes whose ring says that they registered a handler for it.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        key: RunKey | None = None,
+        *,
+        skip: frozenset[RunKey] = frozenset(),
+        rows: int | None = None,
+    ) -> None:
+        self.directory = Path(directory)
+        self._folder = RingFolder(self.directory, key, skip)
+        self._rings: list[OpenRing] = []
+        self._rows = rows
+        self._newest_records: int | None = None
+        self._merged: _Merged | None = None
+        self._counters = b""
+        self.looks = 0
+        self.moved = True
+        """Whether any rank had issued or finished anything since the look before the last."""
+
+    def look(self, others: Sequence[Fragment] = ()) -> Trace:
+        """The job as it is now; ``trace.looks`` counts the looks that could be compared.
+
+        ``others`` are fragments of ranks whose rings are not here.
+        """
+        rings = self.refresh()
+        self.looks += 1
+        trace = None if others else self._caught_up(rings)
+        if trace is None:
+            trace = self._merge(rings, others)
+        now_ns = time.time_ns()
+        # What a journal says was alive long ago is a recording of a look, not a process.
+        live = any(
+            facts.alive and facts.observed_ns > now_ns - _RECORDED_NS
+            for facts in trace.ranks.values()
+        )
+        if self.twins:
+            trace = replace(trace, claims=(*trace.claims, *claims_of(self.twins)))
+        return replace(trace, live=live, looks=self.looks, observed_ns=now_ns)
+
+    @property
+    def cut(self) -> bool:
+        """Whether rings hold records that the last look left out."""
+        return self._newest_records is not None and any(
+            ring.reader.slot_count > self._newest_records
+            and ring.process.facts is not None
+            and ring.process.facts.oldest_record_id > 1
+            for ring in self._rings
+        )
+
+    def look_at_all(self) -> Trace:
+        """As `look`, with all that the rings hold; reads it anew."""
+        rows, merged, newest = self._rows, self._merged, self._newest_records
+        self._rows, self._merged = None, None
+        try:
+            return self.look()
+        finally:
+            self._rows, self._merged, self._newest_records = rows, merged, newest
+
+    def refresh(self) -> list[OpenRing]:
+        """Find the rings of the followed attempt, opening new files; lowest rank first."""
+        self._rings = self._folder.refresh()
+        return self._rings
+
+    @property
+    def findings(self) -> list[str]:
+        """Files in which ranks note wrong results of reductions, as of the last look."""
+        return self._folder.listing.findings
+
+    def rank_of_process(self) -> dict[tuple[str, int], int | None]:
+        """As `RingFolder.rank_of_process`."""
+        return self._folder.rank_of_process()
+
+    @property
+    def declared_twins(self) -> list[Twins]:
+        """Those of which both have said that rank themselves."""
+        return [
+            pair for pair in self._folder.twins if {pair.one, pair.two} <= self._folder.declared
+        ]
+
+    @property
+    def twins(self) -> list[Twins]:
+        """Ranks that two living processes claim."""
+        return self._folder.twins
+
+    def ask_for_stacks(self, wanted: Callable[[RankFacts], bool]) -> int:
+        """Have processes that cannot run Python write their stacks; returns how many were asked.
+
+        Each is asked once per stall: again only after its heartbeat has moved.
+        """
+        asked = 0
+        for ring in self._rings:
+            facts = ring.process.facts
+            if facts is None or not wanted(facts):
+                continue
+            header = ring.reader.header()
+            number, beats = header.fault_signal, header.heartbeat_count
+            pid, thread = facts.pid, header.watcher_thread
+            if not (number and pid and thread and facts.alive):
+                continue
+            if ring.asked_at_count == beats:
+                continue
+            look = ring.process.look()
+            if not look.alive or look.state == "stopped":
+                continue
+            ring.asked_at_count = beats
+            asked += signal_thread(pid, thread, number)
+        return asked
+
+    def close(self) -> None:
+        """Unmap everything."""
+        self._folder.close()
+        self._rings = []
+
+    # -- pieces ----------------------------------------------------------------------------
+
+    def _caught_up(self, rings: list[OpenRing]) -> Trace | None:
+        """The trace of the last look with what was added; None where more has changed."""
+        merged = self._merged
+        if (
+            merged is None
+            or not rings
+            or merged.rings != rings
+            or merged.ranks != [ring.rank for ring in rings]
+            or merged.journals != self._folder.listing.journals
+            or merged.warnings != self._folder.warnings(rings)
+        ):
+            return None
+        headers = _headers(rings)
+        changed = changed_headers(headers, merged.headers)
+        if changed.any() and any((headers[n] != merged.headers[n]).any() for n in _DEEP):
+            return None
+        merged.headers = headers
+        table = merged.table
+        try:
+            moved = table.update(headers)
+        except StaleError:
+            return None
+        self._note_counters(table if moved.any() else None)
+        for number in np.flatnonzero(moved).tolist():
+            call = table.calls.get(number)
+            if call is not None:
+                stack = table.stacks[call.stack]
+                rings[number].process.call = main_call(stack, call.created_ns)
+        counts = (table.high - table.low).tolist()
+        oldest = np.zeros(len(rings), np.int64)
+        some = table.high > table.low
+        oldest[some] = table.records["record_id"][table.low[some]]
+        dropped = (table.torn + headers["dropped"].astype(np.int64)).tolist()
+        facts: dict[int, RankFacts] = {}
+        beats = Beat.of_all(headers)
+        seen = zip(beats, changed.tolist(), moved.tolist(), dropped, oldest.tolist(), strict=True)
+        for ring, what in zip(rings, seen, strict=True):
+            facts[ring.rank] = ring.process.again(*what)
+        if merged.from_journals:
+            facts = _with_journals(facts, merged.from_journals)
+        if self.moved:
+            merged.sources = [
+                source
+                if source.records == count and source.dropped == lost
+                else replace(source, records=count, dropped=lost)
+                for source, count, lost in zip(merged.sources, counts, dropped, strict=True)
+            ]
+            rest = merged.trace.sources[len(rings) :]
+            merged.trace = replace(table.into(merged.trace), sources=(*merged.sources, *rest))
+        return replace(merged.trace, ranks=facts)
+
+    def _merge(self, rings: list[OpenRing], others: Sequence[Fragment]) -> Trace:
+        """Read everything that has changed, and merge all."""
+        headers = _headers(rings)
+        if self._rows is None or not rings:
+            self._newest_records = None
+        else:
+            self._newest_records = max(1, self._rows // len(rings))
+        own = [self._read(ring) for ring in rings]
+        here = {ring.rank for ring in rings}
+        rest = [fragment for fragment in others if fragment.facts.rank not in here]
+        journals = list(self._journal(rings)) if rings else []
+        warnings = self._folder.warnings(rings)
+        fragments = [*own, *rest, *journals]
+        trace = merge(fragments, warnings=warnings)
+        self._merged, self.moved = None, True
+        if own and not others:
+            matcher = GroupMatcher(in_order(fragments))
+            by_path = {s.path: s for s in trace.sources}
+            ours = [by_path[f.source.path] for f in own]
+            mine = set(map(id, ours))
+            trace = replace(
+                trace, sources=(*ours, *(s for s in trace.sources if id(s) not in mine))
+            )
+            table = LiveTable(
+                [ring.reader for ring in rings],
+                [ring.rank for ring in rings],
+                [matcher.map_of(fragment)[:-1] for fragment in own],
+                trace,
+                self._newest_records,
+            )
+            try:
+                table.update(_headers(rings))  # what may have changed while all was read
+            except StaleError:
+                return trace
+            self._note_counters(table)
+            trace = table.into(trace)
+            self._merged = _Merged(
+                rings,
+                [ring.rank for ring in rings],
+                self._folder.listing.journals,
+                warnings,
+                trace,
+                table,
+                headers,
+                journals,
+                ours,
+            )
+            for ring in rings:
+                ring.fragment = None  # the table holds its records
+        return trace
+
+    def _note_counters(self, table: LiveTable | None) -> None:
+        """Say whether anything has moved; None: nothing has."""
+        before = self._counters
+        if table is not None:
+            self._counters = table.counters()
+        self.moved = table is not None and (self._counters != before or self._merged is not None)
+
+    def _read(self, ring: OpenRing) -> Fragment:
+        header = ring.reader.header()
+        # What moves with every record and every completion; heartbeats alone change only facts.
+        fingerprint = ring.reader.groups().tobytes() + header.last_record_id.to_bytes(8, "little")
+        generation = header.sample_generation
+        known = ring.fragment is not None and ring.fragment.facts.rank == ring.rank
+        if ring.fragment is not None and known and fingerprint == ring.fingerprint:
+            old = ring.fragment.facts
+            facts = ring.process.again(
+                Beat.of(header), True, False, old.dropped, old.oldest_record_id
+            )
+        else:
+            fragment = fragment_of(ring.reader, newest=self._newest_records)
+            ring.fragment = as_rank(fragment, ring.rank)
+            facts = ring.process.first(ring.fragment.facts, generation)
+        ring.fingerprint = fingerprint
+        ring.fragment = replace(ring.fragment, facts=facts)
+        return ring.fragment
+
+    def _journal(self, rings: Sequence[OpenRing]) -> Iterable[Fragment]:
+        key = self._folder.followed
+        processes = {(ring.rank, ring.process.pid) for ring in rings}
+        ranks = self.rank_of_process()
+        for name, _, _ in self._folder.listing.journals:
+            path = self.directory / name
+            try:
+                with open(path, "rb") as file:
+                    if not looks_like_journal(file.read(64)):
+                        continue
+                fragments = read_journal(path)
+            except (OSError, ValueError):
+                continue
+            for said in fragments:
+                fragment = with_rank_of_process(said, ranks)
+                if fragment is None:
+                    continue
+                facts = fragment.facts
+                if (facts.rank, facts.pid) in self._folder.replaced:
+                    continue  # an earlier job of the same name
+                here = RunKey(facts.run_id or "", facts.attempt or 0) == key
+                if here or (facts.rank, facts.pid) in processes:
+                    yield fragment
+
+
+def is_gil_blocked(facts: RankFacts) -> bool:
+    """A rank that only a signal can make tell its stack."""
+    return bool(facts.gil_blocked)
+
+
+def _headers(rings: Sequence[OpenRing]) -> Records:
+    """A copy of all headers as they are now: shape (rings,), dtype `HEADER`."""
+    return np.frombuffer(b"".join(ring.reader.header_bytes() for ring in rings), HEADER)
+
+
+def _with_journals(
+    facts: Mapping[int, RankFacts], said: Iterable[Fragment]
+) -> dict[int, RankFacts]:
+    """Facts of rings with what monitors wrote of the same ranks."""
+    all_said = {rank: [(formats.RING, own)] for rank, own in facts.items()}
+    for fragment in said:
+        if fragment.facts.rank != NONE:
+            all_said.setdefault(fragment.facts.rank, []).append(
+                (fragment.source.format, fragment.facts)
+            )
+    return {rank: merge_facts(all_said[rank]) for rank in sorted(all_said)}

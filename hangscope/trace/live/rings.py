@@ -1,0 +1,312 @@
+"""The rings of the attempt that is followed, in a directory into which others write."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from hangscope.ring.header import RingHeader
+from hangscope.ring.layout import HEADER, ExitKind, header_offset
+from hangscope.ring.reader import RingError, RingReader, decode_text
+from hangscope.trace.attempts.lives import Member, Start, beside, of_newest_life
+from hangscope.trace.attempts.ring_ranks import Presence, other_world, ranks_of
+from hangscope.trace.attempts.twins import Twins, twins
+from hangscope.trace.live.facts import ProcessView
+from hangscope.trace.model import Fragment
+
+FINDINGS = ("reduction_rank", ".jsonl")
+"""How names of files begin and end in which ranks note wrong results of reductions."""
+JournalFiles = tuple[tuple[str, int, int], ...]
+"""Name, size and time of change (ns) of each."""
+
+
+def _words_of(names: Sequence[str]) -> struct.Struct:
+    """Reads fields of a ring's header in one go, as bytes; ``names`` in their order in the file."""
+    code, at = "<", 0
+    for name in names:
+        start, length = header_offset(name), HEADER[name].itemsize
+        code, at = f"{code}{start - at}x{length}s", start + length
+    return struct.Struct(code)
+
+
+_PLACE = _words_of(
+    ("rank", "world_size", "flags", "initialized", "finalized", "exit_kind", "rendezvous")
+)
+"""All that tells which rank of which job a ring is: where these bytes are the same, so is that."""
+
+
+class Listing(NamedTuple):
+    """What a run directory holds; paths but for the journals."""
+
+    rings: list[str]
+    journals: JournalFiles
+    findings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """One attempt of one run; files of different keys are never mixed."""
+
+    run_id: str
+    attempt: int
+
+
+@dataclass(slots=True)
+class OpenRing:
+    """An open ring and what was last read from it."""
+
+    reader: RingReader
+    key: RunKey
+    rank: int
+    """Of this process in its job: what the ring says, or what `ranks_of` makes of it."""
+    created_ns: int
+    host: str
+    process: ProcessView
+    parent_pid: int = 0
+    is_rank: bool = True
+    """Whether the process is a rank at all, as far as is known."""
+    fingerprint: bytes = b""
+    fragment: Fragment | None = None
+    asked_at_count: int = -1
+
+
+class RingFolder:
+    """Opens the rings of a run directory, and chooses those of one attempt.
+
+    Parameters
+    ----------
+    directory:
+        The run directory.
+    key:
+        The attempt to follow; by default the newest at each refresh (each look of a `LiveRun`).
+    skip:
+        Attempts that are never followed.
+    """
+
+    def __init__(
+        self, directory: Path, key: RunKey | None, skip: frozenset[RunKey] = frozenset()
+    ) -> None:
+        self.directory = directory
+        self.listing = Listing([], (), [])
+        self.replaced: set[tuple[int, int | None]] = set()
+        """(rank, process id) of earlier jobs that went by the same name."""
+        self.twins: list[Twins] = []
+        """Ranks that two living processes claim."""
+        self.followed: RunKey | None = None
+        self.declared: set[tuple[str, int]] = set()
+        """Processes (host, process id) that have said themselves which rank they are."""
+        self._wanted = key
+        self._skip = skip
+        self._rings: dict[str, OpenRing] = {}
+        self._refused: dict[Path, tuple[int, str]] = {}
+        self._named: list[OpenRing] = []
+        self._said: list[tuple[bytes, ...]] = []
+        """What `_named` said of their places when they were given their ranks."""
+
+    def refresh(self) -> list[OpenRing]:
+        """Find the rings of the followed attempt, opening new files; lowest rank first."""
+        self.listing = files_of(self.directory)
+        for path in self.listing.rings:
+            if path not in self._rings:
+                self._open(Path(path))
+        wanted = self._wanted or self._newest()
+        rings = [ring for ring in self._rings.values() if ring.key == wanted]
+        self._name(rings)
+        rings = [ring for ring in rings if ring.is_rank]
+        newest: dict[int, OpenRing] = {}
+        for ring in sorted(rings, key=lambda ring: ring.created_ns):
+            newest[ring.rank] = ring  # an earlier ring of the same rank is an older job's
+        if len(newest) < len(rings):
+            kept = self._of_newest_life(rings)
+            newest = {rank: ring for rank, ring in newest.items() if id(ring) in kept}
+        self.followed = wanted
+        newest |= {ring.rank: ring for ring in self._beside(newest, wanted)}
+        return [newest[rank] for rank in sorted(newest)]
+
+    def rank_of_process(self) -> dict[tuple[str, int], int | None]:
+        """The rank of each process (host, process id) that has a ring in the directory.
+
+        None for those that are no rank.
+        """
+        return {
+            (ring.host, ring.process.pid): ring.rank if ring.is_rank else None
+            for ring in self._rings.values()
+        }
+
+    def warnings(self, rings: list[OpenRing]) -> list[str]:
+        """What readers are to be told of the directory; ``rings`` are those that are followed."""
+        lines = [f"{path.name}: {why}" for path, (_, why) in sorted(self._refused.items())]
+        if {ring.key for ring in self._rings.values()} - {ring.key for ring in rings}:
+            lines.append(
+                f"{self.directory}: other attempts or runs are there too and were left out"
+            )
+        meetings = [
+            _start(ring).meets_at
+            for ring in self._rings.values()
+            if not ring.is_rank and ring.reader.place()[2]
+        ]
+        lines += [
+            f"{self.directory}: {other_world(meeting, count)}"
+            for meeting, count in sorted(Counter(meetings).items())
+        ]
+        return lines + [pair.text for pair in self.twins]
+
+    def close(self) -> None:
+        """Unmap everything."""
+        for ring in self._rings.values():
+            ring.reader.close()
+        self._rings.clear()
+
+    # -- pieces ----------------------------------------------------------------------------
+
+    def _open(self, path: Path) -> None:
+        try:
+            status = path.stat()
+            if self._refused.get(path, (0, ""))[0] == status.st_mtime_ns:
+                return
+            reader = RingReader(path)
+        except RingError as error:
+            self._refused[path] = (status.st_mtime_ns, str(error))
+            return
+        except OSError:
+            return  # gone again between listing and opening
+        self._refused.pop(path, None)
+        header = reader.header()
+        self._rings[str(path)] = OpenRing(
+            reader,
+            RunKey(decode_text(header.run_id), header.attempt),
+            header.rank,
+            header.created_ns,
+            decode_text(header.host),
+            ProcessView.of(reader, header),
+            header.parent_pid,
+        )
+
+    def _name(self, rings: list[OpenRing]) -> None:
+        """Give the rings of one attempt their ranks, where they say something new."""
+        said = [_PLACE.unpack_from(ring.reader.header_bytes()) for ring in rings]
+        if said == self._said and rings == self._named:
+            return
+        self._named, self._said = rings, said
+        headers = [ring.reader.header() for ring in rings]
+        self.declared = {
+            (ring.host, ring.process.pid)
+            for ring, header in zip(rings, headers, strict=True)
+            if header.declared
+        }
+        for ring, header in zip(rings, headers, strict=True):
+            ring.rank, ring.is_rank = header.rank, True
+        present = [_presence(*pair) for pair in zip(rings, headers, strict=True)]
+        meetings = {one.start.meets_at for one in present}
+        if len(meetings) > 1 or not all(one.declared for one in present):
+            count = Counter(ring.rank for ring in rings)
+            living = [
+                one.start.process
+                for ring, one in zip(rings, present, strict=True)
+                if count[ring.rank] > 1 and ring.process.look().alive
+            ]
+            for ring, found in zip(rings, ranks_of(present, living), strict=True):
+                ring.is_rank = found is not None
+                ring.rank = ring.rank if found is None else found
+        # What two processes claimed before one of them said something else is no mistake.
+        ranks = self.rank_of_process()
+        self.twins = [
+            pair
+            for pair in self.twins
+            if {ranks.get(process, pair.rank) for process in (pair.one, pair.two)} == {pair.rank}
+        ]
+
+    def _beside(self, own: dict[int, OpenRing], key: RunKey | None) -> list[OpenRing]:
+        """Rings of ranks whose node has another attempt number in the life of ``own``."""
+        others = [
+            ring
+            for ring in self._rings.values()
+            if key is not None and ring.key != key and ring.key.run_id == key.run_id
+        ]
+        if not others or not own:
+            return []
+        for ring in others:
+            ring.rank = ring.reader.place()[0]
+        flags = beside([_member(ring) for ring in own.values()], [_member(ring) for ring in others])
+        found = [ring for ring, is_one in zip(others, flags, strict=True) if is_one]
+        return [*{r.rank: r for r in sorted(found, key=lambda r: r.created_ns)}.values()]
+
+    def _newest(self) -> RunKey | None:
+        """The attempt that began last, apart from those never followed."""
+        candidates = [ring for ring in self._rings.values() if ring.key not in self._skip]
+        newest = max(candidates, key=lambda ring: ring.created_ns, default=None)
+        return newest.key if newest is not None else None
+
+    def _of_newest_life(self, rings: list[OpenRing]) -> set[int]:
+        """Of several rings of one rank: the ids of the objects that belong to the newest job."""
+        starts = [_start(ring) for ring in rings]
+        flags = of_newest_life(starts)
+        kept = {id(ring) for ring, is_new in zip(rings, flags, strict=True) if is_new}
+        self.replaced = {(r.rank, r.process.pid) for r in rings if id(r) not in kept}
+        if not self.twins:
+            count = Counter(ring.rank for ring in rings)
+            again = [pair for pair in zip(rings, starts, strict=True) if count[pair[0].rank] > 1]
+            living = [start.process for ring, start in again if ring.process.look().alive]
+            self.twins = twins([start for _, start in again], living)
+        return kept
+
+
+def run_directory_of(path: str | os.PathLike[str]) -> Path | None:
+    """The directory to follow for a path a user gives: itself, or its newest run."""
+    directory = Path(path)
+    if not directory.is_dir():
+        return None
+    if files_of(directory).rings:
+        return directory
+    latest = directory / "latest"
+    if latest.is_dir() and files_of(latest).rings:
+        return latest
+    return None
+
+
+def files_of(directory: Path) -> Listing:
+    """What a run directory holds; nothing where it cannot be read."""
+    rings: list[str] = []
+    journals: list[tuple[str, int, int]] = []
+    findings: list[str] = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name.endswith(".ring"):
+                    rings.append(entry.path)
+                elif entry.name.endswith(".journal"):
+                    status = entry.stat()
+                    journals.append((entry.name, status.st_size, status.st_mtime_ns))
+                elif entry.name.startswith(FINDINGS[0]) and entry.name.endswith(FINDINGS[1]):
+                    findings.append(entry.path)
+    except OSError:
+        pass
+    return Listing(rings, tuple(sorted(journals)), findings)
+
+
+def _member(ring: OpenRing) -> Member:
+    return Member(_start(ring), (ring.host, ring.parent_pid))
+
+
+def _presence(ring: OpenRing, header: RingHeader) -> Presence:
+    return Presence(
+        _start(ring, header),
+        ring.parent_pid,
+        header.world_size,
+        header.declared,
+        over=header.exit_kind == ExitKind.CLEAN,
+        met=bool(header.initialized or header.finalized),
+    )
+
+
+def _start(ring: OpenRing, header: RingHeader | None = None) -> Start:
+    header = header or ring.reader.header()
+    last_sign_ns = max(header.heartbeat_ns, header.exit_ns)
+    meets_at = ring.reader.text(header.rendezvous) if header.rendezvous else ""
+    process = (ring.host, ring.process.pid)
+    return Start(ring.rank, ring.created_ns, process, last_sign_ns, meets_at)

@@ -1,0 +1,1 @@
+"""Which files there are, and each of them read whatever it is."""

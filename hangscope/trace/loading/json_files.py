@@ -1,0 +1,90 @@
+"""JSON files: one dump, several, one a line, or a log that a collector exported as objects."""
+
+from __future__ import annotations
+
+import ast
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from hangscope.trace.files.sniff import Unreadable, log_text
+from hangscope.trace.flight_recorder.read import Origin, read_document
+from hangscope.trace.model import Fragment
+from hangscope.trace.witnesses.ras import is_ras, read_ras
+
+MAX_BYTES = 2 << 30
+MAX_LITERAL = 64 << 20
+"""Python's own parser needs many times the text's size."""
+
+
+def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fragment]:
+    """Fragments of a JSON document, or of a file with one document a line.
+
+    Raises
+    ------
+    Unreadable
+        Where it is no JSON, or JSON of another kind; the text says which.
+    """
+    if len(data) > MAX_BYTES:
+        raise Unreadable("a JSON file larger than any dump")
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        document = _literal(data) if data.lstrip()[:2] != b'{"' else None
+        document = _lines(data) if document is None else document
+        if document is None:
+            raise Unreadable(f"damaged or truncated JSON ({error.msg})") from None
+    if isinstance(document, list) and document and _is_log(document):
+        from hangscope.trace.job_log.read import read_job_log  # dumps need none of it
+
+        text = "\n".join(_texts(document)).encode("utf-8", "replace")
+        return read_job_log(io.BytesIO(text), path=origin.path, file=file)
+    if isinstance(document, dict) and "message" in document:
+        from hangscope.trace.witnesses.error_file import is_error_file, read_error_file
+
+        if is_error_file(document):
+            return read_error_file(document, origin.path, file)
+    if is_ras(document):
+        return read_ras(document, origin.path)
+    return read_document(document, origin)
+
+
+def _literal(data: bytes) -> Any:
+    """A dump as Python prints it (``print(pickle.load(file))``); None for anything else."""
+    if len(data) > MAX_LITERAL:
+        return None
+    try:
+        return ast.literal_eval(data.decode("utf-8", "replace").strip())
+    except (ValueError, SyntaxError, TypeError):
+        return None
+
+
+def _lines(data: bytes) -> list[Any] | None:
+    """One document per line; None where most lines are none."""
+    found, bad = [], 0
+    for line in data.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            found.append(orjson.loads(line))
+        except orjson.JSONDecodeError:
+            bad += 1
+            if bad > len(found) + 2:
+                return None
+    return found if len(found) > max(bad, 1) else None
+
+
+def _is_log(records: list[Any]) -> bool:
+    few = records[:50]
+    return sum(log_text(record) is not None for record in few) * 2 > len(few)
+
+
+def _texts(records: list[Any]) -> Iterator[str]:
+    for record in records:
+        text = log_text(record)
+        if text is not None:
+            yield text

@@ -1,0 +1,102 @@
+"""One file in, fragments or one warning line out. Never raises for what a file holds."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hangscope.trace import clean, formats
+from hangscope.trace.files import file_names, sniff
+from hangscope.trace.files.unpickle import load_checked, load_plain
+from hangscope.trace.flight_recorder.read import Origin, read_document
+from hangscope.trace.loading.clean_fragment import clean_fragment
+from hangscope.trace.loading.json_files import read_json
+from hangscope.trace.model import Fragment, Unread
+from hangscope.trace.rings.batch import RingBatch
+from hangscope.trace.rings.read import read_ring
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One file to read; ``shown`` is its name as reports print it."""
+
+    path: str
+    shown: str
+    kind: sniff.Kind
+    size: int = 0
+    written_ns: int = 0
+    explicit: bool = False
+    """Named by the user, not found in a directory."""
+    standard: bool = False
+    """Standard input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one file gave."""
+
+    fragments: tuple[Fragment, ...] = ()
+    unread: tuple[Unread, ...] = ()
+
+
+def read_task(task: Task, *, isolated: bool = False, rings: RingBatch | None = None) -> Loaded:
+    """Read one file, whatever its kind.
+
+    ``isolated``: this process has limits of its own, so a pickle need not be looked through first.
+    ``rings``: what a ring shares with others of its job.
+    """
+    collecting = gc.isenabled()
+    gc.disable()  # hundreds of thousands of small objects, and no garbage among them
+    try:
+        fragments = _read(task, isolated, rings)
+    except RecursionError:
+        return _failed(task, "nested too deeply")
+    except MemoryError:
+        return _failed(task, "needs more memory than there is")
+    except OSError as error:
+        return _failed(task, (error.strerror or type(error).__name__).lower())
+    except Exception as error:  # a damaged file may break a reader anywhere: one line, no traceback
+        return _failed(task, str(error) or type(error).__name__)
+    finally:
+        if collecting:
+            gc.enable()
+    return Loaded(tuple(fragments))
+
+
+def _failed(task: Task, problem: str) -> Loaded:
+    return Loaded(unread=(Unread(task.shown, clean.name(problem[:300])),))
+
+
+def _read(task: Task, isolated: bool, rings: RingBatch | None) -> list[Fragment]:
+    kind = task.kind.name
+    if kind == formats.RING:
+        return [read_ring(task.path, shown=task.shown, batch=rings)]
+    if kind == formats.JOURNAL:
+        from hangscope.trace.witnesses.journal import read_journal
+
+        return [_named(fragment, task) for fragment in read_journal(task.path)]
+    if kind == formats.LOG:
+        return _read_log(task)
+    origin = Origin(task.shown, kind, file_names.rank_of_dump(Path(task.path)), task.written_ns)
+    data = sniff.read_all(task.path, task.kind.gzipped)
+    if kind == formats.PICKLE:
+        document = load_checked(data) if isolated else load_plain(data)
+        return read_document(document, origin)
+    return read_json(data, origin, Path(task.path))
+
+
+def _named(fragment: Fragment, task: Task) -> Fragment:
+    """With the file's printable name, and no text that a terminal would obey."""
+    fragment = clean_fragment(fragment)
+    return replace(fragment, source=replace(fragment.source, path=task.shown))
+
+
+def _read_log(task: Task) -> list[Fragment]:
+    from hangscope.trace.job_log.read import read_job_log
+
+    if task.standard:
+        return read_job_log(sys.stdin.buffer, path=task.shown)
+    with sniff.open_stream(task.path, task.kind.gzipped) as stream:
+        return read_job_log(stream, path=task.shown, file=Path(task.path))

@@ -1,0 +1,231 @@
+"""Many large files, read by processes of their own: faster, and no file can hurt the reader.
+
+A worker loads one file at a time, keeps only its columns and sends those. It has a limit on memory,
+and on time from outside, so that a hostile file costs one warning line. Workers are forked where
+that is safe (one thread only), else started afresh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+
+from hangscope.trace.loading.one_file import Loaded, Task, read_task
+from hangscope.trace.model import Unread
+from hangscope.trace.rank_lists import Receiver, Sender
+
+MAX_WORKERS = 16
+_MEMORY_FLOOR = 2 << 30
+_MEMORY_PER_BYTE = 40
+"""A pickle's values take ten to fifteen times its bytes."""
+SECONDS_FLOOR = 20.0
+_SECONDS_PER_MB = 2.0
+_LOOKS_UP_S = 0.5
+"""How often it is said that files are still being read."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    pid: int
+    connection: Connection[object, object]
+    output: Connection[object, object]
+    process: subprocess.Popen[bytes] | None = None
+    task: Task | None = None
+    deadline: float = 0.0
+    lists: Receiver = field(default_factory=Receiver)
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+def read_in_workers(
+    tasks: Sequence[Task],
+    workers: int | None = None,
+    *,
+    waiting: Callable[[], None] = lambda: None,
+) -> Iterator[Loaded]:
+    """Read files in parallel; results come as they are ready, one per task.
+
+    ``waiting`` is called every now and then as long as nothing comes.
+    """
+    count = max(1, min(workers or cores(), MAX_WORKERS, len(tasks)))
+    queue = deque(sorted(tasks, key=lambda t: -t.size))
+    limit = max(_MEMORY_FLOOR, _MEMORY_PER_BYTE * max(t.size for t in tasks))
+    pool: list[_Worker] = []
+    try:
+        for _ in range(count):
+            try:
+                pool.append(_start(limit, pool))
+            except OSError:  # no process to be had: read here, looking through pickles first
+                if not pool:
+                    yield from map(read_task, tasks)
+                    return
+                break
+            _give(pool[-1], queue)
+        while any(w.task is not None for w in pool):
+            arrived = list(_collect(pool, queue, limit))
+            yield from arrived
+            if not arrived:
+                waiting()
+    finally:
+        for worker in pool:
+            _stop(worker)
+
+
+def _give(worker: _Worker, queue: deque[Task]) -> None:
+    worker.task = queue.popleft() if queue else None
+    if worker.task is not None:
+        worker.deadline = (
+            time.monotonic() + SECONDS_FLOOR + _SECONDS_PER_MB * worker.task.size / (1 << 20)
+        )
+        worker.connection.send_bytes(pickle.dumps(worker.task))
+
+
+def _collect(pool: list[_Worker], queue: deque[Task], limit: int) -> Iterator[Loaded]:
+    """Whatever has arrived; replaces workers that died or took too long."""
+    busy = [w for w in pool if w.task is not None]
+    patience = max(min(w.deadline for w in busy) - time.monotonic(), 0.0)
+    patience = min(patience, _LOOKS_UP_S)
+    ready = wait([w.output for w in busy], patience)
+    for worker in busy:
+        task = worker.task
+        assert task is not None
+        problem = ""
+        if worker.output in ready:
+            try:
+                # The worker's own answer: what it read has been through the safe unpickler.
+                packed, unread = pickle.loads(worker.output.recv_bytes())
+                _give(worker, queue)
+                yield Loaded(worker.lists.unpack(packed), unread)
+                continue
+            except (EOFError, OSError):
+                problem = "needs more memory than there is; its reader was killed"
+        elif time.monotonic() >= worker.deadline:
+            problem = "takes too long to read; given up"
+        if problem:
+            _stop(worker)
+            others = [w for w in pool if w is not worker]
+            pool[pool.index(worker)] = fresh = _start(limit, others)
+            _give(fresh, queue)
+            yield Loaded(unread=(Unread(task.shown, problem),))
+
+
+def _start(limit: int, others: Sequence[_Worker]) -> _Worker:
+    if threading.active_count() == 1 and sys.platform == "linux":
+        return _fork(limit, others)
+    return _spawn(limit)
+
+
+def _fork(limit: int, others: Sequence[_Worker]) -> _Worker:
+    """Cheap: everything is imported already. Only safe while no other thread holds a lock."""
+    from_parent, to_child = os.pipe()
+    from_child, to_parent = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(to_child)
+            os.close(from_child)
+            for other in others:  # else they would not see the parent go
+                other.connection.close()
+                other.output.close()
+            serve(
+                Connection(from_parent, writable=False),
+                Connection(to_parent, readable=False),
+                limit,
+            )
+            status = 0
+        except BaseException:  # whatever happens, a forked child must not return to the caller
+            pass
+        os._exit(status)
+    os.close(from_parent)
+    os.close(to_parent)
+    return _Worker(
+        pid, Connection(to_child, readable=False), Connection(from_child, writable=False)
+    )
+
+
+def _spawn(limit: int) -> _Worker:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(limit)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return _Worker(
+        process.pid,
+        Connection(os.dup(process.stdin.fileno()), readable=False),
+        Connection(os.dup(process.stdout.fileno()), writable=False),
+        process,
+    )
+
+
+_PROGRAM = """\
+import os, sys
+from multiprocessing.connection import Connection
+from hangscope.trace.loading.parallel import serve
+out = os.dup(1)
+os.dup2(2, 1)
+serve(Connection(0, writable=False), Connection(out, readable=False), int(sys.argv[1]))
+os._exit(0)
+"""
+
+
+def serve(
+    tasks: Connection[object, object], answers: Connection[object, object], limit: int
+) -> None:
+    """A worker's life: read a task's file, send what it gave, until the parent hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        with open("/proc/self/statm") as file:
+            limit += int(file.read().split()[0]) * resource.getpagesize()  # what is mapped already
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        if hard == resource.RLIM_INFINITY or limit < hard:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    lists = Sender()
+    while True:
+        try:
+            task = pickle.loads(tasks.recv_bytes())
+        except EOFError:
+            return
+        loaded = read_task(task, isolated=True)
+        answer = lists.pack(loaded.fragments), loaded.unread
+        answers.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+
+
+def _stop(worker: _Worker) -> None:
+    with contextlib.suppress(OSError):
+        worker.connection.close()
+    with contextlib.suppress(OSError):
+        worker.output.close()
+    if worker.task is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, signal.SIGKILL)
+    if worker.process is not None:
+        for pipe in (worker.process.stdin, worker.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        worker.process.wait()
+    else:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(worker.pid, 0)

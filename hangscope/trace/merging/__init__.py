@@ -1,0 +1,1 @@
+"""Fragments of many sources become one trace."""

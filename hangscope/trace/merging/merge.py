@@ -1,0 +1,321 @@
+"""Fragments of many sources become one Trace.
+
+Groups are matched by name, members and epoch; tables are joined; what several sources say about
+one rank is put together field by field. Nothing here reads a file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.trace import operations
+from hangscope.trace.flight_recorder.pairs import global_peer
+from hangscope.trace.merging.facts import TRUST, merge_facts
+from hangscope.trace.merging.groups import GroupMatcher, sizes_by_use
+from hangscope.trace.merging.records import (
+    combine_rank,
+    counters_of,
+    merge_members,
+    settle_mixed_counters,
+)
+from hangscope.trace.model import (
+    MAX_RANK,
+    MEMBER_DTYPE,
+    NONE,
+    RECORD_DTYPE,
+    Claim,
+    Flag,
+    Fragment,
+    Group,
+    RankFacts,
+    Records,
+    Signature,
+    Source,
+    Trace,
+    Unread,
+)
+from hangscope.trace.row_block import RowBlock
+from hangscope.trace.stack_table import StackTable
+
+DEFAULT_TIMEOUT_S = 120.0
+
+
+class _Tables:
+    """Joins the signature and stack tables of all fragments."""
+
+    def __init__(self) -> None:
+        self.signatures: dict[Signature, int] = {}
+        self.stacks = StackTable()
+        self._places: dict[int, tuple[object, npt.NDArray[np.int32], bool]] = {}
+
+    def translate(
+        self,
+        fragment: Fragment,
+        groups: npt.NDArray[np.int32] | None,
+        out: Records,
+        *,
+        settled: bool,
+    ) -> None:
+        """Copy a fragment's rows into ``out`` with indexes into the common tables.
+
+        ``groups``: the common index of each group, where it is another one. ``settled``: the rows
+        lie in ``out`` already.
+        """
+        if not settled:
+            out[:] = fragment.records  # what was there may be written over from now on
+        if groups is not None:
+            out["group"] = groups.take(out["group"])
+        signature, same = self._signature_places(fragment.signatures)
+        if not same:
+            out["signature"] = signature.take(out["signature"])
+        self.stacks.translate(fragment.stacks, out["stack"])
+
+    def _signature_places(
+        self, signatures: tuple[Signature, ...]
+    ) -> tuple[npt.NDArray[np.int32], bool]:
+        """Common index of each signature, and whether that is the one it has already.
+
+        Ranks with the same program often share one tuple.
+        """
+        known = self._places.get(id(signatures))
+        if known is None:
+            ids = self.signatures
+            places = [ids.setdefault(s, len(ids)) for s in signatures]
+            same = places == list(range(len(places)))
+            # Kept with the tuple, whose address would else be given to another.
+            known = (signatures, np.array(places, np.int32), same)
+            self._places[id(signatures)] = known
+        return known[1], known[2]
+
+
+def merge(
+    fragments: Iterable[Fragment],
+    *,
+    warnings: Sequence[str] = (),
+    unread: Sequence[Unread] = (),
+    world_size: int | None = None,
+    timeout_s: float | None = None,
+    block: RowBlock | None = None,
+) -> Trace:
+    """One job out of what its sources say; the order of the fragments does not matter.
+
+    Parameters
+    ----------
+    fragments:
+        Of one job and one attempt. Several may speak of the same rank.
+    warnings:
+        Put before those of the fragments.
+    unread:
+        Files of the job that could not be used; their lines are the first warnings.
+    world_size, timeout_s:
+        Where the caller knows better than the sources.
+    block:
+        Memory in which rows of the fragments may lie; if all do, it becomes the trace's.
+    """
+    ordered = in_order(fragments)
+    matcher = GroupMatcher(ordered)
+    facts = facts_by_rank(ordered)
+    implied = _implied(ordered, matcher)
+    sizes = sizes_by_use(ordered, matcher)
+    stated = merge_members(_moved([(f, f.members) for f in ordered], matcher))
+    stated = settle_mixed_counters(stated, implied)
+    sources, claims = _sources_and_claims(ordered, matcher)
+    world = world_size or _world_size(ordered, facts, matcher.groups, sizes)
+    groups = matcher.complete(world, implied, sizes)
+    with_rows = {f.facts.rank for f in ordered if len(f.records)}
+    lines = _warnings([*(u.line for u in unread), *warnings], ordered)
+    timeouts = [f.timeout_s for f in ordered if f.timeout_s]
+    records, tables = _records(ordered, matcher, block)  # leaves no fragment in the list
+    signatures = tuple(tables.signatures)
+    _resolve_peers(records, signatures, groups)
+    return Trace(
+        records=records,
+        members=merge_members(np.concatenate([stated, implied])),
+        groups=groups,
+        signatures=signatures,
+        stacks=tables.stacks.finished(),
+        ranks=_settle_only_active(facts, with_rows),
+        claims=claims,
+        sources=sources,
+        warnings=lines,
+        unread=tuple(unread),
+        world_size=world,
+        timeout_s=timeout_s or (max(timeouts) if timeouts else DEFAULT_TIMEOUT_S),
+        observed_ns=max((f.observed_ns for f in facts.values()), default=0),
+    )
+
+
+def in_order(fragments: Iterable[Fragment]) -> list[Fragment]:
+    """Lowest rank first; of several about one rank the best source first."""
+    return sorted(
+        fragments,
+        key=lambda f: (f.facts.rank, TRUST.get(f.source.format, 9), -len(f.records), f.source.path),
+    )
+
+
+def _records(
+    ordered: list[Fragment], matcher: GroupMatcher, block: RowBlock | None
+) -> tuple[Records, _Tables]:
+    """All rows, sorted by rank, in one array.
+
+    Every fragment is copied once and then taken out of ``ordered``: where the caller has not kept
+    it either, no more than one copy of all rows is in memory at the end.
+    """
+    tables = _Tables()
+    parts = [f.records for f in ordered if len(f.records)]
+    reused = block.reuse(parts) if block is not None else None
+    joined, settled = reused or (np.empty(sum(map(len, parts)), RECORD_DTYPE), 0)
+    del parts
+    spans: dict[int, list[tuple[int, int]]] = {}
+    at = 0
+    ordered.reverse()
+    while ordered:
+        fragment = ordered.pop()
+        if not len(fragment.records):
+            continue
+        end = at + len(fragment.records)
+        numbers = matcher.renumbering(fragment)
+        tables.translate(fragment, numbers, joined[at:end], settled=settled > 0)
+        spans.setdefault(fragment.facts.rank, []).append((at, end))
+        at, settled = end, settled - 1
+    if all(len(own) == 1 for own in spans.values()):
+        return joined, tables
+    parts = [
+        combine_rank([joined[a:b] for a, b in own]) if len(own) > 1 else joined[slice(*own[0])]
+        for own in spans.values()
+    ]
+    return np.concatenate(parts), tables
+
+
+def _moved(parts: Sequence[tuple[Fragment, Records]], matcher: GroupMatcher) -> Records:
+    """Member rows of fragments in one array, with indexes into the common table of groups."""
+    parts = [(fragment, rows) for fragment, rows in parts if len(rows)]
+    if not parts:
+        return np.zeros(0, MEMBER_DTYPE)
+    moved = np.frombuffer(bytearray().join([r.tobytes() for _, r in parts]), MEMBER_DTYPE)
+    maps = [matcher.map_of(fragment) for fragment, _ in parts]
+    sizes = np.array([len(m) for m in maps])
+    lengths = [len(rows) for _, rows in parts]
+    first = np.repeat(np.cumsum(sizes) - sizes, lengths)
+    own = moved["group"]
+    place = first + np.where(own < 0, np.repeat(sizes - 1, lengths), own)
+    moved["group"] = np.concatenate(maps)[place]
+    known: Records = moved[moved["group"] != NONE]
+    return known
+
+
+def _implied(ordered: Sequence[Fragment], matcher: GroupMatcher) -> Records:
+    """Counters as the records of all ranks imply them, one row per rank and group."""
+    parts = [
+        (f, counters_of(f.records) if f.implied is None else f.implied)
+        for f in ordered
+        if len(f.records)
+    ]
+    return merge_members(_moved(parts, matcher))
+
+
+def facts_by_rank(ordered: Sequence[Fragment]) -> dict[int, RankFacts]:
+    """What is known of each rank's process, from all sources that speak of it."""
+    said: dict[int, list[tuple[str, RankFacts]]] = {}
+    for fragment in ordered:
+        if fragment.facts.rank != NONE:
+            said.setdefault(fragment.facts.rank, []).append(
+                (fragment.source.format, fragment.facts)
+            )
+    return {rank: merge_facts(said[rank]) for rank in sorted(said)}
+
+
+def _settle_only_active(
+    facts: Mapping[int, RankFacts], with_rows: Collection[int]
+) -> Mapping[int, RankFacts]:
+    """An empty dump beside full ones is a full dump of a rank that did nothing."""
+    judged = [f.only_active for rank, f in facts.items() if rank in with_rows]
+    if not judged or any(judged):
+        return facts
+    return {
+        rank: replace(f, only_active=False) if f.only_active else f for rank, f in facts.items()
+    }
+
+
+def _world_size(
+    ordered: Sequence[Fragment],
+    facts: Mapping[int, RankFacts],
+    groups: Sequence[Group],
+    sizes_by_use: Mapping[int, int],
+) -> int | None:
+    """What the sources state, else what the highest rank anybody speaks of implies."""
+    sizes = [f.world_size or 0 for f in facts.values()]
+    stated = Counter(s for s in sizes if 0 < s <= MAX_RANK + 1)  # a larger one is damaged
+    named = set(facts)
+    for group in groups:
+        named.update(group.ranks)
+    for fragment in ordered:
+        for claim in fragment.claims:
+            named.update(claim.accused)
+    highest = max(named, default=NONE)
+    if stated:
+        common = max(stated.items(), key=lambda item: (item[1], item[0]))[0]
+        return max(common, highest + 1)
+    default = [len(g.ranks) for g in groups if g.desc == "default_pg" and g.ranks]
+    used = [
+        g.size or sizes_by_use.get(i, 0) for i, g in enumerate(groups) if g.desc == "default_pg"
+    ]
+    known = max([*default, *used], default=0)
+    if known:
+        return max(known, highest + 1)
+    return highest + 1 if len(named) > 1 else None
+
+
+def _resolve_peers(
+    records: Records, signatures: Sequence[Signature], groups: Sequence[Group]
+) -> None:
+    """Peers of pairs whose group's members only another source knew."""
+    if not any(operations.is_p2p(operations.parse(s.raw).op) for s in signatures):
+        return
+    open_rows = np.flatnonzero(((records["flags"] & Flag.P2P) != 0) & (records["peer"] == NONE))
+    for row in open_rows.tolist():
+        group = records["group"][row]
+        if group == NONE:
+            continue
+        parsed = operations.parse(signatures[records["signature"][row]].raw)
+        if operations.is_p2p(parsed.op):
+            members = groups[group]
+            records["peer"][row] = global_peer(
+                parsed, members.ranks, int(records["rank"][row]), members.desc == "default_pg"
+            )
+
+
+def _sources_and_claims(
+    ordered: Sequence[Fragment], matcher: GroupMatcher
+) -> tuple[tuple[Source, ...], tuple[Claim, ...]]:
+    """Sources once each; claims with common indexes, the same statement once per reporter."""
+    places: dict[Source, int] = {}
+    claims: dict[tuple[object, ...], Claim] = {}
+    for fragment in ordered:
+        place = places.setdefault(fragment.source, len(places))
+        groups = matcher.map_of(fragment)
+        for claim in fragment.claims:
+            group = int(groups[claim.group]) if claim.group != NONE else NONE
+            key = (
+                claim.kind,
+                claim.accused,
+                claim.reporter,
+                group,
+                claim.seq,
+                claim.op,
+                claim.text,
+            )
+            claims.setdefault(key, replace(claim, group=group, source=place))
+    return tuple(places), tuple(claims.values())
+
+
+def _warnings(first: Sequence[str], ordered: Sequence[Fragment]) -> tuple[str, ...]:
+    lines = dict.fromkeys(first)
+    for fragment in ordered:
+        lines.update(dict.fromkeys(f"{fragment.source.path}: {w}" for w in fragment.warnings))
+    return tuple(lines)

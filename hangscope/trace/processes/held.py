@@ -1,0 +1,45 @@
+"""What keeps a process from running that is there and has not been stopped by a signal.
+
+Asked only of a process whose heartbeat is late, or that the kernel shows as traced: each answer
+costs a few small files of ``/proc`` and of the control groups.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hangscope.trace.processes.control_groups import GROUPS, PROC, files_of, lines_of
+
+FREEZER = "the freezer of its control group"
+DUMPS_CORE = "killed by a signal, and its core dump is still being written"
+_FROZEN = ("frozen 1", "FROZEN", "FREEZING")
+"""What the group says of itself, in version 2 and in version 1."""
+
+
+def tracer_of(pid: int, proc: Path = PROC) -> str | None:
+    """Who has attached to a process: ``gdb (pid 4711)``; None where nobody is to be seen."""
+    tracer = _field(proc / str(pid) / "status", "TracerPid")
+    if not tracer or tracer == "0":
+        return None
+    try:
+        name = (proc / tracer / "comm").read_text(errors="replace").strip()
+    except OSError:
+        name = "a debugger"
+    return f"{name} (pid {tracer})"
+
+
+def is_dumping_core(pid: int, proc: Path = PROC) -> bool:
+    """Whether the kernel is writing the memory of a process that a signal has ended."""
+    return _field(proc / str(pid) / "status", "CoreDumping") == "1"
+
+
+def is_frozen(pid: int, proc: Path = PROC, groups: Path = GROUPS) -> bool:
+    """Whether the control group of a process is frozen, as a paused container's is."""
+    files = files_of(pid, "freezer", ("cgroup.events", "freezer.state"), proc, groups)
+    return any(line in _FROZEN for file in files for line in lines_of(file))
+
+
+def _field(path: Path, name: str) -> str:
+    found = (re.fullmatch(rf"{name}:\s*(\S+)", line) for line in lines_of(path))
+    return next((match[1] for match in found if match), "")

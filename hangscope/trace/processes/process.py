@@ -1,0 +1,90 @@
+"""A look at a process from outside: is it there, and what state is it in?
+
+Only meaningful on the same machine, in the same pid namespace and since the same boot; otherwise
+everything is unknown rather than wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from hangscope.ring import place
+from hangscope.trace.processes.held import tracer_of
+
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "disk-sleep",
+    "T": "stopped",
+    "t": "stopped",
+    "Z": "zombie",
+    "X": "gone",
+    "I": "sleeping",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLook:
+    """What was seen; ``alive`` None: cannot be known from here."""
+
+    alive: bool | None = None
+    state: str | None = None
+    cpu_ticks: int = 0
+    """User and system time used so far, in clock ticks."""
+    exit_code: int | None = None
+    """Wait status of a zombie, as the kernel keeps it."""
+    held_by: str | None = None
+    """Who keeps it from running, where that is no signal."""
+
+
+def look_at(*, pid: int, start_ticks: int, boot_id: str, pid_namespace: int) -> ProcessLook:
+    """Look at the process that once said this of itself."""
+    return look_here(pid, start_ticks) if is_here(boot_id, pid_namespace) else ProcessLook()
+
+
+def look_here(pid: int, start_ticks: int) -> ProcessLook:
+    """Look at a process of this machine and pid namespace (see `is_here`)."""
+    fields = place.stat_fields(pid)
+    if fields is None or (start_ticks and int(fields[place.START_TICKS]) != start_ticks):
+        return ProcessLook(alive=False, state="gone")
+    state = _STATES.get(fields[0], "running")
+    ticks = int(fields[11]) + int(fields[12])
+    if state in ("zombie", "gone"):
+        status = int(fields[49]) if len(fields) > 49 else 0
+        return ProcessLook(alive=False, state=state, cpu_ticks=ticks, exit_code=status)
+    tracer = tracer_of(pid) if fields[0] == "t" else None
+    return ProcessLook(alive=True, state=state, cpu_ticks=ticks, held_by=tracer)
+
+
+def signal_thread(pid: int, thread: int, number: int) -> bool:
+    """Send a signal to one thread of a process; its other threads are not disturbed.
+
+    A signal sent to the process could be taken by the thread that hangs, and end a ``sleep`` or
+    ``poll`` that nothing else would have ended.
+    """
+    import ctypes
+
+    try:
+        tgkill = ctypes.CDLL(None, use_errno=True).tgkill
+    except AttributeError:  # a C library without it (before glibc 2.30)
+        return False
+    return bool(tgkill(pid, thread, number) == 0)
+
+
+def is_here(boot_id: str, pid_namespace: int) -> bool:
+    """Whether pids of that boot and namespace mean anything to this process."""
+    return (boot_id, pid_namespace) == _own_place()
+
+
+def is_elsewhere(boot_id: str, pid_namespace: int) -> bool:
+    """Whether pids of that boot and namespace are known to mean nothing to this process."""
+    own = _own_place()
+    return own is not None and bool(boot_id and pid_namespace) and (boot_id, pid_namespace) != own
+
+
+@functools.lru_cache(1)
+def _own_place() -> tuple[str, int] | None:
+    """This process's boot and pid namespace, which never change; None where one is not known."""
+    boot, namespace = place.boot_id(), place.pid_namespace()
+    return (boot, namespace) if boot and namespace else None

@@ -1,0 +1,1 @@
+"""HangScope's own rings."""

@@ -1,0 +1,62 @@
+"""What rings that are read one after another share.
+
+Memory for their rows, one table of stacks, and what was found for the ring before: ranks of one
+program use the same signatures and call sites.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.trace.model import Group
+from hangscope.trace.rings.columns import ColumnReader
+from hangscope.trace.rings.values import Recent
+from hangscope.trace.row_block import RowBlock
+from hangscope.trace.stack_table import StackTable
+
+
+class RingBatch:
+    """Kept while the rings of a job are read.
+
+    Parameters
+    ----------
+    rows:
+        How many rows all of them may have; it may turn out to be wrong.
+    """
+
+    def __init__(self, rows: int = 0) -> None:
+        self.block = RowBlock(rows)
+        self.columns = ColumnReader()
+        self.groups = GroupNumbers()
+        self.stacks = StackTable()
+        self.recent = Recent()
+
+
+class GroupNumbers:
+    """One table of the groups of all rings, in the order in which they are seen.
+
+    A ring's rows are given numbers of this table while they are at hand: to renumber millions of
+    rows once all groups are known costs as much as reading half of their bytes again.
+    """
+
+    def __init__(self) -> None:
+        self.table: list[Group] = []
+        self._numbers: dict[int, int] = {}  # by identity: hashing thousands of ranks is slow
+
+    def of(self, groups: tuple[Group, ...]) -> npt.NDArray[np.int32] | None:
+        """The numbers of a ring's groups; None where one lists no members.
+
+        Which group that is depends on the rank that speaks of it.
+        """
+        numbers, table = self._numbers, self.table
+        found = []
+        for group in groups:
+            number = numbers.get(id(group))
+            if number is None:
+                if not group.ranks:
+                    return None
+                number = numbers[id(group)] = len(table)
+                table.append(group)  # kept, and with it its address
+            found.append(number)
+        return np.array(found, np.int32)

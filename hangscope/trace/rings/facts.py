@@ -1,0 +1,229 @@
+"""What a ring's header says of its process, and a look at that process."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from hangscope.ring.header import RingHeader
+from hangscope.ring.layout import ExitKind, Unobservable, ValueKind
+from hangscope.ring.reader import RingReader, decode_text
+from hangscope.trace import clean
+from hangscope.trace.facts import LEFT
+from hangscope.trace.model import (
+    ExceptionFacts,
+    ExitFacts,
+    Frame,
+    Phase,
+    RankFacts,
+    Stack,
+    ThreadStack,
+)
+from hangscope.trace.processes.held import DUMPS_CORE, FREEZER, is_dumping_core, is_frozen
+from hangscope.trace.processes.process import ProcessLook, look_at
+from hangscope.trace.rings.values import frame
+from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
+
+_MOST_FRAMES = 256
+_UNOBSERVABLE_TEXT = {
+    Unobservable.CUDA_GRAPH: "CUDA graph replay",
+    Unobservable.SYMMETRIC_MEMORY: "symmetric memory",
+    Unobservable.BLOCKING_WAIT: "TORCH_NCCL_BLOCKING_WAIT=1 (completion is not recorded)",
+}
+
+
+class Texts(Protocol):
+    """Whoever knows the ring's interned texts: its reader, or its value area."""
+
+    def text(self, identifier: int) -> str:
+        """An interned text; empty where absent."""
+        ...
+
+
+def facts_of(
+    reader: RingReader,
+    header: RingHeader,
+    dropped: int,
+    oldest: int,
+    *,
+    rank: int | None = None,
+    texts: Texts | None = None,
+    newest_call: Callable[[int], ThreadStack | None] | None = None,
+) -> RankFacts:
+    """What a ring's header says of its process, and a look at that process.
+
+    Parameters
+    ----------
+    reader, header:
+        The ring, and its header as it is now.
+    dropped, oldest:
+        Records lost, and the id of the oldest one.
+    rank:
+        Of the process in its job; by default what the header says.
+    texts:
+        The ring's texts, where they are at hand; else they are read from it.
+    newest_call:
+        Gives the main thread's newest operation if it was issued after a time (ns). Made after the
+        thread's stack was last sampled, it is the newest place where the thread is known to have
+        been: it may have been stopped or killed since.
+    """
+    now_ns = time.time_ns()
+    look = look_at(
+        pid=header.pid,
+        start_ticks=header.start_ticks,
+        boot_id=decode_text(header.boot_id),
+        pid_namespace=header.pid_namespace,
+    )
+    interval_s = header.heartbeat_interval_s or 1.0
+    heartbeat_ns = header.heartbeat_ns
+    stale = now_ns - heartbeat_ns > 3 * interval_s * 1e9
+    if stale and look.alive and look.state != "stopped" and is_frozen(header.pid):
+        look = replace(look, state="stopped", held_by=FREEZER)
+    running = look.alive and look.state not in ("stopped", "zombie")
+    gil_blocked = bool(stale) if running and not header.exit_ns else None
+    end = _exit(header, look)
+    if gil_blocked and is_dumping_core(header.pid):
+        end, gil_blocked = ExitFacts("signal", text=DUMPS_CORE), None
+    threads = _threads(reader, header.sample_generation)
+    if header.left_stack:
+        threads = (*threads, _called_away(reader, header))
+    if newest_call is not None:
+        call = newest_call(max((t.sampled_ns for t in threads if t.is_main), default=0))
+        threads = threads if call is None else (*threads, call)
+    unobservable = header.unobservable
+    return RankFacts(
+        rank=header.rank if rank is None else rank,
+        host=_name(header.host) or None,
+        pid=header.pid,
+        local_rank=header.local_rank,
+        node_rank=header.node_rank,
+        world_size=header.world_size,
+        declared=header.declared,
+        rendezvous=clean.prose((texts or reader).text(header.rendezvous)) or None
+        if header.rendezvous
+        else None,
+        parent_pid=header.parent_pid,
+        attempt=header.attempt,
+        run_id=_name(header.run_id),
+        alive=look.alive,
+        process_state=look.state,
+        held_by=look.held_by,
+        heartbeat_ns=heartbeat_ns,
+        heartbeat_interval_s=interval_s,
+        gil_blocked=gil_blocked,
+        phases=_phases(texts or reader, header) if header.phase_count else (),
+        initialized=bool(header.initialized),
+        finalized=bool(header.finalized),
+        exit=end,
+        exception=_exception(reader, header) if header.exception else None,
+        threads=threads,
+        observed_ns=now_ns if look.alive else max(heartbeat_ns, header.exit_ns),
+        started_ns=header.created_ns,
+        dropped=dropped,
+        oldest_record_id=oldest,
+        clock_offset_ns=header.clock_offset_ns,
+        unobservable=tuple(t for bit, t in _UNOBSERVABLE_TEXT.items() if unobservable & bit)
+        if unobservable
+        else (),
+    )
+
+
+def main_call(stack: Stack, created_ns: int) -> ThreadStack:
+    """Where the main thread was when it issued an operation."""
+    return ThreadStack("MainThread", True, stack, created_ns, "record")
+
+
+def _called_away(reader: RingReader, header: RingHeader) -> ThreadStack:
+    """Where the main thread had been before it went on its way out."""
+    raw = reader.value(header.left_stack, ValueKind.STACK) or b""
+    ids = struct.unpack(f"<{len(raw) // 4}I", raw[: len(raw) // 4 * 4])[:_MOST_FRAMES]
+    stack = tuple(frame(reader.value(i, ValueKind.FRAME) or b"") for i in ids)
+    return ThreadStack("MainThread", True, stack, header.left_ns, LEFT)
+
+
+@functools.lru_cache(4096)
+def _name(field: bytes) -> str:
+    return clean.name(decode_text(field))
+
+
+def _phases(texts: Texts, header: RingHeader) -> tuple[Phase, ...]:
+    return tuple(
+        Phase(clean.name(texts.text(name)), since_ns, clean.prose(texts.text(detail)))
+        for name, detail, since_ns in header.open_phases
+    )
+
+
+def _exit(header: RingHeader, look: ProcessLook) -> ExitFacts | None:
+    kind, code, at_ns = header.exit_kind, header.exit_code, header.exit_ns
+    if look.alive:
+        return None  # on its way out at most: its phase says so, its status is not known yet
+    if kind == ExitKind.NONE:
+        if look.alive is False and not header.disabled:
+            return ExitFacts("unknown", at_ns=0, text="gone without a word")
+        return None
+    names = {
+        ExitKind.CLEAN: "clean",
+        ExitKind.EXCEPTION: "exception",
+        ExitKind.CODE: "code",
+        ExitKind.HARD_EXIT: "clean" if code == 0 else "code",
+    }
+    text = f"os._exit({code})" if kind == ExitKind.HARD_EXIT else ""
+    # ``raise SystemExit(3)`` leaves as quietly as the end of the script: only who waits for the
+    # process knows its status.
+    known = None if kind == ExitKind.CLEAN else code
+    try:
+        return ExitFacts(names[ExitKind(kind)], code=known, at_ns=at_ns, text=text)
+    except ValueError:
+        return ExitFacts("unknown", at_ns=at_ns)
+
+
+def _exception(reader: RingReader, header: RingHeader) -> ExceptionFacts | None:
+    raw = reader.value(header.exception, ValueKind.EXCEPTION)
+    if raw is None:
+        return None
+    try:
+        fields = json.loads(raw)
+        return ExceptionFacts(
+            type_name=clean.name(str(fields["type"])),
+            message=clean.prose(str(fields["message"])),
+            stack=tuple(
+                Frame(clean.name(str(name)), clean.name(str(file)), int(line))
+                for name, file, line in fields["frames"]
+            ),
+            at_ns=header.exception_ns,
+            thread_name=clean.name(str(fields["thread"])),
+            is_main_thread=bool(fields["main"]),
+            native_id=clean.as_int(fields.get("native_id"), 0, low=0),
+        )
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+@functools.lru_cache(16_384)
+def _stacks_file(ring: str) -> str:
+    """The file beside the real ring (which may be linked to) into which faulthandler writes."""
+    folder, name = os.path.split(os.path.realpath(ring) if os.path.islink(ring) else ring)
+    return os.path.join(folder, f".{os.path.splitext(name)[0]}.stacks")
+
+
+def _threads(reader: RingReader, generation: int) -> tuple[ThreadStack, ...]:
+    """Sampled stacks, and the newer ones of the fault handler where the monitor asked for them."""
+    sample = reader.sample() if generation else None
+    threads = parse_sample(sample.text, sample.at_ns) if sample else ()
+    beside = _stacks_file(reader.name)
+    try:
+        # Seldom there: to be told so is cheaper than an exception.
+        if os.access(beside, os.R_OK) and (status := os.stat(beside)).st_size > 0:
+            text = Path(beside).read_text("utf-8", "replace")[-256 * 1024 :]
+            main = next((t for t in threads if t.is_main), None)
+            threads += parse_faulthandler(text, status.st_mtime_ns, main.name if main else "")
+    except OSError:
+        pass
+    return threads

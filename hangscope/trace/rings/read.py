@@ -1,0 +1,241 @@
+"""Reads a HangScope ring as a `Fragment`: one copy of its slots, no parsing of records."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.ring import layout
+from hangscope.ring.header import RingHeader
+from hangscope.ring.layout import GROUP, SLOT
+from hangscope.ring.reader import RingReader
+from hangscope.ring.reader_once import OneTimeReader
+from hangscope.trace import clean, formats
+from hangscope.trace.model import (
+    MEMBER_DTYPE,
+    NONE,
+    RECORD_DTYPE,
+    Fragment,
+    Records,
+    Signature,
+    Source,
+    ThreadStack,
+)
+from hangscope.trace.rings.batch import RingBatch
+from hangscope.trace.rings.columns import Columns
+from hangscope.trace.rings.facts import Texts, facts_of, main_call
+from hangscope.trace.rings.values import RingValues
+
+_NEWEST = 64
+"""So many rows are looked through first for the main thread's newest call."""
+
+
+def looks_like_ring(prefix: bytes) -> bool:
+    """Whether a file that begins so is a ring of some version."""
+    return prefix.startswith(layout.PREFIX)
+
+
+def read_ring(
+    path: str | os.PathLike[str],
+    *,
+    records: bool = True,
+    shown: str = "",
+    batch: RingBatch | None = None,
+) -> Fragment:
+    """One rank's ring.
+
+    Parameters
+    ----------
+    path:
+        The ring file; its writer may be alive, hung or long dead.
+    records:
+        False reads header and group table only.
+    shown:
+        The file's name as reports print it; the path by default.
+    batch:
+        What it shares with other rings of its job.
+
+    Raises
+    ------
+    hangscope.ring.reader.RingError
+        If the file is no usable ring.
+    OSError
+        If it cannot be opened.
+    """
+    batch = batch or RingBatch()
+    reader = OneTimeReader(path, batch.block.take)
+    try:
+        return fragment_of(reader, records=records, batch=batch, shown=shown)
+    finally:
+        reader.close()
+
+
+def fragment_of(
+    reader: RingReader,
+    *,
+    records: bool = True,
+    batch: RingBatch | None = None,
+    shown: str = "",
+    newest: int | None = None,
+) -> Fragment:
+    """The fragment of an open ring, as it is now; every text in it is fit to be printed.
+
+    ``batch``: what it shares with others; without one, all stacks are decoded at once. ``newest``:
+    so many records at most.
+    """
+    lazy, batch = batch is not None, batch or RingBatch()
+    since = max(0, reader.header().last_record_id - newest) if newest is not None else 0
+    slots, torn = reader.slots(since) if records else (np.zeros(0, SLOT), 0)
+    header = reader.header()  # after the slots: what they mention is counted there
+    table = reader.groups(header.groups_used)
+    values = RingValues(reader.values(header.values_used), batch.recent)
+    rank = header.rank
+    lost = torn + header.dropped
+    oldest = int(slots["record_id"][0]) if len(slots) else 0
+    slots, columns = batch.columns.of(slots, len(table))
+    groups = values.groups(table)
+    numbers = batch.groups.of(groups) if lazy else None
+    rows, signatures = _records(values, slots, columns, rank, batch)
+    rows["group"] = columns.group if numbers is None else numbers.take(columns.group)
+    call = functools.partial(_newest_call, rows, columns, values, header.main_thread)
+    facts = facts_of(reader, header, lost, oldest, texts=values, newest_call=call)
+    return Fragment(
+        source=Source(
+            path=shown or reader.name,
+            format=formats.RING,
+            version=str(header.version),
+            rank=rank,
+            records=len(rows),
+            dropped=lost,
+        ),
+        facts=facts,
+        records=rows,
+        members=members_of(table, rank, np.arange(len(table))),
+        groups=groups,
+        common_groups=None if numbers is None else batch.groups.table,
+        signatures=signatures,
+        stacks=batch.stacks if lazy else tuple(batch.stacks),
+        warnings=_warnings(reader, header, values),
+        timeout_s=header.timeout_s,
+        implied=batch.columns.counters_of(rows, columns),
+    )
+
+
+def _warnings(reader: RingReader, header: RingHeader, texts: Texts) -> tuple[str, ...]:
+    """What the recorder says it could not record."""
+    if not (header.disabled or header.values_refused or header.groups_refused):
+        return ()
+    name, warnings = reader.path.name, []
+    if disabled := texts.text(header.disabled):
+        warnings.append(f"{name}: recording stopped early: {clean.name(disabled)}")
+    if header.values_refused:
+        warnings.append(
+            f"{name}: the table of stacks and signatures is full; "
+            f"{header.values_refused} later ones are missing"
+        )
+    if header.groups_refused:
+        warnings.append(f"{name}: some process groups are missing, the table was full")
+    return tuple(warnings)
+
+
+def members_of(table: Records, rank: int | npt.NDArray[Any], group: npt.NDArray[Any]) -> Records:
+    """The counters in entries of a group table, as rows of `MEMBER_DTYPE`.
+
+    Parameters
+    ----------
+    table:
+        Shape (groups,), dtype `GROUP`.
+    rank, group:
+        Whose they are, and where the groups stand in the trace's table.
+    """
+    words = np.ascontiguousarray(table).view(np.int64).reshape(-1, _GROUP_WORDS)
+    members: Records = words[:, _COUNTERS].copy().view(MEMBER_DTYPE).reshape(-1)
+    members["rank"] = rank
+    members["group"] = group
+    return members
+
+
+# A group's counters stand in the order they have in the trace, behind two numbers that give way to
+# rank and group.
+_GROUP_WORDS = GROUP.itemsize // 8
+_COUNTERS = slice(layout.group_offset("size") // 8, layout.group_offset("op_id") // 8)
+assert GROUP.names is not None
+assert MEMBER_DTYPE.names is not None
+assert GROUP.names[8:15] == MEMBER_DTYPE.names[2:]
+
+
+def _records(
+    values: RingValues, slots: Records, columns: Columns, rank: int, batch: RingBatch
+) -> tuple[Records, tuple[Signature, ...]]:
+    """Slots turned, where they lie, into trace records, but for their group; with the signatures
+    they use."""
+    start = batch.stacks.append(values.stacks(columns.stack_ids))
+    signatures, signature = _fill_sizes(
+        values.signatures(columns.signature_ids), columns.signature, slots
+    )
+    table = slots.view(RECORD_DTYPE)
+    table["signature"] = signature
+    table["stack"] = columns.stack + np.int32(start)
+    if len(columns.without_stack):
+        table["stack"][columns.without_stack] = NONE
+    table["thread"] = slots["thread"]
+    table["rank"] = rank
+    return table, signatures
+
+
+def _fill_sizes(
+    signatures: tuple[Signature, ...], place: npt.NDArray[np.int32], slots: Records
+) -> tuple[tuple[Signature, ...], npt.NDArray[np.int32]]:
+    """Give signatures whose sizes did not fit into the ring the sizes that stand in the records."""
+    bare = [i for i, s in enumerate(signatures) if s.input_sizes is None and s.raw]
+    if not bare:
+        return signatures, place
+    place = place.copy()
+    extended = list(signatures)
+    for index in bare:
+        rows = np.flatnonzero(place == index)
+        sizes = np.stack([slots["input_numel"][rows], slots["output_numel"][rows]], axis=1)
+        for numels in np.unique(sizes, axis=0):
+            extended.append(with_numels(signatures[index], int(numels[0]), int(numels[1])))
+            place[rows[(sizes == numels).all(axis=1)]] = len(extended) - 1
+    return tuple(extended), place
+
+
+def with_numels(base: Signature, input_numel: int, output_numel: int) -> Signature:
+    """A signature whose sizes did not fit into the ring, with the totals of one record."""
+    return Signature(
+        op=base.op, raw=base.raw, backend=base.backend, input_dtypes=base.input_dtypes,
+        reduce_op=base.reduce_op, input_numel=input_numel, output_numel=output_numel,
+    )  # fmt: skip
+
+
+def _newest_call(
+    rows: Records, columns: Columns, values: RingValues, main_thread: int, after_ns: int
+) -> ThreadStack | None:
+    """Where the main thread issued its newest operation, if it did so after a time."""
+    row = _newest_row(rows, columns, main_thread)
+    if row is None or (created_ns := int(rows["created_ns"][row])) <= after_ns:
+        return None
+    stack = values.stack(int(columns.stack_ids[columns.stack[row]]))
+    return main_call(stack, created_ns)
+
+
+def _newest_row(rows: Records, columns: Columns, thread: int) -> int | None:
+    """The newest row of a thread that has a stack."""
+    threads = rows["thread"]
+    last = len(rows) - 1
+    if last >= 0 and threads[last] == thread and columns.stack[last] != NONE:
+        return last
+    for start, stop in ((max(0, last + 1 - _NEWEST), last + 1), (0, max(0, last + 1 - _NEWEST))):
+        own = (threads[start:stop] == thread) & (columns.stack[start:stop] != NONE)
+        found = np.flatnonzero(own)
+        if len(found):
+            return start + int(found[-1])
+    return None
+
+
+__all__ = ["fragment_of", "looks_like_ring", "read_ring"]

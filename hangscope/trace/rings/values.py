@@ -1,0 +1,272 @@
+"""The interned values of a ring, decoded once for all rings that hold the same.
+
+Ranks of one program intern the same call sites and signatures, so what was decoded for one ring is
+found again by its raw bytes when the next is read. Stacks are decoded when somebody looks at them.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from hangscope.ring.layout import GROUP, VALUE_HEADER, ValueKind
+from hangscope.trace import clean
+from hangscope.trace.model import MAX_RANK, Frame, Group, Signature, Stack
+from hangscope.trace.operations import canonical
+from hangscope.trace.rings.areas import AreaKeeper, Decoded, KeptArea, Span
+
+_KEPT_FRAMES = 65_536
+_KEPT_SIGNATURES = 65_536
+_KEPT_TABLES = 256
+_KEPT_GROUPS = 16_384
+_KEPT_AREAS = 16
+_KEPT_STACKS = 256
+_MOST_FRAMES = 4096
+_LAZY_BYTES = 1 << 18
+"""A value area larger than this is not kept for the sake of stacks that nobody has looked at."""
+
+Ids = npt.NDArray[np.int64]
+
+# Plain numbers: looking a member of an enumeration up costs a microsecond.
+_SIGNATURE, _STACK, _FRAME = int(ValueKind.SIGNATURE), int(ValueKind.STACK), int(ValueKind.FRAME)
+_TEXT, _RANKS = int(ValueKind.TEXT), int(ValueKind.RANKS)
+_unpack = VALUE_HEADER.unpack_from
+_GROUP = struct.Struct(f"<4x5Ii{GROUP.itemsize - 28}x")
+"""From ``name`` to ``size`` of a group's entry."""
+assert GROUP.names is not None
+assert GROUP.names[:7] == ("commit", "name", "desc", "ranks", "backend", "epoch", "size")
+
+
+class Recent:
+    """What was decoded for the rings read before.
+
+    Ranks of one program intern the same values in the same order: a ring that holds the same bytes
+    at the same places is given the same objects, for a tenth of what decoding costs.
+    """
+
+    def __init__(self) -> None:
+        self.signatures: tuple[Ids, Decoded[tuple[Signature, ...]]] | None = None
+        self.stacks: dict[int, Decoded[Stack]] = {}
+        self.areas = AreaKeeper()
+
+
+class RingValues:
+    """Texts, groups, signatures and stacks of one value area, decoded as they are asked for.
+
+    Everything given out is fit to be printed: a ring can be forged.
+
+    Parameters
+    ----------
+    area:
+        The used part of the area.
+    recent:
+        What was decoded for other rings.
+    """
+
+    def __init__(self, area: bytes, recent: Recent | None = None) -> None:
+        self._area = area
+        self._recent = recent or Recent()
+        self._kept = self._recent.areas.keep(area)
+
+    def spans(self, ids: Ids, kind: int) -> list[Span]:
+        """Where values lie, in order; an empty span where an id means nothing or another kind."""
+        words = np.frombuffer(self._area, "<u4", len(self._area) // 8 * 2).reshape(-1, 2)
+        if not len(words):
+            return [(0, 0)] * len(ids)
+        at = np.where((ids > 0) & (ids < len(words)), ids, 0)  # the id 0 is nobody's
+        lengths, found = words[at].T
+        starts = at * 8
+        ends = starts + VALUE_HEADER.size + lengths
+        usable = (found == kind) & (ends <= len(self._area)) & (at > 0)
+        ends = np.where(usable, ends, starts)
+        return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+    def raw(self, ids: Ids, kind: int) -> list[bytes]:
+        """The bytes of values, in order; empty where an id means nothing or another kind."""
+        area, header = self._area, VALUE_HEADER.size
+        return [area[a + header : b] for a, b in self.spans(ids, kind)]
+
+    def signatures(self, ids: Ids) -> tuple[Signature, ...]:
+        """Signatures; one named ``unknown`` where an id means nothing.
+
+        Rings with the same signatures are given the same tuple.
+        """
+        recent = self._recent.signatures
+        if recent is not None and recent[0] is ids and recent[1].stands_in(self._kept):
+            return recent[1].value
+        area, header = self._area, VALUE_HEADER.size
+        spans = self.spans(ids, _SIGNATURE)
+        found = _signatures(tuple([area[a + header : b] for a, b in spans]))
+        if all(a < b for a, b in spans):
+            decoded = Decoded(self._kept, spans, found)
+            if decoded.stands_in(self._kept):  # as it would in the area that others differ from
+                self._recent.signatures = ids, decoded
+        return found
+
+    def stacks(self, ids: Ids) -> Sequence[Stack]:
+        """Stacks, innermost frame first; empty where an id means nothing."""
+        if len(self._area) > _LAZY_BYTES:
+            return tuple(map(self.stack, ids.tolist()))
+        return _LazyStacks(self._kept, self._recent, ids)
+
+    def signature(self, identifier: int) -> Signature:
+        """One signature; named ``unknown`` where the id means nothing."""
+        return _signature(self._value(identifier, _SIGNATURE))
+
+    def stack(self, identifier: int) -> Stack:
+        """One stack, innermost frame first; empty where the id means nothing."""
+        recent = self._recent.stacks
+        known = recent.get(identifier)
+        if known is not None and known.stands_in(self._kept):
+            return known.value
+        raw = self._value(identifier, _STACK)
+        value = self._value
+        ids = struct.unpack_from(f"<{min(len(raw) // 4, _MOST_FRAMES)}I", raw)
+        raws = [value(i, _FRAME) for i in ids]
+        found = tuple(map(frame, raws))
+        if raws and all(raws):
+            parts = zip((identifier, *ids), (raw, *raws), strict=True)
+            spans = [(i * 8, i * 8 + VALUE_HEADER.size + len(part)) for i, part in parts]
+            decoded = Decoded(self._kept, spans, found)
+            if decoded.stands_in(self._kept):
+                if len(recent) >= _KEPT_STACKS:
+                    recent.clear()
+                recent[identifier] = decoded
+        return found
+
+    def _value(self, identifier: int, kind: int) -> bytes:
+        area, at = self._area, identifier * 8
+        if identifier <= 0 or at + 8 > len(area):
+            return b""
+        length, found = _unpack(area, at)
+        end = at + 8 + length
+        return area[at + 8 : end] if found == kind and end <= len(area) else b""
+
+    def text(self, identifier: int) -> str:
+        """A text as it stands in the ring; empty where absent."""
+        return self._value(identifier, _TEXT).decode("utf-8", "replace")
+
+    def groups(self, table: npt.NDArray[np.void]) -> tuple[Group, ...]:
+        """The groups of a ring's group table (dtype `hangscope.ring.layout.GROUP`)."""
+        value = self._value
+        return tuple(
+            [
+                _group(
+                    value(name, _TEXT), value(desc, _TEXT), value(backend, _TEXT),
+                    value(ranks, _RANKS), epoch, size,
+                )
+                for name, desc, ranks, backend, epoch, size in _GROUP.iter_unpack(table.tobytes())
+            ]
+        )  # fmt: skip
+
+
+@functools.lru_cache(_KEPT_AREAS)
+def values_of(area: bytes) -> RingValues:
+    """The values of an area (see `hangscope.ring.reader.RingReader.values`)."""
+    return RingValues(area)
+
+
+class _LazyStacks(Sequence[Stack]):
+    """The stacks of one ring, decoded when asked for."""
+
+    def __init__(self, kept: KeptArea, recent: Recent, ids: Ids) -> None:
+        self._kept, self._recent = kept, recent
+        self._ids = ids
+        self._decoded: dict[int, Stack] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, index: int) -> Stack: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Stack]: ...
+
+    def __getitem__(self, index: int | slice) -> Stack | Sequence[Stack]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        identifier = int(self._ids[index])
+        known = self._decoded.get(identifier)
+        if known is None:
+            values = RingValues(self._kept.area(), self._recent)
+            known = self._decoded[identifier] = values.stack(identifier)
+        return known
+
+
+@functools.lru_cache(_KEPT_FRAMES)
+def frame(raw: bytes) -> Frame:
+    name, _, rest = raw.decode("utf-8", "replace").partition("\x00")
+    filename, _, line = rest.partition("\x00")
+    number = int(line) if line.isdecimal() and line.isascii() else 0
+    return Frame(clean.name(name), clean.name(filename), number)
+
+
+@functools.lru_cache(_KEPT_GROUPS)
+def _group(name: bytes, desc: bytes, backend: bytes, ranks: bytes, epoch: int, size: int) -> Group:
+    return Group(
+        name=_text(name),
+        desc=_text(desc),
+        ranks=_ranks(ranks),
+        epoch=epoch,
+        backend=_text(backend),
+        size=size if 0 <= size <= MAX_RANK + 1 else None,
+    )
+
+
+@functools.lru_cache(_KEPT_GROUPS)
+def _ranks(raw: bytes) -> tuple[int, ...]:
+    """Global ranks; equal lists are one object, since every rank of a large job has all of them."""
+    ranks = struct.unpack(f"<{len(raw) // 4}i", raw[: len(raw) // 4 * 4])
+    return ranks if not ranks or (min(ranks) >= 0 and max(ranks) <= MAX_RANK) else ()
+
+
+def _text(raw: bytes) -> str:
+    return clean.name(raw.decode("utf-8", "replace"))
+
+
+@functools.lru_cache(_KEPT_TABLES)
+def _signatures(raws: tuple[bytes, ...]) -> tuple[Signature, ...]:
+    return tuple(map(_signature, raws))
+
+
+@functools.lru_cache(_KEPT_SIGNATURES)
+def _signature(raw: bytes) -> Signature:
+    try:
+        fields = orjson.loads(raw) if raw else {}
+        if not isinstance(fields, dict):
+            raise ValueError
+        name = clean.name(str(fields.get("op", "")))
+        reduce_op = fields.get("reduce_op")
+        return Signature(
+            op=canonical(name),
+            raw=name,
+            backend=name.partition(":")[0] if ":" in name else "",
+            input_sizes=_sizes(fields.get("in")),
+            output_sizes=_sizes(fields.get("out")),
+            input_dtypes=_texts(fields.get("in_dtypes")),
+            output_dtypes=_texts(fields.get("out_dtypes")),
+            reduce_op=None if reduce_op is None else clean.name(str(reduce_op)),
+            input_splits=_integers(fields.get("in_splits")),
+            output_splits=_integers(fields.get("out_splits")),
+        )
+    except (ValueError, TypeError, RecursionError):
+        return Signature(op="unknown")
+
+
+def _sizes(value: Any) -> tuple[tuple[int, ...], ...] | None:
+    return None if value is None else tuple(tuple(int(n) for n in shape) for shape in value)
+
+
+def _integers(value: Any) -> tuple[int, ...] | None:
+    return None if value is None else tuple(int(n) for n in value)
+
+
+def _texts(value: Any) -> tuple[str, ...] | None:
+    return None if value is None else tuple(clean.name(str(item)) for item in value)

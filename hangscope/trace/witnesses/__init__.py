@@ -1,0 +1,1 @@
+"""What others than the ranks tell: the monitor, NCCL's RAS, torch elastic."""
