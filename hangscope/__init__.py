@@ -13,22 +13,21 @@ from hangscope._version import __version__
 
 if TYPE_CHECKING:
     from hangscope.recording.api import dump, phase, record, start, stop
-    from hangscope.toolkit.barrier import BarrierTimeout, barrier
-    from hangscope.toolkit.deterministic import (
+    from hangscope.toolkit.barriers.agreement import Disagreement
+    from hangscope.toolkit.barriers.barrier import BarrierTimeout, barrier
+    from hangscope.toolkit.environments.environment import configure_environment
+    from hangscope.toolkit.launching.launch import destroy_distributed, init_distributed
+    from hangscope.toolkit.launching.world import WorldInfo, get_world_info
+    from hangscope.toolkit.reductions.deterministic import (
         DeterministicAllReduceConfig,
         ReductionCheck,
         check_all_reduce,
         configure_deterministic_nccl_env,
         deterministic_all_reduce,
     )
-    from hangscope.toolkit.environment import configure_environment
-    from hangscope.toolkit.launch import destroy_distributed, init_distributed
-    from hangscope.toolkit.warmup import (
-        sync_parameters,
-        warmup_communicators,
-        warmup_training,
-    )
-    from hangscope.toolkit.world import WorldInfo, get_world_info
+    from hangscope.toolkit.warming.communicators import WarmupError, warmup_communicators
+    from hangscope.toolkit.warming.parameters import SyncError, sync_parameters
+    from hangscope.toolkit.warming.training import Rewindable, warmup_training
 
 _HOME = {
     "start": "recording.api",
@@ -36,27 +35,35 @@ _HOME = {
     "dump": "recording.api",
     "record": "recording.api",
     "phase": "recording.api",
-    "barrier": "toolkit.barrier",
-    "BarrierTimeout": "toolkit.barrier",
-    "get_world_info": "toolkit.world",
-    "WorldInfo": "toolkit.world",
-    "configure_environment": "toolkit.environment",
-    "init_distributed": "toolkit.launch",
-    "destroy_distributed": "toolkit.launch",
-    "warmup_communicators": "toolkit.warmup",
-    "sync_parameters": "toolkit.warmup",
-    "warmup_training": "toolkit.warmup",
-    "deterministic_all_reduce": "toolkit.deterministic",
-    "DeterministicAllReduceConfig": "toolkit.deterministic",
-    "configure_deterministic_nccl_env": "toolkit.deterministic",
-    "check_all_reduce": "toolkit.deterministic",
-    "ReductionCheck": "toolkit.deterministic",
+    "barrier": "toolkit.barriers.barrier",
+    "BarrierTimeout": "toolkit.barriers.barrier",
+    "Disagreement": "toolkit.barriers.agreement",
+    "get_world_info": "toolkit.launching.world",
+    "WorldInfo": "toolkit.launching.world",
+    "configure_environment": "toolkit.environments.environment",
+    "init_distributed": "toolkit.launching.launch",
+    "destroy_distributed": "toolkit.launching.launch",
+    "warmup_communicators": "toolkit.warming.communicators",
+    "WarmupError": "toolkit.warming.communicators",
+    "sync_parameters": "toolkit.warming.parameters",
+    "SyncError": "toolkit.warming.parameters",
+    "warmup_training": "toolkit.warming.training",
+    "Rewindable": "toolkit.warming.training",
+    "deterministic_all_reduce": "toolkit.reductions.deterministic",
+    "DeterministicAllReduceConfig": "toolkit.reductions.deterministic",
+    "configure_deterministic_nccl_env": "toolkit.reductions.deterministic",
+    "check_all_reduce": "toolkit.reductions.deterministic",
+    "ReductionCheck": "toolkit.reductions.deterministic",
 }
 
 __all__ = [
     "BarrierTimeout",
     "DeterministicAllReduceConfig",
+    "Disagreement",
     "ReductionCheck",
+    "Rewindable",
+    "SyncError",
+    "WarmupError",
     "WorldInfo",
     "__version__",
     "barrier",

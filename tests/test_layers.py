@@ -63,9 +63,10 @@ FROM_BELOW = {
         "quiet",
         "engine",
     ),
+    "toolkit": ("barriers", "environments", "launching", "reductions", "warming", "doctor"),
 }
-"""The parts of the two large layers: each imports only those before it. What is not listed (the
-tables of a trace, the model of a diagnosis) lies below all of them and imports none."""
+"""The parts of the large layers: each imports only those before it. What is not listed (the
+tables of a trace, the model of a diagnosis, lists of ranks) lies below all of them."""
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:

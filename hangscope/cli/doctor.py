@@ -15,15 +15,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from hangscope.cli.errors import UserError, nothing_readable
-from hangscope.toolkit.barrier import BarrierTimeout
+from hangscope.toolkit.barriers.barrier import BarrierTimeout
 from hangscope.toolkit.doctor.devices import check_fit
 from hangscope.toolkit.doctor.examine import check_files, check_process, with_command_environment
 from hangscope.toolkit.doctor.gather import gather
 from hangscope.toolkit.doctor.job import examine, missing_finding
 from hangscope.toolkit.doctor.model import Diagnosis, Finding, Surroundings, sort
 from hangscope.toolkit.doctor.timeouts import timeout_rows
+from hangscope.toolkit.launching.world import WorldInfo, get_world_info
 from hangscope.toolkit.ranks import name_ranks
-from hangscope.toolkit.world import WorldInfo, get_world_info
 
 _COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
@@ -155,7 +155,7 @@ def _traffic(paths: Sequence[str]) -> list[Finding]:
 def _in_job(
     s: Surroundings, world: WorldInfo, local: Sequence[Finding], timeout: float
 ) -> list[Finding]:
-    from hangscope.toolkit.launch import rendezvous_store
+    from hangscope.toolkit.launching.launch import rendezvous_store
 
     try:
         return examine(s, world, local, rendezvous_store(world, timeout), timeout)

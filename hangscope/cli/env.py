@@ -10,13 +10,13 @@ import shlex
 import rich_click as click
 
 from hangscope.cli.errors import UserError
-from hangscope.toolkit.environment import (
+from hangscope.toolkit.environments.environment import (
     EnvironmentReport,
     as_shell,
     configure_environment,
     docker_arguments,
 )
-from hangscope.toolkit.variables import BY_NAME
+from hangscope.toolkit.environments.variables import BY_NAME
 
 
 def printable(report: EnvironmentReport) -> dict[str, str]:

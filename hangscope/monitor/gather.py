@@ -112,7 +112,7 @@ class Relay:
         (self._directory / "in").mkdir()
         self._process = subprocess.Popen(
             [
-                sys.executable, "-m", "hangscope.toolkit.relay",
+                sys.executable, "-m", "hangscope.toolkit.launching.relay",
                 "--directory", str(self._directory),
                 "--prefix", f"hangscope/{key.run_id}/{key.attempt}",
                 "--node", str(node_rank),

@@ -114,7 +114,7 @@ class Session:
         if not self.settings.check_reduce:
             return self.recorder
         from hangscope.recording.check_reduce import ReductionChecks
-        from hangscope.toolkit.reduction_monitor import ReductionSampler
+        from hangscope.toolkit.reductions.monitor import ReductionSampler
 
         sampler = ReductionSampler(self.settings.check_reduce, directory=self.ring.path.parent)
         return ReductionChecks(self.recorder, sampler)

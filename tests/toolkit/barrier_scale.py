@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hangscope.toolkit.meeting import Circle, _Progress, meet
+from hangscope.toolkit.barriers.meeting import Circle, _Progress, meet
 
 PROCESSES = 4
 ROUNDS = 3

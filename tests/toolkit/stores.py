@@ -7,7 +7,7 @@ from collections import Counter
 
 
 class CountingStore:
-    """What `hangscope.toolkit.meeting` uses of a store, with every request counted by kind."""
+    """What `toolkit.barriers.meeting` uses of a store, with every request counted by kind."""
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.toolkit.barrier import BarrierTimeout, MissingRank, likely_cause
-from hangscope.toolkit.last_seen import last_seen
-from hangscope.toolkit.meeting import Circle, Outcome
+from hangscope.toolkit.barriers.barrier import BarrierTimeout, MissingRank, likely_cause
+from hangscope.toolkit.barriers.last_seen import last_seen
+from hangscope.toolkit.barriers.meeting import Circle, Outcome
 from tests.real_jobs import JobResult, worlds
 from tests.toolkit.launcher import processes, torchrun
 from tests.toolkit.stores import CountingStore

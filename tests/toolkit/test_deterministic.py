@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hangscope.toolkit.deterministic_env import configure_deterministic_nccl_env
-from hangscope.toolkit.variables import DETERMINISTIC_NCCL_ENV
+from hangscope.toolkit.environments.variables import DETERMINISTIC_NCCL_ENV
+from hangscope.toolkit.reductions.deterministic_env import configure_deterministic_nccl_env
 from tests.real_jobs import JobResult, worlds
 from tests.toolkit.launcher import processes, torchrun
 

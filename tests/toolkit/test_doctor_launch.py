@@ -21,7 +21,7 @@ from hangscope.toolkit.doctor.host import check_host, check_variables
 from hangscope.toolkit.doctor.launch import check_launch, port_finding
 from hangscope.toolkit.doctor.model import Device, Finding, Surroundings
 from hangscope.toolkit.doctor.timeouts import check_timeouts, timeout_rows
-from hangscope.toolkit.interfaces import Interface
+from hangscope.toolkit.environments.interfaces import Interface
 
 GPUS = tuple(Device(i, "H100", 80 * 2**30) for i in range(4))
 BARE = Surroundings(env={}, cwd="/nowhere", home="/nowhere")

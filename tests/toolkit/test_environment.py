@@ -12,15 +12,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hangscope.toolkit.environment import (
+from hangscope.toolkit.environments.environment import (
     as_shell,
     configure_environment,
     docker_arguments,
     parse_version,
     recommended,
 )
-from hangscope.toolkit.environment_rules import find_problems
-from hangscope.toolkit.interfaces import Interface, pick_fast, read_interfaces, unknown_names
+from hangscope.toolkit.environments.interfaces import (
+    Interface,
+    pick_fast,
+    read_interfaces,
+    unknown_names,
+)
+from hangscope.toolkit.environments.rules import find_problems
 from tests.real_jobs import environment
 
 ETH = Interface("eth0", "ethernet", True, True, 1000)

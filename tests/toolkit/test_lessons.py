@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import hangscope
-from hangscope.toolkit import warmup
 from tests.real_jobs import environment, worlds
 from tests.toolkit.launcher import processes, torchrun
 
@@ -37,9 +36,9 @@ def test_no_function_fails_when_nothing_is_initialised() -> None:
 def test_no_strategys_options_are_hidden_in_anothers_config() -> None:
     """Warm-up has no FSDP or DDP switches at all, and works for both."""
     for function in (
-        warmup.warmup_training,
-        warmup.warmup_communicators,
-        warmup.sync_parameters,
+        hangscope.warmup_training,
+        hangscope.warmup_communicators,
+        hangscope.sync_parameters,
         hangscope.init_distributed,
     ):
         names = set(inspect.signature(function).parameters)
@@ -126,7 +125,7 @@ def test_signature_handshake_has_no_cache_that_could_desync() -> None:
 
 def test_port_is_agreed_without_communication() -> None:
     shared = {"SLURM_JOB_ID": "99", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
-    from hangscope.toolkit.master import master_port
+    from hangscope.toolkit.launching.master import master_port
 
     ports = {master_port(shared | {"SLURM_PROCID": str(rank)}) for rank in range(2)}
     assert len(ports) == 1
@@ -183,8 +182,8 @@ def test_one_rank_looks_at_files_and_tells_the_others(tmp_path: Path) -> None:
 
 def test_tests_restore_the_whole_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tools can work on an environment of their own, so tests need not touch the real one."""
-    from hangscope.toolkit.deterministic_env import configure_deterministic_nccl_env
-    from hangscope.toolkit.environment import configure_environment
+    from hangscope.toolkit.environments.environment import configure_environment
+    from hangscope.toolkit.reductions.deterministic_env import configure_deterministic_nccl_env
 
     before = dict(os.environ)
     own: dict[str, str] = {}

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hangscope.toolkit import life
+from hangscope.toolkit.barriers import life
 from tests.toolkit.launcher import torchrun
 from tests.toolkit.stores import CountingStore
 
@@ -55,7 +55,7 @@ def test_old_life_that_this_host_never_joined() -> None:
 
 def test_start_of_a_process_is_known_to_a_hundredth() -> None:
     """A job may be restarted within the second: the attempt before joined just before that."""
-    code = "import time; from hangscope.toolkit import life; print(life._process_start())"
+    code = "import time; from hangscope.toolkit.barriers import life; print(life._process_start())"
     for _ in range(3):
         before = time.time()
         output = subprocess.run(

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.toolkit import meeting
-from hangscope.toolkit.agreement import minority
-from hangscope.toolkit.meeting import Circle, Member, Outcome, _Progress, host_by_layout, meet
+from hangscope.toolkit.barriers import meeting
+from hangscope.toolkit.barriers.agreement import minority
+from hangscope.toolkit.barriers.meeting import (
+    Circle,
+    Member,
+    Outcome,
+    _Progress,
+    host_by_layout,
+    meet,
+)
 from hangscope.toolkit.ranks import compress, expand, name_ranks
 from tests.threads import run_all
 from tests.toolkit.stores import CountingStore

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hangscope.toolkit.hostlist import expand_hostlist
-from hangscope.toolkit.master import PORTS, master_address, master_port
-from hangscope.toolkit.mesh import resolve_mesh
-from hangscope.toolkit.world import WorldInfo, export_world, get_world_info
+from hangscope.toolkit.launching.hostlist import expand_hostlist
+from hangscope.toolkit.launching.master import PORTS, master_address, master_port
+from hangscope.toolkit.launching.mesh import resolve_mesh
+from hangscope.toolkit.launching.world import WorldInfo, export_world, get_world_info
 
 TORCHRUN = {"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}
 SLURM = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hangscope.toolkit.doctor.launch import visible_count
 from hangscope.toolkit.doctor.model import ERROR, NOTE, WARNING, Finding, Surroundings
-from hangscope.toolkit.world import get_world_info
+from hangscope.toolkit.launching.world import get_world_info
 
 BYTES_PER_PARAMETER = 18
 """Mixed precision with Adam: 2 + 2 for weights and gradients, 4 + 4 + 4 for the fp32 copy and two

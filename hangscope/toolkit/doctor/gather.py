@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hangscope.toolkit.doctor.model import Device, Surroundings
-from hangscope.toolkit.environment import installed_torch_version, parse_version
-from hangscope.toolkit.interfaces import read_interfaces
+from hangscope.toolkit.environments.environment import installed_torch_version, parse_version
+from hangscope.toolkit.environments.interfaces import read_interfaces
 
 _SMI_TIMEOUT_S = 15
 

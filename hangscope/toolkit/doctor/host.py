@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hangscope.toolkit.doctor.model import ERROR, NOTE, WARNING, Finding, Surroundings
-from hangscope.toolkit.environment_rules import find_problems
+from hangscope.toolkit.environments.rules import find_problems
 
 SHM_PER_RANK = 64 * 2**20
 """NCCL's shared-memory transport and data-loader workers; Docker's default is 64 MiB in all."""

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hangscope.toolkit import life as lives
+from hangscope.toolkit.barriers import life as lives
+from hangscope.toolkit.barriers.meeting import Circle, meet
 from hangscope.toolkit.doctor.devices import shared_devices
 from hangscope.toolkit.doctor.model import ERROR, WARNING, Finding, Surroundings
-from hangscope.toolkit.meeting import Circle, meet
+from hangscope.toolkit.environments.variables import BY_NAME
+from hangscope.toolkit.launching.world import WorldInfo
 from hangscope.toolkit.ranks import compress, name_ranks
-from hangscope.toolkit.variables import BY_NAME
-from hangscope.toolkit.world import WorldInfo
 
 SKEW_S = 1.0
 """Clocks further apart than this make timelines of several hosts misleading."""
@@ -118,7 +118,7 @@ def examine(
     Raises:
         BarrierTimeout: ranks are missing.
     """
-    from hangscope.toolkit.barrier import timeout_error
+    from hangscope.toolkit.barriers.barrier import timeout_error
 
     life = lives.join(store, world.rank)
     circle = Circle(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hangscope.toolkit.doctor.command import LaunchCommand, parse_command
 from hangscope.toolkit.doctor.model import ERROR, NOTE, WARNING, Finding, Surroundings
-from hangscope.toolkit.world import get_world_info
+from hangscope.toolkit.launching.world import get_world_info
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 DEFAULT_PORT = 29500

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hangscope.toolkit.interfaces import Interface
-from hangscope.toolkit.variables import Version
+from hangscope.toolkit.environments.interfaces import Interface
+from hangscope.toolkit.environments.variables import Version
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hangscope.toolkit.doctor.model import ERROR, WARNING, Finding, Surroundings, TimeoutRow
-from hangscope.toolkit.variables import NOTHING, VARIABLES
+from hangscope.toolkit.environments.variables import NOTHING, VARIABLES
 
 NCCL_DEFAULT_S = 600
 OTHER_DEFAULT_S = 1800

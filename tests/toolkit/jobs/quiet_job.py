@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 import hangscope
-from hangscope.toolkit import agreement, barrier, meeting
+from hangscope.toolkit.barriers import agreement, barrier, meeting
 from tests.job_report import Report
 
 report = Report()

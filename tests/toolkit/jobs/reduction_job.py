@@ -9,7 +9,7 @@ import torch.distributed as dist
 import hangscope
 from hangscope import DeterministicAllReduceConfig as Config
 from hangscope import deterministic_all_reduce as reduce
-from hangscope.toolkit.deterministic import Disagreement
+from hangscope.toolkit.reductions.deterministic import Disagreement
 from hangscope.toolkit.tensors import checksum
 from tests.job_report import Report, raises
 

@@ -1,4 +1,4 @@
-"""The circle (see `hangscope.toolkit.meeting`) of a process group, with what torch knows of it."""
+"""The circle (see `meeting`) of a process group, with what torch knows of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any, cast
 
-from hangscope.toolkit import life as lives
-from hangscope.toolkit.meeting import Circle, Store
+from hangscope.toolkit.barriers import life as lives
+from hangscope.toolkit.barriers.meeting import Circle, Store
 
 if TYPE_CHECKING:
     import torch.distributed as dist

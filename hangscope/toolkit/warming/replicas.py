@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hangscope.toolkit.agreement import compare, minority
-from hangscope.toolkit.barrier import check_timeout
-from hangscope.toolkit.circles import circle_of, ready
-from hangscope.toolkit.parameters import is_sharded, named_state
+from hangscope.toolkit.barriers.agreement import compare, minority
+from hangscope.toolkit.barriers.barrier import check_timeout
+from hangscope.toolkit.barriers.circles import circle_of, ready
 from hangscope.toolkit.tensors import checksum
+from hangscope.toolkit.warming.parameters import is_sharded, named_state
 
 if TYPE_CHECKING:
     import torch.distributed as dist

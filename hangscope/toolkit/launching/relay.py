@@ -1,4 +1,4 @@
-"""``python -m hangscope.toolkit.relay``: carries node reports through the job's TCPStore.
+"""``python -m hangscope.toolkit.launching.relay``: carries node reports through the job's TCPStore.
 
 Started by a node's monitor when a job that spans nodes stands still. It is one more client of the
 store every job already runs (``MASTER_ADDR``, ``MASTER_PORT``), writes under a prefix of its own
@@ -24,7 +24,7 @@ PERIOD_S = 0.5
 
 def main() -> int:
     """Connect, then carry until the monitor closes our standard input."""
-    parser = argparse.ArgumentParser(prog="python -m hangscope.toolkit.relay")
+    parser = argparse.ArgumentParser(prog="python -m hangscope.toolkit.launching.relay")
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--prefix", required=True)
     parser.add_argument("--node", type=int, required=True)

@@ -27,15 +27,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hangscope.toolkit.agreement import minority
+from hangscope.toolkit.barriers.agreement import minority
 from hangscope.toolkit.ranks import name_ranks
-from hangscope.toolkit.reduction_sketch import BLOCKS, Sketch, sketch, wrong_blocks
+from hangscope.toolkit.reductions.sketch import BLOCKS, Sketch, sketch, wrong_blocks
 from hangscope.toolkit.tensors import checksum
 
 if TYPE_CHECKING:
     import torch
 
-    from hangscope.toolkit.meeting import Circle
+    from hangscope.toolkit.barriers.meeting import Circle
 
 NAMES = ("all_reduce", "allreduce_", "allreduce", "nccl:all_reduce", "gloo:all_reduce")
 PENDING = 16
@@ -179,7 +179,7 @@ class ReductionSampler:
         return number
 
     def _circle(self, group: Any) -> Circle | None:
-        from hangscope.toolkit.circles import circle_of, is_member, is_ready
+        from hangscope.toolkit.barriers.circles import circle_of, is_member, is_ready
 
         if not is_ready() or not is_member(group):
             return None

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from hangscope.toolkit import life as lives
-from hangscope.toolkit import meeting
-from hangscope.toolkit.barrier import BarrierTimeout, barrier, check_timeout, timeout_error
+from hangscope.toolkit.barriers import life as lives
+from hangscope.toolkit.barriers import meeting
+from hangscope.toolkit.barriers.barrier import BarrierTimeout, barrier, check_timeout, timeout_error
 from hangscope.toolkit.bounded import TookTooLong, bounded
-from hangscope.toolkit.environment import configure_environment
-from hangscope.toolkit.master import master_address, master_port
-from hangscope.toolkit.mesh import resolve_mesh
+from hangscope.toolkit.environments.environment import configure_environment
+from hangscope.toolkit.launching.master import master_address, master_port
+from hangscope.toolkit.launching.mesh import resolve_mesh
+from hangscope.toolkit.launching.world import WorldInfo, export_world, get_world_info
 from hangscope.toolkit.ranks import name_ranks
-from hangscope.toolkit.world import WorldInfo, export_world, get_world_info
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

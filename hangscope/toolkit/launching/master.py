@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from hangscope.toolkit.hostlist import expand_hostlist
+from hangscope.toolkit.launching.hostlist import expand_hostlist
 
 PORTS = range(15000, 30000)
 """Below the range from which systems hand out ephemeral ports."""

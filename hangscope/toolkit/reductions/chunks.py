@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hangscope.toolkit.reduction import TORCH, TREE, ordered_sum, tree_sum
+from hangscope.toolkit.reductions.arithmetic import TORCH, TREE, ordered_sum, tree_sum
 
 if TYPE_CHECKING:
     import torch

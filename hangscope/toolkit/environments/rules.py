@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from hangscope.toolkit.interfaces import Interface, unknown_names
-from hangscope.toolkit.variables import NOTHING, VARIABLES, Version
+from hangscope.toolkit.environments.interfaces import Interface, unknown_names
+from hangscope.toolkit.environments.variables import NOTHING, VARIABLES, Version
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hangscope.toolkit.agreement import Disagreement, agree, compare
-from hangscope.toolkit.barrier import BarrierTimeout, check_timeout
+from hangscope.toolkit.barriers.agreement import Disagreement, agree, compare
+from hangscope.toolkit.barriers.barrier import BarrierTimeout, check_timeout
+from hangscope.toolkit.barriers.circles import circle_of, is_member, label_of, members, ready
 from hangscope.toolkit.bounded import TookTooLong, bounded
-from hangscope.toolkit.circles import circle_of, is_member, label_of, members, ready
 from hangscope.toolkit.ranks import compress, name_ranks
 
 if TYPE_CHECKING:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hangscope.toolkit.agreement import REFUSED, Disagreement, agree
-from hangscope.toolkit.barrier import check_timeout
-from hangscope.toolkit.chunks import reduce_chunk
-from hangscope.toolkit.circles import circle_of, members, ready
-from hangscope.toolkit.deterministic_env import configure_deterministic_nccl_env
-from hangscope.toolkit.reduction import (
+from hangscope.toolkit.barriers.agreement import REFUSED, Disagreement, agree
+from hangscope.toolkit.barriers.barrier import check_timeout
+from hangscope.toolkit.barriers.circles import circle_of, members, ready
+from hangscope.toolkit.reductions.arithmetic import (
     MODES,
     ORDERED,
     accumulation_dtype,
     refusal,
 )
-from hangscope.toolkit.reduction_check import ReductionCheck, check_all_reduce
+from hangscope.toolkit.reductions.check import ReductionCheck, check_all_reduce
+from hangscope.toolkit.reductions.chunks import reduce_chunk
+from hangscope.toolkit.reductions.deterministic_env import configure_deterministic_nccl_env
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import MutableMapping
 
-from hangscope.toolkit.variables import DETERMINISTIC_NCCL_ENV
+from hangscope.toolkit.environments.variables import DETERMINISTIC_NCCL_ENV
 
 
 def configure_deterministic_nccl_env(
@@ -54,6 +54,6 @@ def _initialized() -> bool:
 
     if "torch.distributed" not in sys.modules:
         return False
-    from hangscope.toolkit.circles import is_ready
+    from hangscope.toolkit.barriers.circles import is_ready
 
     return is_ready()

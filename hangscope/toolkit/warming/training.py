@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from hangscope.toolkit.agreement import REFUSED, agree, compare
-from hangscope.toolkit.barrier import check_timeout
-from hangscope.toolkit.circles import circle_of, is_member, is_ready
-from hangscope.toolkit.communicators import WarmupError
+from hangscope.toolkit.barriers.agreement import REFUSED, agree, compare
+from hangscope.toolkit.barriers.barrier import check_timeout
+from hangscope.toolkit.barriers.circles import circle_of, is_member, is_ready
 from hangscope.toolkit.ranks import name_ranks
-from hangscope.toolkit.snapshot import snapshot
+from hangscope.toolkit.warming.communicators import WarmupError
+from hangscope.toolkit.warming.snapshot import snapshot
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -113,8 +113,7 @@ def warmup_training(
         if not hasattr(data, "load_state_dict"):
             raise TypeError(
                 f"data is a {type(data).__name__}, which cannot be put back after warm-up: wrap it "
-                "once, data = hangscope.toolkit.warmup.Rewindable(loader), and draw from that in "
-                "training too"
+                "once, data = hangscope.Rewindable(loader), and draw from that in training too"
             )
         extra.append(data)
     together = is_ready() and is_member(group)

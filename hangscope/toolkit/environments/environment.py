@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from hangscope.toolkit.environment_rules import Problem, find_problems
-from hangscope.toolkit.interfaces import Interface, pick_fast, read_interfaces
-from hangscope.toolkit.variables import BY_NAME, VARIABLES, Variable, Version
+from hangscope.toolkit.environments.interfaces import Interface, pick_fast, read_interfaces
+from hangscope.toolkit.environments.rules import Problem, find_problems
+from hangscope.toolkit.environments.variables import BY_NAME, VARIABLES, Variable, Version
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hangscope.toolkit.agreement import REFUSED, agree, compare, minority
-from hangscope.toolkit.barrier import check_timeout
-from hangscope.toolkit.circles import circle_of, members, ready
+from hangscope.toolkit.barriers.agreement import REFUSED, agree, compare, minority
+from hangscope.toolkit.barriers.barrier import check_timeout
+from hangscope.toolkit.barriers.circles import circle_of, members, ready
 from hangscope.toolkit.ranks import name_ranks
 from hangscope.toolkit.tensors import as_bytes, checksum, local_part
 

@@ -11,8 +11,8 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hangscope.toolkit.rng import snapshot_rng
 from hangscope.toolkit.tensors import local_part
+from hangscope.toolkit.warming.rng import snapshot_rng
 
 if TYPE_CHECKING:
     import torch
@@ -207,7 +207,7 @@ def _stateful(thing: Any) -> Restore:
     ):
         raise TypeError(
             f"{type(thing).__name__} has no state_dict and load_state_dict, so it cannot be put "
-            "back; wrap iterators in hangscope.toolkit.warmup.Rewindable"
+            "back; wrap iterators in hangscope.Rewindable"
         )
     state = copy.deepcopy(thing.state_dict())
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hangscope.toolkit.agreement import REFUSED, agree, compare, minority
-from hangscope.toolkit.chunks import reduce_chunk
-from hangscope.toolkit.circles import circle_of, members, ready
-from hangscope.toolkit.reduction import ORDERED, refusal
+from hangscope.toolkit.barriers.agreement import REFUSED, agree, compare, minority
+from hangscope.toolkit.barriers.circles import circle_of, members, ready
+from hangscope.toolkit.reductions.arithmetic import ORDERED, refusal
+from hangscope.toolkit.reductions.chunks import reduce_chunk
 from hangscope.toolkit.tensors import checksum
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _largest(values: torch.Tensor) -> float:
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    from hangscope.toolkit.reduction import accumulation_dtype
+    from hangscope.toolkit.reductions.arithmetic import accumulation_dtype
 
     return accumulation_dtype(dtype, force_fp32=True)
 

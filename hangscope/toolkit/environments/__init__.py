@@ -1,0 +1,1 @@
+"""Variables and interfaces: what to set, what is set, what is wrong."""

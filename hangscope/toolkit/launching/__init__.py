@@ -1,0 +1,1 @@
+"""Who this process is, where the ranks meet, and how a job begins and ends."""

@@ -1,0 +1,1 @@
+"""The deterministic all-reduce, and checks of the one that a job uses."""

@@ -1,0 +1,1 @@
+"""Warm-up: communicators, replicas and the first training steps."""
