@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.trace.model import Stack
+
+
+class Parting(NamedTuple):
+    """The first collective that the accused reached from another line than all others."""
+
+    seq: int
+    mine: str
+    theirs: str
 
 
 @dataclass(slots=True)
@@ -32,6 +41,8 @@ class Cause:
     """Summary, mechanism and fix, where they are not those of the verdict."""
     stack: Stack = ()
     """Where the culprit stands, where that is not to be seen in its main thread."""
+    parted: Parting | None = None
+    """Where the ranks came from different lines before it showed."""
     unknowns: list[str] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hangscope.diagnosis.cause import Cause, rank_list
+from hangscope.diagnosis.cause import Cause, Parting, rank_list
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.stacks import innermost, where
@@ -31,7 +31,7 @@ _AGREED = 4
 
 
 def note_first_parting(context: Context, cause: Cause) -> None:
-    """Add the first call sites that differ to the evidence of a cause."""
+    """Find the first call sites that differ: evidence, and what the advice compares."""
     if cause.verdict not in _PARTED or not cause.culprits:
         return
     where_parted = cause.mismatch
@@ -60,6 +60,7 @@ def note_first_parting(context: Context, cause: Cause) -> None:
         if site == mine[number]:
             agreed += 1
         elif agreed >= _AGREED:
+            cause.parted = Parting(number, mine[number], site)
             cause.evidence.append(
                 f"already at #{number} of the group {rank_list((rank,))} came from "
                 f"{mine[number]} and the others from {site}, though the operation is the same"

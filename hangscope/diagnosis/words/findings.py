@@ -175,9 +175,7 @@ def _advice(
         if cause.mismatch.leaving(context.trace.records):
             advice = playbook.leave_together()
         lines = [where(s.stack[0]) for s in sides[:2] if s.stack]
-        if len(set(lines)) == 2:
-            advice = replace(advice, fix=f"{advice.fix}: compare {lines[1]} with {lines[0]}")
-        return advice
+        return _comparing(advice, cause, lines[::-1])
     if cause.crossed:
         line = where(sides[0].stack[0]) if sides and sides[0].stack else "its call"
         advice = playbook.by_verdict(cause.verdict, "")
@@ -255,7 +253,20 @@ def _advice(
         return playbook.ring_of_waits(sides[0].op or "recv")
     if cause.verdict is Verdict.DEADLOCK_CYCLE and len(sides) == len(set(lines)) == 2:
         accused = 0 if set(sides[0].ranks) <= set(cause.culprits) else 1
-        return replace(
-            advice, fix=f"{advice.fix}: compare {lines[accused]} with {lines[1 - accused]}"
-        )
+        return _comparing(advice, cause, [lines[accused], lines[1 - accused]])
     return advice
+
+
+def _comparing(advice: playbook.Advice, cause: Cause, lines: list[str]) -> playbook.Advice:
+    """Which two lines to look at: those where the ranks parted first, or else where they stand.
+
+    ``lines``: that of the accused, and that of the others.
+    """
+    if cause.parted is not None:
+        seq, mine, theirs = cause.parted
+        pair = f"{mine} with {theirs}, where they parted at #{seq}"
+    elif len(set(lines)) == 2:
+        pair = f"{lines[0]} with {lines[1]}"
+    else:
+        return advice
+    return replace(advice, fix=f"{advice.fix}: compare {pair}")
