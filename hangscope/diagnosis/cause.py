@@ -52,6 +52,12 @@ class Cause:
             self.confidence = Confidence.LIKELY
         self.unknowns.append(reason)
 
+    def accuse_nobody(self, reason: str) -> None:
+        """Whom it names may be innocent: something is wrong here, and that is all it says."""
+        self.verdict, self.confidence = Verdict.INCONCLUSIVE, Confidence.LIKELY
+        self.victims, self.culprits = self.victims | set(self.culprits), ()
+        self.unknowns.append(reason)
+
 
 def rank_list(ranks: tuple[int, ...]) -> str:
     """``rank 3`` or ``ranks 3, 5``, at most eight of them."""

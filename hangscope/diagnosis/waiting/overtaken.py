@@ -11,7 +11,7 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.records.frontier import UNKNOWN, Bools
 from hangscope.diagnosis.waiting.lasting import stood_still
 from hangscope.trace import formats
@@ -49,9 +49,7 @@ def doubt_overtaken(context: Context, causes: list[Cause]) -> None:
         stands_on = (unsure if stuck else early) & (set(cause.culprits) or waiting)
         if not stands_on:
             continue
-        cause.verdict, cause.confidence = Verdict.INCONCLUSIVE, Confidence.LIKELY
-        cause.victims, cause.culprits = cause.victims | set(cause.culprits), ()
-        cause.unknowns.append(
+        cause.accuse_nobody(
             f"{rank_list(tuple(sorted(stands_on)))} went on after being dumped: others have "
             "finished what is unfinished in those dumps, so the job was moving; dump all ranks "
             "again at one moment"

@@ -1,0 +1,92 @@
+"""What no source states lowers the confidence of what rests on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Verdict
+from hangscope.trace.model import NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Concluded:
+    """What had to be concluded before the ranks of a trace could be compared."""
+
+    members: frozenset[int]
+    """Groups of which no source lists all members."""
+    numbers: frozenset[int]
+    """Groups whose sequence numbers follow from times and the order of issue."""
+    clocks: bool
+    """Hosts whose clocks disagreed were put on one clock."""
+
+
+def doubt_concluded(context: Context, causes: list[Cause], concluded: Concluded) -> None:
+    """Doubt what rests on members and numbers that no source states."""
+    for cause in causes:
+        _doubt_members(context, cause, concluded.members)
+        _doubt_senders(context, cause)
+        _doubt_numbers(context, cause, concluded.numbers)
+
+
+def _doubt_members(context: Context, cause: Cause, groups: frozenset[int]) -> None:
+    """Who belongs to a group decides who is missing from it."""
+    here = [context.waits.places[i] for i in cause.places]
+    if any(place.group in groups for place in here):
+        cause.doubt("who belongs to the group is concluded, no source lists it")
+    halves = [place.half for place in here if place.group in groups]
+    takers = {half.rank for half in halves if half is not None and half.peer == NONE}
+    if takers.issuperset(cause.culprits) and cause.verdict is Verdict.DEADLOCK_CYCLE:
+        cause.accuse_nobody("a receive from any source may be for a member nobody lists")
+
+
+def _doubt_senders(context: Context, cause: Cause) -> None:
+    """A circle through a receive that names no sender stands only if nobody else could send.
+
+    Recorders that leave partners out make all receives such ones.
+    """
+    if cause.verdict is not Verdict.DEADLOCK_CYCLE:
+        return
+    here = [context.waits.places[i] for i in cause.places]
+    named = {
+        rank
+        for p in here
+        for rank in p.waiters
+        if p.half is None or p.half.is_send or p.half.peer != NONE
+    }
+    takers = {p.half.rank for p in here if p.half is not None} - named
+    if takers & set(cause.culprits):
+        cause.accuse_nobody("whose message the receive waits for is not recorded")
+
+
+def _doubt_numbers(context: Context, cause: Cause, groups: frozenset[int]) -> None:
+    """Which operations are compared with each other depends on their numbers."""
+    here = {context.waits.places[i].group for i in cause.places}
+    if cause.mismatch is not None:
+        here.add(cause.mismatch.group)
+    if here & groups:
+        cause.doubt("which records are of one operation is concluded from their order and times")
+
+
+def doubt_logs(context: Context, causes: list[Cause]) -> None:
+    """Doubt what a log says with a rank or a place that may be another's, or without its end."""
+    claims = context.trace.claims
+    local = {c.reporter for c in claims if c.details.get("by_local_rank")}
+    announced = any(c.details.get("announced") for c in claims)
+    for cause in causes:
+        if local.intersection(cause.culprits) and cause.verdict is Verdict.RANK_CRASHED:
+            cause.doubt(
+                "the log gives a local rank or a task's number; on another node it is another rank"
+            )
+        if announced:  # and nobody said that he waits
+            cause.doubt("what was issued is told by the log's announcements, which may lack some")
+
+
+def doubt_clocks(causes: list[Cause], concluded: Concluded) -> None:
+    """Where clocks had to be put right, only what needs no times is certain."""
+    if not concluded.clocks:
+        return
+    for cause in causes:
+        if cause.mismatch is None and not cause.conflict:
+            cause.doubt("the clocks of the hosts disagree")

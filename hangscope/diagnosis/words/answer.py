@@ -1,0 +1,102 @@
+"""The whole answer: the first finding's verdict, the table of ranks, the edges, the remarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
+from hangscope.diagnosis.words.ranks import rank_reports
+from hangscope.trace.model import Trace
+
+_BELIEVABLE_S = 7 * 86_400.0
+_SHOWN_CORRUPTIONS = 5
+_MOST_EDGES = 2000
+_MOST_PAIRS = 4096
+"""Above so many pairs of a waiter and a target only `_FEW` targets of each waiter are shown."""
+_FEW = 4
+
+
+def answer(context: Context, findings: tuple[Finding, ...], notes: Sequence[str]) -> Diagnosis:
+    """Put the findings, first cause first, and what is known of the job into one answer."""
+    trace = context.trace
+    first = findings[0] if findings else _healthy(trace)
+    return Diagnosis(
+        verdict=first.verdict,
+        culprits=first.culprits,
+        confidence=first.confidence,
+        summary=first.summary,
+        world_size=_world_size(trace),
+        backend=", ".join(_backends(trace)),
+        stalled_s=_stalled_s(context) if findings else None,
+        live=trace.live,
+        ranks=rank_reports(context, findings),
+        findings=findings,
+        wait_for=_edges(context) if findings else (),
+        sources=trace.sources,
+        warnings=trace.warnings,
+        notes=(*notes, *_corruptions(trace)),
+    )
+
+
+def _healthy(trace: Trace) -> Finding:
+    """What is said where nothing was found; it is no finding of the answer."""
+    return Finding(
+        verdict=Verdict.HEALTHY,
+        culprits=(),
+        victims=(),
+        confidence=Confidence.LIKELY if trace.missing_ranks else Confidence.CERTAIN,
+        summary="Nothing waits for longer than it should",
+    )
+
+
+def _backends(trace: Trace) -> list[str]:
+    of_groups = {g.backend for g in trace.groups if g.backend}
+    return sorted(of_groups or {s.backend for s in trace.signatures if s.backend})
+
+
+def _world_size(trace: Trace) -> int | None:
+    if trace.world_size is not None:
+        return trace.world_size
+    return len({*trace.ranks, *trace.missing_ranks}) or None
+
+
+def _stalled_s(context: Context) -> float | None:
+    """For how long (s) nothing has moved; None where that is not known."""
+    trace = context.trace
+    if not trace.observed_ns or not context.newest_ns:
+        return None
+    stalled_s = max(0.0, (trace.observed_ns - context.newest_ns) / SECOND_NS)
+    # Files that were copied since have dates that tell nothing.
+    return stalled_s if trace.live or stalled_s <= _BELIEVABLE_S else None
+
+
+def _corruptions(trace: Trace) -> list[str]:
+    """What checks of all-reduces found: no hang, but nothing to keep to oneself."""
+    found = [c for c in trace.claims if c.kind == "reduction_corrupt"]
+    notes = [f"silent corruption: {claim.text}" for claim in found[:_SHOWN_CORRUPTIONS]]
+    if len(found) > len(notes):
+        notes.append(f"and {len(found) - len(notes)} more corrupt all-reduces")
+    return notes
+
+
+def _edges(context: Context) -> tuple[WaitEdge, ...]:
+    """The wait-for edges, at most `_MOST_EDGES` of them."""
+    edges: list[WaitEdge] = []
+    for place in context.waits.places:
+        known = 0 <= place.group < len(context.trace.groups)
+        group = context.trace.groups[place.group].name if known else place.phase
+        label = context.trace.groups[place.group].label if known else place.phase
+        op = context.place_op(place)
+        targets = place.targets
+        # In a circle of large groups everybody waits for everybody: a few targets tell as much.
+        shown = targets if len(targets) * len(place.waiters) <= _MOST_PAIRS else targets[:_FEW]
+        for waiter in place.waiters:
+            if waiter in context.waits.cut:
+                continue
+            edges += [
+                WaitEdge(waiter, on, group, place.seq, op, label) for on in shown if on != waiter
+            ]
+            if len(edges) >= _MOST_EDGES:
+                return tuple(edges[:_MOST_EDGES])
+    return tuple(edges)
