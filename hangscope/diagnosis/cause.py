@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.trace.model import Stack
@@ -17,6 +18,17 @@ class Parting(NamedTuple):
     seq: int
     mine: str
     theirs: str
+
+
+class Words(NamedTuple):
+    """Sentences without a final full stop; what is empty follows from the verdict."""
+
+    summary: str = ""
+    """Who, what, where."""
+    why: str = ""
+    """The mechanism."""
+    fix: str = ""
+    """What to do."""
 
 
 @dataclass(slots=True)
@@ -37,8 +49,8 @@ class Cause:
     """How the sizes of an exchange contradict each other."""
     crossed: str = ""
     """How two halves of pairs miss each other."""
-    words: tuple[str, str, str] = ("", "", "")
-    """Summary, mechanism and fix, where they are not those of the verdict."""
+    words: Words = field(default_factory=Words)
+    """Where they are not those of the verdict."""
     stack: Stack = ()
     """Where the culprit stands, where that is not to be seen in its main thread."""
     parted: Parting | None = None
@@ -66,5 +78,24 @@ def rank_list(ranks: tuple[int, ...]) -> str:
 
 
 def began(context: Context, places: list[int]) -> int:
+    """When (ns) anybody began to wait at one of these places; 0 where that is not known."""
     known = [context.waits.places[i].began_ns for i in places if context.waits.places[i].began_ns]
     return min(known, default=0)
+
+
+def shown_place(context: Context, cause: Cause) -> Place | None:
+    """The place that a report speaks of: where a culprit is due and the waiting began first."""
+    places = [context.waits.places[i] for i in cause.places]
+    if not places:
+        return None
+    if cause.odd_one:
+        places = [p for p in places if set(p.waiters) & set(cause.culprits)] or places
+    culprits = set(cause.culprits)
+
+    def rank_of(place: Place) -> tuple[int, bool, int, int]:
+        due = len(culprits.intersection(place.targets))
+        if cause.verdict is Verdict.P2P_UNMATCHED and not place.p2p:
+            due = -1
+        return (-due, place.p2p, place.began_ns or 1 << 62, -len(place.waiters))
+
+    return min(places, key=rank_of)

@@ -13,6 +13,7 @@ from hangscope.diagnosis.causes.doubts import (
     Concluded,
     doubt_clocks,
     doubt_concluded,
+    doubt_gaps,
     doubt_logs,
 )
 from hangscope.diagnosis.causes.explain import graph_causes
@@ -43,7 +44,7 @@ from hangscope.diagnosis.waiting.overtaken import doubt_dumped_before, doubt_ove
 from hangscope.diagnosis.waiting.waits import Builder
 from hangscope.diagnosis.words.answer import answer
 from hangscope.diagnosis.words.findings import to_finding
-from hangscope.diagnosis.words.sentences import rank_s
+from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.clocks import align_clocks
 from hangscope.trace.model import Trace
 
@@ -156,3 +157,4 @@ def _doubt(context: Context, causes: list[Cause], concluded: Concluded) -> None:
     doubt_contradicted(context, causes)
     doubt_silent_aborts(context, causes)
     doubt_clocks(causes, concluded)
+    doubt_gaps(context, causes)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.cause import Cause, shown_place
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.model import Verdict
-from hangscope.trace.model import NONE
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.trace.model import NONE, Flag
+
+_OF_THE_MOST = (Verdict.STUCK_COLLECTIVE, Verdict.DEADLOCK_CYCLE)
+"""What counts ranks: a log may hold some of them only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +94,54 @@ def doubt_clocks(causes: list[Cause], concluded: Concluded) -> None:
     for cause in causes:
         if cause.mismatch is None and not cause.conflict:
             cause.doubt("the clocks of the hosts disagree")
+
+
+def doubt_gaps(context: Context, causes: list[Cause]) -> None:
+    """Doubt what dumps, lists of members, ends or records that are not there could refute."""
+    missing = {*context.trace.missing_ranks, *context.unrecorded}
+    unread = context.unreadable.keys() - missing  # lists made up from what was read lack them
+    from_logs = _from_logs_alone(context)
+    for cause in causes:
+        if missing and cause.verdict is not Verdict.RANK_LOST:
+            cause.doubt(f"{rank_s(missing)} left no dump")
+        if unread and cause.verdict is not Verdict.RANK_LOST:
+            cause.doubt(f"what {rank_s(unread)} left cannot be read")
+        if cause.verdict is Verdict.P2P_UNMATCHED and cause.confidence is Confidence.CERTAIN:
+            hosts = [context.hosts.get(rank) for rank in cause.culprits]
+            if any(host is None or host.state == "unknown" for host in hosts):
+                # One side has a half too many or the other one too few: dumps alone do not tell.
+                cause.doubt("nothing shows what that rank does instead")
+        if _unlisted(context, cause):
+            cause.doubt("the members of the group are not listed; the dumps given stand for them")
+        majority = cause.mismatch is not None or cause.verdict in _OF_THE_MOST
+        if majority and cause.confidence is Confidence.CERTAIN and from_logs:
+            cause.confidence = Confidence.LIKELY  # a log may hold some of the ranks only
+        if cause.verdict is Verdict.RANK_EXITED and _status_unseen(context, cause):
+            cause.doubt("nobody saw with which status the accused ended")
+        for rank in cause.culprits:
+            facts = context.trace.ranks.get(rank)
+            if facts is not None and facts.unobservable:
+                cause.doubt(f"rank {rank}: {', '.join(facts.unobservable)} leaves no record")
+
+
+def _unlisted(context: Context, cause: Cause) -> bool:
+    """Whether nobody lists the members of the group; a pair names its partner itself."""
+    place = shown_place(context, cause)
+    if place is None or place.p2p or place.group < 0:
+        return False
+    return not context.trace.groups[place.group].ranks
+
+
+def _from_logs_alone(context: Context) -> bool:
+    """Whether no operation was recorded: all were concluded from what somebody wrote."""
+    flags, synthetic = context.trace.records["flags"], int(Flag.SYNTHETIC)
+    return bool((flags[:1] & synthetic).all() and (flags & synthetic).all())
+
+
+def _status_unseen(context: Context, cause: Cause) -> bool:
+    """Whether one that left quietly may have given up: it had not said that it was done either."""
+    facts = [context.trace.ranks[rank] for rank in cause.culprits if rank in context.trace.ranks]
+    return any(
+        f.exit is not None and f.exit.kind == "clean" and f.exit.code is None and not f.finalized
+        for f in facts
+    )

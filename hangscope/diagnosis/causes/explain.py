@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hangscope.diagnosis.cause import Cause, began
+from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.circles import circle, only_sent
 from hangscope.diagnosis.causes.roots import Union, from_roots
 from hangscope.diagnosis.causes.untold import (
@@ -24,7 +24,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.evidence import cut_short, half_told
-from hangscope.diagnosis.words.sentences import label_of, rank_s, title_of
+from hangscope.diagnosis.words.phrases import label_of, rank_s, title_of
 from hangscope.trace.attempts.twins import doubled
 from hangscope.trace.model import NONE, Group
 
@@ -149,12 +149,11 @@ def _without_the_most(context: Context, cause: Cause) -> None:
             few = sorted(set(place.done) - set(stuck)) or few
             cause.victims = set(cause.culprits)
             cause.culprits = ()
-            cause.words = (
+            cause.words = Words(
                 f"Most members of {label_of(context, place.group)} ({rank_s(stuck)}) cannot finish "
                 f"{title_of(context, place)}, and {rank_s(few)} could",
                 "a network failed half-way through, or the few issued something smaller than the "
                 "others, which is no longer on record",
-                "",
             )
             cause.places = [index, *(i for i in cause.places if i != index)]
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hangscope.diagnosis.cause import Cause, began
+from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.habits import came_as_before, left_partner, left_size
@@ -15,7 +15,7 @@ from hangscope.diagnosis.processes.host import End, in_communication
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.evidence import cut_short, recorded_ranks
 from hangscope.diagnosis.records.pairing import Half
-from hangscope.diagnosis.words.sentences import describe, rank_s, title_of
+from hangscope.diagnosis.words.phrases import describe, rank_s, title_of
 from hangscope.trace.model import NONE
 
 _MOST_COMPARED = 64
@@ -127,7 +127,7 @@ def _left_pattern(context: Context, left: Left, lost: list[int], places: list[in
     elif its is not None:
         what = f"where its counterparts in sibling groups issued {describe(its)}"
     mine = f" as {describe(context.signature(left.place.row))}" if its is not None else ""
-    cause.words = (
+    cause.words = Words(
         f"Rank {left.rank} came to {where}{mine}, {what}",
         f"{rank_s(lost)} left no dump and may wait for it, as others do",
         "compare what that rank runs there with what the same rank of a sibling group runs",
@@ -172,7 +172,7 @@ def _by_another_way(context: Context, rank: int, lost: list[int], places: list[i
         began(context, places),
     )
     what = title_of(context, context.waits.places[own[0]]) if own else "where it waits"
-    cause.words = (
+    cause.words = Words(
         f"Rank {rank} came to {what} by another way than ever before, and {rank_s(lost)}, for whom "
         "others wait, left no dump",
         f"either rank {rank} left out what the others wait for, or {rank_s(lost)} did not come",
@@ -209,7 +209,7 @@ def _beside(
     both = tuple(sorted({*elsewhere, *lost}))
     cause = Cause(Verdict.MISSING_RANK, both, places, Confidence.AMBIGUOUS, began(context, places))
     at = where(innermost(context.hosts[elsewhere[0]].stack))
-    cause.words = (
+    cause.words = Words(
         f"{rank_s(elsewhere).capitalize()} stood at {at} all the time that others waited, and "
         f"{rank_s(lost)}, for whom they wait, left no dump",
         f"{rank_s(lost)} may wait for {rank_s(elsewhere)}, which waits for nobody",
@@ -232,7 +232,7 @@ def _another_partner(
     half = strange[0]
     at = where(innermost(context.stack(half.row)))
     what = "sends to" if half.is_send else "receives from"
-    cause.words = (
+    cause.words = Words(
         f"Rank {half.rank} {what} rank {half.peer} at {at}, which had always named another rank, "
         f"and {rank_s(lost)} left no dump",
         f"either rank {half.rank} names the wrong rank, or {rank_s(lost)} did not come",
@@ -252,7 +252,7 @@ def _another_size(
     half = unusual[0]
     what = "sends to" if half.is_send else "receives from"
     now = describe(context.signature(half.row))
-    cause.words = (
+    cause.words = Words(
         f"Rank {half.rank} {what} rank {half.peer} as {now}, where it had always been "
         f"{left_size(context, half)} elements, and {rank_s(lost)} left no dump",
         f"either rank {half.rank} has another size than its partner or {rank_s(lost)} did not come",

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.processes.stacks import innermost, is_library, where
-from hangscope.diagnosis.words.sentences import address, rank_s
+from hangscope.diagnosis.words.phrases import address, rank_s
 from hangscope.trace.model import RankFacts, Stack
 
 _RPC = re.compile(r"[\\/]torch[\\/](?:distributed[\\/]rpc|futures)[\\/]")
@@ -53,7 +53,7 @@ def name_handlers(context: Context, causes: list[Cause]) -> None:
             f"{rank_s(callers)} {waits} for an answer, and rank {handler.rank} runs a handler"
         )
         cause.stack = handler.stack
-        cause.words = (
+        cause.words = Words(
             f"Rank {handler.rank} does not answer a remote call: its handler is at {at}",
             f"{rank_s(callers)} {waits} for the answer instead of joining the others",
             f"look at {at} {address(context, handler.rank)}".rstrip()

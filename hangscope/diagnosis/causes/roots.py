@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
-from hangscope.diagnosis.cause import Cause, began
+from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.lost import lost_ranks
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.latecomers import came_too_late
@@ -22,7 +22,7 @@ from hangscope.diagnosis.pattern.habits import sent_otherwise
 from hangscope.diagnosis.processes.host import End, in_communication, is_unseen
 from hangscope.diagnosis.processes.stacks import innermost
 from hangscope.diagnosis.records.evidence import half_told
-from hangscope.diagnosis.words.sentences import rank_s, title_of
+from hangscope.diagnosis.words.phrases import rank_s, title_of
 from hangscope.trace.model import NONE, Flag, State
 
 _MOST_UNKNOWN = 2
@@ -159,7 +159,7 @@ def _could_not_connect(context: Context, cause: Cause) -> Cause:
     cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
     cause.victims = {*ranks, *(w for i in cause.places for w in context.waits.places[i].waiters)}
     phase = context.waits.places[cause.places[0]].phase
-    cause.words = (
+    cause.words = Words(
         f"{rank_s(ranks).capitalize()} could not connect to the other ranks in {phase}: "
         f"{context.hosts[ranks[0]].end_text}",
         "the address that it names is one that nobody listens at, or that cannot be reached from "
@@ -236,7 +236,7 @@ def _root_cause(
     beside = _exchanging_alone_with(context, ranks, places) - set(ranks)
     if verdict is Verdict.RANK_CRASHED and beside:
         cause.culprits, cause.confidence = tuple(sorted({*ranks, *beside})), Confidence.AMBIGUOUS
-        cause.words = (
+        cause.words = Words(
             f"{rank_s(ranks).capitalize()} aborted in an exchange with {rank_s(beside)} alone and "
             "left no record",
             "Gloo aborts who gets more than it asked for, whichever of the two is wrong",
@@ -289,7 +289,7 @@ def _both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> Non
     cause.culprits, cause.victims = tuple(sorted((*absent, *waiting))), set()
     cause.confidence = Confidence.AMBIGUOUS
     title = title_of(context, context.waits.places[cause.places[0]])
-    cause.words = (
+    cause.words = Words(
         f"{rank_s(waiting).capitalize()} issued {title}, {rank_s(absent)} did not",
         "one side issued an operation more, or the other one fewer; "
         f"{rank_s(unknown)} left nothing and may be on either"

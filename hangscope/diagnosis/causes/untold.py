@@ -5,7 +5,7 @@ from __future__ import annotations
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.words.sentences import rank_s
+from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import Flag
 
 _TELLS = int(Flag.BLOCKING | Flag.ASYNC)

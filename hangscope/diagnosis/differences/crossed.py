@@ -16,7 +16,7 @@ from hangscope.diagnosis.pattern.habits import left_partner
 from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_sending, which
 from hangscope.diagnosis.records.pairing import Half, pending_halves
-from hangscope.diagnosis.words.sentences import rank_s
+from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import NONE, Flag
 
 _OF_PAIRS = (Verdict.P2P_UNMATCHED, Verdict.DEADLOCK_CYCLE, Verdict.RANK_LOST)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 
-from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.new_groups import Call, call_of
 from hangscope.diagnosis.graph.places import NEW_GROUP, Place
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.words.sentences import rank_s
+from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace import formats
 from hangscope.trace.model import NONE
 
@@ -190,12 +190,11 @@ def _cause(
         [len(context.waits.places) - 1],
         began_ns=1,
         conflict=text,
-        words=(
+        words=Words(
             f"{who} {verb} {'other groups than the others' if decided else 'different groups'}, or "
             f"in another order: call {number} of new_group is {text}",
             "every rank makes every group, in one order: members find each other by the number of "
             "the call",
-            "",
         ),
     )
     if not decided:

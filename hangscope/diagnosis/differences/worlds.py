@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.words.sentences import rank_s
+from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace import formats
 from hangscope.trace.attempts.twins import doubled
 from hangscope.trace.facts import tcp_address
@@ -194,7 +194,7 @@ def _contradict(
     cause.culprits = tuple(sorted(culprits))
     cause.confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
     cause.conflict = conflict
-    cause.words = (summary, why, "")
+    cause.words = Words(summary, why)
 
 
 def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:

@@ -8,7 +8,7 @@ from hangscope.diagnosis.processes.embedded import failed_ranks, original, own_p
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import user_frames, where
 from hangscope.diagnosis.words import playbook
-from hangscope.diagnosis.words.sentences import rank_s
+from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import Claim
 
 _CLAIM_VERDICTS = {
@@ -74,11 +74,11 @@ def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
         # One fault in all of them, or one of them and its echoes: a log cannot tell.
         among_several = verdict is Verdict.RANK_CRASHED and len(accused) > 1
         certain = all(c.certain for c in naming) and not among_several
-        advice = playbook.mismatch("op", False)
+        advice = playbook.mismatch("op")
         if verdict is Verdict.RANK_CRASHED:
             advice = playbook.crash(naming[0].text, "")
         elif verdict is Verdict.MISSING_RANK:
-            advice = playbook.missing(None, "", kind == "rendezvous", False)
+            advice = playbook.missing(first=kind == "rendezvous")
         words = naming[0].text.strip().splitlines()
         return Finding(
             verdict,

@@ -18,7 +18,7 @@ from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.processes.stacks import base, parting, user_frames, where
 from hangscope.diagnosis.records.agreement import ONE_SIDED, family
 from hangscope.diagnosis.words import playbook
-from hangscope.diagnosis.words.sentences import rank_s
+from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Stack
 
 _FEWEST = 3
@@ -271,12 +271,12 @@ def _finding(
     there, them = waits[most[0]], rank_s(most)
     who = rank_s(suspects).capitalize()
     many = len(suspects) > 1
-    advice = playbook.missing(None, "", False, False)
+    advice = playbook.missing()
     if left:
         verdict, advice = Verdict.RANK_EXITED, playbook.by_verdict(Verdict.RANK_EXITED)
         summary = f"{who} had ended with status 0 when {them} gave up waiting in {there}"
     elif odd:
-        verdict, advice = Verdict.COLLECTIVE_MISMATCH, playbook.mismatch("op", False)
+        verdict, advice = Verdict.COLLECTIVE_MISMATCH, playbook.mismatch("op")
         elsewhere = [f"rank {r} in {waits[r]}" for r in odd[:4]]
         silent = tuple(r for r in suspects if r not in odd)
         if silent:

@@ -18,7 +18,7 @@ from hangscope.diagnosis.quiet.accusations import from_claims, told_of
 from hangscope.diagnosis.quiet.last_words import by_last_words, places_of_waits
 from hangscope.diagnosis.waiting.moments import Moment
 from hangscope.diagnosis.words import playbook
-from hangscope.diagnosis.words.sentences import rank_s
+from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.diagnosis.words.standing import by_stacks, places_of_stacks, places_of_threads
 from hangscope.trace.model import Claim, Flag
 

@@ -10,7 +10,7 @@ from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.host import End, activity
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames, where
-from hangscope.diagnosis.words.sentences import is_are, is_held_up, rank_s, title_of, wait_s
+from hangscope.diagnosis.words.phrases import is_are, is_held_up, rank_s, title_of, wait_s
 from hangscope.trace.attempts.twins import KEY as TWINS
 from hangscope.trace.model import RankFacts
 

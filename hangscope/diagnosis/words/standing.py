@@ -10,7 +10,7 @@ from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.host import End, in_communication
 from hangscope.diagnosis.processes.stacks import is_library, user_frames, where
 from hangscope.diagnosis.words import playbook
-from hangscope.diagnosis.words.sentences import rank_s
+from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import Frame, Stack
 
 _FEWEST = 3
@@ -34,7 +34,7 @@ def by_stacks(context: Context) -> Finding | None:
     if not elsewhere or len(elsewhere) * 2 >= len(stacks):
         return None
     place = _place(user_frames(stacks[elsewhere[0]]))
-    advice = playbook.missing(None, place, False, False)
+    advice = playbook.missing(address=place)
     alone = len(elsewhere) == 1
     return Finding(
         Verdict.MISSING_RANK,

@@ -1,0 +1,202 @@
+"""What to do about a cause: which advice of the playbook fits, and where to look."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.ends.own_doing import own_errors
+from hangscope.diagnosis.ends.threads import dead_thread, race_of_threads
+from hangscope.diagnosis.graph.places import INIT, Place
+from hangscope.diagnosis.graph.stores import PREFIX as STORE
+from hangscope.diagnosis.model import Side, Verdict
+from hangscope.diagnosis.processes.failures import is_secondary
+from hangscope.diagnosis.processes.host import End
+from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
+from hangscope.diagnosis.records.agreement import numel
+from hangscope.diagnosis.records.mismatch import Mismatch
+from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words.phrases import address, rank_s
+from hangscope.diagnosis.words.playbook import Advice
+from hangscope.diagnosis.words.sides import guarded, in_backward
+from hangscope.trace.attempts.twins import doubled
+from hangscope.trace.model import NONE, ExceptionFacts
+
+
+def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Side, ...]) -> Advice:
+    """The fix for one cause; ``place`` is the one that its summary speaks of."""
+    if cause.words.fix:
+        return Advice(cause.words.fix, "D19")
+    if cause.mismatch is not None:
+        return _mismatch(context, cause, cause.mismatch, sides)
+    if cause.crossed:
+        return _crossed(cause, sides)
+    if cause.conflict:
+        return _contradiction(cause, place)
+    if cause.odd_one:
+        return _odd_one(context, cause)
+    twins = doubled(context.trace)
+    if twins and cause.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.RANK_LOST):
+        return Advice(
+            "give every process a RANK of its own: two processes say that they are "
+            f"{rank_s(twins)}",
+            "D1, D4",
+        )
+    return _for_process(context, cause, place) or _for_circle(context, cause, sides)
+
+
+def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side, ...]) -> Advice:
+    advice = playbook.mismatch(found.aspect, guarded=guarded(sides))
+    if found.aspect == "numel" and sides and all(in_backward(s) for s in sides):
+        advice = playbook.buckets()
+    elif (found.aspect == "numel" and guarded(sides)) or _another_call(sides, found.aspect):
+        advice = playbook.mismatch("op", guarded=guarded(sides))
+    if race_of_threads(context, found):
+        advice = playbook.two_threads()
+    if found.leaving(context.trace.records):
+        advice = playbook.leave_together()
+    lines = [where(s.stack[0]) for s in sides[:2] if s.stack]
+    return _comparing(advice, cause, lines[::-1])
+
+
+def _another_call(sides: tuple[Side, ...], aspect: str) -> bool:
+    """Whether calls of different lines met, whose tensors were never meant for each other.
+
+    Sizes differ from call to call; a dtype alone may differ because one line casts.
+    """
+    known = [s for s in sides if s.stack and s.input_sizes is not None]
+    return (
+        len(known) > 1
+        and len({s.stack for s in known}) == len(known)
+        and len({numel(s.input_sizes) for s in known}) > 1
+        and (aspect == "numel" or len({s.dtypes for s in known}) > 1)
+    )
+
+
+def _crossed(cause: Cause, sides: tuple[Side, ...]) -> Advice:
+    line = where(sides[0].stack[0]) if sides and sides[0].stack else "its call"
+    what = "tag" if cause.conflict else "source or destination rank"
+    return replace(playbook.by_verdict(cause.verdict), fix=f"check the {what} that {line} names")
+
+
+def _contradiction(cause: Cause, place: Place | None) -> Advice:
+    if cause.verdict is Verdict.COLLECTIVE_MISMATCH:
+        return playbook.new_groups()
+    if place is not None and place.phase:
+        return playbook.missing(first=True)
+    if cause.verdict is Verdict.SHAPE_MISMATCH and place is not None and not place.p2p:
+        return playbook.splits()
+    return playbook.mismatch("dtype" if cause.verdict is Verdict.DTYPE_MISMATCH else "numel")
+
+
+def _odd_one(context: Context, cause: Cause) -> Advice:
+    advice = playbook.mismatch("op", guarded=True)
+    absent = cause.sides[0]
+    hosts = [context.hosts[r] for r in absent]
+    seen = [h.stack for h in hosts if h.end is not End.CRASHED and h.stack]
+    if not seen or any(h.end is End.CLEAN for h in hosts):
+        return advice
+    stands = where(innermost(seen[0]))
+    held = (
+        f"; if {rank_s(absent)} wait at {stands} for a lock or a file, "
+        f"{rank_s(cause.culprits)} holds it across the collective"
+    )
+    return replace(advice, fix=advice.fix + held)
+
+
+def _for_process(context: Context, cause: Cause, place: Place | None) -> Advice | None:
+    """What follows from how the first of the accused ended, or from what it does; None: nothing."""
+    rank = cause.culprits[0] if cause.culprits else NONE
+    host = context.host_in(rank, place.group) if place is not None else context.hosts.get(rank)
+    facts = context.trace.ranks.get(rank)
+    at = address(context, rank)
+    if cause.verdict is Verdict.MISSING_RANK and place is not None:
+        dead = dead_thread(context, rank, place.group)
+        if dead is not None:
+            return _dead_thread(dead, at)
+    if place is not None and place.phase.startswith(STORE):
+        return playbook.key_to_set(playbook.place_of(host, at))
+    stopped = facts is not None and facts.process_state == "stopped"
+    if cause.verdict is Verdict.MISSING_RANK or (
+        cause.verdict is Verdict.STUCK_COLLECTIVE and stopped
+    ):
+        return playbook.missing(
+            host,
+            at,
+            first=place is not None and place.phase == INIT,
+            finalized=bool(facts and facts.finalized),
+        )
+    if cause.verdict is Verdict.RANK_LOST:
+        return playbook.by_verdict(cause.verdict, at)
+    raised = facts.exception if facts is not None else None
+    if cause.verdict is Verdict.RANK_CRASHED and host is not None:
+        said = own_errors(context.trace.claims).get(rank)
+        message = raised.message if raised is not None else ""
+        frames = user_frames(raised.stack) if raised is not None else ()
+        return playbook.crash(
+            " ".join((host.end_text, message, said.text if said is not None else "")),
+            _and(where(frames[0] if frames else None), at),
+        )
+    if cause.verdict is Verdict.RANK_EXITED and raised is not None and not raised.is_main_thread:
+        return None if is_secondary(raised.message) else _dead_thread(raised, at)
+    return None
+
+
+def _dead_thread(died: ExceptionFacts, at: str) -> Advice:
+    return playbook.dead_thread(died.thread_name, _and(where(innermost(died.stack)), at))
+
+
+def _and(line: str, at: str) -> str:
+    """A line of code and an address, as far as they are known."""
+    return " ".join(x for x in (line, at) if x)
+
+
+def _for_circle(context: Context, cause: Cause, sides: tuple[Side, ...]) -> Advice:
+    """The verdict's own advice; of a circle also which of its lines to look at."""
+    advice = playbook.by_verdict(cause.verdict)
+    if cause.verdict is not Verdict.DEADLOCK_CYCLE:
+        return advice
+    lines = [where(s.stack[0]) for s in sides if s.stack]
+    if _crossed_handles(context, cause, sides):
+        return playbook.crossed_handles(lines[0])
+    if _same_half_first(context, cause, sides):
+        return playbook.ring_of_waits(sides[0].op or "recv")
+    if len(sides) == len(set(lines)) == 2:
+        accused = 0 if set(sides[0].ranks) <= set(cause.culprits) else 1
+        return _comparing(advice, cause, [lines[accused], lines[1 - accused]])
+    return advice
+
+
+def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:
+    """Whether one call of all ranks went to several groups that have the same members."""
+    groups = {context.waits.places[i].group for i in cause.places}
+    members = {frozenset(context.trace.groups[g].ranks) for g in groups if g >= 0}
+    return (
+        len(groups) > 1
+        and len(members) == 1
+        and bool(sides)
+        and bool(sides[0].stack)
+        and len({(s.stack, s.op, s.input_sizes) for s in sides}) == 1
+    )
+
+
+def _same_half_first(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:
+    """Whether all of a circle stand at one line, in one kind of half each."""
+    pairs = all(context.waits.places[i].p2p for i in cause.places)
+    return pairs and len(sides) > 1 and len({(s.stack, s.op) for s in sides}) == 1
+
+
+def _comparing(advice: Advice, cause: Cause, lines: list[str]) -> Advice:
+    """Which two lines to look at: those where the ranks parted first, or else where they stand.
+
+    ``lines``: that of the accused, and that of the others.
+    """
+    if cause.parted is not None:
+        seq, mine, theirs = cause.parted
+        pair = f"{mine} with {theirs}, where they parted at #{seq}"
+    elif len(set(lines)) == 2:
+        pair = f"{lines[0]} with {lines[1]}"
+    else:
+        return advice
+    return replace(advice, fix=f"{advice.fix}: compare {pair}")
