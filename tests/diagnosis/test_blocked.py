@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hangscope.diagnosis.processes.host import End, Host, activity, host_of
-from hangscope.diagnosis.words.playbook import blocked_in, missing
+from hangscope.diagnosis.words.blocked import blocked_in
+from hangscope.diagnosis.words.playbook import missing
 from hangscope.trace.model import Frame, RankFacts
 
 LIB = "/usr/lib/python3.11"
@@ -35,7 +36,7 @@ def _host(*below: Frame, state: str = "sleeping") -> Host:
 def test_what_it_waits_for_is_said(filename: str, words: str) -> None:
     host = _host(Frame("wait", f"{LIB}/threading.py", 1), Frame("get", filename, 2))
     assert words in blocked_in(host)
-    assert words in missing(host, "", False, False).fix
+    assert words in missing(host).fix
 
 
 def test_a_program_that_is_over_waits_for_its_threads() -> None:
@@ -54,7 +55,7 @@ def test_who_holds_a_process_is_to_let_it_go() -> None:
     facts = RankFacts(1, alive=True, process_state="stopped", held_by="gdb (pid 7)")
     host = host_of(facts, None)
     assert activity(host, facts) == "held by gdb (pid 7)"
-    assert missing(host, "on host a", False, False).fix == (
+    assert missing(host, "on host a").fix == (
         "let the process go on: gdb (pid 7) holds it, on host a"
     )
 
