@@ -19,9 +19,10 @@ from hangscope.diagnosis.groups.unlisted import Unlisted
 from hangscope.diagnosis.processes.host import End, Host, in_communication
 from hangscope.diagnosis.records.agreement import ONE_SIDED, family
 from hangscope.diagnosis.records.evidence import hidden_ranks, rank_bounds, recorded_ranks
-from hangscope.diagnosis.records.frontier import UNKNOWN, Frontiers, Ints, blocks_caller
+from hangscope.diagnosis.records.frontier import UNKNOWN, Frontiers, Ints
 from hangscope.diagnosis.records.kinds import is_one_sided, which
 from hangscope.diagnosis.records.pairing import Half, pending_halves
+from hangscope.diagnosis.records.returned import blocks_caller
 from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, State, Trace
 

@@ -1,0 +1,73 @@
+"""Operations that blocked their caller: where it went on, they have finished, whatever is noted."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.diagnosis.records.kinds import is_on_host, which
+from hangscope.trace import formats
+from hangscope.trace.model import Flag, State, Trace
+
+Bools = npt.NDArray[np.bool_]
+
+
+def blocks_caller(trace: Trace) -> Bools:
+    """Per record: the operation returned to its caller only when it had finished.
+
+    Only rings say which operations were asynchronous, and only CPU backends block in the others.
+    """
+    records = trace.records
+    flags = records["flags"]
+    loose = int(Flag.ASYNC | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.TIMED_OUT)
+    # Of pairs only those that say so: isend and send may have left the same record.
+    pair = flags & int(Flag.P2P | Flag.BLOCKING)
+    found: Bools = which(trace, is_on_host) & ((flags & loose) == 0)
+    found &= pair != int(Flag.P2P)
+    return found & from_rings(trace)
+
+
+def from_rings(trace: Trace) -> Bools:
+    """Per record: whether it comes from a HangScope ring, or from a ring's export.
+
+    Of processes only our own recorder tells a heartbeat.
+    """
+    told = {rank for rank, facts in trace.ranks.items() if facts.heartbeat_ns}
+    rings = {
+        s.rank
+        for s in trace.sources
+        if s.rank is not None
+        and (s.format == formats.RING or (s.rank in told and s.format in formats.DUMPS))
+    }
+    if rings >= set(trace.ranks):
+        return np.ones(len(trace.records), bool)
+    found: Bools = np.isin(trace.records["rank"], np.array(sorted(rings), np.int64))
+    return found
+
+
+def returned(trace: Trace) -> Bools:
+    """Operations that blocked their caller and after which it went on: they have finished."""
+    records = trace.records
+    if not len(records):
+        return np.zeros(0, bool)
+    waits = blocks_caller(trace) & (records["state"] != int(State.COMPLETED))
+    found = np.zeros(len(records), bool)
+    rows = np.flatnonzero(waits)
+    # Only what the same thread issued later tells: a heartbeat on another thread goes on while the
+    # main thread waits. Records are sorted by rank.
+    rank = np.ascontiguousarray(records["rank"])
+    last = np.searchsorted(rank, rank[rows], "right") - 1
+    same = records["thread"][last] == records["thread"][rows]
+    found[rows[same]] = (rows < last)[same]
+    rows = rows[~same]
+    for first, end in zip(*_bounds(rank, np.unique(rank[rows])), strict=True):
+        threads, from_end = np.unique(records["thread"][first:end][::-1], return_index=True)
+        mine = rows[(rows >= first) & (rows < end)]
+        newest = end - 1 - from_end[np.searchsorted(threads, records["thread"][mine])]
+        found[mine] = mine < newest
+    return found
+
+
+def _bounds(rank: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> tuple[list[int], ...]:
+    """First rows, and the rows after the last, of some ranks."""
+    return np.searchsorted(rank, wanted).tolist(), np.searchsorted(rank, wanted, "right").tolist()
