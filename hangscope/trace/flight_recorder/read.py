@@ -7,8 +7,7 @@ strings for numbers, no frames, unfinished entries only, several ranks in one fi
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,34 +17,22 @@ from hangscope.trace import clean, operations
 from hangscope.trace.files.sniff import Unreadable
 from hangscope.trace.flight_recorder import own_story
 from hangscope.trace.flight_recorder.aborted import let_go, take_back
-from hangscope.trace.flight_recorder.columns import (
-    OP_FIELDS,
-    SEQ_FIELDS,
-    Entries,
-    bool_column,
-    int_column,
-    pick,
-    rows_of,
-    values_of,
-)
+from hangscope.trace.flight_recorder.columns import OP_FIELDS, SEQ_FIELDS, Entries, pick
 from hangscope.trace.flight_recorder.counters import (
     finished_halves,
     read_status,
     settle_by_counters,
 )
+from hangscope.trace.flight_recorder.entry_groups import made_again
+from hangscope.trace.flight_recorder.entry_records import ID_FIELDS, Tables, read_records
 from hangscope.trace.flight_recorder.extent import lists_active_only, oldest_record
 from hangscope.trace.flight_recorder.groups import GroupTable, has_rank, read_config
-from hangscope.trace.flight_recorder.hooks import number_groups, one_for_all, settle_retired
-from hangscope.trace.flight_recorder.intern import Key, Row, Rows
-from hangscope.trace.flight_recorder.pairs import mark_batches, set_peers
+from hangscope.trace.flight_recorder.hooks import settle_retired
 from hangscope.trace.flight_recorder.signatures import Signatures
-from hangscope.trace.flight_recorder.stacks import Stacks
-from hangscope.trace.flight_recorder.states import state_columns
 from hangscope.trace.flight_recorder.wrappers import find_dumps, names_of, parts_of
 from hangscope.trace.model import (
     MAX_RANK,
     NONE,
-    RECORD_DTYPE,
     Flag,
     Fragment,
     RankFacts,
@@ -57,8 +44,6 @@ from hangscope.trace.model import (
 MAX_ENTRIES = 5_000_000
 _OTHER_CLOCK_NS = 120 * 10**9
 """What clocks of two hosts may differ by in a job that runs."""
-ID_FIELDS = ("record_id", "id")
-_TUPLE_TEXT = re.compile(r"[(\[]\s*['\"]([^'\"]*)['\"]\s*,\s*['\"]([^'\"]*)['\"]\s*[)\]]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +54,28 @@ class Origin:
     format: str
     rank: int | None = None
     written_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Dump:
+    """A dump as it was written, and those of its entries that are records."""
+
+    document: Mapping[str, Any]
+    entries: Entries
+    skipped: int
+    """Entries that are none."""
+    unusable: str
+    """What keeps the entries from being compared; empty where nothing does."""
+
+    @property
+    def config(self) -> Any:
+        """The groups and their members."""
+        return self.document.get("pg_config")
+
+    @property
+    def status(self) -> Any:
+        """The groups' counters."""
+        return self.document.get("pg_status")
 
 
 def read_document(document: Any, origin: Origin) -> list[Fragment]:
@@ -83,95 +90,139 @@ def read_document(document: Any, origin: Origin) -> list[Fragment]:
     return [_read_dump(dump, rank, origin) for rank, dump in parts]
 
 
-def _read_dump(dump: Any, rank: int | None, origin: Origin) -> Fragment:
-    document, raw_entries = parts_of(dump)
-    if isinstance(raw_entries, Mapping):  # keyed by record id
-        raw_entries = list(raw_entries.values())
-    if not isinstance(raw_entries, (list, tuple)):
-        raise Unreadable(f"its entries are a {type(raw_entries).__name__}, not a list")
-    if len(raw_entries) > MAX_ENTRIES:
-        raise Unreadable(f"{len(raw_entries)} entries are more than any recorder holds")
-    entries = Entries(e for e in raw_entries if isinstance(e, dict))
-    skipped = len(raw_entries) - len(entries)
-    if skipped and not entries and not document.get("pg_status"):
-        raise Unreadable("none of its entries is a record")
-    unusable = _unusable(entries)
-    if unusable and not document.get("pg_status"):
-        raise Unreadable(unusable)
-    if rank is None or rank > MAX_RANK or not _possible(rank, document):
-        # A number in the name that is no rank: a date, a process id, a local rank.
-        rank = _rank_from_pairs(entries, document.get("pg_config"))
-    if rank is None:
-        raise Unreadable("cannot tell whose dump it is; put the rank at the end of its name")
-    number = rank
-
-    table = read_config(document.get("pg_config"), number)
-    group, epochs_note = _group_column(entries, table)
-    signatures, stacks = Signatures(), Stacks()
-    status = document.get("pg_status")
-    counted = bool(status) or not isinstance(status, Mapping)
-    records = _records(entries, number, group, signatures, stacks, table, counted)
-    listed = any(g.ranks for g in table.groups)
-    version = clean.as_name(document.get("version"), "unknown" if listed else "none")
-    native_gloo = _is_native_gloo(signatures, entries, document)
+def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
+    """The dump of one rank; ``named`` is the number that its key or its file's name gives."""
+    dump = _usable(raw)
+    rank = _rank_of(dump, named)
+    tables = Tables(read_config(dump.config, rank))
+    counted = bool(dump.status) or not isinstance(dump.status, Mapping)
+    records = read_records(dump.entries, rank, tables, counted=counted)
+    native_gloo = _is_native_gloo(tables.signatures, dump)
     if native_gloo:
         _settle_gloo(records)
-    at_issue = settle_retired(records, entries, {s.backend for s in signatures.table})
-    own = document.get(own_story.KEY)
+    at_issue = settle_retired(records, dump.entries, {s.backend for s in tables.signatures.table})
+    own = dump.document.get(own_story.KEY)
     flags = own_story.flags_of(own, len(records))
     if flags is not None:
         records["flags"] = flags
-    members = read_status(status, table, records, number, native_gloo)
+    members = read_status(dump.status, tables.groups, records, rank, native_gloo)
     if at_issue:
         members["completed"] = NONE  # what nobody reports is not counted either
-    warnings = [note for note in (epochs_note, unusable) if note]
-    if skipped:
-        warnings.append(f"{skipped} of its {len(raw_entries)} entries are no records; left out")
-    numbered = pick(entries, *ID_FIELDS) is not None
-    observed = _observed(document, records, origin.written_ns)
+    observed_ns = _observed(dump.document, records, origin.written_ns)
     foreign = own is None and not native_gloo
-    aborted = let_go(records, observed) if foreign else np.zeros(0, np.int64)
+    aborted = let_go(records, observed_ns) if foreign else np.zeros(0, np.int64)
     if len(aborted):
         take_back(records, members, aborted)
-        warnings.append(
-            f"{len(aborted)} operations ended together when rank {number} gave up waiting; they "
-            "are taken for unfinished"
-        )
-    facts = RankFacts(
-        rank=number,
+    facts = _facts(dump, rank, records, members, native_gloo=native_gloo, observed_ns=observed_ns)
+    if not native_gloo and not len(aborted):
+        records["state"][finished_halves(dump.status, tables.groups, records)] = State.COMPLETED
+        settle_by_counters(records, members)
+    return Fragment(
+        source=Source(
+            path=origin.path,
+            format=origin.format,
+            version=_version(dump, tables.groups),
+            rank=rank,
+            records=len(records),
+            dropped=dump.skipped,
+        ),
+        facts=own_story.from_plain(own, facts),
+        records=records,
+        members=members,
+        groups=tuple(tables.groups.groups),
+        signatures=tuple(tables.signatures.table),
+        stacks=tuple(tables.stacks.table),
+        claims=own_story.claims_in(own, rank),
+        timeout_s=own_story.timeout_s_of(own),
+        warnings=tuple(_warnings(dump, rank, tables.groups, len(aborted))),
+    )
+
+
+def _usable(raw: Any) -> _Dump:
+    """The dump with those of its entries that can be read.
+
+    Raises
+    ------
+    Unreadable
+        Where nothing of it can be compared with other dumps.
+    """
+    document, entries = parts_of(raw)
+    if isinstance(entries, Mapping):  # keyed by record id
+        entries = list(entries.values())
+    if not isinstance(entries, (list, tuple)):
+        raise Unreadable(f"its entries are a {type(entries).__name__}, not a list")
+    if len(entries) > MAX_ENTRIES:
+        raise Unreadable(f"{len(entries)} entries are more than any recorder holds")
+    kept = Entries(e for e in entries if isinstance(e, dict))
+    dump = _Dump(document, kept, len(entries) - len(kept), _unusable(kept))
+    if not document.get("pg_status"):
+        if dump.skipped and not kept:
+            raise Unreadable("none of its entries is a record")
+        if dump.unusable:
+            raise Unreadable(dump.unusable)
+    return dump
+
+
+def _rank_of(dump: _Dump, named: int | None) -> int:
+    """Whose dump it is.
+
+    Raises
+    ------
+    Unreadable
+        Where neither a name nor an entry tells.
+    """
+    if named is not None and named <= MAX_RANK and _possible(named, dump.config):
+        return named
+    # A number in the name that is no rank: a date, a process id, a local rank.
+    rank = _rank_from_pairs(dump.entries, dump.config)
+    if rank is None:
+        raise Unreadable("cannot tell whose dump it is; put the rank at the end of its name")
+    return rank
+
+
+def _version(dump: _Dump, table: GroupTable) -> str:
+    listed = any(g.ranks for g in table.groups)
+    return clean.as_name(dump.document.get("version"), "unknown" if listed else "none")
+
+
+def _facts(
+    dump: _Dump,
+    rank: int,
+    records: Records,
+    members: Records,
+    *,
+    native_gloo: bool,
+    observed_ns: int,
+) -> RankFacts:
+    document = dump.document
+    numbered = pick(dump.entries, *ID_FIELDS) is not None
+    return RankFacts(
+        rank=rank,
         host=clean.as_name(document.get("hostname", document.get("host"))) or None,
         pid=_optional_int(document.get("pid")),
         local_rank=_optional_int(document.get("local_rank")),
         world_size=_optional_int(document.get("world_size")),
-        observed_ns=observed,
-        dropped=skipped,
+        observed_ns=observed_ns,
+        dropped=dump.skipped,
         oldest_record_id=oldest_record(records, numbered=numbered),
         only_active=not native_gloo and lists_active_only(records, members, numbered),
     )
-    facts = own_story.from_plain(own, facts)
-    if not native_gloo and not len(aborted):
-        records["state"][finished_halves(status, table, records)] = State.COMPLETED
-        settle_by_counters(records, members)
-    source = Source(
-        path=origin.path,
-        format=origin.format,
-        version=version,
-        rank=rank,
-        records=len(records),
-        dropped=skipped,
-    )
-    return Fragment(
-        source=source,
-        facts=facts,
-        records=records,
-        members=members,
-        groups=tuple(table.groups),
-        signatures=tuple(signatures.table),
-        stacks=tuple(stacks.table),
-        claims=own_story.claims_in(own, number),
-        timeout_s=own_story.timeout_s_of(own),
-        warnings=tuple(warnings),
-    )
+
+
+def _warnings(dump: _Dump, rank: int, table: GroupTable, aborted: int) -> Iterator[str]:
+    """What a reader should know; ``aborted`` operations were taken back."""
+    if note := made_again(table):
+        yield note
+    if dump.unusable:
+        yield dump.unusable
+    if dump.skipped:
+        of_all = len(dump.entries) + dump.skipped
+        yield f"{dump.skipped} of its {of_all} entries are no records; left out"
+    if aborted:
+        yield (
+            f"{aborted} operations ended together when rank {rank} gave up waiting; they are taken "
+            "for unfinished"
+        )
 
 
 def _unusable(entries: Entries) -> str:
@@ -190,13 +241,13 @@ def _optional_int(value: Any) -> int | None:
     return None if number == NONE else number
 
 
-def _possible(rank: int, document: Mapping[str, Any]) -> bool:
+def _possible(rank: int, config: Any) -> bool:
     """Whether the number can be a rank beside what the default group lists.
 
     Fault-tolerant jobs count the default group's ranks anew in each replica, so a rank outside the
     list is possible, a number a hundred times its length is not.
     """
-    for group in read_config(document.get("pg_config"), NONE).groups:
+    for group in read_config(config, NONE).groups:
         if group.desc == "default_pg" and group.ranks and not has_rank(group.ranks, rank):
             return rank < 100 * len(group.ranks)
     return True
@@ -219,140 +270,14 @@ def _rank_from_pairs(entries: Entries, config: Any) -> int | None:
     return None
 
 
-def _group_column(entries: Entries, table: GroupTable) -> tuple[Any, str]:
-    """Group index per entry; fills ``table.by_pg_id`` and adds groups that only entries name."""
-    name_key = pick(
-        entries, "process_group", "pg", "group", "pg_name", "group_name", "communicator",
-        "comm_name", "comm",
-    )  # fmt: skip
-    id_key = pick(entries, "pg_id", "group_id", "comm_id", "comm_hash")
-
-    def resolve(row: Row, _: Key) -> int:
-        pg, pg_id, desc = row if len(row) == 3 else (*row, None)
-        number = clean.as_name(pg_id)
-        if isinstance(pg, Mapping):
-            pg = (pg.get("name", pg.get("id")), pg.get("desc", pg.get("description")))
-        elif type(pg) is str and (found := _TUPLE_TEXT.fullmatch(pg)):
-            pg = found.groups()
-        if isinstance(pg, (list, tuple)):
-            name = clean.as_name(pg[0]) if pg else ""
-            desc = clean.as_name(pg[1]) if len(pg) > 1 else ""
-        else:
-            name = clean.as_name(pg) or number or "0"
-            desc = clean.as_name(desc)
-        return _group_index(table, name, desc, number)
-
-    desc_key = pick(entries, "pg_desc", "desc", "group_desc")
-    fields = (name_key, id_key) if desc_key is None else (name_key, id_key, desc_key)
-    column = Rows(resolve).column(rows_of(entries, fields))
-    reborn = [g.name for g in table.groups if g.epoch]
-    note = ""
-    if reborn:
-        note = f"group {', '.join(sorted(set(reborn))[:3])} was made more than once; kept apart"
-    return column, note
-
-
-def _group_index(table: GroupTable, name: str, desc: str, pg_id: str) -> int:
-    """The group an entry names; the same name under a new ``pg_id`` is a group made again."""
-    by_id = table.by_pg_id.get(pg_id) if pg_id else None
-    if by_id is not None and table.groups[by_id].name == name:
-        return by_id
-    existing = table.by_name.get(name)
-    if existing is None:
-        index = table.add(name, desc)
-    else:
-        index = existing
-        group = table.groups[existing]
-        if pg_id and existing in table.by_pg_id.values():
-            index = table.add(name, desc or group.desc, group.ranks, group.epoch + 1)
-        elif desc and not group.desc:
-            table.groups[existing] = type(group)(
-                name=group.name, desc=desc, ranks=group.ranks, epoch=group.epoch
-            )
-    if pg_id:
-        table.by_pg_id[pg_id] = index
-    return index
-
-
-def _records(
-    entries: Entries,
-    rank: int,
-    group: Any,
-    signatures: Signatures,
-    stacks: Stacks,
-    table: GroupTable,
-    counted: bool,
-) -> Records:
-    records = np.zeros(len(entries), RECORD_DTYPE)
-    if not entries:
-        return records
-    records["rank"] = rank
-    records["group"] = group
-    records["signature"] = signatures.column(entries)
-    records["stack"] = stacks.column(entries)
-    records["collective_seq"] = int_column(entries, NONE, *SEQ_FIELDS)
-    records["p2p_seq"] = int_column(entries, 0, "p2p_seq_id", "p2p_seq")
-    records["op_id"] = int_column(entries, NONE, "op_id")
-    record_id = pick(entries, *ID_FIELDS)
-    records["record_id"] = (
-        int_column(entries, NONE, record_id) if record_id else np.arange(len(entries))
-    )
-    records["created_ns"] = _times(entries, "time_created")
-    records["started_ns"] = _times(entries, "time_discovered_started")
-    records["completed_ns"] = _times(entries, "time_discovered_completed")
-    records["thread"] = int_column(entries, 0, "thread_id")
-    records["timeout_ms"] = int_column(entries, 0, "timeout_ms")
-    p2p = np.array([operations.is_p2p(s.op) for s in signatures.table], bool)[records["signature"]]
-    batch = np.array([operations.is_batch(s.op) for s in signatures.table], bool)
-    is_batch = batch[records["signature"]]
-    if one_for_all(records, numbered=record_id is not None, counted=counted):
-        number_groups(records, p2p | is_batch)
-    records["state"], unknown = state_columns(entries)
-    done = (records["completed_ns"] > 0) & (records["state"] < State.COMPLETED)
-    records["state"][done] = State.COMPLETED
-    records["root"] = int_column(entries, NONE, "root", "root_rank")
-    records["peer"] = NONE
-    flags = np.zeros(len(entries), np.uint16)
-    # A dialect that does not tell states cannot tell that something has not finished either.
-    if unknown is not None:
-        flags[unknown & (records["completed_ns"] == 0)] |= np.uint16(Flag.UNOBSERVED)
-    retired = bool_column(entries, "retired")
-    if retired is not None:
-        flags[retired] |= np.uint16(Flag.RETIRED)
-    marked = bool_column(entries, "is_p2p")
-    if marked is not None:
-        p2p |= marked
-    mark_batches(records, flags, p2p, is_batch, numbered=record_id is not None)
-    records["flags"] = flags
-    if p2p.any():
-        set_peers(records, signatures, table, rank)
-    return records
-
-
-def _times(entries: Entries, stem: str) -> Any:
-    """Nanoseconds since the epoch; dumps of torch 2.2 count microseconds, nulls are 0."""
-    name = pick(entries, f"{stem}_ns")
-    if name is not None:
-        values = [value or 0 for value in values_of(entries, name)]
-        try:
-            column = np.fromiter(values, np.int64, len(values))
-        except (TypeError, ValueError, OverflowError):
-            column = int_column(entries, 0, name)
-        return np.maximum(column, 0)
-    micro = int_column(entries, 0, f"{stem}_us")
-    return np.where((micro > 0) & (micro < (1 << 62) // 1000), micro * 1000, 0)
-
-
-def _is_native_gloo(signatures: Signatures, entries: Entries, document: Any) -> bool:
+def _is_native_gloo(signatures: Signatures, dump: _Dump) -> bool:
     """Native Gloo never moves an entry beyond ``scheduled``; other writers name the states."""
-    if not entries or any(s.backend != "gloo" for s in signatures.table):
+    if not dump.entries or any(s.backend != "gloo" for s in signatures.table):
         return False
-    config = document.get("pg_config")
-    usable = isinstance(config, Mapping) and any(clean.as_name(key) for key in config)
-    if usable:
+    if isinstance(dump.config, Mapping) and any(clean.as_name(key) for key in dump.config):
         return False
-    name = pick(entries, "state") or "state"
-    return all(entry.get(name) == "scheduled" for entry in entries)
+    name = pick(dump.entries, "state") or "state"
+    return all(entry.get(name) == "scheduled" for entry in dump.entries)
 
 
 def _settle_gloo(records: Records) -> None:
@@ -363,6 +288,7 @@ def _settle_gloo(records: Records) -> None:
 
 
 def _observed(document: Mapping[str, Any], records: Records, written_ns: int) -> int:
+    """When it was written, as the dump itself or else its file tells."""
     for key in ("dump_time_ns", "timestamp_ns", "time_ns"):
         stamp = clean.as_int(document.get(key), 0, low=0)
         if stamp:

@@ -1,0 +1,103 @@
+"""The entries of a dump as records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hangscope.trace import operations
+from hangscope.trace.flight_recorder.columns import (
+    SEQ_FIELDS,
+    Entries,
+    bool_column,
+    int_column,
+    pick,
+    values_of,
+)
+from hangscope.trace.flight_recorder.entry_groups import group_column
+from hangscope.trace.flight_recorder.groups import GroupTable
+from hangscope.trace.flight_recorder.hooks import number_groups, one_for_all
+from hangscope.trace.flight_recorder.pairs import mark_batches, set_peers
+from hangscope.trace.flight_recorder.signatures import Signatures
+from hangscope.trace.flight_recorder.stacks import Stacks
+from hangscope.trace.flight_recorder.states import state_columns
+from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Records, State
+
+ID_FIELDS = ("record_id", "id")
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the records of one dump refer to; filled while they are read."""
+
+    groups: GroupTable
+    signatures: Signatures = field(default_factory=Signatures)
+    stacks: Stacks = field(default_factory=Stacks)
+
+
+def read_records(entries: Entries, rank: int, tables: Tables, *, counted: bool) -> Records:
+    """One record for each entry, in their order.
+
+    ``counted``: the dump has counters of its groups, as a backend's own recorder writes them.
+    """
+    records = np.zeros(len(entries), RECORD_DTYPE)
+    if not entries:
+        return records
+    records["rank"] = rank
+    records["group"] = group_column(entries, tables.groups)
+    records["signature"] = tables.signatures.column(entries)
+    records["stack"] = tables.stacks.column(entries)
+    records["collective_seq"] = int_column(entries, NONE, *SEQ_FIELDS)
+    records["p2p_seq"] = int_column(entries, 0, "p2p_seq_id", "p2p_seq")
+    records["op_id"] = int_column(entries, NONE, "op_id")
+    record_id = pick(entries, *ID_FIELDS)
+    records["record_id"] = (
+        int_column(entries, NONE, record_id) if record_id else np.arange(len(entries))
+    )
+    records["created_ns"] = _times(entries, "time_created")
+    records["started_ns"] = _times(entries, "time_discovered_started")
+    records["completed_ns"] = _times(entries, "time_discovered_completed")
+    records["thread"] = int_column(entries, 0, "thread_id")
+    records["timeout_ms"] = int_column(entries, 0, "timeout_ms")
+    ops = [signature.op for signature in tables.signatures.table]
+    p2p = np.array([operations.is_p2p(op) for op in ops], bool)[records["signature"]]
+    batch = np.array([operations.is_batch(op) for op in ops], bool)
+    is_batch = batch[records["signature"]]
+    if one_for_all(records, numbered=record_id is not None, counted=counted):
+        number_groups(records, p2p | is_batch)
+    records["state"], unknown = state_columns(entries)
+    done = (records["completed_ns"] > 0) & (records["state"] < State.COMPLETED)
+    records["state"][done] = State.COMPLETED
+    records["root"] = int_column(entries, NONE, "root", "root_rank")
+    records["peer"] = NONE
+    flags = np.zeros(len(entries), np.uint16)
+    # A dialect that does not tell states cannot tell that something has not finished either.
+    if unknown is not None:
+        flags[unknown & (records["completed_ns"] == 0)] |= np.uint16(Flag.UNOBSERVED)
+    retired = bool_column(entries, "retired")
+    if retired is not None:
+        flags[retired] |= np.uint16(Flag.RETIRED)
+    marked = bool_column(entries, "is_p2p")
+    if marked is not None:
+        p2p |= marked
+    mark_batches(records, flags, p2p, is_batch, numbered=record_id is not None)
+    records["flags"] = flags
+    if p2p.any():
+        set_peers(records, tables.signatures, tables.groups, rank)
+    return records
+
+
+def _times(entries: Entries, stem: str) -> Any:
+    """Nanoseconds since the epoch; dumps of torch 2.2 count microseconds, nulls are 0."""
+    name = pick(entries, f"{stem}_ns")
+    if name is not None:
+        values = [value or 0 for value in values_of(entries, name)]
+        try:
+            column = np.fromiter(values, np.int64, len(values))
+        except (TypeError, ValueError, OverflowError):
+            column = int_column(entries, 0, name)
+        return np.maximum(column, 0)
+    micro = int_column(entries, 0, f"{stem}_us")
+    return np.where((micro > 0) & (micro < (1 << 62) // 1000), micro * 1000, 0)
