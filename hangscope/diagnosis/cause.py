@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.records.mismatch import Mismatch
@@ -91,6 +92,8 @@ def shown_place(context: Context, cause: Cause) -> Place | None:
     if cause.odd_one:
         places = [p for p in places if set(p.waiters) & set(cause.culprits)] or places
     culprits = set(cause.culprits)
+    if cause.verdict is Verdict.DEADLOCK_CYCLE and any(map(is_lock, places)):
+        return next(place for place in places if is_lock(place))
 
     def rank_of(place: Place) -> tuple[int, bool, int, int]:
         due = len(culprits.intersection(place.targets))

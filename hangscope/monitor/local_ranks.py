@@ -15,7 +15,7 @@ from hangscope.monitor.signs import is_held_up
 from hangscope.ring.reader import decode_text
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import OpenRing, RunKey
-from hangscope.trace.model import RankFacts
+from hangscope.trace.model import KernelWait, RankFacts
 from hangscope.trace.processes.process import is_elsewhere
 
 TICK_S = 0.25
@@ -78,7 +78,7 @@ class LocalRanks:
         self._oom_at_start = oom_kills()
         self._host_of: dict[int, str] = {}
         self._looks: dict[int, RankFacts] = {}
-        self._told: dict[int, tuple[str | None, bool | None]] = {}
+        self._told: dict[int, tuple[str | None, bool | None, KernelWait | None]] = {}
         self._is_hung = False
         self._is_ended = False
 
@@ -158,11 +158,15 @@ class LocalRanks:
             if rank in facts and facts[rank].pid == pid and facts[rank].alive
         }
         self._is_hung = hung
-        if not hung or self.journal is None:
+        if self.journal is None:
             return
         for pid, look in self._looks.items():
-            told = (look.process_state, look.gil_blocked)
-            if self._told.get(pid) != told:
+            told = (look.process_state, look.gil_blocked, look.wait)
+            known = self._told.get(pid)
+            if known is not None and look.wait is not None and look.wait.is_same(known[2]):
+                told = (*told[:2], known[2])
+            # That it has moved on is told as well: what was told last of a process counts.
+            if known != told and (hung or known is not None):
                 self._told[pid] = told
                 self.journal.seen(look)
 

@@ -17,6 +17,7 @@ from hangscope.replay.redact import Redactor
 from hangscope.trace import formats
 from hangscope.trace.model import RankFacts, Trace
 from hangscope.trace.plain_stacks import plain_threads
+from hangscope.trace.plain_waits import plain_wait
 from hangscope.trace.witnesses.journal import HEADER_KEY, VERSION
 
 NAME = "observed.journal"
@@ -114,6 +115,9 @@ def seen_event(facts: RankFacts, redactor: Redactor | None = None) -> dict[str, 
         "cpu_busy": None if facts.cpu_busy is None else round(facts.cpu_busy, 3),
         "stack_moved": facts.stack_moved,
     }
+    if facts.wait is not None:
+        wait = plain_wait(facts.wait)
+        event["wait"] = redactor.value(wait) if redactor else wait
     # Stacks that only a signal could get lie in a file of their own beside the ring, dated by its
     # time of change, which does not survive a checkout.
     asked = [t for t in facts.threads if t.source == "signal"]

@@ -5,7 +5,7 @@ Times are integer nanoseconds since the epoch; ``0`` means "unknown" or "not yet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 
@@ -95,6 +95,43 @@ class ThreadStack:
     """The kernel's number of the thread, as in the records; 0 where the source does not say."""
 
 
+RUNS = "processor"
+"""Kind of the wait of a thread that could run."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWait:
+    """What a process's main thread does not go on for, as the kernel tells whoever looks."""
+
+    kind: str = ""
+    """``"lock"`` (of a file), ``"locked file"`` (it sleeps, and has a file open that another one
+    has locked), ``"child"``, ``"pipe"`` (nothing comes), ``"full pipe"``, ``"fifo"`` (being
+    opened), ``"socket"``, ``"thread"`` (a lock or condition inside of the process) or
+    ``"processor"``; empty where nothing tells it."""
+    what: str = ""
+    """The file, the peer's address, or how much of a processor it may use, where that is seen."""
+    processes: tuple[int, ...] = ()
+    """Who holds the lock, who is waited for, or who is at the other end."""
+    names: tuple[str, ...] = ()
+    """Those in words, as ``sleep 9999 (pid 4711)``."""
+    alone: bool = False
+    """Whether nobody else is at the other end."""
+    locked: tuple[str, ...] = ()
+    """Files on which the process holds a lock itself."""
+    helpers: tuple[str, ...] = ()
+    """What it has started and what cannot answer: ``python (pid 7, stopped)``."""
+    since_ns: int = 0
+    """When it was first seen to wait for this."""
+    seen_ns: int = 0
+    """When it was last seen to."""
+
+    def is_same(self, other: KernelWait | None) -> bool:
+        """Whether ``other`` is this wait, seen at another time."""
+        return other is not None and replace(other, since_ns=0, seen_ns=0) == replace(
+            self, since_ns=0, seen_ns=0
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class RankFacts:
     """What is known of one rank's process, whatever the source. ``None`` means unknown."""
@@ -119,6 +156,8 @@ class RankFacts:
     """``running``, ``sleeping``, ``disk-sleep``, ``stopped``, ``zombie``, ``gone``."""
     held_by: str | None = None
     """What keeps a stopped process from running, where it is no signal: ``gdb (pid 4711)``."""
+    wait: KernelWait | None = None
+    """What its main thread does not go on for, where a look from outside tells it."""
     heartbeat_ns: int = 0
     heartbeat_interval_s: float | None = None
     gil_blocked: bool | None = None

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from hangscope.diagnosis.cause import Cause, began, rank_list
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.stores import PREFIX
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -60,6 +61,9 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
         ):  # either the key was not set before the half, or the half left out before the key
             cause.culprits, cause.confidence = tuple(sorted(ranks)), Confidence.AMBIGUOUS
         return cause
+    if any(is_lock(waits.places[i]) for i in chosen):
+        _through_a_lock(context, cause, ranks)
+        return cause
     if context.unlisted or (made_up and context.gaps):
         cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
         cause.confidence, cause.victims = Confidence.LIKELY, set(ranks)
@@ -99,6 +103,20 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
         if len(untold) > 1:
             cause.confidence = Confidence.AMBIGUOUS  # one of them is enough
     return cause
+
+
+def _through_a_lock(context: Context, cause: Cause, ranks: set[int]) -> None:
+    """Who holds the lock of a file waits for ranks that cannot come before they have had it."""
+    places = waits_places(context, set(cause.places))
+    breakers = [r for r in sorted(ranks) if _breaks(places, ranks, r)]
+    lock = next(p for p in places if is_lock(p))
+    holders = tuple(sorted(ranks.intersection(lock.targets)))
+    alone = len(breakers) == 1 and holders == tuple(breakers)
+    cause.culprits = holders if alone else tuple(sorted(ranks))
+    cause.confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
+    cause.places.sort(key=lambda i: not is_lock(context.waits.places[i]))
+    if any(is_polled(context.hosts.get(rank)) for rank in lock.waiters):
+        cause.unknowns.append("whose lock is tried for is concluded: no other is held")
 
 
 def _circle_of_pairs(

@@ -6,7 +6,7 @@ A launcher ends everybody once one has failed, and peers fail of its failure.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from signal import SIGABRT
@@ -47,7 +47,14 @@ _MODEL = re.compile(
 def judge(trace: Trace) -> dict[int, Host]:
     """A `Host` for every rank that any source speaks about."""
     threads = newest_threads(trace)
-    hosts = {rank: host_of(facts, threads.get(rank)) for rank, facts in trace.ranks.items()}
+    of_host: dict[str | None, dict[int, int]] = defaultdict(dict)
+    for rank, facts in trace.ranks.items():
+        if facts.pid:
+            of_host[facts.host][facts.pid] = rank
+    hosts = {
+        rank: host_of(facts, threads.get(rank), of_host[facts.host])
+        for rank, facts in trace.ranks.items()
+    }
     hosts = _stopped_alone(_told_by_all(hosts, trace), trace)
     hosts = _answering(_after_the_stop(hosts, trace), trace)
     return _outlived_a_failure(_victims_of_launcher(hosts, trace), trace)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from hangscope.diagnosis.processes.failures import SECONDARY_TYPES, is_about_others, is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import in_python, innermost
 from hangscope.diagnosis.processes.working import working_stack
-from hangscope.trace.model import CAUSED_BY, ON_ITS_WAY_OUT, RankFacts, Stack
+from hangscope.trace.facts import RUNS
+from hangscope.trace.model import CAUSED_BY, ON_ITS_WAY_OUT, KernelWait, RankFacts, Stack
 
 _SIGTERM, _SIGINT, _SIGHUP = 15, 2, 1
 LOADER = re.compile(
@@ -19,6 +21,10 @@ LOADER = re.compile(
     re.I,
 )
 CHECKPOINT = re.compile(r"checkpoint|save|state_dict|serialize", re.I)
+_STARVED = 0.1
+"""CPU seconds a second, of a process that could run: it gets hardly any."""
+_STARVED_NS = 10**9
+"""For so long it has to be seen ready to run: a thread that sleeps wakes up now and then."""
 _IN_COMMUNICATION = re.compile(
     r"all_reduce|allreduce|all_gather|broadcast|reduce_scatter|all_to_all|barrier|\bwait\b|"
     r"synchronize|\bsend\b|\brecv\b|irecv|isend|backward|gather|scatter|\breduce\b|coalesc"
@@ -54,6 +60,10 @@ class Host:
     """Who keeps a stopped process from running, where that is no signal."""
     in_kernel: bool = False
     """Whether its main thread was in a system call that cannot be interrupted (state D)."""
+    wait: KernelWait | None = None
+    """What its main thread did not go on for, where ``stack`` is that thread's."""
+    waits_for: tuple[int, ...] = ()
+    """The ranks among the processes that ``wait`` names."""
 
     @property
     def gone(self) -> bool:
@@ -73,8 +83,32 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def host_of(facts: RankFacts, thread: int | None) -> Host:
-    """One rank's process; ``thread`` issued the rank's newest operation."""
+def host_of(
+    facts: RankFacts, thread: int | None, neighbours: Mapping[int, int] | None = None
+) -> Host:
+    """One rank's process.
+
+    Parameters
+    ----------
+    facts:
+        What is known of it.
+    thread:
+        The one that issued the rank's newest operation.
+    neighbours:
+        The ranks of processes on the same host.
+    """
+    host = _host_of(facts, thread)
+    wait = facts.wait
+    if wait is None or host.end is End.CLEAN or host.stack is not facts.main_stack:
+        return host
+    starves = facts.cpu_busy is not None and facts.cpu_busy < _STARVED
+    if wait.kind == RUNS and not (starves and wait.seen_ns - wait.since_ns > _STARVED_NS):
+        wait = replace(wait, kind="")
+    ranks = {(neighbours or {}).get(pid) for pid in wait.processes} - {None, facts.rank}
+    return replace(host, wait=wait, waits_for=tuple(sorted(r for r in ranks if r is not None)))
+
+
+def _host_of(facts: RankFacts, thread: int | None) -> Host:
     rank, exit_ = facts.rank, facts.exit
     exception = facts.exception
     own_failure = exception is not None and exception.is_main_thread

@@ -9,6 +9,7 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.swept import standstill_s
+from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.trace import formats
@@ -19,6 +20,7 @@ _OF_TIME = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTIV
 _NEARLY, _FAR, _HOUR_S = 0.9, 3, 3600.0
 _SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S = 600.0, 1800.0
 """The shortest and the longest that torch ever had by default."""
+_SEEN_TWICE_S = 0.5
 _SLOW_S = 60.0
 """A rank that saves, loads or compiles may keep the others waiting for so long."""
 
@@ -51,13 +53,30 @@ def overdue_only(context: Context) -> None:
                 place.behind = ended
             place.unknown = []
             kept.append(index)
-    keep = set(kept)
+    keep = set(kept) | _locks_that_last(context, kept)
     for rank, indexes in context.waits.places_of.items():
         context.waits.places_of[rank] = [i for i in indexes if i in keep]
     for index, place in enumerate(context.waits.places):
         if index not in keep:
             place.waiters, place.absent, place.behind, place.unknown = [], [], [], []
     context.waits.device = {r: i for r, i in context.waits.device.items() if i in keep}
+
+
+def _locks_that_last(context: Context, kept: list[int]) -> set[int]:
+    """Locks that hold up whom others have waited for long enough.
+
+    Who waits for that long itself does not let go; others have to be seen to hold it twice.
+    """
+    places = context.waits.places
+    wanted = {rank for i in kept for rank in places[i].targets}
+    waiting = {rank for i in kept for rank in places[i].waiters}
+    return {
+        index
+        for index, place in enumerate(places)
+        if is_lock(place)
+        and wanted.issuperset(place.waiters)
+        and (waiting.issuperset(place.targets) or context.longest_wait_s([place]) >= _SEEN_TWICE_S)
+    }
 
 
 def as_victims(hosts: dict[int, Host]) -> dict[int, Host]:
@@ -69,8 +88,10 @@ def lasting_only(context: Context) -> None:
     """Of a job that was killed from outside, keep only waiting that was a hang already."""
     limit = standstill_s(context.trace)
     waits = context.waits
+    kept = [i for i, p in enumerate(waits.places) if context.longest_wait_s([p]) >= limit]
+    keep = set(kept) | _locks_that_last(context, kept)
     for index, place in enumerate(waits.places):
-        if context.longest_wait_s([place]) < limit:
+        if index not in keep:
             for rank in place.waiters:
                 waits.places_of[rank] = [i for i in waits.places_of.get(rank, ()) if i != index]
             place.waiters, place.absent, place.behind, place.unknown = [], [], [], []

@@ -11,6 +11,7 @@ import numpy as np
 from hangscope.diagnosis.ends.swept import standstill_s
 from hangscope.diagnosis.graph.half_places import HalfPlaces, blocking_sends
 from hangscope.diagnosis.graph.held_up import held_up_by_sends
+from hangscope.diagnosis.graph.lock_places import lock_places
 from hangscope.diagnosis.graph.phase_places import phase_places
 from hangscope.diagnosis.graph.places import Place, Waits
 from hangscope.diagnosis.graph.stores import store_places
@@ -79,6 +80,7 @@ class Builder:
         self.places += phase_places(self.trace, self.front, self.hosts)
         waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)
         self.places += store_places(self.trace, self.hosts, waiting)
+        self.places += lock_places(self.trace, self.bounds, self.hosts, self.places)
         self._without_the_finished()
         places_of: dict[int, list[int]] = defaultdict(list)
         for index, place in enumerate(self.places):

@@ -8,6 +8,7 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.own_doing import own_errors
 from hangscope.diagnosis.ends.threads import dead_thread, race_of_threads
+from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.stores import PREFIX as STORE
 from hangscope.diagnosis.model import Side, Verdict
@@ -43,6 +44,9 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
             f"{rank_s(twins)}",
             "D1, D4",
         )
+    if cause.verdict is Verdict.DEADLOCK_CYCLE and place is not None and is_lock(place):
+        held_at = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*place.targets}]
+        return playbook.release_lock(held_at[0] if held_at else "")
     return _for_process(context, cause, place) or _for_circle(context, cause, sides)
 
 

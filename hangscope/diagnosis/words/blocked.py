@@ -1,4 +1,4 @@
-"""What a rank waits for that stands below its own code: a queue, a socket, a worker, a disk."""
+"""What a rank waits for that stands below its own code: a queue, a lock, a peer, a worker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import re
 
 from hangscope.diagnosis.processes.host import Host
 from hangscope.diagnosis.processes.stacks import base, innermost, is_library, user_frames
+from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.trace.facts import RUNS
+from hangscope.trace.model import KernelWait
 
+_NO_ANSWER = "a peer outside the job does not answer"
+_LIMIT = "; give that call a time limit"
 _BLOCKED_IN_CALL = (
     (
         r"threading\.py:_shutdown$",
@@ -22,6 +27,7 @@ _BLOCKED_IN = (
     (r"torch/(?:futures|distributed/rpc)/", "another rank has not answered a remote call"),
     (r"/(?:pdb|bdb)\.py$", "a debugger waits for somebody to type: take the breakpoint out"),
     (r"/ray/(?:_private|actor|util|train)", "a task or an actor of Ray has not answered"),
+    (r"/(?:filelock|portalocker|fasteners)/", "somebody else holds that lock of a file"),
     (r"subprocess\.py$", "the program that it started has not ended"),
     (r"multiprocessing/pool\.py$|concurrent/futures/", "a worker of its pool has not answered"),
     (r"(?:multiprocessing/queues|queue)\.py$", "nobody puts anything into that queue"),
@@ -29,8 +35,9 @@ _BLOCKED_IN = (
     (r"asyncio/", "nothing comes of what it awaits"),
     (
         r"/(?:socket|ssl|selectors)\.py$|http/client\.py$|urllib|requests/|botocore|grpc|fsspec",
-        "a peer outside the job does not answer; give that call a time limit",
+        _NO_ANSWER,
     ),
+    (r"^<frozen importlib", "another thread of its own process is importing the same module"),
     (r"threading\.py$", "it waits for another thread of its own process"),
 )
 """Library files that a rank can be blocked in, and what it then waits for."""
@@ -41,9 +48,36 @@ _IN_KERNEL = (
 
 
 def blocked_in(host: Host | None) -> str:
-    """What the library functions below the user's innermost line wait for, if that is known."""
+    """What the call below the user's innermost line waits for, if that is known."""
     if host is None or host.state == "busy":
         return ""
+    words, wait = _in_library(host), host.wait
+    if wait is None or not wait.kind:
+        told = ", ".join(wait.helpers) if wait is not None else ""
+    elif wait.kind == "thread":
+        words = words or "it waits there for a lock, or for another thread of its own process"
+        told = ", ".join(wait.helpers)
+    elif not words or wait.kind == "lock":
+        words, told = _in_kernel(wait, host.waits_for), ""
+    else:
+        told = ", ".join(dict.fromkeys([*_details(wait), *wait.helpers]))
+    if not words:
+        return _IN_KERNEL if host.in_kernel else ""
+    limit = _LIMIT if words == _NO_ANSWER or (wait is not None and wait.kind == "socket") else ""
+    return f"{words} ({told}){limit}" if told else f"{words}{limit}"
+
+
+def _details(wait: KernelWait) -> tuple[str, ...]:
+    """What the kernel adds to what a library function is known to wait for."""
+    if wait.kind in ("pipe", "full pipe"):
+        return (_other_end(wait),) if wait.alone or wait.names else ()
+    if wait.kind == "socket":
+        return (wait.what,)
+    return wait.names if wait.kind == "child" else ()
+
+
+def _in_library(host: Host) -> str:
+    """What the library functions below the user's innermost line wait for."""
     below = list(host.stack)
     mine = innermost(host.stack)
     if mine is not None and mine in below and not is_library(mine):
@@ -56,7 +90,47 @@ def blocked_in(host: Host | None) -> str:
     for pattern, words in _BLOCKED_IN:
         if any(re.search(pattern, name) for name in files):
             return words
-    return _IN_KERNEL if host.in_kernel else ""
+    return ""
+
+
+def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
+    """What the kernel says that it waits for."""
+    holder = holder_of(wait, ranks)
+    if wait.kind == "lock":
+        return f"it waits for the lock on {wait.what or 'a file'}, held by {holder}"
+    if wait.kind == "locked file":
+        return f"it sleeps, perhaps to try again: there is a lock on {wait.what}, held by {holder}"
+    if wait.kind == "child":
+        return f"it waits for a process that it started: {', '.join(wait.names)}"
+    if wait.kind == "fifo":
+        return "it opens a named pipe (FIFO) whose other end nobody has opened"
+    if wait.kind == "full pipe":
+        reader = f"{', '.join(wait.names)} does not read it" if wait.names else "nobody reads it"
+        return f"the pipe that it writes into is full, and {reader}"
+    if wait.kind == "pipe":
+        other = f" ({_other_end(wait)})" if wait.alone or wait.names else ""
+        return f"nothing comes through the pipe that it reads from{other}"
+    if wait.kind == "socket":
+        return f"it waits for {wait.what}"
+    if wait.kind == RUNS:
+        limit = f": its control group may use {wait.what} (cpu.max)" if wait.what else ""
+        return f"it could run and gets no processor{limit or ', others use them all'}"
+    return ""
+
+
+def _other_end(wait: KernelWait) -> str:
+    """Who has the other end of a pipe open."""
+    if wait.alone:
+        return "no other process is left at the other end of its pipe"
+    return f"at the other end of its pipe: {', '.join(wait.names)}"
+
+
+def holder_of(wait: KernelWait, ranks: tuple[int, ...]) -> str:
+    """Who holds the lock that is waited for."""
+    if ranks:
+        return rank_s(ranks)
+    names = ", ".join(wait.names)
+    return f"{names}, which is no rank of this job" if names else "another process"
 
 
 def frame_names(host: Host | None) -> str:

@@ -92,6 +92,15 @@ def ring_of_waits(verb: str) -> Advice:
     )
 
 
+def release_lock(line: str) -> Advice:
+    """A rank that holds the lock of a file while it waits for ranks that want it."""
+    return Advice(
+        f"release that lock before {line or 'the collective'}: whatever needs the other ranks does "
+        "not belong under a lock that they need to come there",
+        "D19, D23",
+    )
+
+
 def new_groups() -> Advice:
     """Ranks in different calls of ``new_group``."""
     return Advice(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.threads import died_of
+from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.host import End, activity
@@ -28,6 +29,12 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
     ordered = sorted(places, key=lambda p: (p is not place, p.began_ns or 1 << 62))
     for p in ordered[:6]:
         if not p.waiters:
+            continue
+        if is_lock(p):
+            lines.append(
+                f"{rank_s(p.waiters)} {wait_s(p.waiters)} for {lock_in_words(p)}, which "
+                f"{rank_s(p.targets)} holds"
+            )
             continue
         line = f"{rank_s(p.waiters)} {wait_s(p.waiters)} in {title_of(context, p)}"
         age = context.age_s(p.waiters[0], p.began_ns)
@@ -68,6 +75,8 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         if len(words) > 1:
             lines.append(" ".join(words))
         lines += _dead_thread(facts)
+        if host.wait is not None and host.wait.helpers:
+            lines.append(f"rank {rank}: it had started {', '.join(host.wait.helpers)}")
         no_code_runs = host.state in ("stopped", "gil-held")
         apart = cause.verdict in (Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE)
         if apart and not no_code_runs and len(cause.culprits) < 4:

@@ -8,6 +8,7 @@ from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.own_doing import own_errors
 from hangscope.diagnosis.ends.threads import dead_thread, died_of
+from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.stores import PREFIX as STORE
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -112,6 +113,12 @@ def _key_not_set(cause: Cause, place: Place) -> Words:
 
 def _missing(context: Context, cause: Cause, place: Place) -> Words:
     who, title, waiters = _who(cause), title_of(context, place), _waiters(place)
+    if is_lock(place):
+        return Words(
+            f"{who} {'holds' if len(cause.culprits) == 1 else 'hold'} {lock_in_words(place)} that "
+            f"{waiters} {wait_s(place.waiters)} for",
+            f"{_instead(context, cause, place)}; {waiters} cannot go on before it lets go",
+        )
     if place.phase:
         return Words(
             f"{who} never reached {place.phase}",
@@ -306,6 +313,8 @@ def _still(host: Host | None) -> str:
 def _circle(context: Context, cause: Cause, _first: Place) -> Words:
     places = [context.waits.places[i] for i in cause.places]
     ranks = set(cause.culprits) | {r for s in cause.sides for r in s}
+    if is_lock(places[0]):
+        return _circle_through_lock(context, places, ranks)
     steps = []
     for place in places[:4]:
         inside = [r for r in place.targets if r in ranks]
@@ -321,6 +330,20 @@ def _circle(context: Context, cause: Cause, _first: Place) -> Words:
             "they wait for each other in a circle"
         )
     return Words(summary, "; ".join(steps))
+
+
+def _circle_through_lock(context: Context, places: list[Place], ranks: set[int]) -> Words:
+    """A circle whose first place is the lock of a file."""
+    lock, *rest = places
+    holders = [r for r in lock.targets if r in ranks]
+    inside = next((p for p in rest if set(p.waiters) & set(holders)), None)
+    title = f"waits in {title_of(context, inside)}" if inside is not None else "waits for others"
+    return Words(
+        f"{capital(rank_s(holders))} {title} and holds {lock_in_words(lock)}, for which "
+        f"{rank_s(lock.waiters)} {wait_s(lock.waiters)}",
+        f"{rank_s(lock.waiters)} cannot come before {rank_s(holders)} lets go, and "
+        f"{rank_s(holders)} lets go only after that: they wait for each other in a circle",
+    )
 
 
 _OF_VERDICT: dict[Verdict, Callable[[Context, Cause, Place], Words]] = {

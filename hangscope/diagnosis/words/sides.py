@@ -7,6 +7,7 @@ from dataclasses import replace
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.threads import dead_thread, died_of
+from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Side, Verdict
 from hangscope.diagnosis.processes.host import activity
@@ -27,7 +28,9 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
         for ranks in cause.sides:
             here = [context.waits.places[i] for i in cause.places]
             mine = [p for p in here if ranks[0] in p.waiters]
-            if mine:
+            if mine and mine[0].phase:
+                sides.append(_side_in_phase(context, ranks, mine[0]))
+            elif mine:
                 sides.append(
                     _side_of_row(
                         context, ranks, mine[0].row, mine[0].seq, context.place_op(mine[0])
@@ -37,7 +40,7 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
                 sides.append(_side_of_absent(context, ranks, _group_of(context, cause)))
     elif place is not None and place.phase:
         inside = cause.sides or [tuple(sorted(place.waiters))]
-        sides = [_side_in_phase(context, ranks, place.phase) for ranks in inside if ranks]
+        sides = [_side_in_phase(context, ranks, place) for ranks in inside if ranks]
         outside = [r for r in sorted(cause.culprits) if r not in place.waiters]
         sides += [_side_of_absent(context, (r,), NONE) for r in outside[:8]]
         if len(outside) > 8:
@@ -137,13 +140,16 @@ def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, o
     )
 
 
-def _side_in_phase(context: Context, ranks: tuple[int, ...], phase: str) -> Side:
+def _side_in_phase(context: Context, ranks: tuple[int, ...], place: Place) -> Side:
     """Ranks that wait in a call which is no operation: where their processes stand."""
     host, facts = context.hosts.get(ranks[0]), context.trace.ranks.get(ranks[0])
     stack = host.stack if host is not None else ()
-    since = [p.since_ns for p in facts.phases if p.name == phase.partition(" ")[0]] if facts else []
+    name = place.phase.partition(" ")[0]
+    since = [p.since_ns for p in facts.phases if p.name == name] if facts else []
+    if is_lock(place):
+        since = [place.began_ns]
     waited = context.age_s(ranks[0], since[-1]) if since else None
-    return Side(ranks, phase, stack=user_frames(stack), full_stack=stack, waiting_s=waited)
+    return Side(ranks, place.phase, stack=user_frames(stack), full_stack=stack, waiting_s=waited)
 
 
 def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Side:

@@ -27,6 +27,7 @@ from hangscope.trace.model import (
     RankFacts,
 )
 from hangscope.trace.plain_stacks import frames_of, plain_threads, stack_of, threads_of
+from hangscope.trace.plain_waits import plain_wait, wait_from
 
 KEY = "hangscope"
 MAX_PHASES = 64
@@ -53,6 +54,8 @@ def to_plain(facts: RankFacts) -> dict[str, Any]:
         "rendezvous": facts.rendezvous,
         "declared": facts.declared,
     }
+    if facts.wait is not None:
+        story["wait"] = plain_wait(facts.wait)
     if facts.exit is not None:
         story["exit"] = asdict(facts.exit)
     if facts.exception is not None:
@@ -98,6 +101,7 @@ def from_plain(value: Any, facts: RankFacts) -> RankFacts:
         threads=threads_of(value.get("threads")),
         process_state=clean.as_name(value.get("process_state")) or None,
         held_by=clean.as_name(value.get("held_by")) or None,
+        wait=wait_from(value.get("wait")),
         gil_blocked=_truth(value.get("gil_blocked")),
         cpu_busy=_quantity(value.get("cpu_busy")),
         heartbeat_ns=clean.as_int(value.get("heartbeat_ns"), 0, low=0),

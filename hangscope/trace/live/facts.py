@@ -14,15 +14,18 @@ import numpy.typing as npt
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import HEADER
 from hangscope.ring.reader import RingReader, decode_text
-from hangscope.trace.model import RankFacts, Records, Stack, ThreadStack
+from hangscope.trace.facts import RUNS
+from hangscope.trace.model import KernelWait, RankFacts, Records, Stack, ThreadStack
 from hangscope.trace.processes.process import ProcessLook, is_here, look_here
-from hangscope.trace.rings.facts import facts_of
+from hangscope.trace.rings.facts import facts_of, kernel_wait
 from hangscope.trace.stack_dump import parse_sample
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _STALE_BEATS = 3
 _COMPARABLE_S = 0.2
 """Two looks closer together than this tell nothing of CPU use."""
+_HARDLY = 0.1
+"""CPU seconds a second of a thread that sleeps nearly all of the time."""
 _MOVING = (
     "heartbeat_ns", "heartbeat_count", "last_record_id", "values_used", "sample_generation",
     "sample_ns",
@@ -97,6 +100,8 @@ class ProcessView:
     cpu_ticks: int = 0
     cpu_at_s: float = 0.0
     main_stack: Stack = ()
+    wait: KernelWait | None = None
+    """What it did not go on for, at the last look."""
     compared: tuple[float | None, bool | None] = (None, None)
     """CPU seconds a second, and whether the stack moved, when that was last compared."""
 
@@ -172,10 +177,12 @@ class ProcessView:
         threads = self._with_call(threads)
         busy, moved = self._compared(look, newest_main(threads)) if look.alive else (None, None)
         beating = look.alive and look.state != "stopped" and not beat.exit_ns
+        wait = kernel_wait(self.pid, look) if beating and not moved else None
         values = list(_values(known))
         for name, value in (
             ("process_state", look.state),
             ("held_by", look.held_by),
+            ("wait", self._since(wait, busy)),
             ("heartbeat_ns", beat.heartbeat_ns),
             ("gil_blocked", False if beating else None),
             ("cpu_busy", busy),
@@ -198,9 +205,23 @@ class ProcessView:
     def _kept(self, facts: RankFacts, look: ProcessLook) -> RankFacts:
         if facts.alive and facts.pid:
             busy, moved = self._compared(look, newest_main(facts.threads))
-            facts = replace(facts, cpu_busy=busy, stack_moved=moved)
+            wait = self._since(facts.wait, busy)
+            facts = replace(facts, cpu_busy=busy, stack_moved=moved, wait=wait)
         self.facts = facts
         return facts
+
+    def _since(self, wait: KernelWait | None, busy: float | None) -> KernelWait | None:
+        """The wait that was just seen, since the first look that has seen it so.
+
+        A thread that is awake for a moment and hardly uses a processor has not gone on.
+        """
+        known = self.wait
+        if known is not None and wait is not None:
+            awake = wait.kind == RUNS != known.kind and busy is not None and busy < _HARDLY
+            wait = known if awake else wait
+            wait = replace(wait, since_ns=known.since_ns) if wait.is_same(known) else wait
+        self.wait = wait
+        return wait
 
     def _compared(self, look: ProcessLook, stack: Stack) -> tuple[float | None, bool | None]:
         """What only two looks can tell: CPU use, and whether the stack moved."""

@@ -11,6 +11,7 @@ from hangscope.trace.model import (
     ON_ITS_WAY_OUT,
     ExceptionFacts,
     ExitFacts,
+    KernelWait,
     RankFacts,
     ThreadStack,
 )
@@ -19,6 +20,8 @@ from hangscope.trace.model import (
 _BY_TRUST = (formats.RING, formats.JOURNAL, formats.PICKLE, formats.JSON, formats.LOG)
 TRUST = {name: place for place, name in enumerate(_BY_TRUST)}
 _RECORDERS = (formats.RING, *formats.DUMPS)
+_LATE_NS = 10**9
+"""A look at what a process waits for that is older than the newest look at it, tells nothing."""
 _OWN_WORDS = ("exception", "code", "clean")
 _EXIT_ORDER = ("oom", "exception", "signal", "code", "clean", "unknown")
 _SPECIAL = {
@@ -26,6 +29,7 @@ _SPECIAL = {
     "alive",
     "process_state",
     "held_by",
+    "wait",
     "exit",
     "exception",
     "threads",
@@ -66,6 +70,7 @@ def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
         alive=False if ended else alive,
         process_state=_first(newest, "process_state", None),
         held_by=_first(newest, "held_by", None),
+        wait=_merge_waits(newest),
         exit=exit_facts,
         exception=_merge_exceptions([f.exception for f in ordered if f.exception is not None]),
         threads=_merge_threads(ordered),
@@ -91,6 +96,9 @@ def _without_old_looks(said: Sequence[tuple[str, RankFacts]]) -> list[tuple[str,
     for name, facts in said:
         if name == formats.JOURNAL and facts.alive:
             if living:
+                # It is seen now; for how long it has been so may be told by earlier looks.
+                if facts.wait is not None:
+                    kept.append((name, RankFacts(facts.rank, wait=facts.wait)))
                 continue
             facts = replace(facts, alive=None) if over else facts
             if facts.observed_ns < beat_ns:  # continued, and ended only then
@@ -98,6 +106,16 @@ def _without_old_looks(said: Sequence[tuple[str, RankFacts]]) -> list[tuple[str,
                 facts = replace(facts, process_state=state, gil_blocked=None)
         kept.append((name, facts))
     return kept
+
+
+def _merge_waits(newest: Sequence[RankFacts]) -> KernelWait | None:
+    """The newest, from when it was first seen; of a process that lives only what is seen now."""
+    waits = sorted((f.wait for f in newest if f.wait is not None), key=lambda w: -w.seen_ns)
+    seen_ns = max((f.observed_ns for f in newest if f.alive), default=0)
+    if not waits or waits[0].seen_ns < seen_ns - _LATE_NS:
+        return None
+    same = [w.since_ns for w in waits if w.is_same(waits[0])]
+    return replace(waits[0], since_ns=min(same))
 
 
 def _first(ordered: Sequence[RankFacts], name: str, default: Any) -> Any:

@@ -36,6 +36,23 @@ def files_of(
             yield groups / controller / inside / names[1]
 
 
+def limit_of(pid: int, proc: Path = PROC, groups: Path = GROUPS) -> str:
+    """How much of a processor a process may use at most, in words; empty for one or more."""
+    shares = []
+    names = ("cpu.max", "cpu.cfs_quota_us")
+    for file in files_of(pid, "cpu", names, proc, groups):
+        words = " ".join(lines_of(file)).split()
+        if file.name == names[1]:
+            words += " ".join(lines_of(file.with_name("cpu.cfs_period_us"))).split()
+        try:
+            quota, period = map(int, words[:2])
+        except ValueError:  # there is no such file, or no limit
+            continue
+        if 0 < quota < period:
+            shares.append(quota / period)
+    return f"{min(shares):.1%} of one" if shares else ""
+
+
 def lines_of(path: Path) -> list[str]:
     """The lines of a small file; none where it cannot be read."""
     try:

@@ -21,11 +21,13 @@ from hangscope.trace.model import (
     ExceptionFacts,
     ExitFacts,
     Frame,
+    KernelWait,
     Phase,
     RankFacts,
     Stack,
     ThreadStack,
 )
+from hangscope.trace.processes.asleep import wait_of
 from hangscope.trace.processes.held import DUMPS_CORE, FREEZER, is_dumping_core, is_frozen
 from hangscope.trace.processes.process import ProcessLook, look_at
 from hangscope.trace.rings.values import frame
@@ -115,6 +117,7 @@ def facts_of(
         alive=look.alive,
         process_state=look.state,
         held_by=look.held_by,
+        wait=kernel_wait(header.pid, look) if running else None,
         heartbeat_ns=heartbeat_ns,
         heartbeat_interval_s=interval_s,
         gil_blocked=gil_blocked,
@@ -133,6 +136,11 @@ def facts_of(
         if unobservable
         else (),
     )
+
+
+def kernel_wait(pid: int, look: ProcessLook) -> KernelWait | None:
+    """What a living process of this machine, neither stopped nor held, does not go on for."""
+    return wait_of(pid, runs=look.state == "running")
 
 
 def main_call(stack: Stack, created_ns: int) -> ThreadStack:

@@ -7,12 +7,15 @@ JSON lines. The first names the format and the run; every other is an event::
      "by_launcher": false}
     {"event": "verdict", "at_ns": 0, "verdict": "missing_rank", "culprits": [2], "summary": "..."}
     {"event": "seen", "rank": 0, "pid": 4709, "at_ns": 0, "alive": true, "state": "sleeping",
-     "gil_blocked": false, "cpu_busy": 0.0, "stack_moved": false, "threads": [{"name": "MainThread",
-     "main": true, "source": "signal", "at_ns": 0, "frames": [["step", "train.py", 7]]}]}
+     "gil_blocked": false, "cpu_busy": 0.0, "stack_moved": false, "wait": {"kind": "child",
+     "names": ["git fetch (pid 4720)"], "since_ns": 0, "seen_ns": 0},
+     "threads": [{"name": "MainThread", "main": true, "source": "signal", "at_ns": 0,
+     "frames": [["step", "train.py", 7]]}]}
 
 ``seen`` events are what a look at the living processes told, which their rings alone cannot tell
 once they are gone: a monitor writes them of a job that hangs, when a rank begins or ceases to be
-held up, and as it ends. Recorded fixtures have them, too. The last of each process counts.
+held up, when what it waits for changes, and as it ends. Recorded fixtures have them, too. The last
+of each process counts.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from hangscope.trace.model import (
     Source,
 )
 from hangscope.trace.plain_stacks import threads_of
+from hangscope.trace.plain_waits import wait_from
 
 HEADER_KEY = "hangscope"
 VERSION = "journal/1"
@@ -179,6 +183,7 @@ def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
         alive=alive,
         process_state=state if isinstance(state, str) else None,
         held_by=as_name(event.get("held_by")) or None,
+        wait=wait_from(event.get("wait")),
         gil_blocked=blocked if isinstance(blocked, bool) else None,
         cpu_busy=float(busy) if isinstance(busy, int | float) and 0 <= busy <= _MOST else None,
         stack_moved=moved if isinstance(moved, bool) else None,
