@@ -98,3 +98,53 @@ def test_a_healthy_part_of_a_job_says_what_is_missing() -> None:
     found = diagnose(job.trace())
     assert found.verdict.value == "healthy"
     assert "ranks 0, 2 left no dump: nothing is known of them" in found.notes
+
+
+def _fix_of(job: Job) -> str:
+    return diagnose(job.trace()).findings[0].fix
+
+
+def _parted(line: int, function: str, *, usual: tuple[int, ...] = ()) -> str:
+    """The advice where rank 1 stands there, and the others in the usual line of a step."""
+    job = Job(3, live=True)
+    for _ in range(4):
+        job.all(line=14)
+        for known in usual:
+            job.all("barrier", line=known, function=function)
+    for rank in (0, 2):
+        job.op(rank, line=14, done=False)
+    job.op(1, "barrier", line=line, function=function, done=False)
+    return _fix_of(job)
+
+
+def test_who_is_at_a_line_that_all_come_to_has_left_something_out_or_repeats_it() -> None:
+    fix = _parted(20, "save", usual=(20,))
+    assert fix.startswith("all ranks come there: look for what made rank 1 repeat an operation")
+    assert fix.endswith("compare train.py:20 in save with train.py:14 in train")
+
+
+def test_who_is_at_a_line_that_is_new_to_all_may_have_left_a_loop_early() -> None:
+    fix = _parted(20, "save")
+    assert "`if rank == 0`; if it follows a loop, rank 1 left that early" in fix
+
+
+def test_the_end_of_a_block_is_where_an_exception_leads_to() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    job.op(1, "barrier", line=20, done=False)
+    stack = job.stacks[-1]
+    job.stacks[-1] = (Frame("__exit__", "/home/me/timer.py", 9), *stack)
+    fix = _fix_of(job)
+    assert "an exception that ended the `with` block on rank 1 alone" in fix
+
+
+def test_lines_are_compared_where_they_part_not_in_a_helper_that_both_call() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank, size in ((0, 64), (1, 40), (2, 64)):
+        job.op(rank, size=(size,), line=30 + rank % 2, done=False)
+    helper = Frame("reduce_all", "/home/me/comm.py", 5)
+    job.stacks[-2:] = [(helper, *stack) for stack in job.stacks[-2:]]
+    assert _fix_of(job).endswith("compare train.py:31 in train with train.py:30 in train")

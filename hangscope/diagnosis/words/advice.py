@@ -18,6 +18,7 @@ from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.agreement import numel
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words.lines import been_there, leaves_a_block, parted_lines
 from hangscope.diagnosis.words.phrases import address, rank_s
 from hangscope.diagnosis.words.playbook import Advice
 from hangscope.diagnosis.words.sides import guarded, in_backward
@@ -54,14 +55,33 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
     advice = playbook.mismatch(found.aspect, guarded=guarded(sides))
     if found.aspect == "numel" and sides and all(in_backward(s) for s in sides):
         advice = playbook.buckets()
-    elif (found.aspect == "numel" and guarded(sides)) or _another_call(sides, found.aspect):
-        advice = playbook.mismatch("op", guarded=guarded(sides))
+    elif (
+        found.aspect == "op"
+        or (found.aspect == "numel" and guarded(sides))
+        or _another_call(sides, found.aspect)
+    ):
+        advice = _other_operations(context, found, sides)
     if race_of_threads(context, found):
         advice = playbook.two_threads()
     if found.leaving(context.trace.records):
         advice = playbook.leave_together()
-    lines = [where(s.stack[0]) for s in sides[:2] if s.stack]
-    return _comparing(advice, cause, lines[::-1])
+    lines = parted_lines(sides[1], sides[0]) if len(sides) > 1 else []
+    return _comparing(advice, cause, lines)
+
+
+def _other_operations(context: Context, found: Mismatch, sides: tuple[Side, ...]) -> Advice:
+    """Calls met that were not meant for each other: which of the two sides took another way?"""
+    advice = playbook.mismatch("op", guarded=guarded(sides))
+    if len(sides) != 2 or not sides[0].stack or not sides[1].stack:
+        return advice
+    most, few = sides
+    if leaves_a_block(few, most):
+        return playbook.left_block(rank_s(few.ranks))
+    if few.stack != most.stack and been_there(context, most.ranks, found.group, few.stack):
+        return playbook.out_of_step(rank_s(few.ranks))
+    if guarded(sides) and been_there(context, few.ranks, found.group, most.stack):
+        return playbook.guarded_or_early(rank_s(few.ranks))
+    return advice
 
 
 def _another_call(sides: tuple[Side, ...], aspect: str) -> bool:

@@ -65,6 +65,34 @@ def mismatch(aspect: str, *, guarded: bool = False) -> Advice:
     return Advice("pass the same root and reduce operation on every member", "D19")
 
 
+def out_of_step(ranks: str) -> Advice:
+    """``ranks`` are at a line at which the others have been before."""
+    return Advice(
+        f"all ranks come there: look for what made {ranks} repeat an operation or leave one out "
+        "(a caught exception, a retry, `continue`, another number of steps)",
+        "D19, D20",
+    )
+
+
+def left_block(ranks: str) -> Advice:
+    """``ranks`` are in the ``__exit__`` of a ``with`` block that the others are still inside of."""
+    return Advice(
+        f"look for an exception that ended the `with` block on {ranks} alone: what runs at its end "
+        "must not wait for the others",
+        "D20, D19",
+    )
+
+
+def guarded_or_early(ranks: str) -> Advice:
+    """``ranks`` are at a line that is new to all, while the others repeat what all have done."""
+    return Advice(
+        "run the collective on every rank, or on none, and guard only its side effect with "
+        f"`if rank == 0`; if it follows a loop, {ranks} left that early: let all leave it in the "
+        "same step",
+        "D21, D9",
+    )
+
+
 def crossed_handles(line: str) -> Advice:
     """One line that uses groups of the same members, another one from rank to rank."""
     return Advice(

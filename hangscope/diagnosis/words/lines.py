@@ -1,0 +1,51 @@
+"""Lines at which two sides stand: where they part, and whether the others have been there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import pairwise
+
+import numpy as np
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Side
+from hangscope.diagnosis.processes.stacks import parting, user_frames, where
+from hangscope.trace.model import Stack
+
+_WINDOW = 512
+"""So many of a rank's newest operations are looked at."""
+_MOST_ASKED = 4
+_EXITS = frozenset({"__exit__", "__aexit__"})
+
+
+def parted_lines(one: Side, other: Side) -> list[str]:
+    """For both sides the outermost line that the other one does not share.
+
+    What calls the collective may be a helper that both use: then the line that calls it differs.
+    """
+    lines = []
+    for side, rest in ((one, other), (other, one)):
+        if side.stack:
+            at = parting(side.stack, [rest.stack])
+            lines.append(where(side.stack[at or 0]))
+    return lines
+
+
+def been_there(context: Context, ranks: Collection[int], group: int, stack: Stack) -> bool:
+    """Whether one of ``ranks`` has issued an operation of the group from there before."""
+    records = context.trace.records
+    for rank in sorted(ranks)[:_MOST_ASKED]:
+        low, high = context.bounds.get(rank, (0, 0))
+        rows = np.flatnonzero(records["group"][low:high] == group)[-_WINDOW:-1] + low
+        for known in np.unique(records["stack"][rows]).tolist():
+            if known >= 0 and user_frames(context.trace.stacks[known]) == stack:
+                return True
+    return False
+
+
+def leaves_a_block(side: Side, other: Side) -> bool:
+    """Whether a side is in the end of a ``with`` block that the other one is still inside of."""
+    names = [frame.name for frame in side.stack]
+    inside = {frame.name for frame in other.stack}
+    left = [outer for name, outer in pairwise(names) if name in _EXITS]
+    return bool(left) and inside.issuperset(left) and not inside & _EXITS
