@@ -106,8 +106,8 @@ class KernelWait:
     kind: str = ""
     """``"lock"`` (of a file), ``"locked file"`` (it sleeps, and has a file open that another one
     has locked), ``"child"``, ``"pipe"`` (nothing comes), ``"full pipe"``, ``"fifo"`` (being
-    opened), ``"socket"``, ``"thread"`` (a lock or condition inside of the process) or
-    ``"processor"``; empty where nothing tells it."""
+    opened), ``"socket"``, ``"thread"`` (a lock or condition inside of the process),
+    ``"processor"`` or ``"exec"`` (it runs another program by now); empty where nothing tells it."""
     what: str = ""
     """The file, the peer's address, or how much of a processor it may use, where that is seen."""
     processes: tuple[int, ...] = ()

@@ -124,8 +124,14 @@ def test_who_is_at_a_line_that_all_come_to_has_left_something_out_or_repeats_it(
 
 
 def test_who_is_at_a_line_that_is_new_to_all_may_have_left_a_loop_early() -> None:
-    fix = _parted(20, "save")
+    fix = _parted(20, "train")
     assert "`if rank == 0`; if it follows a loop, rank 1 left that early" in fix
+
+
+def test_who_is_at_a_line_before_the_others_has_left_no_loop() -> None:
+    fix = _parted(10, "train")
+    assert "loop" not in fix
+    assert fix.endswith("compare train.py:10 in train with train.py:14 in train")
 
 
 def test_the_end_of_a_block_is_where_an_exception_leads_to() -> None:

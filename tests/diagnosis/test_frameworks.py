@@ -98,8 +98,7 @@ def test_a_framework_s_frames_tell_apart_what_one_line_of_the_user_s_does() -> N
     assert [f.line for f in sides[(0,)].stack] == [410, 240, 60, 70]
     assert [f.line for f in sides[(1, 2)].stack] == [320, 200, 60, 70]
     assert sides[(0,)].differs_at == 1
-    assert "loop.py:410" in found.findings[0].fix
-    assert "loop.py:320" in found.findings[0].fix
+    assert "compare loop.py:240 in fit with loop.py:200 in fit" in found.findings[0].fix
 
 
 def test_torch_s_own_frames_are_not_shown_for_it() -> None:

@@ -103,6 +103,29 @@ def test_who_holds_it_is_named_though_the_others_do_not_wait_for_it_themselves()
     found = diagnose(job.trace())
     assert (found.verdict.value, found.culprits) == ("missing_rank", (0,))
     assert found.summary == f"Rank 0 holds the lock on '{LOCK}' that rank 1 waits for"
+    assert "before it releases that lock" in found.findings[0].fix
+    assert "train.py:41 in prepare" in found.findings[0].fix
+
+
+def test_who_holds_it_is_named_where_nobody_waits_in_a_collective() -> None:
+    job = _job(3)
+    for rank in (0, 2):
+        _waits(job, rank, 1)
+    _stands(job, 1, KernelWait(locked=(LOCK,), since_ns=START, seen_ns=START + 60 * SECOND))
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
+
+
+def test_two_locks_that_are_taken_in_opposite_orders() -> None:
+    job = _job(3)
+    times = {"since_ns": START + 20 * SECOND, "seen_ns": START + 60 * SECOND}
+    for rank, other in ((1, 2), (2, 1)):
+        wait = KernelWait("lock", f"/data/{other}", (100 + other,), (), locked=(f"/data/{rank}",))
+        _stands(job, rank, replace(wait, **times))
+    job.op(0, "barrier", done=False)
+    found = diagnose(job.trace())
+    assert _told(found) == ("deadlock_cycle", (1, 2), "ambiguous")
+    assert "in one order on all ranks" in found.findings[0].fix
 
 
 def test_a_lock_that_a_stranger_holds_excuses_nobody() -> None:

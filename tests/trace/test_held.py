@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 from hangscope.ring import place
-from hangscope.trace.processes.held import is_dumping_core, is_frozen, tracer_of
+from hangscope.trace.processes.held import (
+    is_dumping_core,
+    is_frozen,
+    runs_another_program,
+    tracer_of,
+)
 from hangscope.trace.processes.process import ProcessLook, look_here
 
 ATTACH, DETACH = 16, 17
@@ -93,6 +98,34 @@ def test_a_core_being_written(tmp_path: Path) -> None:
         )
         assert is_dumping_core(7, tmp_path) is bool(told)
         assert tracer_of(7, tmp_path) is None
+
+
+def test_a_process_that_has_replaced_its_program(tmp_path: Path) -> None:
+    path = tmp_path / "rank_0.ring"
+    path.write_bytes(bytes(4096))
+    code = (
+        "import mmap, os, sys; m = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 4096); "
+        "print(1, flush=True); sys.stdin.readline(); os.execvp('sleep', ['sleep', '60'])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout.readline() == "1\n"
+            assert not runs_another_program(process.pid, str(path))
+            process.stdin.write("\n")
+            process.stdin.flush()
+            deadline_s = time.monotonic() + 10
+            while not runs_another_program(process.pid, str(path)):
+                assert time.monotonic() < deadline_s
+            assert not runs_another_program(process.pid, str(tmp_path / "no.ring"))
+        finally:
+            process.kill()
 
 
 def test_a_process_that_is_not_there_is_held_by_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,12 @@ from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.agreement import numel
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.diagnosis.words import playbook
-from hangscope.diagnosis.words.lines import been_there, leaves_a_block, parted_lines
+from hangscope.diagnosis.words.lines import (
+    been_there,
+    leaves_a_block,
+    parted_lines,
+    stands_behind,
+)
 from hangscope.diagnosis.words.phrases import address, rank_s
 from hangscope.diagnosis.words.playbook import Advice
 from hangscope.diagnosis.words.sides import guarded, in_backward
@@ -46,6 +51,8 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
             "D1, D4",
         )
     if cause.verdict is Verdict.DEADLOCK_CYCLE and place is not None and is_lock(place):
+        if all(is_lock(context.waits.places[i]) for i in cause.places):
+            return playbook.locks_in_order()
         held_at = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*place.targets}]
         return playbook.release_lock(held_at[0] if held_at else "")
     return _for_process(context, cause, place) or _for_circle(context, cause, sides)
@@ -79,7 +86,7 @@ def _other_operations(context: Context, found: Mismatch, sides: tuple[Side, ...]
         return playbook.left_block(rank_s(few.ranks))
     if few.stack != most.stack and been_there(context, most.ranks, found.group, few.stack):
         return playbook.out_of_step(rank_s(few.ranks))
-    if guarded(sides) and been_there(context, few.ranks, found.group, most.stack):
+    if stands_behind(few, most) and been_there(context, few.ranks, found.group, most.stack):
         return playbook.guarded_or_early(rank_s(few.ranks))
     return advice
 
@@ -142,6 +149,8 @@ def _for_process(context: Context, cause: Cause, place: Place | None) -> Advice 
     if place is not None and place.phase.startswith(STORE):
         return playbook.key_to_set(playbook.place_of(host, at))
     stopped = facts is not None and facts.process_state == "stopped"
+    if place is not None and is_lock(place):
+        return playbook.lock_to_release(playbook.place_of(host, at))
     if cause.verdict is Verdict.MISSING_RANK or (
         cause.verdict is Verdict.STUCK_COLLECTIVE and stopped
     ):

@@ -102,6 +102,8 @@ def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
         return f"it sleeps, perhaps to try again: there is a lock on {wait.what}, held by {holder}"
     if wait.kind == "child":
         return f"it waits for a process that it started: {', '.join(wait.names)}"
+    if wait.kind == "exec":
+        return f"the process runs another program by now (exec): {', '.join(wait.names)}"
     if wait.kind == "fifo":
         return "it opens a named pipe (FIFO) whose other end nobody has opened"
     if wait.kind == "full pipe":

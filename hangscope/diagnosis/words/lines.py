@@ -31,6 +31,15 @@ def parted_lines(one: Side, other: Side) -> list[str]:
     return lines
 
 
+def stands_behind(side: Side, other: Side) -> bool:
+    """Whether a side is further down in the function in which both part."""
+    at, there = parting(side.stack, [other.stack]), parting(other.stack, [side.stack])
+    if at is None or there is None:
+        return False
+    mine, theirs = side.stack[at], other.stack[there]
+    return mine[:2] == theirs[:2] and mine.line > theirs.line
+
+
 def been_there(context: Context, ranks: Collection[int], group: int, stack: Stack) -> bool:
     """Whether one of ``ranks`` has issued an operation of the group from there before."""
     records = context.trace.records

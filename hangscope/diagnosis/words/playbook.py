@@ -89,7 +89,7 @@ def guarded_or_early(ranks: str) -> Advice:
         "run the collective on every rank, or on none, and guard only its side effect with "
         f"`if rank == 0`; if it follows a loop, {ranks} left that early: let all leave it in the "
         "same step",
-        "D21, D9",
+        "D21, D19, D9",
     )
 
 
@@ -127,6 +127,17 @@ def release_lock(line: str) -> Advice:
         "not belong under a lock that they need to come there",
         "D19, D23",
     )
+
+
+def lock_to_release(where_it_is: str) -> Advice:
+    """A rank that does something else while it holds what others wait for."""
+    look = f"look at {where_it_is}" if where_it_is else "look at what that rank does instead"
+    return Advice(f"{look}: the others cannot go on before it releases that lock", "D19, D23")
+
+
+def locks_in_order() -> Advice:
+    """Ranks that hold a lock each, and want the other's."""
+    return Advice("take these locks in one order on all ranks, or one lock for both", "D19, D23")
 
 
 def new_groups() -> Advice:

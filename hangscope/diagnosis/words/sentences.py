@@ -337,7 +337,10 @@ def _circle_through_lock(context: Context, places: list[Place], ranks: set[int])
     lock, *rest = places
     holders = [r for r in lock.targets if r in ranks]
     inside = next((p for p in rest if set(p.waiters) & set(holders)), None)
-    title = f"waits in {title_of(context, inside)}" if inside is not None else "waits for others"
+    title = "waits for others"
+    if inside is not None:
+        title = f"waits in {title_of(context, inside)}"
+        title = f"waits for {lock_in_words(inside)}" if is_lock(inside) else title
     return Words(
         f"{capital(rank_s(holders))} {title} and holds {lock_in_words(lock)}, for which "
         f"{rank_s(lock.waiters)} {wait_s(lock.waiters)}",

@@ -67,6 +67,12 @@ def wait_of(pid: int, *, runs: bool = False, proc: Path = PROC) -> KernelWait | 
     )
 
 
+def exec_of(pid: int, proc: Path = PROC) -> KernelWait:
+    """That a process has replaced its program, and by which."""
+    now_ns = time.time_ns()
+    return KernelWait("exec", names=(named_process(pid, proc),), since_ns=now_ns, seen_ns=now_ns)
+
+
 def _told_by(function: str, pid: int, locks: FileLocks, proc: Path) -> KernelWait:
     """What is waited for in a function of the kernel."""
     if function.startswith("futex"):

@@ -80,7 +80,8 @@ def inet_peer(pid: int, descriptor: int, proc: Path = PROC) -> str:
             words = line.split()
             if len(words) > 9 and words[9] == socket[1]:
                 if words[3] == _LISTENS:
-                    return f"whoever is to connect to port {int(words[1].rpartition(':')[2], 16)}"
+                    port = _address(words[1]).rpartition(":")[2]
+                    return f"somebody to connect to its port {port}"
                 peer = _address(words[2])
                 return f"{peer}, which does not accept" if words[3] == _CONNECTING else peer
     return ""

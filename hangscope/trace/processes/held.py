@@ -6,6 +6,7 @@ costs a few small files of ``/proc`` and of the control groups.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -38,6 +39,22 @@ def is_frozen(pid: int, proc: Path = PROC, groups: Path = GROUPS) -> bool:
     """Whether the control group of a process is frozen, as a paused container's is."""
     files = files_of(pid, "freezer", ("cgroup.events", "freezer.state"), proc, groups)
     return any(line in _FROZEN for file in files for line in lines_of(file))
+
+
+def runs_another_program(pid: int, file: str, proc: Path = PROC) -> bool:
+    """Whether a process has replaced its program (``exec``): it no longer maps a file that it had.
+
+    Parameters
+    ----------
+    file:
+        What its program has mapped for good.
+    """
+    try:
+        inode = str(os.stat(file).st_ino)
+    except OSError:
+        return False
+    lines = lines_of(proc / str(pid) / "maps")
+    return bool(lines) and all(line.split(maxsplit=5)[4:5] != [inode] for line in lines)
 
 
 def _field(path: Path, name: str) -> str:

@@ -27,8 +27,14 @@ from hangscope.trace.model import (
     Stack,
     ThreadStack,
 )
-from hangscope.trace.processes.asleep import wait_of
-from hangscope.trace.processes.held import DUMPS_CORE, FREEZER, is_dumping_core, is_frozen
+from hangscope.trace.processes.asleep import exec_of, wait_of
+from hangscope.trace.processes.held import (
+    DUMPS_CORE,
+    FREEZER,
+    is_dumping_core,
+    is_frozen,
+    runs_another_program,
+)
 from hangscope.trace.processes.process import ProcessLook, look_at
 from hangscope.trace.rings.values import frame
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
@@ -93,7 +99,10 @@ def facts_of(
     end = _exit(header, look)
     if gil_blocked and is_dumping_core(header.pid):
         end, gil_blocked = ExitFacts("signal", text=DUMPS_CORE), None
+    wait = kernel_wait(header.pid, look) if running else None
     threads = _threads(reader, header.sample_generation)
+    if gil_blocked and runs_another_program(header.pid, reader.name):
+        gil_blocked, threads, wait = None, (), exec_of(header.pid)
     if header.left_stack:
         threads = (*threads, _called_away(reader, header))
     if newest_call is not None:
@@ -117,7 +126,7 @@ def facts_of(
         alive=look.alive,
         process_state=look.state,
         held_by=look.held_by,
-        wait=kernel_wait(header.pid, look) if running else None,
+        wait=wait,
         heartbeat_ns=heartbeat_ns,
         heartbeat_interval_s=interval_s,
         gil_blocked=gil_blocked,
