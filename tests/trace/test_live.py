@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import time
@@ -197,9 +198,16 @@ def test_the_newest_records_are_kept_where_so_many_are_asked_for(
 def test_processes_are_followed_without_reading_their_rings_again(tmp_path: Path) -> None:
     """A process that lives: its heart, stacks and state are those of the newest look."""
     boot_id, namespace = _own_place() or ("", 0)
+    mapped, has_mapped = os.pipe()
     pid = os.fork()
     if pid == 0:
+        while not (tmp_path / "rank_0.ring").exists():
+            time.sleep(0.01)
+        with open(tmp_path / "rank_0.ring", "rb") as ring:
+            held = mmap.mmap(ring.fileno(), 4096, access=mmap.ACCESS_READ)
+        os.write(has_mapped, b"1")
         time.sleep(60)
+        held.close()
         os._exit(0)
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -209,6 +217,7 @@ def test_processes_are_followed_without_reading_their_rings_again(tmp_path: Path
         )
         rank.join("0", "default_pg", (0,))
         rank.sample(5)
+        assert os.read(mapped, 1) == b"1"
         run = LiveRun(tmp_path)
         first = run.look().ranks[0]
         assert (first.alive, first.gil_blocked) == (True, False)
@@ -235,6 +244,8 @@ def test_processes_are_followed_without_reading_their_rings_again(tmp_path: Path
         assert not ended.live
         assert ended.ranks[0].exit is not None
     finally:
+        os.close(mapped)
+        os.close(has_mapped)
         try:
             os.kill(pid, 9)
         except ProcessLookupError:
