@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.trace.model import ExitFacts, Flag, Frame, ThreadStack
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Group, ThreadStack
 from tests.diagnosis.builder import SECOND, START, Job
 
 MAIN = (Frame("next_batch", "/home/me/data.py", 13), Frame("<module>", "/home/me/train.py", 1))
@@ -154,3 +154,39 @@ def test_lines_are_compared_where_they_part_not_in_a_helper_that_both_call() -> 
     helper = Frame("reduce_all", "/home/me/comm.py", 5)
     job.stacks[-2:] = [(helper, *stack) for stack in job.stacks[-2:]]
     assert _fix_of(job).endswith("compare train.py:31 in train with train.py:30 in train")
+
+
+def test_python_throws_objects_away_when_it_likes() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    job.op(1, "barrier", line=20, function="__del__", done=False)
+    assert "take the collective out of __del__" in _fix_of(job)
+
+
+def test_one_that_has_made_its_world_anew() -> None:
+    job = Job(3, live=True)
+    job.groups.append(Group("1", "default_pg", (0, 1, 2)))
+    job.steps(4)
+    for rank in range(3):
+        job.op(rank, group=int(rank == 1), done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (1,))
+    assert found.findings[0].fix.startswith("rank 1 and the others are in different worlds")
+
+
+def test_a_thread_that_died_may_be_what_a_rank_waits_for() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    get = Frame("get", "/usr/lib/python3.11/queue.py", 171)
+    died = ExceptionFacts(
+        "OSError", "shard 7", (Frame("read", "/home/me/shards.py", 9),), START, "producer", False
+    )
+    thread = ThreadStack("MainThread", True, (get, *MAIN), START)
+    job.rank(1, threads=(thread,), exception=died)
+    fix = _fix_of(job)
+    assert "anything into that queue" in fix
+    assert fix.endswith("see what ended its thread producer, at shards.py:9 in read")

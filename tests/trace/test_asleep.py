@@ -165,6 +165,11 @@ def test_the_address_of_a_silent_peer(limit: str, processes: Processes) -> None:
         assert _waits(processes.start(code).pid, "socket").what == f"127.0.0.1:{port}"
 
 
+def test_a_peer_on_the_same_host(processes: Processes) -> None:
+    code = "import socket; a, b = socket.socketpair(); a.recv(1)"
+    assert "Unix socket" in _waits(processes.start(code).pid, "socket").what
+
+
 def test_a_lock_inside_of_a_process(processes: Processes) -> None:
     code = "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()"
     assert _waits(processes.start(code).pid, "thread").processes == ()

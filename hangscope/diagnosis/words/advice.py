@@ -20,6 +20,7 @@ from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.diagnosis.words import playbook
 from hangscope.diagnosis.words.lines import (
     been_there,
+    in_finalizer,
     leaves_a_block,
     parted_lines,
     stands_behind,
@@ -82,6 +83,8 @@ def _other_operations(context: Context, found: Mismatch, sides: tuple[Side, ...]
     if len(sides) != 2 or not sides[0].stack or not sides[1].stack:
         return advice
     most, few = sides
+    if in_finalizer(few) or in_finalizer(most):
+        return playbook.finalizer()
     if leaves_a_block(few, most):
         return playbook.left_block(rank_s(few.ranks))
     if few.stack != most.stack and been_there(context, most.ranks, found.group, few.stack):
@@ -154,12 +157,13 @@ def _for_process(context: Context, cause: Cause, place: Place | None) -> Advice 
     if cause.verdict is Verdict.MISSING_RANK or (
         cause.verdict is Verdict.STUCK_COLLECTIVE and stopped
     ):
-        return playbook.missing(
+        advice = playbook.missing(
             host,
             at,
             first=place is not None and place.phase == INIT,
             finalized=bool(facts and facts.finalized),
         )
+        return _with_dead_thread(advice, facts.exception if facts is not None else None)
     if cause.verdict is Verdict.RANK_LOST:
         return playbook.by_verdict(cause.verdict, at)
     raised = facts.exception if facts is not None else None
@@ -174,6 +178,15 @@ def _for_process(context: Context, cause: Cause, place: Place | None) -> Advice 
     if cause.verdict is Verdict.RANK_EXITED and raised is not None and not raised.is_main_thread:
         return None if is_secondary(raised.message) else _dead_thread(raised, at)
     return None
+
+
+def _with_dead_thread(advice: Advice, raised: ExceptionFacts | None) -> Advice:
+    """What a rank waits for in vain may be what a thread of it was to deliver that has died."""
+    if raised is None or raised.is_main_thread or is_secondary(raised.message):
+        return advice
+    line = where(innermost(raised.stack))
+    ended = f"see what ended its thread {raised.thread_name}{f', at {line}' if line else ''}"
+    return replace(advice, fix=f"{advice.fix}; {ended}")
 
 
 def _dead_thread(died: ExceptionFacts, at: str) -> Advice:
@@ -191,6 +204,8 @@ def _for_circle(context: Context, cause: Cause, sides: tuple[Side, ...]) -> Advi
     if cause.verdict is not Verdict.DEADLOCK_CYCLE:
         return advice
     lines = [where(s.stack[0]) for s in sides if s.stack]
+    if _crossed_handles(context, cause, sides) and _all_of_a_world(context, cause):
+        return playbook.world_again(rank_s(cause.culprits))
     if _crossed_handles(context, cause, sides):
         return playbook.crossed_handles(lines[0])
     if _same_half_first(context, cause, sides):
@@ -212,6 +227,12 @@ def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) ->
         and bool(sides[0].stack)
         and len({(s.stack, s.op, s.input_sizes) for s in sides}) == 1
     )
+
+
+def _all_of_a_world(context: Context, cause: Cause) -> bool:
+    """Whether the groups are default ones: one of them was made after the other was destroyed."""
+    groups = {context.waits.places[i].group for i in cause.places} - {NONE}
+    return all(context.trace.groups[g].desc == "default_pg" for g in groups)
 
 
 def _same_half_first(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:

@@ -31,6 +31,11 @@ def parted_lines(one: Side, other: Side) -> list[str]:
     return lines
 
 
+def in_finalizer(side: Side) -> bool:
+    """Whether a side runs what Python runs whenever it throws an object away."""
+    return any(frame.name == "__del__" for frame in side.stack)
+
+
 def stands_behind(side: Side, other: Side) -> bool:
     """Whether a side is further down in the function in which both part."""
     at, there = parting(side.stack, [other.stack]), parting(other.stack, [side.stack])

@@ -83,6 +83,24 @@ def left_block(ranks: str) -> Advice:
     )
 
 
+def finalizer() -> Advice:
+    """A collective in ``__del__``."""
+    return Advice(
+        "take the collective out of __del__: Python throws objects away at another moment on each "
+        "rank; close them explicitly, on all ranks in the same step",
+        "D19, D21",
+    )
+
+
+def world_again(ranks: str) -> Advice:
+    """Default groups of which one was made later than the other."""
+    return Advice(
+        f"{ranks} and the others are in different worlds: call destroy_process_group and "
+        "init_process_group again on all ranks, or on none",
+        "D19, D21",
+    )
+
+
 def guarded_or_early(ranks: str) -> Advice:
     """``ranks`` are at a line that is new to all, while the others repeat what all have done."""
     return Advice(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hangscope.trace.facts import RUNS, KernelWait
 from hangscope.trace.processes.control_groups import PROC, limit_of, lines_of
-from hangscope.trace.processes.descriptors import at_other_end, inet_peer, target_of
+from hangscope.trace.processes.descriptors import at_other_end, peer_of, target_of
 from hangscope.trace.processes.file_locks import FileLocks
 
 _IN_LOCK = re.compile(r"lock_inode|setlk|flock_lock|posix_lock|locks_")
@@ -110,7 +110,7 @@ def _pipe(pid: int, writes: bool, proc: Path) -> KernelWait:
 
 def _peer(pid: int, descriptors: list[int], proc: Path) -> KernelWait:
     """The other side of the sockets that it waits at."""
-    found = [inet_peer(pid, descriptor, proc) for descriptor in descriptors]
+    found = [peer_of(pid, descriptor, proc) for descriptor in descriptors]
     peers = sorted({peer for peer in found if peer})
     return KernelWait("socket", ", ".join(peers[:_SHOWN_NAMES])) if peers else KernelWait()
 

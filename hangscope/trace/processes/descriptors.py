@@ -70,8 +70,8 @@ def _mode(pid: str, descriptor: str, proc: Path) -> int:
     return -1
 
 
-def inet_peer(pid: int, descriptor: int, proc: Path = PROC) -> str:
-    """``10.0.0.7:443`` for a socket of the internet; with words where it is not connected."""
+def peer_of(pid: int, descriptor: int, proc: Path = PROC) -> str:
+    """``10.0.0.7:443`` for a socket of the internet; in words what else is known of a socket."""
     socket = _SOCKET.fullmatch(target_of(pid, descriptor, proc))
     if socket is None:
         return ""
@@ -84,7 +84,8 @@ def inet_peer(pid: int, descriptor: int, proc: Path = PROC) -> str:
                     return f"somebody to connect to its port {port}"
                 peer = _address(words[2])
                 return f"{peer}, which does not accept" if words[3] == _CONNECTING else peer
-    return ""
+    local = (line.split()[6:7] for line in lines_of(proc / str(pid) / "net" / "unix"))
+    return "another process of its host (a Unix socket)" if [socket[1]] in local else ""
 
 
 def _address(words: str) -> str:
