@@ -39,6 +39,20 @@ def test_what_it_waits_for_is_said(filename: str, words: str) -> None:
     assert words in missing(host).fix
 
 
+@pytest.mark.parametrize("state", ["busy", "sleeping"])
+def test_who_compiles_waits_for_nobody(state: str) -> None:
+    """Its compiler is a program that it started, and that is no answer."""
+    torch = "/venv/lib/python3.11/site-packages/torch"
+    host = _host(
+        Frame("wait", f"{LIB}/subprocess.py", 1),
+        Frame("compile_file", f"{torch}/_inductor/codecache.py", 2),
+        Frame("__call__", f"{torch}/_dynamo/convert_frame.py", 3),
+        state=state,
+    )
+    assert "TORCH_LOGS=recompiles" in missing(host).fix
+    assert "the program that it started" not in missing(host).fix
+
+
 def test_a_program_that_is_over_waits_for_its_threads() -> None:
     """None of its own code is left on the stack."""
     host = Host(1, End.ALIVE, "sleeping", stack=(Frame("_shutdown", f"{LIB}/threading.py", 9),))

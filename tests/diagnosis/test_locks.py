@@ -152,7 +152,12 @@ def test_who_has_gone_on_since_the_look_waits_for_no_lock() -> None:
 
 @pytest.mark.parametrize(
     ("locked", "verdict"),
-    [((LOCK,), "deadlock_cycle"), ((), "missing_rank"), ((LOCK, "/data/b"), "missing_rank")],
+    [
+        ((LOCK,), "deadlock_cycle"),
+        ((), "missing_rank"),
+        ((LOCK, "/data/b"), "missing_rank"),
+        (("/data/meta.db",), "missing_rank"),
+    ],
 )
 def test_who_tries_again_and_again_waits_for_the_only_lock_there_is(
     locked: tuple[str, ...], verdict: str
@@ -167,6 +172,14 @@ def test_who_tries_again_and_again_waits_for_the_only_lock_there_is(
         assert any("is concluded" in line for line in found.findings[0].unknowns)
     else:
         assert "somebody else holds that lock of a file" in found.findings[0].fix
+
+
+def test_who_is_only_thought_to_hold_it_is_not_certainly_the_one() -> None:
+    job = _job(3)
+    _stands(job, 0, KernelWait(locked=(LOCK,), since_ns=START, seen_ns=START + 60 * SECOND))
+    _stands(job, 1, None, POLLS)
+    job.op(2, done=False)
+    assert _told(diagnose(job.trace())) == ("missing_rank", (0,), "likely")
 
 
 def test_locks_of_another_host_are_others() -> None:
@@ -198,7 +211,7 @@ def test_after_the_job_was_killed_the_answer_is_the_same() -> None:
         (KernelWait("full pipe", names=("less (pid 7)",)), (), "less (pid 7) does not read it"),
         (KernelWait("pipe", alone=True), (), "no other process is left"),
         (KernelWait("socket", "10.0.0.7:443"), (), "waits for 10.0.0.7:443; give that call a time"),
-        (KernelWait("thread"), (), "a lock, or for another thread of its own process"),
+        (KernelWait("thread"), (), "a lock, a device or another thread of its own process"),
         (
             KernelWait("pipe", alone=True, helpers=("python (pid 7, killed by SIGKILL)",)),
             (Frame("get", "/usr/lib/python3.11/multiprocessing/queues.py", 9),),

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from hangscope.diagnosis.cause import Cause, began, rank_list
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
+from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.stores import PREFIX
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -115,8 +115,6 @@ def _through_a_lock(context: Context, cause: Cause, ranks: set[int]) -> None:
     cause.culprits = holders if alone else tuple(sorted(ranks))
     cause.confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
     cause.places.sort(key=lambda i: not is_lock(context.waits.places[i]))
-    if any(is_polled(context.hosts.get(rank)) for rank in lock.waiters):
-        cause.unknowns.append("whose lock is tried for is concluded: no other is held")
 
 
 def _circle_of_pairs(

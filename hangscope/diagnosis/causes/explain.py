@@ -10,6 +10,7 @@ from hangscope.diagnosis.causes.roots import Union, from_roots
 from hangscope.diagnosis.causes.untold import (
     accuse_who_is_stopped,
     accuse_who_was_never_seen,
+    doubt_polled_locks,
     doubt_unmade_groups,
     doubt_untold_sends,
     stopped_in,
@@ -74,6 +75,7 @@ def graph_causes(context: Context) -> list[Cause]:
         accuse_who_was_never_seen(context, cause)
         doubt_untold_sends(context, cause, idle)
         doubt_unmade_groups(context, cause)
+        doubt_polled_locks(context, cause)
         note_loopback(context, cause)
         cause.victims |= waits.reachers(cause.culprits, cause.places) - set(cause.culprits)
     return causes

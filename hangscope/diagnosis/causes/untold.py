@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import Flag
@@ -91,5 +92,17 @@ def doubt_unmade_groups(context: Context, cause: Cause) -> None:
             cause.doubt(
                 f"whether {rank_s(cause.culprits)} had made this group: new_group waits for those "
                 "who make another one first, and a dump does not show that"
+            )
+            return
+
+
+def doubt_polled_locks(context: Context, cause: Cause) -> None:
+    """Which lock somebody tries for again and again is not recorded, only which one is held."""
+    accused = set(cause.culprits)
+    for place in context.waits.places:
+        polled = is_lock(place) and any(is_polled(context.hosts.get(r)) for r in place.waiters)
+        if polled and accused.intersection(place.targets):
+            cause.doubt(
+                f"whose lock {rank_s(place.waiters)} tries for is concluded: it alone is held"
             )
             return

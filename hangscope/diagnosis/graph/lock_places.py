@@ -13,6 +13,8 @@ from hangscope.trace.model import NONE, Trace
 PREFIX = "file lock"
 _POLLS = re.compile(r"[\\/]filelock[\\/]")
 """A package that tries again and again instead of waiting in the kernel."""
+_NAMED = ".lock"
+"""How the files that it locks are called, as a rule."""
 
 
 def lock_places(
@@ -90,7 +92,9 @@ def _lock_of(
     here = trace.ranks[host.rank].host
     others = [r for r in holders if r != host.rank and trace.ranks[r].host == here]
     held = holders[others[0]].wait if len(others) == 1 else None
-    return (held.locked[0], (others[0],)) if held is not None and len(held.locked) == 1 else None
+    if held is None or len(held.locked) != 1 or not held.locked[0].endswith(_NAMED):
+        return None
+    return held.locked[0], (others[0],)
 
 
 def _went_on(trace: Trace, bounds: Mapping[int, tuple[int, int]], host: Host) -> bool:

@@ -12,6 +12,14 @@ from hangscope.trace.model import KernelWait
 
 _NO_ANSWER = "a peer outside the job does not answer"
 _LIMIT = "; give that call a time limit"
+_COMPILES = (
+    (
+        r"torch/_dynamo/convert_frame\.py$",
+        "torch.compile is compiling there; TORCH_LOGS=recompiles tells why",
+    ),
+    (r"/triton/compiler/", "Triton is compiling a kernel there"),
+)
+"""Library files that work for long, with a program of their own or by themselves."""
 _BLOCKED_IN_CALL = (
     (
         r"threading\.py:_shutdown$",
@@ -49,13 +57,17 @@ _IN_KERNEL = (
 
 def blocked_in(host: Host | None) -> str:
     """What the call below the user's innermost line waits for, if that is known."""
-    if host is None or host.state == "busy":
+    if host is None:
+        return ""
+    if compiles := _told_by(_COMPILES, [path for path, _ in _below(host)]):
+        return compiles
+    if host.state == "busy":
         return ""
     words, wait = _in_library(host), host.wait
     if wait is None or not wait.kind:
         told = ", ".join(wait.helpers) if wait is not None else ""
     elif wait.kind == "thread":
-        words = words or "it waits there for a lock, or for another thread of its own process"
+        words = words or "it waits there for a lock, a device or another thread of its own process"
         told = ", ".join(wait.helpers)
     elif not words or wait.kind == "lock":
         words, told = _in_kernel(wait, host.waits_for), ""
@@ -78,17 +90,25 @@ def _details(wait: KernelWait) -> tuple[str, ...]:
 
 def _in_library(host: Host) -> str:
     """What the library functions below the user's innermost line wait for."""
+    below = _below(host)
+    return _told_by(_BLOCKED_IN_CALL, [f"{file}:{name}" for file, name in below]) or _told_by(
+        _BLOCKED_IN, [file for file, _ in below]
+    )
+
+
+def _below(host: Host) -> list[tuple[str, str]]:
+    """File and name of the functions below the user's innermost line."""
     below = list(host.stack)
     mine = innermost(host.stack)
     if mine is not None and mine in below and not is_library(mine):
         below = below[: below.index(mine)]
-    files = [frame.filename.replace("\\", "/") for frame in below]
-    calls = [f"{file}:{frame.name}" for file, frame in zip(files, below, strict=True)]
-    for pattern, words in _BLOCKED_IN_CALL:
+    return [(frame.filename.replace("\\", "/"), frame.name) for frame in below]
+
+
+def _told_by(patterns: tuple[tuple[str, str], ...], calls: list[str]) -> str:
+    """The words of the first pattern that one of the calls fits."""
+    for pattern, words in patterns:
         if any(re.search(pattern, call) for call in calls):
-            return words
-    for pattern, words in _BLOCKED_IN:
-        if any(re.search(pattern, name) for name in files):
             return words
     return ""
 
@@ -107,7 +127,8 @@ def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
     if wait.kind == "fifo":
         return "it opens a named pipe (FIFO) whose other end nobody has opened"
     if wait.kind == "full pipe":
-        reader = f"{', '.join(wait.names)} does not read it" if wait.names else "nobody reads it"
+        reader = "nobody else has its other end open" if wait.alone else "nobody reads it"
+        reader = f"{', '.join(wait.names)} does not read it" if wait.names else reader
         return f"the pipe that it writes into is full, and {reader}"
     if wait.kind == "pipe":
         other = f" ({_other_end(wait)})" if wait.alone or wait.names else ""
@@ -115,8 +136,15 @@ def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
     if wait.kind == "socket":
         return f"it waits for {wait.what}"
     if wait.kind == RUNS:
-        limit = f": its control group may use {wait.what} (cpu.max)" if wait.what else ""
-        return f"it could run and gets no processor{limit or ', others use them all'}"
+        if wait.what:
+            return (
+                "it could run and gets hardly any processor time: its control group may use "
+                f"{wait.what} (cpu.max)"
+            )
+        return (
+            "it could run and gets hardly any processor time: others use it all, or a limit of its "
+            "control group is reached"
+        )
     return ""
 
 

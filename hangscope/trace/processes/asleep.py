@@ -105,7 +105,8 @@ def _pipe(pid: int, writes: bool, proc: Path) -> KernelWait:
     ends = at_other_end(pid, pipe, writes, proc) if pipe.startswith("pipe:") else None
     others = tuple(other for other in ends or () if other != pid)
     kind = "full pipe" if writes else "pipe"
-    return KernelWait(kind, "", others[:_SHOWN_NAMES], alone=ends is not None and not others)
+    # Where nobody at all is seen there, whoever it is cannot be seen from here.
+    return KernelWait(kind, "", others[:_SHOWN_NAMES], alone=ends == [pid])
 
 
 def _peer(pid: int, descriptors: list[int], proc: Path) -> KernelWait:
