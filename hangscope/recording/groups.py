@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hangscope.recording.described import described
 from hangscope.ring.layout import SlotFlag
 from hangscope.ring.writer import RingWriter
 
@@ -172,7 +173,7 @@ class GroupRegistry:
                 self._lock.release()
 
     def _enter(self, process_group: Any) -> GroupState:
-        name, desc, ranks, group_rank, backend = _describe(process_group)
+        name, desc, ranks, group_rank, backend = described(process_group, self._ring.rank)
         state = self._orphans.pop((name, tuple(ranks)), None)
         if state is not None:
             self._remember(state, process_group)
@@ -235,44 +236,6 @@ class GroupRegistry:
     def states(self) -> list[GroupState]:
         """The groups of this moment."""
         return [*self.by_identity.values(), *self._orphans.values()]
-
-
-def _describe(process_group: Any) -> tuple[str, str, list[int], int, str]:
-    """Name, description, global ranks, own group rank and backend of a group."""
-    import torch.distributed.distributed_c10d as c10d
-
-    try:
-        name = str(process_group.group_name)
-    except Exception:
-        name = f"unnamed-{process_group.size()}"
-    try:
-        desc = str(process_group.group_desc)
-    except Exception:
-        desc = ""
-    try:
-        ranks = [int(rank) for rank in c10d.get_process_group_ranks(process_group)]
-    except Exception:
-        ranks = list(range(int(process_group.size())))
-    return name, desc, ranks, int(process_group.rank()), _backend_names(process_group)
-
-
-def _backend_names(process_group: Any) -> str:
-    """``gloo``, ``nccl``, or ``cpu:gloo,cuda:nccl`` where devices have different ones."""
-    import torch.distributed.distributed_c10d as c10d
-
-    try:
-        # Without a backend asked for, torch picks one for each device and calls that "undefined".
-        config = str(c10d._world.pg_backend_config[process_group])
-        names = {part.rpartition(":")[2] for part in config.split(",")}
-        return names.pop() if len(names) == 1 else config
-    except Exception:
-        pass
-    for ask in (lambda: c10d.get_backend(process_group), process_group.name):
-        try:
-            return str(ask())
-        except Exception:
-            continue
-    return "unknown"
 
 
 def _backend(process_group: Any, device_type: str) -> DeviceBackend:

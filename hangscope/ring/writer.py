@@ -201,7 +201,11 @@ class RingWriter:
         *,
         observable: bool,
     ) -> int:
-        """Enter a process group; returns its index + 1, or 0 when the table is full."""
+        """Enter a process group; returns its index + 1, or 0 when the table is full.
+
+        ``ranks``: the members in the order of their places; -1 for one that is not known to be a
+        rank of this job.
+        """
         name_id, desc_id, backend_id = self.text(name), self.text(desc), self.text(backend)
         ranks_id = self.intern(ValueKind.RANKS, np.asarray(ranks, dtype="<i4").tobytes())
         index = self._next_group()
@@ -276,6 +280,11 @@ class RingWriter:
         _I4.pack_into(self.memory, header_offset("rank"), rank)
         _I4.pack_into(self.memory, header_offset("world_size"), world_size)
         self.put_i8("flags", self.cells[header_offset("flags") // 8] | int(RingFlag.DECLARED))
+
+    @property
+    def rank(self) -> int:
+        """This process's rank, as far as it is known by now."""
+        return int(_I4.unpack_from(self.memory, header_offset("rank"))[0])
 
     def set_phases(self, phases: Sequence[tuple[int, int, int]]) -> None:
         """Store the open phases, outermost first, as (name id, detail id, since_ns)."""

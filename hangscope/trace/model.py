@@ -106,6 +106,14 @@ class Group:
     """Number of members where it is known without the list."""
     listed: bool = True
     """Whether a source lists the members; else ``ranks`` are those who were heard of."""
+    place: int | None = None
+    """The place of the only member that is known, in a group that was made by hand: who has the
+    others is not recorded, and it may be processes of another job."""
+
+    @property
+    def outsiders(self) -> int:
+        """How many members are not known to be ranks of this job."""
+        return (self.size or 1) - 1 if self.place is not None else 0
 
     @property
     def label(self) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.circles import circle, only_sent
+from hangscope.diagnosis.causes.outside import outside, waits_outside
 from hangscope.diagnosis.causes.roots import Union, from_roots
 from hangscope.diagnosis.causes.untold import (
     accuse_who_is_stopped,
@@ -46,6 +47,7 @@ def graph_causes(context: Context) -> list[Cause]:
     waits.cut |= ranks_of_dead_threads(context)
     causes: list[Cause] = []
     roots: list[int] = []
+    elsewhere: list[int] = []
     sinks = components(waits)
     idle = {r for ranks, places in sinks if places and ranks for r in only_sent(context, ranks)}
     if idle:
@@ -60,9 +62,13 @@ def graph_causes(context: Context) -> list[Cause]:
                 roots.append(root)
         elif not ranks:
             stuck = [i for i in places if waits.places[i].waiters and i not in on_device]
-            causes += [_stuck(context, i) for i in stuck]
+            here = [i for i in stuck if not waits_outside(context, waits.places[i])]
+            elsewhere += [i for i in stuck if waits_outside(context, waits.places[i])]
+            causes += [_stuck(context, i) for i in here]
         else:
             causes.append(circle(context, ranks, places))
+    if elsewhere:
+        causes.append(outside(context, elsewhere))
     lost = {r for r in roots if r not in context.trace.ranks or _left_no_record(context, r)}
     if lost:  # a circle that stands without them is no doing of theirs
         causes += [circle(context, *found) for found in circles_without(waits, lost)]

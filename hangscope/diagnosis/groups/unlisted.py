@@ -27,6 +27,8 @@ class Unlisted:
     ) -> list[int]:
         """Members of ``group`` beside those ``seen``; ``seen_in`` holds those of every group."""
         trace = self.trace
+        if trace.groups[group].outsiders:
+            return []
         if trace.groups[group].ranks and not self._unlisted - set(seen):
             return []
         missing = self.gaps - set(seen)

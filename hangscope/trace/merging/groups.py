@@ -34,6 +34,7 @@ class GroupMatcher:
         self._placed: dict[int, tuple[Group, int]] = {}
         self._common: tuple[Sequence[Group], npt.NDArray[np.int32] | None] | None = None
         shifts = _epoch_shifts(fragments)
+        self._whole = _filled_by_hand(fragments)
         # Groups with members first: those without find their match among them.
         for wanted in (True, False):
             for fragment in fragments:
@@ -72,6 +73,10 @@ class GroupMatcher:
             self._descs.setdefault(index, Counter())[group.desc] += 1
 
     def _index_of(self, group: Group, rank: int) -> int:
+        if group.place is not None and (whole := self._whole.get(_by_hand(group))):
+            found = self._index_of(replace(group, ranks=whole, place=None), rank)
+            self._placed[id(group)] = (group, found)
+            return found
         if group.ranks:
             members = self._members.get(id(group.ranks))
             if members is None:
@@ -143,11 +148,41 @@ class GroupMatcher:
                     group,
                     desc=desc,
                     ranks=ranks,
-                    size=len(ranks) if ranks else size,
+                    size=len(ranks) if ranks and group.place is None else size,
                     listed=bool(group.ranks),
                 )
             )
         return tuple(finished)
+
+
+_ByHand = tuple[str, int, int | None]
+
+
+def _by_hand(group: Group) -> _ByHand:
+    """What the members of a group made by hand have in common."""
+    return group.name, group.epoch, group.size
+
+
+def _filled_by_hand(fragments: Sequence[Fragment]) -> dict[_ByHand, tuple[int, ...]]:
+    """Groups made by hand of which each place is taken by one rank of this job, no other by two.
+
+    Their members by place. Several groups of one name met at one store, or a group that spans
+    several jobs, leave places empty or have two ranks at one.
+    """
+    taken: dict[_ByHand, dict[int, int]] = {}
+    twice: set[_ByHand] = set()
+    for fragment in fragments:
+        for group in fragment.groups:
+            if group.place is None:
+                continue
+            places = taken.setdefault(_by_hand(group), {})
+            if places.setdefault(group.place, group.ranks[0]) != group.ranks[0]:
+                twice.add(_by_hand(group))
+    return {
+        key: tuple(places[place] for place in sorted(places))
+        for key, places in taken.items()
+        if key not in twice and len(places) == key[2]
+    }
 
 
 def _likely_members(

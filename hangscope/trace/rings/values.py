@@ -210,21 +210,27 @@ def frame(raw: bytes) -> Frame:
 
 @functools.lru_cache(_KEPT_GROUPS)
 def _group(name: bytes, desc: bytes, backend: bytes, ranks: bytes, epoch: int, size: int) -> Group:
+    listed = _ranks(ranks)
+    known = tuple([rank for rank in listed if rank >= 0]) if -1 in listed else listed
     return Group(
         name=_text(name),
         desc=_text(desc),
-        ranks=_ranks(ranks),
+        ranks=known,
         epoch=epoch,
         backend=_text(backend),
         size=size if 0 <= size <= MAX_RANK + 1 else None,
+        place=listed.index(known[0]) if len(known) == 1 < len(listed) else None,
     )
 
 
 @functools.lru_cache(_KEPT_GROUPS)
 def _ranks(raw: bytes) -> tuple[int, ...]:
-    """Global ranks; equal lists are one object, since every rank of a large job has all of them."""
+    """Global ranks; equal lists are one object, since every rank of a large job has all of them.
+
+    -1 stands for a member that is not known to be a rank of this job.
+    """
     ranks = struct.unpack(f"<{len(raw) // 4}i", raw[: len(raw) // 4 * 4])
-    return ranks if not ranks or (min(ranks) >= 0 and max(ranks) <= MAX_RANK) else ()
+    return ranks if not ranks or (min(ranks) >= -1 and max(ranks) <= MAX_RANK) else ()
 
 
 def _text(raw: bytes) -> str:

@@ -1,0 +1,41 @@
+"""Waits in groups made by hand: who the other members are is not recorded.
+
+Such a group may span several jobs, as that of trainers and inference engines does, or the replicas
+of fault-tolerant training. Who has not come there is to be seen in a report of theirs.
+"""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.cause import Cause, began
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.words.sentences import rank_s, title_of, wait_s
+
+
+def waits_outside(context: Context, place: Place) -> bool:
+    """Whether those who wait at a place wait for members of whom nothing is recorded."""
+    groups = context.trace.groups
+    return place.blind and 0 <= place.group < len(groups) and bool(groups[place.group].outsiders)
+
+
+def outside(context: Context, indexes: list[int]) -> Cause:
+    """What is to be said of such places: all of them together are one wait for others."""
+    places = [context.waits.places[i] for i in indexes]
+    waiters = {rank for place in places for rank in place.waiters}
+    cause = Cause(
+        Verdict.INCONCLUSIVE, (), indexes, Confidence.LIKELY, began(context, indexes), waiters
+    )
+    others = sum(context.trace.groups[place.group].outsiders for place in places)
+    title = title_of(context, places[0])
+    what = title if len(places) == 1 else f"{title} and other such groups"
+    cause.words = (
+        f"{rank_s(waiters).capitalize()} {wait_s(waiters)} in {what} for "
+        f"{'a process that is' if others == 1 else 'processes that are'} no known rank of this job",
+        "the group was made by hand, not by torch.distributed.new_group: it may span several jobs "
+        "(replicas, trainers and inference engines), and which processes have its other places is "
+        "not recorded",
+        "look at the group's other processes: HangScope's report on their job, their log or their "
+        "stacks show which of them has not come",
+    )
+    return cause

@@ -1,0 +1,31 @@
+"""Groups made by hand: their places are no ranks of the job unless its ranks fill them all."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.trace.load import load_trace
+from tests.real_jobs import environment, free_port, run_each, worlds
+from tests.recording.launcher import JOBS
+
+
+def test_nobody_of_the_job_is_blamed_for_an_engine(tmp_path: Path) -> None:
+    env = environment(
+        HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_TIMEOUT="3", HANGSCOPE_ON_HANG="kill"
+    )
+    command = [sys.executable, str(JOBS / "by_hand_job.py"), str(free_port())]
+    places = [env | place for place in worlds(2)]
+    run_each(command, [*places, {**env, "HANGSCOPE": "0", "ENGINE": "1"}], timeout_s=90)
+    trace = load_trace([tmp_path])
+    by_label = {group.label: group for group in trace.groups}
+    pair, weights = by_label["pair"], by_label["weights"]
+    assert (pair.ranks, pair.outsiders) == ((0, 1), 0)
+    assert (weights.ranks, weights.place, weights.outsiders) == ((0,), 0, 1)
+    found = diagnose(trace)
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert found.summary == (
+        "Rank 0 waits in all_reduce #1 in group weights for a process that is no known rank of "
+        "this job"
+    )
