@@ -100,11 +100,28 @@ def run_id_from_environment(environ: Mapping[str, str]) -> str:
     nodes = _integer(environ.get("GROUP_WORLD_SIZE")) or 1
     world = _integer(environ.get("WORLD_SIZE")) or 1
     local = _integer(environ.get("LOCAL_WORLD_SIZE")) or world
-    if nodes == 1 and local == world and elastic:
+    if nodes == 1 and local == world and elastic and not _meets_elsewhere(environ):
         ticks = start_ticks(os.getppid())
         return f"run-{os.getppid()}-{ticks}"
     digest = hashlib.blake2b(address.encode(), digest_size=4).hexdigest()
     return f"run-{_clean(environ.get('MASTER_PORT', '') or '0')}-{digest}"
+
+
+def _meets_elsewhere(environ: Mapping[str, str]) -> bool:
+    """Whether this is a helper of a rank, in a world of such helpers that meets by itself.
+
+    Ranks that write checkpoints in processes of their own start one each: these share no parent,
+    and have inherited what the launcher told the ranks, but for the port.
+    """
+    try:
+        raw = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+    except OSError:
+        return False
+    started_with = {
+        name: value for name, _, value in (entry.partition(b"=") for entry in raw.split(b"\0"))
+    }
+    port = environ.get("MASTER_PORT", "").encode()
+    return b"TORCHELASTIC_RUN_ID" in started_with and started_with.get(b"MASTER_PORT") != port
 
 
 def run_directory(environ: Mapping[str, str], run_id: str) -> tuple[Path, bool]:
