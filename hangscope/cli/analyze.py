@@ -115,7 +115,7 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
     run = LiveRun(directory)
     first = run.look()
     run.ask_for_stacks(is_gil_blocked)
-    threads, pids = MainThreads(), [f.pid for f in first.ranks.values() if f.pid]
+    threads, pids = MainThreads(), [f.pid for f in first.ranks.values() if f.pid and f.alive]
     threads.ran(pids)
     time.sleep(SECOND_LOOK_S)
     trace = run.look()

@@ -54,6 +54,8 @@ class ExceptionFacts:
     """The kernel's number of that thread, as in the records; 0 where the source does not say."""
 
 
+WITHOUT_A_WORD = "gone without a word"
+"""What is said of a process that is gone, and by itself has noted neither a status nor an error."""
 ON_ITS_WAY_OUT = "on its way out"
 """What is said of a signal that ended a process which had begun to leave by itself."""
 

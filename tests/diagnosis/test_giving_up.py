@@ -109,7 +109,9 @@ def test_keys_that_differ_are_no_one_key() -> None:
     job.steps(3)
     for rank in range(3):
         _failed(job, rank, f"wait timeout after 300ms, keys: /default_pg/0/{rank}", 20.0)
-    assert "in vain" not in diagnose(job.trace(after_s=1.0)).summary
+    found = diagnose(job.trace(after_s=1.0))
+    assert "in vain" not in found.summary
+    assert "store" in found.findings[0].fix
 
 
 def test_where_all_stand_idle_the_report_says_where() -> None:

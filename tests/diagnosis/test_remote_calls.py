@@ -95,3 +95,33 @@ def test_of_a_job_that_was_ended_only_the_last_sight_is_told() -> None:
 def test_a_job_that_ended_well_is_healthy() -> None:
     found = _calls_alone(live=False, end=ExitFacts("clean", 0, at_ns=START))
     assert found.verdict.value == "healthy"
+
+
+def test_a_method_of_a_remote_object_is_called_by_way_of_the_package() -> None:
+    proxy = Frame("_local_invoke", "/site-packages/torch/distributed/rpc/rref_proxy.py", 10)
+    job = Job(2, live=True)
+    for rank, main in enumerate((CALL, SHUTDOWN)):
+        threads = [ThreadStack("MainThread", True, main, START)]
+        if rank == 1:
+            threads.append(ThreadStack("", False, (PUSH, proxy, RUN), START))
+        job.rank(rank, threads=tuple(threads))
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
+    assert "look at server.py:6 in push_grad" in found.findings[0].fix
+
+
+def test_who_is_stopped_answers_nobody_and_outlives_what_ends_the_others() -> None:
+    job = Job(3, live=True)
+    for rank, main in enumerate((CALL, SHUTDOWN, SHUTDOWN)):
+        state = "stopped" if rank == 2 else "sleeping"
+        threads = (ThreadStack("MainThread", True, main, START),)
+        job.rank(rank, threads=threads, process_state=state)
+    for ended in (False, True):
+        found = diagnose(job.trace())
+        assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+        assert found.confidence.value == "likely"
+        assert "kill -CONT" in found.findings[0].fix
+        if not ended:  # somebody stops the job; the launcher's own signal reaches one after another
+            for rank, by_launcher in ((1, False), (0, True)):
+                end = ExitFacts("signal", signal=15, at_ns=START + rank, by_launcher=by_launcher)
+                job.rank(rank, exit=end, alive=False, process_state="gone")

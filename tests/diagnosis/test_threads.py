@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
@@ -122,3 +124,44 @@ def test_two_threads_in_one_group_are_a_race() -> None:
     assert "two threads issue operations in this group" in fix
     for job in (_race(started=False), _race(shared=False)):
         assert "two threads" not in diagnose(job.trace()).findings[0].fix
+
+
+def _checkpoint(job: Job, group: int, rank: int, thread: int) -> None:
+    """What a save in the background issues, from a thread of its own."""
+    for line, op in enumerate(("all_gather", "gather", "broadcast", "scatter", "broadcast")):
+        job.op(rank, op, group=group, line=10 + line)
+        job.rows[-1]["thread"] = thread
+
+
+def _saving(*, first: bool) -> Job:
+    """Rank 1 left no dump in the middle of a second save; the others wait in both threads."""
+    job = Job(3)
+    saves = job.group(0, 1, 2, desc="saves")
+    for step in range(4):
+        job.all()
+        if step == 1:
+            for rank in range(3):
+                _checkpoint(job, saves, rank, SIDE)
+    for rank in (0, 2):
+        ahead = first is (rank == 0)
+        for main in (ahead, not ahead):
+            job.op(rank, "all_reduce" if main else "all_gather", group=0 if main else saves,
+                   line=88 if main else 10, done=False)  # fmt: skip
+            job.rows[-1]["thread"] = MAIN if main else SIDE + 1
+    for row in job.rows:
+        row.setdefault("thread", MAIN)
+    job.groups = [replace(group, backend="gloo") for group in job.groups]
+    job.lose(1)
+    return job
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_threads_in_groups_of_their_own_do_not_hold_each_other_up(first: bool) -> None:
+    found = diagnose(_saving(first=first).trace())
+    assert (found.verdict.value, found.culprits) == ("rank_lost", (1,))
+
+
+def test_on_a_device_the_order_of_two_threads_is_one() -> None:
+    job = _saving(first=True)
+    job.groups = [replace(group, backend="nccl") for group in job.groups]
+    assert set(diagnose(job.trace()).culprits) == {0, 2}

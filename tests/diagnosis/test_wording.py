@@ -11,6 +11,8 @@ from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.words import playbook
 from hangscope.trace.load import load_trace
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame
+from tests.diagnosis.builder import START, Job
 
 _FIXTURES = Path(__file__).parents[2] / "fixtures"
 _WAITS = """Process 41: python train.py
@@ -89,3 +91,15 @@ def test_what_holds_a_rank_up_is_said_once(name: str, why: str, seen: str) -> No
     finding = diagnose(load_trace([_FIXTURES / name / "dumps"])).findings[0]
     assert finding.why.startswith(why)
     assert finding.evidence[1].startswith(seen)
+
+
+def test_where_all_crashed_of_the_same_nobody_is_left_to_hang() -> None:
+    job = Job(2)
+    job.steps(2)
+    for rank in range(2):
+        error = ExceptionFacts("TypeError", "bad", (Frame("load", "/job/data.py", 4),), START)
+        job.rank(rank, exception=error, exit=ExitFacts("exception", at_ns=START), alive=False)
+    first = diagnose(job.trace(after_s=1.0)).findings[0]
+    assert first.culprits == (0, 1)
+    assert first.fix == "fix that error: data.py:4 in load"
+    assert first.why == "no rank is left that could wait"

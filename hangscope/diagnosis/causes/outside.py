@@ -6,11 +6,11 @@ of fault-tolerant training. Who has not come there is to be seen in a report of 
 
 from __future__ import annotations
 
-from hangscope.diagnosis.cause import Cause, began
+from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.words.sentences import rank_s, title_of, wait_s
+from hangscope.diagnosis.words.phrases import rank_s, title_of, wait_s
 
 
 def waits_outside(context: Context, place: Place) -> bool:
@@ -29,7 +29,7 @@ def outside(context: Context, indexes: list[int]) -> Cause:
     others = sum(context.trace.groups[place.group].outsiders for place in places)
     title = title_of(context, places[0])
     what = title if len(places) == 1 else f"{title} and other such groups"
-    cause.words = (
+    cause.words = Words(
         f"{rank_s(waiters).capitalize()} {wait_s(waiters)} in {what} for "
         f"{'a process that is' if others == 1 else 'processes that are'} no known rank of this job",
         "the group was made by hand, not by torch.distributed.new_group: it may span several jobs "

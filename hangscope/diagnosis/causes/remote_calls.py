@@ -6,6 +6,7 @@ rank in which a handler runs, where there is one such rank alone.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -73,9 +74,12 @@ def unanswered(context: Context) -> Finding | None:
         return None
     if any(h.end not in (End.ALIVE, End.TORN_DOWN) for h in context.hosts.values()):
         return None
+    waiting = [r for r in sorted(trace.ranks) if _waits_for_answer(context, r)]
+    stopped = [r for r, host in sorted(context.hosts.items()) if host.state == "stopped"]
+    if waiting and len(stopped) == 1:
+        return _stopped(context, stopped[0], tuple(r for r in waiting if r != stopped[0]))
     if trace.live and (trace.looks < 2 or any(_moves(f) for f in trace.ranks.values())):
         return None
-    waiting = [r for r in sorted(trace.ranks) if _waits_for_answer(context, r)]
     leaving = [r for r in waiting if any(f.name in _SHUTDOWN for f in _main(context, r))]
     callers = tuple(r for r in waiting if r not in leaving)
     busy = [h for rank in sorted(trace.ranks) if (h := _handler(context, rank))]
@@ -103,6 +107,24 @@ def unanswered(context: Context) -> Finding | None:
         evidence=tuple(evidence),
         unknowns=("who has called whom, and since when, is not recorded",),
         unchanged_s=trace.timeout_s,
+    )
+
+
+def _stopped(context: Context, rank: int, callers: tuple[int, ...]) -> Finding:
+    """Who is stopped answers nobody."""
+    waits = f"{rank_s(callers)} {'waits' if len(callers) == 1 else 'wait'} for an answer"
+    return Finding(
+        Verdict.MISSING_RANK,
+        (rank,),
+        tuple(r for r in sorted(context.trace.ranks) if r != rank),
+        Confidence.LIKELY,
+        f"Rank {rank} is stopped" + (f" while {waits} to a remote call" if callers else ""),
+        "a stopped process answers no remote calls",
+        f"continue the stopped process (kill -CONT) {address(context, rank)}".rstrip(),
+        "D19",
+        evidence=(f"rank {rank}: stopped", *((waits,) if callers else ())),
+        unknowns=("who has called whom, and since when, is not recorded",),
+        unchanged_s=context.trace.timeout_s,
     )
 
 
@@ -140,7 +162,10 @@ def _handler(context: Context, rank: int) -> Handler | None:
         if thread.is_main or _RUNS_HANDLER not in names:
             continue
         inner = thread.stack[: names.index(_RUNS_HANDLER)]
-        nested = any(_RPC.search(frame.filename) for frame in inner)
+        # A method of a remote object is called by way of the package; a wait for the answer to a
+        # call of the handler's own is below its line.
+        below = itertools.takewhile(is_library, inner)
+        nested = any(_RPC.search(frame.filename) for frame in below)
         if not nested and any(not is_library(frame) for frame in inner):
             return Handler(rank, inner)
     return None

@@ -22,6 +22,7 @@ from hangscope.diagnosis.processes.host import (
 )
 from hangscope.diagnosis.processes.working import newest_threads
 from hangscope.diagnosis.records.evidence import told_of_only
+from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import Claim, ExitFacts, RankFacts, Trace
 
 _TERMINATED = (-15, 143)
@@ -150,6 +151,8 @@ def _stopped_alone(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     if len(torn) != 1 or len(hosts) < 2:
         return hosts
     alone = hosts[torn[0]]
+    if any(h.state == "stopped" and h is not alone for h in hosts.values()):
+        return hosts  # that one outlives the signal which everybody may have been sent
     others = [h for h in hosts.values() if h is not alone and h.gone]
     if trace.missing_ranks or any(_ended_before(h, alone, trace) for h in others):
         return hosts
@@ -227,8 +230,13 @@ def _left_by_itself(facts: RankFacts) -> bool:
 
 
 def had_left(facts: RankFacts) -> bool:
-    """Whether a rank whose end nobody saw had left its groups before: its part was done."""
-    return is_unseen(facts) and bool(facts.finalized)
+    """Whether a rank that left without a word had left its groups before: its part was done.
+
+    Whoever ends it then may give it any status: Ray's workers end with 1 when their driver is done.
+    """
+    exit_ = facts.exit
+    silent = exit_ is not None and exit_.kind == "code" and exit_.text == WITHOUT_A_WORD
+    return (silent or is_unseen(facts)) and bool(facts.finalized)
 
 
 def _by_launcher(facts: RankFacts) -> bool:

@@ -9,6 +9,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.records.agreement import input_numel
 from hangscope.diagnosis.records.kinds import is_sending
 from hangscope.diagnosis.records.pairing import Half
+from hangscope.diagnosis.records.turns import in_turn
 from hangscope.trace.model import NONE
 
 _USUAL = 3
@@ -90,6 +91,7 @@ def came_as_before(context: Context, rank: int) -> bool | None:
     """
     low, high = context.bounds.get(rank, (0, 0))
     part = context.trace.records[low:high]
+    part = part[in_turn(part)]
     issued = list(
         zip(part["signature"].tolist(), part["group"].tolist(), part["stack"].tolist(), strict=True)
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.records.turns import in_turn
 
 _NEWEST = 4096
 """So many operations of a rank are looked at."""
@@ -33,6 +34,8 @@ class Past:
     issued: list[Issued]
     meetings: list[int]
     whole: bool
+    begun: frozenset[int]
+    """Places in ``issued`` of what a thread issued first, while another one had before it."""
 
 
 def past_of(context: Context, rank: int, suspects: Collection[int]) -> Past:
@@ -42,12 +45,14 @@ def past_of(context: Context, rank: int, suspects: Collection[int]) -> Past:
     unfinished = np.flatnonzero(front.unfinished[low:high])
     end = low + int(unfinished[0]) + 1 if len(unfinished) else high
     first = max(low, end - _NEWEST)
-    part = trace.records[first:end]
+    beside = in_turn(trace.records[first:end])
+    part = trace.records[first:end][beside]
     wanted = set(suspects)
     common = [i for i, g in enumerate(trace.groups) if wanted <= set(g.ranks)]
-    together = np.isin(part["group"], common) & front.collective[first:end]
+    together = np.isin(part["group"], common) & front.collective[first:end][beside]
     if len(unfinished):
         together[-1:] = False
+    _, firsts = np.unique(part["thread"], return_index=True)
     facts = trace.ranks.get(rank)
     families = context.families
     return Past(
@@ -62,4 +67,5 @@ def past_of(context: Context, rank: int, suspects: Collection[int]) -> Past:
         ),
         np.flatnonzero(together).tolist(),
         facts is not None and facts.oldest_record_id <= 1 and first == low,
+        frozenset(firsts.tolist()) - {0},
     )

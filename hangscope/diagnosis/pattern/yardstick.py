@@ -291,11 +291,14 @@ def unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool 
     known = {step[_HALF:] for step in steps[:start]}
     usual = Counter(step[:_HALF] for step in steps[:start])
     unsure = False
-    for step in steps[start:]:
+    for at, step in enumerate(steps[start:], start + 1):
         if step not in seen:
-            if usual[step[:_HALF]] >= _USUAL_TIMES and (past.whole or step[_HALF:] in known):
+            if at in past.begun:  # a thread's beginning follows nothing
+                unsure = True
+            elif usual[step[:_HALF]] >= _USUAL_TIMES and (past.whole or step[_HALF:] in known):
                 return True
-            unsure = True
+            else:
+                unsure = True
         seen.add(step)
         known.add(step[_HALF:])
         usual[step[:_HALF]] += 1

@@ -30,7 +30,9 @@ _PYTHON = re.compile(
     r"|collections|encodings|unittest|xml|sqlite3|re)/"
 )
 """Files of Python's own library."""
-_FRAMEWORK = re.compile(r"(?:site-packages|dist-packages|\.whl)/(?!torch/|hangscope/)[^/]")
+_FRAMEWORK = re.compile(
+    r"(?:site-packages|dist-packages|\.whl)/(?!torch/|hangscope/)([^/]+?)(?:\.py)?(?:/|$)"
+)
 _STARTER = re.compile(r"(?:^|/)bin/[^/.]+$")
 """The script that an installed package's command consists of: it calls the package, no more."""
 _ENTRY = frozenset({"_bootstrap", "_bootstrap_inner", "run_module_as_main", "_run_code"})
@@ -46,6 +48,19 @@ def is_library(frame: Frame) -> bool:
 def in_framework(frame: Frame) -> bool:
     """Whether the frame belongs to an installed package other than torch and HangScope."""
     return _in_installed(frame.filename)
+
+
+def inside_package(stack: Stack) -> tuple[str, Frame] | None:
+    """The installed package, other than torch, that the user's innermost line has called.
+
+    With its innermost frame; None where the user's own code runs, or none is on the stack.
+    """
+    for at, frame in enumerate(stack):
+        if not is_library(frame):
+            called = [inner for inner in stack[:at] if in_framework(inner)]
+            name = _FRAMEWORK.search(called[0].filename) if called else None
+            return (name[1], called[0]) if name is not None else None
+    return None
 
 
 @functools.lru_cache(16_384)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from signal import SIGABRT
 
@@ -19,7 +18,12 @@ from hangscope.diagnosis.quiet.last_words import by_last_words, places_of_waits
 from hangscope.diagnosis.waiting.moments import Moment
 from hangscope.diagnosis.words import playbook
 from hangscope.diagnosis.words.phrases import rank_s
-from hangscope.diagnosis.words.standing import by_stacks, places_of_stacks, places_of_threads
+from hangscope.diagnosis.words.standing import (
+    by_stacks,
+    places_of_stacks,
+    places_of_threads,
+    where_to_look,
+)
 from hangscope.trace.model import Claim, Flag
 
 _SIGNS = (
@@ -132,7 +136,8 @@ def _live(context: Context) -> Quiet:
         f.finalized and any(p.name == "interpreter exit" for p in f.phases)
         for f in trace.ranks.values()
     )
-    alone = trace.world_size == 1  # a single process owes nobody an operation
+    # A single process owes nobody an operation, unless it shares a group with another job's.
+    alone = trace.world_size == 1 and not any(group.outsiders for group in trace.groups)
     if silent_s < trace.timeout_s or moving or finishing or alone or trace.looks < 2:
         return Quiet()
     return Quiet((_quiescent(context, silent_s),))
@@ -163,7 +168,7 @@ def _quiescent(context: Context, silent_s: float | None) -> Finding:
         Confidence.LIKELY,
         f"Every rank finished the same last collective{where} and none has issued another{since}",
         "no rank waits in a collective",
-        advice.fix,
+        where_to_look(context) or advice.fix,
         advice.playbook,
         evidence=places_of_threads(context),
     )
@@ -355,13 +360,15 @@ def _secondary_only(context: Context) -> Finding:
             f"{rank_s(failed).capitalize()} aborted, as a watchdog does that waited too long, and "
             "nothing on record says for whom"
         )
-    key = _key_nobody_set(context, failed)
-    if key:
-        summary = f"{rank_s(failed).capitalize()} waited in vain for {key}, which nobody set"
+    keys = {key_given_up(context.hosts[rank]) for rank in failed}
+    if "" not in keys:
         advice = playbook.Advice(
-            "look for who was to set this key of the store, and for how long it is waited for",
+            "look for who was to set what is waited for in the store, and how long it is awaited",
             "D19",
         )
+    if len(keys) == 1 and "" not in keys:
+        (key,) = keys
+        summary = f"{rank_s(failed).capitalize()} waited in vain for {key}, which nobody set"
     return Finding(
         Verdict.INCONCLUSIVE,
         (),
@@ -373,9 +380,3 @@ def _secondary_only(context: Context) -> Finding:
         advice.playbook,
         evidence=tuple(f"rank {r}: {context.hosts[r].end_text}" for r in failed[:8]),
     )
-
-
-def _key_nobody_set(context: Context, failed: Sequence[int]) -> str:
-    """The one key of the store that all of these ranks waited for until a timeout, if it is one."""
-    keys = {key_given_up(context.hosts[rank]) for rank in failed}
-    return keys.pop() if len(keys) == 1 else ""

@@ -24,6 +24,7 @@ from hangscope.diagnosis.records.frontier import UNKNOWN, Frontiers, Ints
 from hangscope.diagnosis.records.kinds import is_one_sided, which
 from hangscope.diagnosis.records.pairing import Half, pending_halves
 from hangscope.diagnosis.records.returned import blocks_caller
+from hangscope.diagnosis.records.turns import in_turn
 from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, State, Trace
 
@@ -212,25 +213,40 @@ class Builder:
 
     def _alone(self, group: int, pairs: Ints, members: tuple[int, ...]) -> None:
         """A group of which one member is known: it waits, and nothing says for whom."""
+        outsiders = bool(self.trace.groups[group].outsiders)
         for pair in pairs.tolist():
+            rank, seq = int(self.front.rank[pair]), int(self.front.pending[pair])
             row = int(self.front.pending_row[pair])
+            if not seq and outsiders:
+                row = self._last_unseen(group, rank)
+                seq = int(self.trace.records["collective_seq"][row]) if row >= 0 else 0
             if row < 0:
-                seq = int(self.front.pending[pair])
-                row = self._row_of(group, int(self.front.rank[pair]), seq)
-            first = self.oldest_row.get(int(self.front.rank[pair]), row) == row
-            if self.front.pending[pair] > 0 and first:
+                row = self._row_of(group, rank, seq)
+            if seq > 0 and self.oldest_row.get(rank, row) == row:
                 self.places.append(
                     Place(
                         group,
-                        int(self.front.pending[pair]),
-                        [int(self.front.rank[pair])],
+                        seq,
+                        [rank],
                         row=row,
                         members=members,
-                        began_ns=int(self.front.pending_ns[pair]),
+                        began_ns=int(self.front.pending_ns[pair]) or self._issued_ns(row),
                         blind=True,
-                        absent=self._guessed_members(row, int(self.front.rank[pair])),
+                        absent=[] if outsiders else self._guessed_members(row, rank),
                     )
                 )
+
+    def _issued_ns(self, row: int) -> int:
+        return int(self.trace.records["created_ns"][row]) if row >= 0 else 0
+
+    def _last_unseen(self, group: int, rank: int) -> int:
+        """The rank's newest operation, if it is of this group and nobody saw whether it ended."""
+        if rank not in self.bounds:
+            return NONE
+        row = self.bounds[rank][1] - 1
+        record = self.trace.records[row]
+        hidden = record["flags"] & int(Flag.UNOBSERVED) and record["state"] != State.COMPLETED
+        return row if hidden and record["group"] == group else NONE
 
     def _guessed_members(self, row: int, rank: int) -> list[int]:
         """Native Gloo lists no members: there, a group that one rank used was meant for all."""
@@ -376,7 +392,7 @@ class Builder:
         for rank, seq, row in zip(ranks.tolist(), pending.tolist(), rows.tolist(), strict=True):
             if not seq or seq > place.seq:
                 continue
-            if seq < place.seq or (row >= 0 and self.oldest_row.get(rank, row) < row):
+            if seq < place.seq or (row >= 0 and self._after_older(rank, row)):
                 behind.append(rank)
             else:
                 first_here.append(rank)
@@ -391,6 +407,23 @@ class Builder:
         ]
         place.behind = gone or behind
         place.waiters = first_here  # what holds the others up is older
+
+    def _after_older(self, rank: int, row: int) -> bool:
+        """Whether something older of the rank's is unfinished that holds ``row`` up.
+
+        What threads issue in groups of their own runs side by side, but on a device.
+        """
+        oldest = self.oldest_row.get(rank, row)
+        if oldest >= row:
+            return False
+        records, low = self.trace.records, self.bounds[rank][0]
+        hidden = int(Flag.UNOBSERVED)
+        if records["thread"][oldest] == records["thread"][row] or records["flags"][row] & hidden:
+            return True
+        if "gloo" not in self.trace.groups[int(records["group"][row])].backend:
+            return True
+        own = in_turn(records[low : row + 1]) & self.front.unfinished[low : row + 1]
+        return bool(own[:-1].any())
 
     @cached_property
     def _failed_last(self) -> set[int]:

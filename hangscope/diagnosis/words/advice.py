@@ -25,7 +25,7 @@ from hangscope.diagnosis.words.lines import (
     parted_lines,
     stands_behind,
 )
-from hangscope.diagnosis.words.phrases import address, rank_s
+from hangscope.diagnosis.words.phrases import address, everybody_is, rank_s
 from hangscope.diagnosis.words.playbook import Advice
 from hangscope.diagnosis.words.sides import guarded, in_backward
 from hangscope.trace.attempts.twins import doubled
@@ -171,10 +171,11 @@ def _for_process(context: Context, cause: Cause, place: Place | None) -> Advice 
         said = own_errors(context.trace.claims).get(rank)
         message = raised.message if raised is not None else ""
         frames = user_frames(raised.stack) if raised is not None else ()
-        return playbook.crash(
+        crash = playbook.crash(
             " ".join((host.end_text, message, said.text if said is not None else "")),
             _and(where(frames[0] if frames else None), at),
         )
+        return playbook.crash_of_all(crash) if everybody_is(context, cause.culprits) else crash
     if cause.verdict is Verdict.RANK_EXITED and raised is not None and not raised.is_main_thread:
         return None if is_secondary(raised.message) else _dead_thread(raised, at)
     return None

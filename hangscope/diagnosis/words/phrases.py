@@ -96,6 +96,11 @@ def address(context: Context, rank: int) -> str:
     return " ".join(words)
 
 
+def everybody_is(context: Context, ranks: Iterable[int]) -> bool:
+    """Whether these are all ranks that there are."""
+    return set(ranks) >= {*context.trace.ranks, *context.trace.missing_ranks}
+
+
 def is_are(ranks: Iterable[int]) -> str:
     """The verb after `rank_s`."""
     return "is" if len(set(ranks)) == 1 else "are"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.host import CHECKPOINT, LOADER, Host
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.words.blocked import blocked_in, frame_names
 from hangscope.trace.model import ON_ITS_WAY_OUT
+
+_SYMPTOM = "; the hang of the others is its symptom"
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +295,7 @@ _CRASHES = (
             r"out of memory|\boom\b|killed for memory|(cannot|can't) allocate memory|bad_alloc",
             re.I,
         ),
-        "that rank ran out of memory: cap its longest batch or shard further; the hang of the "
-        "others is its symptom",
+        f"that rank ran out of memory: cap its longest batch or shard further{_SYMPTOM}",
         "D20, D7",
     ),
     (
@@ -360,8 +361,14 @@ def crash(text: str, detail: str) -> Advice:
     for pattern, look, where_to in _ENDS_WITHOUT_A_WORD:
         if pattern.match(text):
             at = f", {detail}" if detail else ""
-            return Advice(f"{look}{at}: {where_to}; the hang of the others is its symptom", "D20")
+            return Advice(f"{look}{at}: {where_to}{_SYMPTOM}", "D20")
     return by_verdict(Verdict.RANK_CRASHED, detail)
+
+
+def crash_of_all(advice: Advice) -> Advice:
+    """The same where nobody is left that could wait for those who ended."""
+    fix = advice.fix.replace(_SYMPTOM, "").replace("the first error of that rank", "that error")
+    return replace(advice, fix=fix)
 
 
 def dead_thread(name: str, detail: str) -> Advice:
@@ -377,7 +384,7 @@ def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
     """The remaining kinds."""
     fixed = {
         Verdict.RANK_CRASHED: Advice(
-            f"fix the first error of that rank{_at(detail)}; the hang of the others is its symptom",
+            f"fix the first error of that rank{_at(detail)}{_SYMPTOM}",
             "D20",
         ),
         Verdict.RANK_EXITED: Advice(

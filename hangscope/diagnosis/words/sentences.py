@@ -18,6 +18,7 @@ from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.words.phrases import (
     capital,
     describe,
+    everybody_is,
     is_are,
     is_held_up,
     label_of,
@@ -69,6 +70,8 @@ def _crash(context: Context, cause: Cause, place: Place | None) -> Words:
     summary = f"{_who(cause)} crashed: {how}"
     if place is not None:
         summary += f"; others wait for it in {title_of(context, place)}"
+    if everybody_is(context, cause.culprits):
+        return Words(summary, "no rank is left that could wait")
     return Words(
         summary, f"{rank_s(cause.culprits)} ended; every rank that needs it waits or fails"
     )

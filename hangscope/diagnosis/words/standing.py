@@ -8,9 +8,9 @@ import re
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.host import End, in_communication
-from hangscope.diagnosis.processes.stacks import is_library, user_frames, where
+from hangscope.diagnosis.processes.stacks import inside_package, is_library, user_frames, where
 from hangscope.diagnosis.words import playbook
-from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.diagnosis.words.phrases import is_are, rank_s
 from hangscope.trace.model import Frame, Stack
 
 _FEWEST = 3
@@ -69,12 +69,46 @@ def places_of_threads(context: Context) -> tuple[str, ...]:
     for rank, host in sorted(context.hosts.items()):
         inner = host.stack[:1]
         frames = user_frames(host.stack)
+        package = inside_package(host.stack)
         at = where(frames[0]) if frames else ""
-        if inner and frames and inner[0] != frames[0]:
+        if package is not None:
+            at += f", inside {package[0]} ({where(package[1])})"
+        elif inner and frames and inner[0] != frames[0]:
             at += f", inside {inner[0].name}"
         if at:
             ranks.setdefault(at, []).append(rank)
     return tuple(f"{rank_s(those)}: at {at}" for at, those in ranks.items())[:_SHOWN]
+
+
+def where_to_look(context: Context) -> str:
+    """What to look at first where nobody waits in a collective; empty where the stacks do not tell.
+
+    Packages wait for other ranks in ways of their own (a server, an actor, a quorum): of ranks that
+    are inside one while a few others are in their own code, these may be whom it waits for.
+    """
+    inside: dict[str, list[int]] = {}
+    own: dict[str, list[int]] = {}
+    for rank, host in sorted(context.hosts.items()):
+        package, frames = inside_package(host.stack), user_frames(host.stack)
+        if package is not None:
+            inside.setdefault(f"{package[0]} ({where(package[1])})", []).append(rank)
+        elif frames:
+            own.setdefault(where(frames[0]), []).append(rank)
+    waiting = [rank for those in inside.values() for rank in those]
+    elsewhere = [rank for those in own.values() for rank in those]
+    if not inside or len(elsewhere) > len(waiting):
+        return ""
+    among = next(iter(inside))
+    if not elsewhere:
+        return (
+            f"every rank is inside {among}: what it waits for is no collective of this job; look "
+            "at what that package talks to (its server, its other processes, other jobs)"
+        )
+    return (
+        f"look at {next(iter(own))} on {rank_s(elsewhere)} first: {rank_s(waiting)} "
+        f"{is_are(waiting)} inside {among}, which may wait for "
+        f"{'it' if len(elsewhere) == 1 else 'them'} in a way that is not recorded"
+    )
 
 
 def _sampled(context: Context) -> dict[int, Stack]:

@@ -16,7 +16,7 @@ from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import ExitKind, Unobservable, ValueKind
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace import clean
-from hangscope.trace.facts import LEFT
+from hangscope.trace.facts import LEFT, WITHOUT_A_WORD
 from hangscope.trace.model import (
     ExceptionFacts,
     ExitFacts,
@@ -183,7 +183,7 @@ def _exit(header: RingHeader, look: ProcessLook) -> ExitFacts | None:
         return None  # on its way out at most: its phase says so, its status is not known yet
     if kind == ExitKind.NONE:
         if look.alive is False and not header.disabled:
-            return ExitFacts("unknown", at_ns=0, text="gone without a word")
+            return ExitFacts("unknown", at_ns=0, text=WITHOUT_A_WORD)
         return None
     names = {
         ExitKind.CLEAN: "clean",

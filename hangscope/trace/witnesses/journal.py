@@ -27,6 +27,7 @@ from typing import Any
 
 from hangscope.trace import formats
 from hangscope.trace.clean import as_int, as_name, prose
+from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import (
     MAX_RANK,
     NONE,
@@ -187,7 +188,7 @@ def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
         gil_blocked=blocked if isinstance(blocked, bool) else None,
         cpu_busy=float(busy) if isinstance(busy, int | float) and 0 <= busy <= _MOST else None,
         stack_moved=moved if isinstance(moved, bool) else None,
-        exit=None if alive else ExitFacts("unknown", text="gone without a word"),
+        exit=None if alive else ExitFacts("unknown", text=WITHOUT_A_WORD),
         threads=threads_of(event.get("threads")),
         observed_ns=as_int(event.get("at_ns"), 0, low=0),
     )

@@ -1,0 +1,25 @@
+"""Which operations of a rank are issued in one order: threads may go on side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.trace.model import Records
+
+
+def in_turn(part: Records) -> npt.NDArray[np.bool_]:
+    """Which operations of a rank are in one order with its last one, given all up to that.
+
+    Those of threads that share no group with its thread (a checkpoint written in the background,
+    say) come in between at any time, another one in every step and on every rank.
+    """
+    if not len(part) or (part["thread"] == part["thread"][0]).all():
+        return np.ones(len(part), np.bool_)
+    pairs = {*zip(part["thread"].tolist(), part["group"].tolist(), strict=True)}
+    threads, groups = {int(part["thread"][-1])}, {int(part["group"][-1])}
+    while found := {(t, g) for t, g in pairs if t in threads or g in groups}:
+        threads |= {t for t, _ in found}
+        groups |= {g for _, g in found}
+        pairs -= found
+    return np.isin(part["thread"], sorted(threads))
