@@ -8,6 +8,7 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import (
     ON_ITS_WAY_OUT,
     ExceptionFacts,
@@ -365,3 +366,14 @@ def test_a_failure_after_another_rank_was_told_to_stop_is_not_what_it_was_stoppe
     assert _blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (1,))
     job.rank(0, exit=ExitFacts("code", code=1, at_ns=END - SECOND // 2))
     assert _blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (0,))
+
+
+@pytest.mark.parametrize(("finalized", "verdict"), [(True, "healthy"), (False, "rank_crashed")])
+def test_who_had_left_its_groups_may_end_with_any_status(finalized: bool, verdict: str) -> None:
+    """Ray's workers end with status 1, without a word of their own, once their driver is done."""
+    job = Job(2)
+    job.steps(3)
+    for rank in range(2):
+        end = ExitFacts("code", code=1, at_ns=START + 4 * SECOND, text=WITHOUT_A_WORD)
+        job.rank(rank, finalized=finalized, exit=end, alive=False)
+    assert diagnose(job.trace()).verdict.value == verdict
