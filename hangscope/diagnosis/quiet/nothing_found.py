@@ -94,7 +94,8 @@ def without_cause(context: Context, killed: str | None, moment: Moment | None) -
     if killed is not None or moving:
         return Quiet()
     ends = [h.end for h in hosts.values() if not (h.gone and had_left(trace.ranks[h.rank]))]
-    if ends and all(e is End.CLEAN for e in ends) and not trace.missing_ranks:
+    over = bool(ends) or (bool(hosts) and all(host.gone for host in hosts.values()))
+    if over and all(e is End.CLEAN for e in ends) and not trace.missing_ranks:
         return Quiet()
     if any(c.kind in _DISTRESS for c in trace.claims):
         return Quiet((_inconclusive(context),))
