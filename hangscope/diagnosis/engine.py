@@ -17,6 +17,7 @@ from hangscope.diagnosis.causes.doubts import (
     doubt_logs,
 )
 from hangscope.diagnosis.causes.explain import graph_causes
+from hangscope.diagnosis.causes.odd_ones import doubt_equal_sides
 from hangscope.diagnosis.causes.remote_calls import name_handlers
 from hangscope.diagnosis.causes.settle import conflict_causes, crash_causes, mismatch_causes, settle
 from hangscope.diagnosis.context import Context
@@ -30,7 +31,7 @@ from hangscope.diagnosis.ends.own_doing import judge, killed_together
 from hangscope.diagnosis.ends.swept import not_before_last_record, swept_up
 from hangscope.diagnosis.groups.hypotheses import by_meshes
 from hangscope.diagnosis.groups.memberships import with_believable_members
-from hangscope.diagnosis.model import Diagnosis
+from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.diagnosis.processes.embedded import with_original_exceptions
 from hangscope.diagnosis.quiet.nothing_found import without_cause
 from hangscope.diagnosis.records.compared import with_compared_operations
@@ -40,7 +41,11 @@ from hangscope.diagnosis.records.laid_numbers import with_laid_numbers
 from hangscope.diagnosis.records.mismatch import mismatches, parted_before
 from hangscope.diagnosis.waiting import lasting
 from hangscope.diagnosis.waiting.moments import Moment, moment_of
-from hangscope.diagnosis.waiting.overtaken import doubt_dumped_before, doubt_overtaken
+from hangscope.diagnosis.waiting.overtaken import (
+    doubt_dumped_before,
+    doubt_overtaken,
+    without_dumps_of,
+)
 from hangscope.diagnosis.waiting.waits import Builder
 from hangscope.diagnosis.words.answer import answer
 from hangscope.diagnosis.words.findings import to_finding
@@ -76,11 +81,25 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 
 def _judge(trace: Trace) -> Diagnosis:
-    """The diagnosis of a trace with the groups that it has."""
+    """The diagnosis of a trace with the groups that it has.
+
+    Where a few dumps that were written too early leave no answer, it is what all others say of
+    ranks that have none.
+    """
+    found, too_early = _judged(trace)
+    if found.verdict is not Verdict.INCONCLUSIVE or not 0 < 2 * len(too_early) < len(trace.ranks):
+        return found
+    others, _ = _judged(without_dumps_of(trace, too_early))
+    named = set(others.culprits)
+    return others if named and not named & {*trace.missing_ranks, *too_early} else found
+
+
+def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
+    """The diagnosis, and the ranks whose dumps were written too early for it."""
     trace, concluded = _comparable(trace)
     job = _standstill(trace)
     causes = _causes(job.context)
-    _doubt(job.context, causes, concluded)
+    too_early = _doubt(job.context, causes, concluded)
     for cause in causes[:_SHOWN_PARTINGS]:
         note_first_parting(job.context, cause)
     findings = tuple(to_finding(job.context, cause) for cause in causes)
@@ -95,7 +114,7 @@ def _judge(trace: Trace) -> Diagnosis:
         notes += quiet.notes
         if not findings and trace.missing_ranks:
             notes.append(f"{rank_s(trace.missing_ranks)} left no dump: nothing is known of them")
-    return answer(job.context, findings, notes)
+    return answer(job.context, findings, notes), too_early
 
 
 def _comparable(given: Trace) -> tuple[Trace, Concluded]:
@@ -145,16 +164,21 @@ def _causes(context: Context) -> list[Cause]:
     return settle(context, found)
 
 
-def _doubt(context: Context, causes: list[Cause], concluded: Concluded) -> None:
-    """Take back what the evidence does not carry; the reasons are told in this order."""
+def _doubt(context: Context, causes: list[Cause], concluded: Concluded) -> frozenset[int]:
+    """Take back what the evidence does not carry; the reasons are told in this order.
+
+    Gives the ranks whose dumps were written too early for an answer.
+    """
     lasting.doubt_staircases(context, causes)
     lasting.doubt_unobserved(context, causes)
     lasting.doubt_short_waits(context, causes)
+    doubt_equal_sides(context, causes)
     doubt_concluded(context, causes, concluded)
     doubt_logs(context, causes)
-    doubt_overtaken(context, causes)
-    doubt_dumped_before(context, causes)
+    too_early = doubt_overtaken(context, causes)
+    too_early |= doubt_dumped_before(context, causes)
     doubt_contradicted(context, causes)
     doubt_silent_aborts(context, causes)
     doubt_clocks(causes, concluded)
     doubt_gaps(context, causes)
+    return too_early

@@ -88,3 +88,18 @@ def test_a_place_that_is_not_the_rank_shows_smaller_groups() -> None:
     everybody = "world_size=8\n" + "".join(bare(r, r, 7, "BROADCAST") for r in range(8) if r != 1)
     found = diagnose(trace_of(everybody + bare(1, 1, 7, size=1)))
     assert (found.verdict, found.culprits) == (Verdict.COLLECTIVE_MISMATCH, (1,))
+
+
+def test_a_log_beside_the_dumps_makes_no_group_of_one_number() -> None:
+    """Data groups are number 1 of both stages, and those issue other sizes."""
+    job = Job(4)
+    job.groups = [Group("0"), Group("1"), Group("?3", "unknown group")]
+    for rank in range(4):
+        job.op(rank, group=0)
+        for done in (True, True, True, False):
+            size, both = 4 + rank // 2, 8 + rank // 2 * 2
+            job.op(rank, GATHER, group=1, size=(size,), out=(both,), done=done)
+    job.op(3, group=2, done=False)
+    dumps = tuple(Source(f"{r}", "flight-recorder-pickle", "none", r, 9) for r in range(4))
+    found = diagnose(job.trace(sources=(*dumps, Source("job.log", "job-log"))))
+    assert found.verdict is not Verdict.SHAPE_MISMATCH

@@ -12,6 +12,7 @@ from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import ExitFacts, Frame, ThreadStack
 from tests.diagnosis.builder import SECOND, START, Job
+from tests.trace.dumps import dump, entry, pending, write
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 GAVE_UP = """\
@@ -143,3 +144,25 @@ def test_one_that_aborts_in_the_middle_has_not_given_up_a_wait_that_was_over(
     found = diagnose(job.trace(after_s=1.0))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
     assert found.confidence.value == "likely"
+
+
+@pytest.mark.parametrize(("numel", "agree"), [(1, True), (2, False)])
+def test_a_watchdog_calls_a_barrier_an_all_reduce_of_one_element(
+    tmp_path: Path, numel: int, agree: bool
+) -> None:
+    """Rank 2 never came; of rank 3 only the log tells, and all the others have left dumps."""
+    for rank in range(3):
+        rows = [entry(1), entry(2)]
+        rows += [pending(3, "nccl:all_reduce_barrier")] if rank != 2 else []
+        write(tmp_path, f"trace_{rank}", dump(rows, 4))
+    (tmp_path / "job.log").write_text(
+        "[rank3]:[E618 10:00:00.123456789 ProcessGroupNCCL.cpp:683] [Rank 3] Watchdog caught "
+        f"collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn={numel}, "
+        f"NumelOut={numel}, Timeout(ms)=600000) ran for 600011 milliseconds before timing out.\n"
+        "[rank3]:[E618 10:00:00.123456789 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg)"
+        " Rank 3] Exception (either an error or timeout) detected by watchdog at work: 3, last "
+        "enqueued NCCL work: 3, last completed NCCL work: 2.\n"
+    )
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value == "missing_rank") is agree
+    assert (found.culprits == (2,)) is agree

@@ -176,3 +176,16 @@ def test_one_dump_of_a_moment_long_before_the_others_shows_no_job_that_moves(
     os.utime(tmp_path / "trace_2", (began + 1, began + 1))
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
+
+
+def test_one_dump_of_a_moving_job_says_nothing_of_those_written_later(tmp_path: Path) -> None:
+    """Rank 3 was dumped in a step; the others were 40 s later, when they had waited for 35."""
+    for rank in range(4):
+        entries = [step(s, rank, late_s=0) for s in range(1, STEPS + (rank != 3))]
+        if rank != 3:
+            began = BASE_NS + STEPS * STEP_S * SECOND + 5 * SECOND
+            entries.append(pending(STEPS + 1, time_created_ns=began, record_id=STEPS))
+        path = write(tmp_path, f"trace_{rank}", dump(entries, world=4))
+        seconds = BASE_NS / SECOND + STEPS * STEP_S + (0 if rank == 3 else 40)
+        os.utime(path, (seconds, seconds))
+    assert diagnose(load_trace([tmp_path])).verdict.value != "healthy"

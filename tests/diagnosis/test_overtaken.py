@@ -102,3 +102,60 @@ def test_who_was_dumped_before_the_others_began_to_wait_is_not_seen_to_be_missin
     found = _judged(tmp_path)
     assert found.culprits == expected
     assert found.confidence is not Confidence.CERTAIN
+
+
+def test_where_one_dump_is_too_early_the_others_still_tell(tmp_path: Path) -> None:
+    """Rank 1 went on after its dump; rank 3, dumped at the end, is the one that never came."""
+    _write(tmp_path, 1, 2, 3)
+    for rank in (0, 2, 4, 5):
+        _write(tmp_path, rank, 8, 9)
+    _write(tmp_path, 3, 8, 8)
+    found = _judged(tmp_path)
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (3,))
+    assert found.confidence is Confidence.LIKELY
+
+
+def test_a_whole_dump_without_a_word_of_what_its_group_finished_is_too_early(
+    tmp_path: Path,
+) -> None:
+    """Rank 0 had used only its pair when it was dumped; the whole job has met since."""
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    config |= {k: {"name": k, "desc": f"pair{k}", "ranks": str(v)} for k, v in PAIRS.items()}
+    for rank in range(4):
+        name = "1" if rank < 2 else "2"
+        own = {"process_group": (name, f"pair{name}"), "pg_id": 1}
+        rows = [entry(1, record_id=0, **own)]
+        rows += [entry(n, record_id=n) for n in (1, 2)] if rank else []
+        rows += [pending(3, record_id=3)] if rank else []
+        write(tmp_path, f"trace_{rank}", dump(rows, 4, pg_config=config, pg_status=None))
+    found = _judged(tmp_path)
+    assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
+
+
+def test_a_log_beside_the_dumps_makes_an_early_one_no_newer(tmp_path: Path) -> None:
+    _write(tmp_path, 0, 2, 3)
+    for rank in (1, 2, 3):
+        _write(tmp_path, rank, 8, 9)
+    said = (
+        "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, "
+        "OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, Timeout(ms)=600000) ran for 600011 "
+        "milliseconds before timing out."
+    )
+    (tmp_path / "job.log").write_text(
+        f"[rank1]:[E618 10:00:00.123456789 ProcessGroupNCCL.cpp:683] {said}\n"
+    )
+    assert 0 not in _judged(tmp_path).culprits
+
+
+def test_who_was_dumped_as_the_wait_began_is_not_named_beside_who_was_dumped_at_its_end(
+    tmp_path: Path,
+) -> None:
+    """Half a second into a wait of ten minutes nobody is missing yet."""
+    for rank in range(6):
+        rows = [entry(n) for n in range(1, 9)]
+        if rank not in (1, 3):
+            rows.append(pending(9))
+        write(tmp_path, f"trace_{rank}", dump(rows, 6))
+        moment = BASE_NS + (9_500 if rank == 1 else 700_000) * 10**6
+        os.utime(tmp_path / f"trace_{rank}", ns=(moment, moment))
+    assert _judged(tmp_path).culprits == (3,)

@@ -124,3 +124,36 @@ def test_a_dump_after_which_the_others_went_on_shows_no_hang(
     assert sorted(trace.ranks) == kept
     if 1 not in kept:
         assert diagnose(trace).culprits == (3,)
+
+
+def test_it_is_left_out_where_copying_renewed_the_dates(tmp_path: Path) -> None:
+    """Its records end hours before those of the others begin, and none of those are overwritten."""
+    for rank in (0, 1, 2):
+        _write(tmp_path, rank, [entry(1), entry(2), entry(3), pending(4)], dated=False)
+    _write(tmp_path, 3, [entry(1), pending(2)], -5 * HOURS, dated=False)
+    for path in tmp_path.iterdir():
+        os.utime(path, ns=(BASE_NS + 24 * HOURS, BASE_NS + 24 * HOURS))
+    trace = load_trace([tmp_path])
+    assert 3 not in trace.ranks
+
+
+def test_whose_first_records_are_overwritten_shows_no_beginning(tmp_path: Path) -> None:
+    """Rank 3 may have stood for hours while the others went on."""
+    for rank in (0, 1, 2):
+        newest = [entry(n, record_id=n + 500) for n in (3, 4)]
+        _write(tmp_path, rank, newest, dated=False)
+    _write(tmp_path, 3, [entry(1), pending(2)], -5 * HOURS, dated=False)
+    for path in tmp_path.iterdir():
+        os.utime(path, ns=(BASE_NS + 24 * HOURS, BASE_NS + 24 * HOURS))
+    assert 3 in load_trace([tmp_path]).ranks
+
+
+def test_an_empty_dump_of_an_older_folder_is_no_newer_for_being_copied(tmp_path: Path) -> None:
+    old, new = tmp_path / "attempt_0", tmp_path
+    for rank in range(3):
+        _write(new, rank, [entry(1), entry(2), pending(3)] if rank else [entry(1), entry(2)])
+        _write(old, rank, [entry(1)] if rank == 0 else [], -HOURS)
+    for path in [*old.iterdir(), *new.glob("_dump_*")]:
+        os.utime(path, ns=(BASE_NS + 24 * HOURS, BASE_NS + 24 * HOURS))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (0,))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
+
 from hangscope.diagnosis.cause import Cause, began, rank_list
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.lock_places import is_lock
@@ -19,6 +21,9 @@ from hangscope.diagnosis.processes.host import in_communication
 from hangscope.diagnosis.processes.stacks import user_frames
 from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.trace.model import NONE
+
+_COMPANY = 2
+"""So many who meet, and so many halves that nobody met, make the one who is elsewhere wrong."""
 
 
 def only_sent(context: Context, ranks: set[int]) -> list[int]:
@@ -125,7 +130,9 @@ def _circle_of_pairs(
     # What a host has issued behind its first half is not due yet: nobody has left it out.
     first = _first_halves(context, ranks)
     lonely = [i for i in lonely if _stands_at(context, waits.places[i], first)] or lonely
-    ahead = _left_early(context, cause, lonely)
+    ahead = _left_early(context, cause, lonely) or _a_round_more(
+        context, ranks, waits_places(context, set(cause.places))
+    )
     if len(ahead) == 1:
         cause.culprits, cause.confidence = ahead, Confidence.LIKELY
         return
@@ -251,6 +258,35 @@ def _left_early(context: Context, cause: Cause, lonely: list[int]) -> tuple[int,
             if missed and ran_ahead(context, rank, place.group, place.seq):
                 found.add(rank)
     return tuple(sorted(found))
+
+
+def _a_round_more(context: Context, ranks: set[int], places: list[Place]) -> tuple[int, ...]:
+    """The one rank of which a whole row of halves was never met, while all others meet elsewhere.
+
+    They wait for it in a collective. Had one of them left out so much, not this rank alone would
+    still wait for it.
+    """
+    waiting = {r for p in places if p.p2p for r in p.waiters} & ranks
+    met = [p for p in places if not p.p2p and not waiting.intersection(p.waiters)]
+    others = {r for p in met for r in p.waiters}
+    if (
+        len(waiting) != 1
+        or len(met) != 1
+        or len(others) < _COMPANY
+        or not ranks - waiting <= others
+    ):
+        return ()
+    (rank,) = waiting
+    more = max(_exchanged(context, rank, r) - _exchanged(context, r, rank) for r in others)
+    return (rank,) if waiting == set(met[0].targets) and more >= _COMPANY else ()
+
+
+def _exchanged(context: Context, rank: int, peer: int) -> int:
+    """How many halves a rank has issued towards another, as far as its records go back."""
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    halves = context.front.p2p[low:high] & (part["peer"] == peer)
+    return int(np.count_nonzero(halves))
 
 
 def _who_went_on(context: Context, ranks: set[int], lonely: list[int]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from hangscope.diagnosis.causes.untold import (
     doubt_polled_locks,
     doubt_unmade_groups,
     doubt_untold_sends,
+    name_who_never_received,
     stopped_in,
 )
 from hangscope.diagnosis.context import Context
@@ -84,6 +85,7 @@ def graph_causes(context: Context) -> list[Cause]:
         doubt_polled_locks(context, cause)
         note_loopback(context, cause)
         cause.victims |= waits.reachers(cause.culprits, cause.places) - set(cause.culprits)
+        name_who_never_received(context, cause)
     return causes
 
 

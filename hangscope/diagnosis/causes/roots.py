@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.lost import lost_ranks
+from hangscope.diagnosis.causes.odd_ones import both_sides, odd_ones, waiting_alone
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.latecomers import came_too_late
 from hangscope.diagnosis.ends.own_doing import alike, first_to_fail, own_errors
@@ -20,10 +21,9 @@ from hangscope.diagnosis.graph.stores import (
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.habits import sent_otherwise
 from hangscope.diagnosis.processes.host import End, in_communication, is_unseen
-from hangscope.diagnosis.processes.stacks import innermost
 from hangscope.diagnosis.records.evidence import half_told
-from hangscope.diagnosis.words.phrases import rank_s, title_of
-from hangscope.trace.model import NONE, Flag, State
+from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.trace.model import NONE, State
 
 _MOST_UNKNOWN = 2
 """Ranks of which nothing is on record that are still accused though fewer wait for them."""
@@ -265,7 +265,7 @@ def _root_cause(
         )
         return [cause]
     if verdict in (Verdict.MISSING_RANK, Verdict.RANK_EXITED):
-        odd = _odd_one(context, ranks, places)
+        odd = odd_ones(context, ranks, places)
         if odd:
             cause.verdict = Verdict.COLLECTIVE_MISMATCH
             cause.culprits = odd
@@ -276,29 +276,13 @@ def _root_cause(
             cause.places = [i for i in places if set(waits.places[i].waiters) & set(odd)]
             unknown = {r for i in cause.places for r in waits.places[i].unknown}
             if len(odd) + len(unknown) >= len(ranks):
-                _both_sides(context, cause, tuple(sorted(unknown)))
+                both_sides(context, cause, tuple(sorted(unknown)))
+    if verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) and cause.culprits == ranks:
+        alone = waiting_alone(context, ranks, places)
+        if alone:
+            cause.sides = [ranks, alone]
+            both_sides(context, cause, ())
     return [cause]
-
-
-def _both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> None:
-    """As many wait as are absent, or may: either side has issued one more, or the other one fewer.
-
-    ``unknown``: members that left nothing and may be on either side.
-    """
-    absent, waiting = cause.sides
-    cause.culprits, cause.victims = tuple(sorted((*absent, *waiting))), set()
-    cause.confidence = Confidence.AMBIGUOUS
-    title = title_of(context, context.waits.places[cause.places[0]])
-    cause.words = Words(
-        f"{rank_s(waiting).capitalize()} issued {title}, {rank_s(absent)} did not",
-        "one side issued an operation more, or the other one fewer; "
-        f"{rank_s(unknown)} left nothing and may be on either"
-        if unknown
-        else "one half issued an operation more, or the other one fewer; as many did either, so "
-        "nothing decides between them",
-        "look for the condition under which only some ranks come to this line, and take it out of "
-        "the way of the collective",
-    )
 
 
 def _only_aborted(context: Context, ranks: tuple[int, ...]) -> bool:
@@ -308,56 +292,6 @@ def _only_aborted(context: Context, ranks: tuple[int, ...]) -> bool:
     return all(
         h.secondary and h.end_text == "killed by SIGABRT" for h in hosts
     ) and not own.keys() & {*ranks}
-
-
-def _odd_one(context: Context, absent: tuple[int, ...], places: list[int]) -> tuple[int, ...]:
-    """The ranks that wait, where no more ranks wait than are waited for and those are at one.
-
-    Three ranks that all finished are not wrong because a fourth issued one more collective. Where
-    as many wait, that counts only if nothing is known of what the absent do. Members that left
-    nothing may have come or not: they do not make the fewer who wait right where the absent are
-    seen to do the same.
-    """
-    waits = context.waits
-    if any(waits.places[i].phase or waits.places[i].p2p for i in places):
-        return ()
-    waiters = sorted({r for i in places for r in waits.places[i].waiters})
-    unknown = {r for i in places for r in waits.places[i].unknown}
-    tie = len(waiters) == len(absent) and not unknown
-    if (len(waiters) >= len(absent) and not tie) or len(absent) < 2:
-        return ()
-    if len({waits.places[i].group for i in places}) != 1:
-        return ()
-    fronts = {context.last_in_group(r, waits.places[places[0]].group)[0] for r in absent}
-    if len(fronts) != 1:
-        return ()
-    hosts = [context.hosts.get(r) for r in absent]
-    if any(h is not None and h.state in ("stopped", "gil-held") for h in hosts):
-        return ()
-    doing = set()
-    for rank, host in zip(absent, hosts, strict=True):
-        facts = context.trace.ranks.get(rank)
-        if host is None or facts is None:
-            return ()
-        if host.end is End.CLEAN or facts.finalized:
-            doing.add("finished")
-        elif host.phase is not None:
-            doing.add(host.phase)
-        else:
-            frame = innermost(host.stack)
-            doing.add(f"{frame.filename}:{frame.name}" if frame is not None else "")
-    if tie and (doing != {""} or _is_unobserved(context, places)):
-        return ()  # what the absent do instead is known, or they may wait in what is not recorded
-    if len(waiters) + len(unknown) >= len(absent) and not tie and doing == {""}:
-        return ()  # nothing says that the absent do the same
-    return tuple(waiters) if len(doing) == 1 else ()
-
-
-def _is_unobserved(context: Context, places: list[int]) -> bool:
-    """Whether the recorder of those who wait does not say what has finished (Gloo's own)."""
-    rows = [context.waits.places[i].row for i in places]
-    flags = context.trace.records["flags"]
-    return any(row >= 0 and int(flags[row]) & int(Flag.UNOBSERVED) for row in rows)
 
 
 def _verdict_of_root(context: Context, rank: int, places: list[int]) -> Verdict:

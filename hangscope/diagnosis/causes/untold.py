@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.causes.odd_ones import is_seen
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.yardstick import deviants
+from hangscope.diagnosis.records.evidence import hidden_ranks
+from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import Flag
 
@@ -70,6 +75,56 @@ def doubt_untold_sends(context: Context, cause: Cause, idle: set[int]) -> None:
         halves = [context.waits.places[i].half for i in context.waits.places_of.get(rank, ())]
         if any(half is not None and not int(flags[half.row]) & _TELLS for half in halves):
             cause.doubt(f"whether rank {rank} waits for its send to be received")
+
+
+def name_who_never_received(context: Context, cause: Cause) -> None:
+    """Whose send one that waits for it never received, or not in time, may wait for that one.
+
+    Either it is somewhere else after it had sent, or the other left the receive out and went on.
+    Who alone left its pattern is the likelier one.
+    """
+    if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
+        return
+    if len(cause.culprits) != 1 or is_seen(context, *cause.culprits):
+        return
+    (accused,) = cause.culprits
+    sent = [place for place in context.waits.places if _is_left_alone(context, place, accused)]
+    waiting = {r for i in cause.places for r in context.waits.places[i].waiters}
+    waiting |= {
+        p.half.rank
+        for p in context.waits.places
+        if p.half is not None and p.half.matched is False and p.half.rank in cause.victims
+    }
+    partners = {p.half.peer for p in sent if p.half is not None} & waiting
+    if not partners or not hidden_ranks(context.trace).isdisjoint({accused, *partners}):
+        return
+    both = {accused, *partners}
+    odd = deviants(context, both, {place.group for place in sent})
+    if not odd and all(p.half is not None and p.half.matched for p in sent):
+        return  # the receive was issued as well: it is what comes before that hangs
+    cause.victims = (cause.victims | both) - set(odd or both)
+    cause.culprits = odd or tuple(sorted(both))
+    cause.confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
+    to = rank_s(sorted(partners))
+    if cause.culprits != (accused,):
+        cause.verdict = Verdict.P2P_UNMATCHED
+        cause.words = Words(
+            f"What rank {accused} sent to {to} was never received there, and rank {accused} is "
+            "waited for",
+            f"{to} left a receive out, or rank {accused} sent once more or went somewhere else "
+            "after it had sent",
+            "compare how often both come to the lines of their send and their receive",
+        )
+        cause.sides = [(r,) for r in sorted(both)]
+
+
+def _is_left_alone(context: Context, place: Place, rank: int) -> bool:
+    """Whether it is a send of the rank that a device carries out and that has not ended."""
+    half = place.half
+    if half is None or half.rank != rank or not half.is_send:
+        return False
+    signature = context.signature(half.row)
+    return signature is not None and not is_on_host(signature)
 
 
 def doubt_unmade_groups(context: Context, cause: Cause) -> None:

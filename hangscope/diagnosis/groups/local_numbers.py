@@ -29,7 +29,7 @@ def with_groups_apart(trace: Trace, sizes: dict[int, int]) -> Trace:
 
 def ambiguous_numbers(trace: Trace, sizes: dict[int, int]) -> list[int]:
     """The groups whose number may mean several, as `with_groups_apart` tells them."""
-    if any(group.desc for group in trace.groups):
+    if any(group.desc for group in trace.groups if not _is_unknown(group)):
         return []  # whoever wrote these dumps knew the groups' names
     used = _numbers(trace)
     everything = set().union(*used.values())
@@ -37,14 +37,16 @@ def ambiguous_numbers(trace: Trace, sizes: dict[int, int]) -> list[int]:
     shared = any(
         users[int(group.name or "0")] > sizes.get(i, len(trace.ranks))
         for i, group in enumerate(trace.groups)
-        if used
+        if used and not _is_unknown(group)
     )
     if not shared and everything not in used.values():
         return []
     return [
         i
         for i, group in enumerate(trace.groups)
-        if group.name not in ("", "0") and sizes.get(i) != len(trace.ranks)
+        if group.name not in ("", "0")
+        and sizes.get(i) != len(trace.ranks)
+        and not _is_unknown(group)
     ]
 
 
@@ -60,6 +62,11 @@ def with_logged_groups_apart(trace: Trace) -> Trace:
     if not shared:
         return trace
     return _apart(trace, [i for i, group in enumerate(trace.groups) if _is_number(group)])
+
+
+def _is_unknown(group: Group) -> bool:
+    """Whether it is one that a log beside the dumps speaks of without a name."""
+    return group.name.startswith("?")
 
 
 def _is_number(group: Group) -> bool:
@@ -95,13 +102,14 @@ def _apart(trace: Trace, ambiguous: list[int]) -> Trace:
 
 def _numbers(trace: Trace) -> dict[int, set[int]]:
     """Per rank the numbers of the groups it used; empty where a group has another name."""
-    names = [group.name or "0" for group in trace.groups]
-    if not all(name.isdigit() for name in names):
+    names = ["" if _is_unknown(group) else group.name or "0" for group in trace.groups]
+    if not all(name.isdigit() for name in names if name):
         return {}
     used: dict[int, set[int]] = {}
     records = trace.records
     pairs = np.unique(records["rank"].astype(np.int64) * len(names) + records["group"])
     for pair in pairs.tolist():
         rank, group = divmod(pair, len(names))
-        used.setdefault(rank, set()).add(int(names[group]))
+        if names[group]:
+            used.setdefault(rank, set()).add(int(names[group]))
     return used

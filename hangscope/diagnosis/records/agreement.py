@@ -140,6 +140,8 @@ def disagreement(a: Terms, b: Terms) -> str | None:
 
     None where the two can be one operation of one group.
     """
+    if _barrier_by_another_name(a, b) or _barrier_by_another_name(b, a):
+        return None
     if a.op != b.op or (a.batch and b.batch and a.batch != b.batch):
         return "op"
     if a.dtype is not None and b.dtype is not None and a.dtype != b.dtype:
@@ -149,6 +151,15 @@ def disagreement(a: Terms, b: Terms) -> str | None:
     if a.reduce_op and b.reduce_op and a.reduce_op != b.reduce_op:
         return "reduce_op"
     return None
+
+
+def _barrier_by_another_name(a: Terms, b: Terms) -> bool:
+    """Whether ``a`` is a barrier, and ``b`` may be one as NCCL's watchdog calls it.
+
+    A barrier on a device is an all-reduce of one element. The recorder tells it from others by its
+    name; the watchdog does not, nor does it say of what dtype the element is.
+    """
+    return a.op == "barrier" and b.op == "all_reduce" and b.numel == 1 and b.dtype is None
 
 
 def aspect_of(a: Terms, b: Terms, roots: tuple[int, int]) -> str | None:

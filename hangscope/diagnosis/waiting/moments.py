@@ -49,7 +49,7 @@ def moment_of(context: Context) -> Moment | None:
     quiet_s = _quiet_s(context)
     if not quiet_s or any(_gave_up(context, rank) for rank in context.bounds):
         return None
-    last, first = max(quiet_s), min(quiet_s)
+    last, first = max(quiet_s.values()), min(_of_the_last(context, quiet_s))
     usual = 2 * _longest_gap_s(context)
     waited, patience = context.longest_wait_s(context.waits.places), _patience_s(context)
     if waited >= patience:
@@ -85,12 +85,19 @@ def _dumped_within(context: Context, ranks: Collection[int], limit_s: float) -> 
     return first > 0 and max(written.values()) - first < limit_s * SECOND_NS
 
 
-def _quiet_s(context: Context) -> list[float]:
+def _of_the_last(context: Context, quiet_s: dict[int, float]) -> list[float]:
+    """Of those who were dumped last: what came before may have been a job that still moved."""
+    written = {r: context.trace.ranks[r].observed_ns for r in quiet_s}
+    newest = max(written.values())
+    return [s for r, s in quiet_s.items() if newest - written[r] < _SOON_S * SECOND_NS]
+
+
+def _quiet_s(context: Context) -> dict[int, float]:
     """Per rank the seconds from its last record to its dump; empty where of most it is not known.
 
     Where a host's clock is ahead of the file server's, dumps seem older than their records.
     """
-    found = []
+    found = {}
     for rank, (low, high) in context.bounds.items():
         part = context.trace.records[low:high]
         last = max(int(part["created_ns"].max()), int(part["completed_ns"].max()))
@@ -98,8 +105,8 @@ def _quiet_s(context: Context) -> list[float]:
         # A file without a credible date counts as written at its newest time, which is no date.
         undated = facts is not None and facts.observed_ns == int(part["started_ns"].max())
         if facts is not None and facts.observed_ns > last > 0 and not undated:
-            found.append((facts.observed_ns - last) / SECOND_NS)
-    return found if len(found) * 2 > len(context.bounds) else []
+            found[rank] = (facts.observed_ns - last) / SECOND_NS
+    return found if len(found) * 2 > len(context.bounds) else {}
 
 
 def _gave_up(context: Context, rank: int) -> bool:

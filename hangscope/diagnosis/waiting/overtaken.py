@@ -7,14 +7,17 @@ longer where its dump says so, and where it stands now is on no record.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.records.frontier import UNKNOWN, Bools
 from hangscope.diagnosis.waiting.lasting import stood_still
 from hangscope.trace import formats
+from hangscope.trace.model import Flag, Trace
 
 _OF_WAITING = (
     Verdict.MISSING_RANK,
@@ -22,26 +25,51 @@ _OF_WAITING = (
     Verdict.STUCK_COLLECTIVE,
     Verdict.DEADLOCK_CYCLE,
 )
+_SLOW_NS = 60 * SECOND_NS
+_EARLY_PART = 4
+"""Who was dumped in the first quarter of the time that others waited was dumped early."""
 
 
 def overtaken(context: Context) -> frozenset[int]:
     """Ranks that went on after their dumps were written, as the dumps of others show."""
     front = context.front
-    return _members(context, (front.enqueued != UNKNOWN) & (front.enqueued < front.ended))
+    known = _members(context, (front.enqueued != UNKNOWN) & (front.enqueued < front.ended))
+    return known | _without_a_word(context)
 
 
-def doubt_overtaken(context: Context, causes: list[Cause]) -> None:
+def _without_a_word(context: Context) -> frozenset[int]:
+    """Ranks whose dumps have all they ever issued, and nothing in a group that went on with them.
+
+    Whoever lists only what is unfinished, or whose older records are overwritten, may have
+    issued it all the same.
+    """
+    trace, front = context.trace, context.front
+    if not _told_by_dumps(context):
+        return frozenset()
+    whole = {r for r, f in trace.ranks.items() if f.oldest_record_id == 1 and not f.only_active}
+    seen = set(zip(front.rank.tolist(), front.group.tolist(), strict=True))
+    went_on = np.unique(front.group[front.ended > 0]).tolist()
+    return frozenset(
+        rank
+        for group in went_on
+        if trace.groups[group].listed
+        for rank in trace.groups[group].ranks
+        if rank in whole and (rank, group) not in seen
+    )
+
+
+def doubt_overtaken(context: Context, causes: list[Cause]) -> frozenset[int]:
     """Such a rank is accused of nothing, and nobody is stuck where only such ranks wait.
 
     Nor is one whose dump does not know yet that it had finished what it is past, unless it is known
-    that the job stood still: then its states were only written down late.
+    that the job stood still: then its states were only written down late. Gives the ranks because
+    of which an answer no longer holds.
     """
     early = unsure = overtaken(context)
     if not stood_still(context):
         unsure = early | _members(context, context.front.late)
-    if not unsure:
-        return
-    for cause in causes:
+    in_the_way: set[int] = set()
+    for cause in causes if unsure else ():
         stuck = cause.verdict is Verdict.STUCK_COLLECTIVE
         if cause.verdict not in _OF_WAITING or not cause.places:
             continue
@@ -49,35 +77,83 @@ def doubt_overtaken(context: Context, causes: list[Cause]) -> None:
         stands_on = (unsure if stuck else early) & (set(cause.culprits) or waiting)
         if not stands_on:
             continue
+        in_the_way |= early & stands_on
         cause.accuse_nobody(
             f"{rank_list(tuple(sorted(stands_on)))} went on after being dumped: others have "
             "finished what is unfinished in those dumps, so the job was moving; dump all ranks "
             "again at one moment"
         )
+    return frozenset(in_the_way)
 
 
-def doubt_dumped_before(context: Context, causes: list[Cause]) -> None:
-    """Who was dumped before the others began to wait for it may have come since."""
-    if context.trace.live or any(s.format not in formats.DUMPS for s in context.trace.sources):
-        return
-    written = {r: f.observed_ns for r, f in context.trace.ranks.items()}
+def without_dumps_of(trace: Trace, ranks: frozenset[int]) -> Trace:
+    """The trace as it would be if these ranks had left no dump."""
+    gone = np.array(sorted(ranks), np.int64)
+    return replace(
+        trace,
+        records=trace.records[~np.isin(trace.records["rank"], gone)],
+        members=trace.members[~np.isin(trace.members["rank"], gone)],
+        ranks={r: facts for r, facts in trace.ranks.items() if r not in ranks},
+        sources=tuple(s for s in trace.sources if s.rank not in ranks),
+        world_size=trace.world_size or max(trace.ranks) + 1,
+    )
+
+
+def doubt_dumped_before(context: Context, causes: list[Cause]) -> frozenset[int]:
+    """Who was dumped before the others began to wait for it may have come since.
+
+    Clocks of hosts differ a little. Where the others were dumped long after they had begun, it need
+    not have been before they did so: a rank that is slow for a moment looks the same, as does one
+    that is about to finish what others have. Gives the latter: they are stuck in nothing.
+    """
+    if not _told_by_dumps(context):
+        return frozenset()
+    written = {r: f.observed_ns for r, f in context.trace.ranks.items() if f.observed_ns > 0}
+    newest = max(written.values(), default=0)
+    too_early: set[int] = set()
     for cause in causes:
-        if cause.verdict is not Verdict.MISSING_RANK or not cause.began_ns:
+        if cause.verdict not in _OF_WAITING or not cause.began_ns:
             continue
-        late_ns = cause.began_ns - SECOND_NS
-        before = tuple(r for r in cause.culprits if 0 < written.get(r, 0) < late_ns)
-        if before:
-            cause.doubt(f"{rank_list(before)} had been dumped before the others began to wait")
-            rest = tuple(r for r in cause.culprits if r not in before)
-            cause.culprits = rest or cause.culprits
+        lasted = max(newest - cause.began_ns, 0)
+        late_ns = cause.began_ns - SECOND_NS + min(_SLOW_NS, lasted // _EARLY_PART)
+        before = tuple(r for r in cause.culprits if written.get(r, late_ns) < late_ns)
+        if not before or cause.verdict is Verdict.DEADLOCK_CYCLE:
+            continue
+        reason = f"{rank_list(before)} had been dumped before the others waited for long"
+        if cause.verdict is Verdict.STUCK_COLLECTIVE and before == cause.culprits:
+            too_early |= set(before)
+            cause.accuse_nobody(reason)
+            continue
+        cause.doubt(reason)
+        if cause.verdict is Verdict.STUCK_COLLECTIVE:
+            continue
+        sure = cause.confidence is not Confidence.AMBIGUOUS  # else each stands for the others
+        rest = tuple(r for r in cause.culprits if sure and r not in before)
+        cause.culprits = rest or cause.culprits
+    return frozenset(too_early)
 
 
 def _members(context: Context, pairs: Bools) -> frozenset[int]:
-    """Ranks of these pairs of rank and group, where dumps alone speak and list the members."""
+    """Ranks of these pairs of rank and group, where dumps tell the members."""
     trace, front = context.trace, context.front
-    if trace.live or any(s.format not in formats.DUMPS for s in trace.sources):
+    if not _told_by_dumps(context):
         return frozenset()
     groups = np.unique(front.group[pairs]).tolist()
-    members = {g: frozenset(trace.groups[g].ranks) for g in groups if trace.groups[g].listed}
+    # Who has issued something in a group is a member, unless every rank counts its own groups.
+    named = all(s.version != "none" for s in trace.sources)
+    named &= not (trace.records["flags"] & int(Flag.UNOBSERVED)).any()
+    members = {
+        g: frozenset(trace.groups[g].ranks) for g in groups if named or trace.groups[g].listed
+    }
     found = zip(front.rank[pairs].tolist(), front.group[pairs].tolist(), strict=True)
     return frozenset(rank for rank, group in found if rank in members.get(group, ()))
+
+
+def _told_by_dumps(context: Context) -> bool:
+    """Whether all that is recorded comes from dumps: each shows the moment it was written at.
+
+    A log beside them tells more of some ranks, and nothing against what others have finished.
+    """
+    trace = context.trace
+    kinds = {s.format for s in trace.sources}
+    return not trace.live and kinds <= {*formats.DUMPS, formats.LOG} and kinds != {formats.LOG}

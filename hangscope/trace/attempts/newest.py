@@ -243,6 +243,17 @@ class _Folder:
                 found[rank] = max(found.get(rank, 0), last_sign(fragment))
         return found
 
+    def recorded(self) -> dict[int, int]:
+        """As `times`, but a dump without records is as old as the newest of those that have some.
+
+        All it has is the date of its file, which copying renews.
+        """
+        told = [last_sign(f) for f in self.fragments if len(f.records)]
+        if not told:
+            return self.times()
+        empty = {f.facts.rank for f in self.fragments if not len(f.records)}
+        return {r: min(at, max(told)) if r in empty else at for r, at in self.times().items()}
+
 
 def _newest_folder(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
     """Folders of dumps that can be one life: no rank twice, unless at the same moment."""
@@ -253,12 +264,13 @@ def _newest_folder(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[
     kept: list[Fragment] = []
     notes: list[str] = []
     taken: dict[int, int] = {}
+    times_of = {folder.path: folder.recorded() for folder in folders.values()}
     newest_first = sorted(
-        folders.values(), key=lambda f: (-max(f.times().values(), default=0), f.path)
+        folders.values(), key=lambda f: (-max(times_of[f.path].values(), default=0), f.path)
     )
     left: list[_Folder] = []
     for folder in newest_first:
-        times = folder.times()
+        times = times_of[folder.path]
         clash = [
             rank
             for rank, at in times.items()

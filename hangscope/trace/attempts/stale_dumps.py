@@ -8,7 +8,7 @@ another life.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median_low
 
 import numpy as np
@@ -63,28 +63,41 @@ def _of_newest_times(fragments: Sequence[Fragment]) -> tuple[list[Fragment], lis
     Such a dump was written, and speaks of nothing later than, ten minutes before most others have
     any record. What a rank of this life wrote so early shows nothing of the hang either, and a
     clock that is wrong by that much cannot be told from it: either way the rank counts as one
-    without a dump, which names it less surely.
+    without a dump, which names it less surely. Where most others have all their records, the date
+    of the file, which copying renews, is not asked for: nobody had issued anything yet.
     """
     dumps = _dumps(fragments)
     if len(dumps) < 3:
         return list(fragments), []
-    times = {id(f): _written(f) for f in dumps}
+    left, began = _written_before(dumps, _written, dumps)
+    whole = [f for f in dumps if f.facts.oldest_record_id == 1]
+    if not left and len(whole) * 2 > len(dumps):
+        left, began = _written_before(dumps, _told, whole)
+    stale = set(map(id, left))
+    return [f for f in fragments if id(f) not in stale], [
+        f"{f.source.path}: of an earlier attempt (the other dumps begin "
+        f"{(began - _told(f)) / 60e9:.0f} minutes after it was written); left out"
+        for f in left
+    ]
+
+
+def _written_before(
+    dumps: Sequence[Fragment], when: Callable[[Fragment], int], beginning: Sequence[Fragment]
+) -> tuple[list[Fragment], int]:
+    """The dumps that end long before most of ``beginning`` begin, and when those begin."""
+    times = {id(f): when(f) for f in dumps}
     usual = median_low(times.values())
     old = [f for f in dumps if 0 < times[id(f)] < usual - _APART_NS]
     left = set(map(id, old))
     first = [
-        int(f.records["created_ns"].min()) for f in dumps if id(f) not in left and len(f.records)
+        int(f.records["created_ns"].min())
+        for f in beginning
+        if id(f) not in left and len(f.records)
     ]
     if not old or not first:
-        return list(fragments), []
+        return [], 0
     began = median_low(first)
-    stale = [f for f in old if times[id(f)] < began - _APART_NS]
-    left = set(map(id, stale))
-    return [f for f in fragments if id(f) not in left], [
-        f"{f.source.path}: of an earlier attempt (the other dumps begin "
-        f"{(began - times[id(f)]) / 60e9:.0f} minutes after it was written); left out"
-        for f in stale
-    ]
+    return [f for f in old if times[id(f)] < began - _APART_NS], began
 
 
 def _of_the_end(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:

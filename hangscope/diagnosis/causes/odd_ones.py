@@ -1,0 +1,167 @@
+"""Who issued an operation more than the others, where those did nothing wrong by not coming."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.host import End
+from hangscope.diagnosis.processes.stacks import innermost
+from hangscope.diagnosis.words.phrases import rank_s, title_of
+from hangscope.trace.model import NONE, Flag
+
+
+def both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> None:
+    """As many wait as are absent, or may: either side has issued one more, or the other one fewer.
+
+    ``unknown``: members that left nothing and may be on either side.
+    """
+    absent, waiting = cause.sides
+    cause.culprits, cause.victims = tuple(sorted((*absent, *waiting))), set()
+    cause.confidence = Confidence.AMBIGUOUS
+    title = title_of(context, context.waits.places[cause.places[0]])
+    cause.words = Words(
+        f"{rank_s(waiting).capitalize()} issued {title}, {rank_s(absent)} did not",
+        "one side issued an operation more, or the other one fewer; "
+        f"{rank_s(unknown)} left nothing and may be on either"
+        if unknown
+        else "one half issued an operation more, or the other one fewer; as many did either, so "
+        "nothing decides between them",
+        "look for the condition under which only some ranks come to this line, and take it out of "
+        "the way of the collective",
+    )
+
+
+def odd_ones(context: Context, absent: tuple[int, ...], places: list[int]) -> tuple[int, ...]:
+    """The ranks that wait, where no more ranks wait than are waited for and those are at one.
+
+    Three ranks that all finished are not wrong because a fourth issued one more collective. Where
+    as many wait, that counts only if nothing is known of what the absent do. Members that left
+    nothing may have come or not: they do not make the fewer who wait right where the absent are
+    seen to do the same.
+    """
+    waits = context.waits
+    if any(waits.places[i].phase for i in places):
+        return ()
+    waiters = sorted({r for i in places for r in waits.places[i].waiters})
+    unknown = {r for i in places for r in waits.places[i].unknown}
+    tie = len(waiters) == len(absent) and not unknown
+    if (len(waiters) >= len(absent) and not tie) or len(absent) < 2:
+        return ()
+    group = _where_they_meet(context, waiters, absent, places)
+    if group is None:
+        return ()
+    fronts = {context.last_in_group(r, group)[0] for r in absent}
+    if len(fronts) != 1:
+        return ()
+    hosts = [context.hosts.get(r) for r in absent]
+    if any(h is not None and h.state in ("stopped", "gil-held") for h in hosts):
+        return ()
+    doing = set()
+    for rank, host in zip(absent, hosts, strict=True):
+        facts = context.trace.ranks.get(rank)
+        if host is None or facts is None:
+            return ()
+        if host.end is End.CLEAN or facts.finalized:
+            doing.add("finished")
+        elif host.phase is not None:
+            doing.add(host.phase)
+        else:
+            frame = innermost(host.stack)
+            doing.add(f"{frame.filename}:{frame.name}" if frame is not None else "")
+    if tie and (doing != {""} or _is_unobserved(context, places)):
+        return ()  # what the absent do instead is known, or they may wait in what is not recorded
+    if len(waiters) + len(unknown) >= len(absent) and not tie and doing == {""}:
+        return ()  # nothing says that the absent do the same
+    return tuple(waiters) if len(doing) == 1 else ()
+
+
+def _where_they_meet(
+    context: Context, waiters: list[int], absent: tuple[int, ...], places: list[int]
+) -> int | None:
+    """The group in which all who wait wait for all that are absent; None where there is none.
+
+    A device goes on issuing: who waits in a collective may wait for some of them elsewhere as well.
+    """
+    here = [context.waits.places[i] for i in places]
+    if len({place.group for place in here}) == 1 and not any(place.p2p for place in here):
+        return here[0].group
+    shared = (
+        place.group
+        for place in here
+        if not place.p2p and place.waiters == waiters and set(absent) <= set(place.absent)
+    )
+    return next(shared, None)
+
+
+def waiting_alone(context: Context, absent: tuple[int, ...], places: list[int]) -> tuple[int, ...]:
+    """The ranks that wait for ``absent``, where these did as much as most others.
+
+    Where most ranks wait for nothing, and sibling groups have not come to this operation either, or
+    all of those went together to the last that they finished, who waits may have issued one more.
+    """
+    trace, waits = context.trace, context.waits
+    if context.gaps or any(waits.places[i].phase for i in places):
+        return ()
+    waiting = {r for i in places for r in waits.places[i].waiters}
+    idle = [r for r in trace.ranks if not waits.places_of.get(r)]
+    others = set(idle) - set(absent)
+    if len(waiting) > len(absent) or not others or 2 * len(idle) <= len(trace.ranks):
+        return ()
+    if any(is_seen(context, r) for r in idle):
+        return ()
+    groups = {waits.places[i].group for i in places}
+    descriptions = {trace.groups[g].desc for g in groups if g >= 0} - {""}
+    siblings = [
+        r
+        for i, group in enumerate(trace.groups)
+        if group.desc in descriptions and i not in groups
+        for r in group.ranks
+    ]
+    together = others.intersection(siblings) or _stand_together(context, idle)
+    return tuple(sorted(waiting)) if together else ()
+
+
+def _stand_together(context: Context, ranks: list[int]) -> bool:
+    """Whether the newest that all of these have issued is one collective of the whole job."""
+    rows = [context.last_row(rank) for rank in ranks]
+    if min(rows, default=NONE) < 0:
+        return False
+    newest = context.trace.records[rows]
+    last = {(int(r["group"]), int(r["collective_seq"])) for r in newest}
+    group = context.trace.groups[int(newest[0]["group"])]
+    whole = set(context.trace.ranks) <= set(group.ranks)
+    return len(last) == 1 and whole and bool(context.front.collective[rows].all())
+
+
+def doubt_equal_sides(context: Context, causes: list[Cause]) -> None:
+    """Of two ranks nobody can tell whether one left an operation out or the other issued one more.
+
+    Whose process is seen, and whoever keeps more ranks waiting than are accused, is surely absent.
+    """
+    for cause in causes:
+        if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
+            continue
+        behind = cause.victims - set(cause.culprits)
+        if len(behind) <= len(cause.culprits) and not any(
+            is_seen(context, r) for r in cause.culprits
+        ):
+            cause.doubt("as few wait as are accused: those may have issued an operation more")
+
+
+def is_seen(context: Context, rank: int) -> bool:
+    """Whether anything is known of what the process does, or how it ended."""
+    host = context.hosts.get(rank)
+    return host is not None and (
+        host.state != "unknown"
+        or bool(host.stack)
+        or host.phase is not None
+        or host.end is not End.UNKNOWN
+    )
+
+
+def _is_unobserved(context: Context, places: list[int]) -> bool:
+    """Whether the recorder of those who wait does not say what has finished (Gloo's own)."""
+    rows = [context.waits.places[i].row for i in places]
+    flags = context.trace.records["flags"]
+    return any(row >= 0 and int(flags[row]) & int(Flag.UNOBSERVED) for row in rows)

@@ -1,0 +1,120 @@
+"""One more operation, or one less: who is the odd one where the graph shows only who waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.trace.load import load_trace
+from tests.trace.dumps import dump, entry, pending, write
+
+Rows = list[dict[str, Any]]
+
+
+def judged(
+    folder: Path, rows: dict[int, Rows], groups: dict[str, tuple[str, list[int]]]
+) -> Diagnosis:
+    """What the dumps of these ranks say; ``groups`` beside the default one by name."""
+    everybody = {"0": ("default_pg", sorted(rows)), **groups}
+    config = {
+        name: {"name": name, "desc": desc, "ranks": str(ranks)}
+        for name, (desc, ranks) in everybody.items()
+    }
+    for rank, entries in rows.items():
+        for number, made in enumerate(entries):
+            made["record_id"] = number
+        write(folder, f"trace_{rank}", dump(entries, pg_config=config, pg_status=None))
+    return diagnose(load_trace([folder]))
+
+
+def half(name: str, number: int, *, done: bool, group: tuple[str, str]) -> dict[str, Any]:
+    made = entry if done else pending
+    return made(0, f"nccl:{name}", process_group=group, pg_id=1, p2p_seq_id=number, is_p2p=True)
+
+
+PIPE = ("1", "pp")
+DEFAULT = {"process_group": ("0", "default_pg"), "pg_id": 0}
+
+
+def test_who_alone_went_on_is_the_odd_one_wherever_it_waits(tmp_path: Path) -> None:
+    """A device goes on issuing: rank 1 waits for a stage and, behind that, for everybody."""
+    groups = {"1": ("pp", [0, 1]), "2": ("pp", [2, 3])}
+    rows: dict[int, Rows] = {r: [entry(1), entry(2)] for r in range(4)}
+    rows[1] += [half("recv 1<-0", 1, done=False, group=PIPE), pending(3)]
+    found = judged(tmp_path, rows, groups)
+    assert (found.verdict, found.culprits) == (Verdict.COLLECTIVE_MISMATCH, (1,))
+    assert found.confidence is Confidence.LIKELY
+
+
+@pytest.mark.parametrize("size", [4, 2])
+def test_a_pair_of_which_the_sibling_did_no_more_is_ambiguous(tmp_path: Path, size: int) -> None:
+    """Nobody else waits: rank 0 may have issued one more. Without others it is rank 1, likely."""
+    tensor = {"1": ("tp", [0, 1]), "2": ("tp", [2, 3])}
+    rows: dict[int, Rows] = {}
+    for rank in range(size):
+        own = {"process_group": (str(1 + rank // 2), "tp"), "pg_id": 1}
+        rows[rank] = [entry(1), entry(1, **own), entry(2, **own)]
+        rows[rank] += [pending(3, **own)] if rank == 0 else []
+    groups = {name: g for name, g in tensor.items() if g[1][0] < size}
+    found = judged(tmp_path, rows, groups)
+    if size == 4:
+        assert (found.culprits, found.confidence) == ((0, 1), Confidence.AMBIGUOUS)
+    else:
+        assert (found.culprits, found.confidence) == ((1,), Confidence.LIKELY)
+
+
+def test_an_absent_rank_that_keeps_more_waiting_is_surely_absent(tmp_path: Path) -> None:
+    rows: dict[int, Rows] = {r: [entry(1), pending(2)] for r in range(4)}
+    rows[2] = [entry(1)]
+    found = judged(tmp_path, rows, {})
+    assert (found.culprits, found.confidence) == ((2,), Confidence.CERTAIN)
+
+
+def test_who_begins_another_round_alone_is_wrong_where_all_others_meet(tmp_path: Path) -> None:
+    """Rank 1 pushes and pulls a third time; the server and rank 2 are at the barrier."""
+    group = ("0", "default_pg")
+    rows: dict[int, Rows] = {0: [], 1: [], 2: []}
+    for turn in range(2):
+        for rank in (1, 2):
+            at = 2 * turn + 1
+            rows[0].append(half(f"recv 0<-{rank}", 4 * turn + rank, done=True, group=group))
+            rows[rank].append(half(f"send {rank}->0", at, done=True, group=group))
+            rows[rank].append(half(f"recv {rank}<-0", at + 1, done=True, group=group))
+        for rank in (1, 2):
+            rows[0].append(half(f"send 0->{rank}", 4 * turn + 2 + rank, done=True, group=group))
+    rows[1].append(half("send 1->0", 5, done=False, group=group))
+    rows[1].append(half("recv 1<-0", 6, done=False, group=group))
+    for rank in (0, 2):
+        rows[rank].append(pending(1, "nccl:all_reduce_barrier", **DEFAULT))
+    for entries in rows.values():
+        for made in entries:
+            made["pg_id"] = 0
+    found = judged(tmp_path, rows, {})
+    assert found.culprits == (1,)
+
+
+def test_a_send_that_the_waiting_rank_never_received_may_be_what_holds_its_rank_up(
+    tmp_path: Path,
+) -> None:
+    """Rank 2 is at the barrier without having received; rank 0 sent to it and came no further."""
+    group = ("0", "default_pg")
+    rows: dict[int, Rows] = {
+        0: [
+            half("send 0->1", 1, done=True, group=group),
+            half("send 0->2", 2, done=False, group=group),
+        ],
+        1: [half("recv 1<-0", 1, done=True, group=group)],
+        2: [],
+    }
+    for rank in (1, 2):
+        rows[rank].append(pending(1, "nccl:all_reduce_barrier", **DEFAULT))
+    for entries in rows.values():
+        for made in entries:
+            made["pg_id"] = 0
+    found = judged(tmp_path, rows, {})
+    assert (found.culprits, found.confidence) == ((0, 2), Confidence.AMBIGUOUS)
+    assert "never received" in found.summary
