@@ -6,7 +6,9 @@ pandas nor Textual is imported for it.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import errno
 import importlib
 import os
 import shutil
@@ -77,17 +79,18 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: exit status 0 healthy, 1 something found, 2 bad usage or nothing readable."""
+    _open_streams()
     try:
         sys.exit(cli(prog_name="hangscope", standalone_mode=False))
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "hangscope"
         said = " ".join(error.format_message().split()).rstrip(".")
-        click.echo(f"{command}: {said}; {command} --help tells more", err=True)
+        _complain(f"{command}: {said}; {command} --help tells more")
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(130)
     except UserError as error:
-        click.echo(f"hangscope: {error}", err=True)
+        _complain(f"hangscope: {error}")
         sys.exit(error.exit_status)
     except BrokenPipeError:
         sys.stderr.close()
@@ -95,5 +98,20 @@ def main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         hint = "; try as the user of the job" if isinstance(error, PermissionError) else ""
-        click.echo(f"hangscope: {where}{error.strerror or error}{hint}", err=True)
+        if not error.filename and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            where, hint = "cannot write the answer: ", "; send it elsewhere"
+        _complain(f"hangscope: {where}{error.strerror or error}{hint}")
         sys.exit(2)
+
+
+def _complain(line: str) -> None:
+    """A line on stderr, where there is one: the exit status says the rest."""
+    with contextlib.suppress(OSError):
+        click.echo(line, err=True)
+
+
+def _open_streams() -> None:
+    """Give closed standard streams (``>&-``) somewhere to go, as every print expects one."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

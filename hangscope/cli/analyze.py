@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hangscope.cli.console import Progress, stdout_console
-from hangscope.cli.errors import UserError, nothing_readable
+from hangscope.cli.errors import UserError, cannot_write, no_empty_path, nothing_readable
 
 if TYPE_CHECKING:
     from hangscope.diagnosis.model import Diagnosis
@@ -66,7 +66,7 @@ def command(
         try:
             html_file.write_text(to_html(diagnosis, trace), encoding="utf-8")
         except OSError as error:
-            raise UserError(f"cannot write {html_file}: {error.strerror}") from error
+            raise cannot_write(html_file, error, "--html") from error
     if as_json:
         from hangscope.report.json import to_json
 
@@ -98,6 +98,7 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
     from hangscope.trace.live.rings import run_directory_of
     from hangscope.trace.load import NothingReadable, load_trace
 
+    no_empty_path(paths)
     with Progress("reading") as progress:
         try:
             trace = load_trace(paths, progress=progress.update)

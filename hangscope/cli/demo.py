@@ -10,7 +10,7 @@ from pathlib import Path
 import rich_click as click
 
 from hangscope.cli.console import stdout_console
-from hangscope.cli.errors import UserError
+from hangscope.cli.errors import UserError, cannot_write
 from hangscope.cli.types import Seconds
 from hangscope.demos.catalogue import BY_NAME, DEFAULT, DEMOS, Demo
 
@@ -86,8 +86,12 @@ def _show(demo: Demo, timeout_s: float, directory: Path | None) -> bool:
 
     where = directory or Path("hangscope-runs") / f"demo-{demo.name}"
     where = where.resolve()
-    if directory is None and where.exists():
-        shutil.rmtree(where)
+    try:
+        if directory is None and where.exists():
+            shutil.rmtree(where)
+        where.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(where, error, "--dir") from error
     click.echo(f"demo {demo.name}: {demo.story}", err=True)
     found: list[Diagnosis] = []
 

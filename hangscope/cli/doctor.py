@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hangscope.cli.errors import UserError, nothing_readable
+from hangscope.cli.errors import UserError, no_empty_path, nothing_readable
+from hangscope.cli.types import Number, Seconds
 from hangscope.toolkit.barriers.barrier import BarrierTimeout
 from hangscope.toolkit.doctor.devices import check_fit
 from hangscope.toolkit.doctor.examine import check_files, check_process, with_command_environment
@@ -39,10 +40,23 @@ _COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
     "--run", "run_paths", multiple=True, metavar="PATH", help="Recorded run or dumps to look at."
 )
 @click.option("--parameters", metavar="N", help="Size of the model, such as 7e9 or 7B.")
-@click.option("--memory", "memory_gib", type=float, help="GiB per device, if not this host's.")
+@click.option(
+    "--memory",
+    "memory_gib",
+    type=Number(0.001, 1e6),
+    metavar="GIB",
+    help="Memory of a device, if not this host's.",
+)
 @click.option("--wrapper", type=click.Choice(["ddp", "zero1", "zero2", "zero3", "fsdp"]))
-@click.option("--world-size", type=int, help="Ranks the job will have.")
-@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds for ranks.")
+@click.option("--world-size", type=click.IntRange(1), metavar="N", help="Ranks the job will have.")
+@click.option(
+    "--timeout",
+    type=Seconds(0.1, 1e7),
+    metavar="SECONDS",
+    default=60.0,
+    show_default=True,
+    help="How long to wait for the other ranks.",
+)
 @click.option("--notes/--no-notes", default=True, help="Show what is only worth knowing.")
 def command(
     cmd: tuple[str, ...],
@@ -67,8 +81,6 @@ def command(
 
     Exit status: 0 healthy, 1 something found (notes do not count), 2 bad usage.
     """
-    if timeout <= 0:
-        raise UserError(f"--timeout {timeout:g}: a positive number of seconds is needed")
     surroundings = gather(cmd)
     surroundings = replace(surroundings, env=with_command_environment(surroundings))
     world = _world(surroundings)
@@ -128,6 +140,7 @@ def _fit(
 ) -> list[Finding]:
     if parameters is None:
         return []
+    count = parse_count(parameters)
     memory = (
         int(memory_gib * 2**30)
         if memory_gib
@@ -136,12 +149,13 @@ def _fit(
     if not memory:
         raise UserError("--parameters needs --memory GIB, because this host has no device to ask")
     size = world_size or (world.world_size if world else 1)
-    return list(check_fit(parse_count(parameters), memory, size, wrapper or ""))
+    return list(check_fit(count, memory, size, wrapper or ""))
 
 
 def _traffic(paths: Sequence[str]) -> list[Finding]:
     if not paths:
         return []
+    no_empty_path(paths)
     from hangscope.toolkit.doctor.traffic import check_traffic
     from hangscope.trace.load import NothingReadable, load_trace
 

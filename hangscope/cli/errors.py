@@ -13,6 +13,24 @@ class UserError(Exception):
         self.exit_status = exit_status
 
 
+def no_empty_path(paths: Sequence[str]) -> None:
+    """An empty path is the working directory to Python, and an unset variable to its user.
+
+    Raises
+    ------
+    UserError
+        If one of them is empty.
+    """
+    if "" in paths:
+        raise UserError("a path is empty (an unset variable?); . is the working directory")
+
+
+def cannot_write(path: object, error: OSError, option: str) -> UserError:
+    """One line for a file or folder that cannot be made."""
+    why = error.strerror or str(error)
+    return UserError(f"cannot write {path}: {why}; give another place with {option}")
+
+
 def nothing_readable(paths: Sequence[str], reasons: Sequence[str]) -> UserError:
     """One line for paths that say nothing: the first reason, how many more, and what to give."""
     from hangscope.report.escape import plain

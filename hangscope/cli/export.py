@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from hangscope.cli.errors import UserError
+from hangscope.cli.errors import UserError, cannot_write
 
 if TYPE_CHECKING:
     from hangscope.diagnosis.model import Diagnosis
@@ -44,7 +44,7 @@ def command(paths: tuple[str, ...], form: str, output: str, redact: bool) -> Non
     try:
         done = _write(trace, diagnosis, form, out, paths, redact)
     except OSError as error:
-        raise UserError(f"{out}: {error.strerror or error}; give another place with -o") from error
+        raise cannot_write(out, error, "-o") from error
     for warning in trace.warnings:
         click.echo(f"hangscope: {plain(warning, 500)}", err=True)
     click.echo(f"hangscope: {done}", err=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hangscope.cli.console import Progress, stdout_console
-from hangscope.cli.errors import UserError
+from hangscope.cli.errors import UserError, no_empty_path
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,6 +81,7 @@ def command(
 def _folders(paths: Sequence[str]) -> list[Path]:
     from hangscope.replay.fixture import FixtureError, find_fixtures
 
+    no_empty_path(paths)
     try:
         folders = find_fixtures(paths)
     except FixtureError as error:

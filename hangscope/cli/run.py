@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -74,15 +75,20 @@ def command(
         if value is not None:
             environment[name] = str(value)
     settings = read_settings(environment, lambda text: click.echo(f"hangscope: {text}", err=True))
+    given = bool(environment.get("HANGSCOPE_DIR"))
     run_directory = _directory(environment)
+    former = None if given else _linked(run_directory)
     environment["HANGSCOPE_DIR"] = str(run_directory)
-    sys.exit(_run(arguments, environment, run_directory, settings.timeout_s, settings.on_hang))
+    try:
+        status = _run(arguments, environment, run_directory, settings.timeout_s, settings.on_hang)
+    finally:
+        if not given:
+            _take_back(run_directory, former)
+    sys.exit(status)
 
 
 def _directory(environment: dict[str, str]) -> Path:
     """The run directory, made now so that every rank finds the same."""
-    from hangscope.recording.placement import link_latest
-
     given = environment.get("HANGSCOPE_DIR")
     name = time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
     directory = Path(given).absolute() if given else Path.cwd() / "hangscope-runs" / name
@@ -92,9 +98,36 @@ def _directory(environment: dict[str, str]) -> Path:
         raise UserError(
             f"cannot make the run directory {directory}: {error.strerror}; choose one with --dir"
         ) from error
-    if not given:
-        link_latest(directory)
     return directory
+
+
+def _linked(directory: Path) -> str | None:
+    """Let ``latest`` point at the run directory; returns what it pointed at before."""
+    from hangscope.recording.placement import link_latest
+
+    link = directory.parent / "latest"
+    former = os.readlink(link) if link.is_symlink() else None
+    link_latest(directory)
+    return former
+
+
+def _take_back(directory: Path, former: str | None) -> None:
+    """Remove a run directory in which nothing was recorded: the newest run is still the former."""
+    from hangscope.recording.placement import link_latest
+
+    try:
+        directory.rmdir()
+    except OSError:
+        return  # it holds something
+    link = directory.parent / "latest"
+    if not link.is_symlink() or os.readlink(link) != directory.name:
+        return
+    if former is not None:
+        link_latest(directory.parent / former)
+    else:
+        link.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            directory.parent.rmdir()
 
 
 def _run(
@@ -111,6 +144,8 @@ def _run(
         process = subprocess.Popen(arguments, env=environment)
     except OSError as error:
         hint = "; check its name and PATH" if isinstance(error, FileNotFoundError) else ""
+        if isinstance(error, PermissionError):
+            hint = "; is it a program, or a script for an interpreter in front of it?"
         raise UserError(f"cannot run {arguments[0]}: {error.strerror}{hint}") from error
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -139,7 +174,7 @@ def _run(
             followed.add(monitor.key)
     if not followed and not any(directory.glob("*.ring")):
         click.echo(
-            f"[hangscope] no rank recorded in {directory}: the command started no rank of a job, "
+            "[hangscope] no rank recorded: the command started no rank of a job, "
             "or its Python has no hangscope or a torch before 2.5",
             err=True,
         )

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from hangscope.cli.errors import UserError, cannot_write, no_empty_path, nothing_readable
+from hangscope.cli.types import Seconds
+
 if TYPE_CHECKING:
     from textual.app import App
     from textual.pilot import Pilot
-
-from hangscope.cli.errors import UserError, nothing_readable
 
 LATEST = "hangscope-runs/latest"
 
@@ -24,7 +25,14 @@ LATEST = "hangscope-runs/latest"
 @click.option("--screenshot", metavar="FILE.svg", help="Write one still and exit.")
 @click.option("--size", default="120x36", show_default=True, help="Columns x rows of the still.")
 @click.option("--keys", default="", help="Keys to press before the still, separated by commas.")
-@click.option("--refresh", default=1.0, show_default=True, help="Seconds between two looks.")
+@click.option(
+    "--refresh",
+    type=Seconds(0.1, 3600),
+    metavar="SECONDS",
+    default=1.0,
+    show_default=True,
+    help="Time between two looks.",
+)
 def command(
     paths: tuple[str, ...], screenshot: str | None, size: str, keys: str, refresh: float
 ) -> None:
@@ -40,6 +48,7 @@ def command(
                 "or dumps: hangscope tui PATH"
             )
         paths = (LATEST,)
+    no_empty_path(paths)
     if "-" in paths:
         raise UserError("standard input is the keyboard here; save the log to a file and give that")
     columns, rows = _size(size)
@@ -53,7 +62,6 @@ def command(
         raise nothing_readable(paths, error.warnings) from error
     from hangscope.tui.app import HangScopeApp
 
-    refresh = max(refresh, 0.1)
     if screenshot is None:
         if not sys.stdout.isatty():
             raise UserError("not a terminal; use --screenshot FILE.svg, or hangscope analyze")
@@ -66,7 +74,7 @@ def command(
     try:
         Path(screenshot).write_text(svg, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{screenshot}: {error.strerror or error}") from error
+        raise cannot_write(screenshot, error, "--screenshot") from error
     click.echo(f"hangscope: screenshot in {screenshot}", err=True)
 
 

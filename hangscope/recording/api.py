@@ -80,7 +80,7 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
             discard(directory, ring)  # it would look like a rank that never issued anything
             raise
     except Exception as error:
-        complain(f"not recording, the job goes on: {_explain(error)}")
+        complain(f"not recording, the job goes on: {_explain(error)}{_remedy(error)}")
         return False
     _session = session
     os.environ[OWNER] = str(os.getpid())
@@ -281,6 +281,13 @@ def _start_monitor(directory: Path, run_id: str, place: JobPlace, settings: Sett
         cwd="/",
     ):
         pass  # it detaches at once; waiting for the short-lived half leaves no zombie
+
+
+def _remedy(error: BaseException) -> str:
+    """What to do where the run directory is what fails."""
+    if isinstance(error, OSError) and error.filename:
+        return "; set HANGSCOPE_DIR to a directory with room that this user may write"
+    return ""
 
 
 def _explain(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,16 +91,20 @@ def find_fixtures(paths: Iterable[str | Path]) -> list[Path]:
     Raises
     ------
     FixtureError
-        If a path does not exist.
+        If a path does not exist, is a file, or may not be read.
     """
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         if path.name == EXPECTED and path.is_file():
             found[path.parent] = None
         elif path.is_dir():
+            if not os.access(path, os.R_OK | os.X_OK):
+                raise FixtureError(f"{path}: permission denied")
             found.update(dict.fromkeys(sorted(p.parent for p in path.rglob(EXPECTED))))
         else:
-            raise FixtureError(f"{path}: no such directory")
+            raise FixtureError(
+                f"{path}: {'a file, not a directory' if path.exists() else 'no such directory'}"
+            )
     return list(found)
 
 

@@ -49,6 +49,30 @@ def test_a_rank_in_its_loader_is_missing() -> None:
     assert {(e.waiter, e.on) for e in found.wait_for} == {(0, 2), (1, 2), (3, 2)}
 
 
+def test_of_thousands_that_wait_none_is_left_out() -> None:
+    world = 5000
+    job = Job(world, live=True)
+    for rank in range(world - 1):
+        job.op(rank, done=False)
+    found = diagnose(job.trace())
+    assert blame(found) == ("missing_rank", (world - 1,))
+    assert [(e.waiter, e.on) for e in found.wait_for] == [(r, world - 1) for r in range(world - 1)]
+
+
+def test_in_a_circle_of_large_groups_everybody_waits_for_a_few() -> None:
+    world = 400
+    job = Job(world, live=True)
+    half = world // 2
+    other = job.group(*range(world), desc="other")
+    for rank in range(world):
+        job.op(rank, group=0 if rank < half else other, done=False)
+    found = diagnose(job.trace())
+    assert found.verdict is Verdict.DEADLOCK_CYCLE
+    assert {e.waiter for e in found.wait_for} == set(range(world))
+    assert all(e.waiter != e.on for e in found.wait_for)
+    assert len(found.wait_for) <= 4096
+
+
 def test_waiting_less_than_the_timeout_is_healthy_while_alive() -> None:
     job = Job(4, live=True, timeout_s=120)
     job.steps(5)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.diagnosis.records.evidence import unreadable
 from hangscope.trace.load import load_trace
+from hangscope.trace.model import RankFacts, Unread
+from tests.diagnosis.builder import Job
 from tests.trace.dumps import dump, entry, pending, write
 
 
@@ -30,6 +35,46 @@ def test_a_damaged_dump_is_not_called_a_missing_one(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_LOST, (4,))
     assert "cannot be read" in diagnosis.summary
     assert "no sign of life" not in diagnosis.summary
+
+
+RING = Path(__file__).resolve().parents[2] / "fixtures" / "d9-uneven-loader" / "dumps"
+
+
+@pytest.mark.parametrize("hidden", ["cut", "journal too"])
+def test_a_ring_that_cannot_be_read_is_not_called_a_missing_one(
+    tmp_path: Path, hidden: str
+) -> None:
+    shutil.copytree(RING, tmp_path, dirs_exist_ok=True)
+    told = diagnose(load_trace([tmp_path]))
+    (lost,) = told.culprits
+    ring = tmp_path / f"rank_{lost}.ring"
+    ring.write_bytes(ring.read_bytes()[:3000])
+    if hidden == "journal too":
+        for journal in tmp_path.glob("*.journal"):
+            journal.unlink()
+    diagnosis = diagnose(load_trace([tmp_path]))
+    assert f"rank {lost}: its dump cannot be read (too short for a ring" in "\n".join(
+        diagnosis.findings[0].evidence
+    )
+    assert "left no dump" not in diagnosis.summary
+    if diagnosis.verdict is Verdict.RANK_LOST:
+        assert "cannot be read" in diagnosis.summary
+        assert f"make what rank {lost} left readable" in diagnosis.findings[0].fix
+
+
+@pytest.mark.parametrize(
+    ("name", "why", "its"),
+    [
+        ("rank_2.ring", "permission denied", 2),
+        ("nccl_trace_rank_2", "permission denied", 2),
+        ("rank_2.ring", "ring version 9; this HangScope reads 1", 2),
+        ("core.2", "permission denied", None),
+        ("plot_2.png", "binary data of an unknown kind", None),
+    ],
+)
+def test_whose_file_it_is_that_may_not_be_read(name: str, why: str, its: int | None) -> None:
+    trace = replace(Job(4).trace(), ranks={0: RankFacts(0)}, unread=(Unread(f"run/{name}", why),))
+    assert set(unreadable(trace)) == ({its} if its is not None else set())
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,26 @@ def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert "no-such-command" in result.stderr
 
 
+def test_a_command_that_records_nothing_hides_no_former_run(tmp_path: Path) -> None:
+    def run_here(*words: str) -> int:
+        command = [sys.executable, "-m", "hangscope", "run", "--", *words]
+        told = {k: v for k, v in environment().items() if k != "HANGSCOPE_DIR"}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=told, capture_output=True, timeout=120, check=False
+        )
+        return done.returncode
+
+    runs = tmp_path / "hangscope-runs"
+    assert run_here("true") == 0
+    assert not runs.exists()
+    (runs / "former").mkdir(parents=True)
+    (runs / "latest").symlink_to("former")
+    assert run_here("no-such-command") == 2
+    assert (runs / "latest").resolve() == (runs / "former").resolve()
+    assert run_here("sh", "-c", "touch $HANGSCOPE_DIR/kept") == 0
+    assert (runs / "latest" / "kept").exists()
+
+
 @pytest.mark.slow
 def test_a_crash_is_explained_once(tmp_path: Path) -> None:
     result = run(

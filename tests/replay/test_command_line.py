@@ -42,6 +42,15 @@ def _hangscope(*arguments: str, **environment: str) -> subprocess.CompletedProce
         (["run", "--timeout", "soon", "--", "true"], "'soon' is not a valid"),
         (["run", "--", "/does/not/exist"], "cannot run /does/not/exist"),
         (["replay", "/does/not/exist"], "no such directory"),
+        (["replay", __file__], "a file, not a directory"),
+        (["analyze", ""], "a path is empty (an unset variable?)"),
+        (["replay", ""], "a path is empty"),
+        (["analyze", str(FIXTURES / "stopped"), "--html", "/no/x"], "another place with --html"),
+        (["demo", "--dir", __file__, "sigkill"], "another place with --dir"),
+        (["run", "--", __file__], "cannot run"),
+        (["run", "--timeout", "nan", "--", "true"], "'nan' is not a valid number of seconds"),
+        (["doctor", "--memory", "nan", "--parameters", "7B"], "'nan' is not a valid number"),
+        (["doctor", "--parameters", "7x"], "give a number such as 7e9"),
         (["demo", "--timeout", "soon"], "'soon' is not a valid number of seconds"),
         (["env", "--torch", "newest"], "give a version"),
         (["demo", "nonsense"], "no demo is called 'nonsense'"),
@@ -62,6 +71,24 @@ def test_a_directory_that_may_not_be_read_is_one_line() -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("analyze {stopped} >&-", 1),
+        ("analyze {stopped} > /dev/full", 2),
+        ("analyze {stopped} --json > /dev/full", 2),
+        ("analyze /does/not/exist 2>/dev/full", 2),
+    ],
+)
+def test_streams_that_take_nothing_change_no_exit_status(command: str, status: int) -> None:
+    line = f"{sys.executable} -m hangscope {command.format(stopped=FIXTURES / 'stopped')}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+    if "> /dev/full" in command:
+        assert "cannot write the answer: No space left on device" in done.stderr
 
 
 @pytest.mark.parametrize(

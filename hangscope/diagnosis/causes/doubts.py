@@ -98,8 +98,8 @@ def doubt_clocks(causes: list[Cause], concluded: Concluded) -> None:
 
 def doubt_gaps(context: Context, causes: list[Cause]) -> None:
     """Doubt what dumps, lists of members, ends or records that are not there could refute."""
-    missing = {*context.trace.missing_ranks, *context.unrecorded}
-    unread = context.unreadable.keys() - missing  # lists made up from what was read lack them
+    unread = context.unreadable.keys()
+    missing = {*context.trace.missing_ranks, *context.unrecorded} - unread
     from_logs = _from_logs_alone(context)
     for cause in causes:
         if missing and cause.verdict is not Verdict.RANK_LOST:

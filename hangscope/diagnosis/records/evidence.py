@@ -8,10 +8,11 @@ import numpy as np
 
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace import formats
-from hangscope.trace.files.file_names import rank_of_dump
+from hangscope.trace.files.file_names import rank_of_dump, rank_of_log
 from hangscope.trace.model import Trace
 
 _DAMAGED = ("truncated", "empty file", "damaged", "a placeholder", "nothing but zero bytes")
+_KEPT_FROM_US = ("permission denied", "operation not permitted", "input/output", "stale file")
 
 Bounds = dict[int, tuple[int, int]]
 """Per rank the slice of its records."""
@@ -97,11 +98,23 @@ def gaps(trace: Trace) -> tuple[int, ...]:
 def unreadable(trace: Trace) -> dict[int, str]:
     """Ranks of which a file is there that cannot be read, and why: they lived to write it."""
     found = {}
+    told_of = set(told_of_only(trace))
     for file in trace.unread:
-        rank = rank_of_dump(Path(file.path)) if file.why.startswith(_DAMAGED) else None
-        if rank is not None and rank not in trace.ranks:
+        rank = _whose(Path(file.path), file.why)
+        if rank is not None and (rank not in trace.ranks or rank in told_of):
             found[rank] = file.why
     return found
+
+
+def _whose(path: Path, why: str) -> int | None:
+    """The rank that wrote a file which cannot be read; None where it may be anything.
+
+    What is no ring by its name, and may not be looked at, is a rank's only where its name says so:
+    the number of `core.3` is no rank.
+    """
+    if path.suffix == ".ring" or why.startswith(_DAMAGED):
+        return rank_of_dump(path)
+    return rank_of_log(path) if why.startswith(_KEPT_FROM_US) else None
 
 
 def unlisted(trace: Trace) -> tuple[int, ...]:

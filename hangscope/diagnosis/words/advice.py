@@ -165,6 +165,8 @@ def _for_process(context: Context, cause: Cause, place: Place | None) -> Advice 
         )
         return _with_dead_thread(advice, facts.exception if facts is not None else None)
     if cause.verdict is Verdict.RANK_LOST:
+        if context.unreadable.keys() >= set(cause.culprits):
+            return playbook.unreadable(rank_s(cause.culprits))
         return playbook.by_verdict(cause.verdict, at)
     raised = facts.exception if facts is not None else None
     if cause.verdict is Verdict.RANK_CRASHED and host is not None:

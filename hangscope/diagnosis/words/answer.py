@@ -11,10 +11,9 @@ from hangscope.trace.model import Trace
 
 _BELIEVABLE_S = 7 * 86_400.0
 _SHOWN_CORRUPTIONS = 5
-_MOST_EDGES = 2000
-_MOST_PAIRS = 4096
-"""Above so many pairs of a waiter and a target only `_FEW` targets of each waiter are shown."""
+_MANY_EDGES = 4096
 _FEW = 4
+"""Targets that every waiter is shown with, however many edges there are."""
 
 
 def answer(context: Context, findings: tuple[Finding, ...], notes: Sequence[str]) -> Diagnosis:
@@ -81,22 +80,24 @@ def _corruptions(trace: Trace) -> list[str]:
 
 
 def _edges(context: Context) -> tuple[WaitEdge, ...]:
-    """The wait-for edges, at most `_MOST_EDGES` of them."""
+    """The wait-for edges: all of them, or a few for each waiter where there are very many.
+
+    In a circle of large groups everybody waits for everybody: a few targets tell as much. But no
+    waiter is left out, for then it would seem to wait for nobody.
+    """
+    places = context.waits.places
+    waiting = sum(len(place.waiters) for place in places)
+    breadth = max(_FEW, _MANY_EDGES // max(waiting, 1))
     edges: list[WaitEdge] = []
-    for place in context.waits.places:
+    for place in places:
         known = 0 <= place.group < len(context.trace.groups)
         group = context.trace.groups[place.group].name if known else place.phase
         label = context.trace.groups[place.group].label if known else place.phase
         op = context.place_op(place)
-        targets = place.targets
-        # In a circle of large groups everybody waits for everybody: a few targets tell as much.
-        shown = targets if len(targets) * len(place.waiters) <= _MOST_PAIRS else targets[:_FEW]
+        shown = place.targets[: breadth + 1]  # one more, for a waiter that is a target itself
         for waiter in place.waiters:
             if waiter in context.waits.cut:
                 continue
-            edges += [
-                WaitEdge(waiter, on, group, place.seq, op, label) for on in shown if on != waiter
-            ]
-            if len(edges) >= _MOST_EDGES:
-                return tuple(edges[:_MOST_EDGES])
+            others = [on for on in shown if on != waiter][:breadth]
+            edges += [WaitEdge(waiter, on, group, place.seq, op, label) for on in others]
     return tuple(edges)

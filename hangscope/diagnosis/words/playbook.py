@@ -380,6 +380,15 @@ def dead_thread(name: str, detail: str) -> Advice:
     )
 
 
+def unreadable(whose: str) -> Advice:
+    """Ranks whose dumps are there, but not for us."""
+    return Advice(
+        f"make what {whose} left readable (copy it whole, with the right to read it) and analyse "
+        "again: it tells where that rank stood",
+        "D20",
+    )
+
+
 def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
     """The remaining kinds."""
     fixed = {

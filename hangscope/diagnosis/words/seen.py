@@ -55,10 +55,12 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
     for rank in cause.culprits[:8]:
         host = context.hosts.get(rank)
         facts = context.trace.ranks.get(rank)
+        why = context.unreadable.get(rank)
+        if why:
+            lines.append(f"rank {rank}: its dump cannot be read ({why[:80]})")
         if host is None or facts is None:
-            why = context.unreadable.get(rank)
-            left = f"its dump cannot be read ({why[:80]})" if why else "no dump and no log"
-            lines.append(f"rank {rank}: {left}")
+            if not why:
+                lines.append(f"rank {rank}: no dump and no log")
             continue
         words = [f"rank {rank}:"]
         if host.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
