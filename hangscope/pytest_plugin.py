@@ -155,6 +155,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 def _timeout_s(item: pytest.Item, marker: pytest.Mark | None) -> float:
+    if marker is not None and (marker.kwargs.keys() - {"timeout"} or len(marker.args) > 1):
+        said = ", ".join(
+            [*map(repr, marker.args), *(f"{k}={v!r}" for k, v in marker.kwargs.items())]
+        )
+        pytest.fail(f"hang_guard({said}): write hang_guard(timeout=SECONDS)", pytrace=False)
     given: Any = item.config.getoption("--hang-timeout")
     if given is None and marker is not None:
         given = marker.kwargs.get("timeout", marker.args[0] if marker.args else None)
@@ -163,7 +168,7 @@ def _timeout_s(item: pytest.Item, marker: pytest.Mark | None) -> float:
     try:
         value = float(given)
     except (TypeError, ValueError):
-        raise pytest.UsageError(f"hang_guard: {given!r} is not a number of seconds") from None
+        pytest.fail(f"hang_guard: {given!r} is not a number of seconds", pytrace=False)
     if not value > 0:
-        raise pytest.UsageError("hang_guard: the timeout must be more than 0 seconds")
+        pytest.fail("hang_guard: the timeout must be more than 0 seconds", pytrace=False)
     return value

@@ -108,6 +108,22 @@ def test_the_guard_needs_a_sensible_timeout(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_subprocess()
     result.stdout.fnmatch_lines(["*'soon' is not a number of seconds*"])
+    result.stdout.no_fnmatch_line("*_timeout_s*")
+
+
+def test_a_misspelt_argument_of_the_guard_is_no_silent_default(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.hang_guard(tmeout=3)
+        def test_it():
+            pass
+        """
+    )
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*hang_guard(tmeout=3): write hang_guard(timeout=SECONDS)*"])
     assert result.ret != 0
 
 
