@@ -7,23 +7,8 @@ from collections.abc import Sequence
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Side, Verdict
 from hangscope.report.escape import plain
+from hangscope.trace.dtypes import spoken
 from hangscope.trace.model import Frame
-
-_DTYPES = {
-    "Byte": "uint8",
-    "Char": "int8",
-    "Short": "int16",
-    "Int": "int32",
-    "Long": "int64",
-    "Half": "float16",
-    "Float": "float32",
-    "Double": "float64",
-    "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-    "Bool": "bool",
-    "BFloat16": "bfloat16",
-}
-"""The names c10 gives to scalar types, against those people write."""
 
 HEADLINES = {
     Verdict.HEALTHY: "HEALTHY",
@@ -75,7 +60,7 @@ def duration(seconds: float | None) -> str:
 
 def dtype(name: str) -> str:
     """A dtype as people write it: ``Float`` becomes ``float32``."""
-    return _DTYPES.get(name, plain(name, 40))
+    return plain(spoken(name), 40)
 
 
 def tensors(

@@ -172,8 +172,8 @@ def test_what_differs_inside_a_batch_is_told(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.SHAPE_MISMATCH, (2,))
     assert diagnosis.confidence is Confidence.CERTAIN
     summary = diagnosis.findings[0].summary
-    assert "rank 2 issued _broadcast_oop Float[8] as operation 2 of" in summary
-    assert "Float[5] as operation 2 of" in summary
+    assert "rank 2 issued _broadcast_oop float32[8] as operation 2 of" in summary
+    assert "float32[5] as operation 2 of" in summary
     assert {side.input_sizes for side in diagnosis.findings[0].sides} == {((8,),), ((5,),)}
 
 

@@ -104,6 +104,17 @@ def test_what_must_agree(how: dict[str, Any], verdict: str, aspect: str) -> None
     assert aspect in found.findings[0].why
 
 
+def test_what_one_side_alone_is_known_to_reduce_by_is_not_told_as_a_difference() -> None:
+    job = Job(4)
+    job.steps(3)
+    for rank in range(4):
+        job.op(rank, size=(8 if rank == 1 else 16,), reduce_op=None if rank == 1 else "SUM")
+    told = diagnose(job.trace()).summary
+    assert "rank 1 issued all_reduce float32[8]" in told
+    assert "issued all_reduce float32[16]" in told
+    assert "sum" not in told.lower()
+
+
 def test_two_against_two_is_ambiguous() -> None:
     job = Job(4)
     for rank in range(4):

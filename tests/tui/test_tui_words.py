@@ -24,7 +24,7 @@ def printed(summary: str, width: int) -> list[str]:
 
 
 def test_a_long_sentence_takes_a_second_line() -> None:
-    long = "At #17 of group default rank 1 issued Float[12] while ranks 0, 2, 3 issued Float[8]"
+    long = "At #17 of group default rank 1 issued float32[12] while ranks 0, 2, 3 issued float32[8]"
     assert len(printed(long, 120)) == 3
     narrow = printed(long, 78)
     assert len(narrow) == 4

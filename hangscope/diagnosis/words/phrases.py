@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.processes.host import Host
+from hangscope.trace.dtypes import spoken
 from hangscope.trace.model import NONE, Signature
 
 
@@ -41,8 +42,11 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def describe(signature: Signature | None) -> str:
-    """``all_reduce float32[4096]``-like words for one operation."""
+def describe(signature: Signature | None, *, reduction: bool = True) -> str:
+    """``all_reduce float32[4096] sum``-like words for one operation.
+
+    ``reduction``: with what it reduces by, where that is known.
+    """
     if signature is None:
         return "nothing"
     words = signature.op
@@ -50,11 +54,11 @@ def describe(signature: Signature | None) -> str:
     sizes = signature.input_sizes or signature.output_sizes
     if sizes:
         shown = ",".join("x".join(map(str, size)) or "scalar" for size in sizes[:3])
-        words += f" {dtypes[0] if dtypes else ''}[{shown}]"
+        words += f" {spoken(dtypes[0]) if dtypes else ''}[{shown}]"
     elif signature.input_numel is not None:
         words += f" of {signature.input_numel} elements"
-    if signature.reduce_op:
-        words += f" {signature.reduce_op}"
+    if signature.reduce_op and reduction:
+        words += f" {signature.reduce_op.lower()}"
     return words
 
 

@@ -267,8 +267,11 @@ def _mismatch(context: Context, cause: Cause) -> Words:
     members = context.trace.groups[mismatch.group].ranks
     where_ = f"#{mismatch.seq} of group {label}" + (f" ({rank_s(members)})" if members else "")
     parts = []
-    for part in mismatch.parts[:4]:
-        words = describe(context.signature(part.shown))
+    shown = [context.signature(part.shown) for part in mismatch.parts[:4]]
+    # What one side alone is known to reduce by would read like the difference.
+    unknown = {s.op for s in shown if s is not None and not s.reduce_op}
+    for part, signature in zip(mismatch.parts, shown, strict=False):
+        words = describe(signature, reduction=signature is None or signature.op not in unknown)
         if mismatch.aspect == "root":
             words += f" root {int(context.trace.records['root'][part.shown])}"
         if mismatch.inside >= 0:
