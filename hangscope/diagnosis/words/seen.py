@@ -39,7 +39,7 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         line = f"{rank_s(p.waiters)} {wait_s(p.waiters)} in {title_of(context, p)}"
         age = context.age_s(p.waiters[0], p.began_ns)
         if age is not None:
-            line += f" for {age:.0f} s" if age >= 1 else f" for {age:.1f} s"
+            line += f" for {_lasting(age)}"
         if p.absent:
             line += f"; {rank_s(p.absent)} never issued it"
         elif p.behind:
@@ -117,3 +117,9 @@ def _other_threads(context: Context, rank: int) -> list[str]:
         f"rank {rank}: {f'its thread {name}' if name else 'a thread of it'} is at {at}"
         for name, at in [*shown.items()][:3]
     ]
+
+
+def _lasting(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.1f} s" if seconds >= 0.0995 else f"{seconds * 1000:.0f} ms"
