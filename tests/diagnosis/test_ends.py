@@ -374,6 +374,7 @@ def test_who_had_left_its_groups_may_end_with_any_status(finalized: bool, verdic
     job = Job(2)
     job.steps(3)
     for rank in range(2):
-        end = ExitFacts("code", code=1, at_ns=START + 4 * SECOND, text=WITHOUT_A_WORD)
+        at_ns = START + int((job.now + 0.5) * SECOND)
+        end = ExitFacts("code", code=1, at_ns=at_ns, text=WITHOUT_A_WORD)
         job.rank(rank, finalized=finalized, exit=end, alive=False)
     assert diagnose(job.trace()).verdict.value == verdict

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.engine import diagnose
+from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Phase, Source, Trace
 from tests.diagnosis.builder import SECOND, START, Job
 
@@ -422,3 +423,15 @@ def test_a_bare_status_yields_to_who_destroyed_its_groups_while_others_waited() 
     job.rank(3, exception=None, exit=ExitFacts("code", 1, at_ns=at_ns))
     job.rank(0, alive=False, finalized=True, exit=ExitFacts("signal", signal=15, at_ns=at_ns))
     assert _told(_without_ring(job, 3))[:2] == ("missing_rank", (0,))
+
+
+def test_statuses_without_a_word_after_a_hang_explain_nothing() -> None:
+    """Rank 1 slept; rank 0 gave up, the driver with it, and both processes ended with status 1."""
+    job = Job(2)
+    job.steps(3)
+    job.op(0, done=False)
+    for rank in range(2):
+        end = ExitFacts("code", code=1, at_ns=START + 40 * SECOND + rank, text=WITHOUT_A_WORD)
+        job.rank(rank, exit=end, alive=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))

@@ -20,6 +20,7 @@ from hangscope.diagnosis.processes.host import End, Host, is_unseen
 from hangscope.diagnosis.records.evidence import Bounds, rank_bounds, told_of_only
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_one_sided, which
+from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import Flag, RankFacts, State, Trace
 
 _OUTSIDE = (9, 15, 2, 1)
@@ -172,7 +173,8 @@ def _from_outside(facts: RankFacts, unrecorded: bool) -> bool:
         return True
     if exit_.kind == "oom":
         return False
-    return exit_.signal in _OUTSIDE or (unrecorded and exit_.kind == "code")
+    wordless = unrecorded or exit_.text == WITHOUT_A_WORD
+    return exit_.signal in _OUTSIDE or (wordless and exit_.kind == "code")
 
 
 def _signalled(trace: Trace, rank: int) -> bool:
