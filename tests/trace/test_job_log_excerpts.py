@@ -109,3 +109,50 @@ def test_a_log_that_goes_on_is_no_part_of_one() -> None:
     later = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
     found = diagnose(trace_of("".join(lines[:-1]) + later))
     assert found.culprits == (2,)
+
+
+GAVE_UP = (
+    "Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels",
+    "To avoid data inconsistency, we are taking the entire process down.",
+    "[PG ID 0 PG GUID 0(default_pg) Rank 2] First PG on this rank to signal dumping.",
+    "Stack trace of the failed collective not found, potentially because it is disabled.",
+)
+
+
+@pytest.mark.parametrize("words", GAVE_UP)
+def test_who_takes_its_process_down_was_in_a_collective_itself(words: str) -> None:
+    said = f"[rank2]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp:681] {words}\n"
+    found = diagnose(trace_of("world_size=4\n" + "".join(timeout(r, 78) for r in (0, 1, 3)) + said))
+    assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
+    alone = diagnose(trace_of(said))
+    assert (alone.verdict, alone.culprits) == (Verdict.INCONCLUSIVE, ())
+    assert "failed or timed out" in alone.summary
+
+
+def test_what_a_rank_says_on_its_way_out_hides_no_failure_of_its_own() -> None:
+    head = "[rank2]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp:681] "
+    text = (
+        f"{head}{GAVE_UP[0]}\n{head}{GAVE_UP[1]}\n{head}[PG ID 0 PG GUID 0(default_pg) Rank 2] "
+        "Process group watchdog thread terminated with exception: CUDA error: an illegal "
+        "memory access was encountered\n" + "".join(timeout(r, 78) for r in (0, 1, 3))
+    )
+    found = diagnose(trace_of(text))
+    assert (found.verdict, found.culprits) == (Verdict.RANK_CRASHED, (2,))
+
+
+NCCL = "node0:10{r}:20{r} [{r}] NCCL INFO comm 0x55{r} rank {r} nranks {size} cudaDev {r} - {end}\n"
+
+
+def test_whose_communicator_is_aborted_after_a_timeout_has_given_up_as_well() -> None:
+    waits = "".join(timeout(r, 78) for r in (0, 1, 3))
+    aborted = NCCL.format(r=2, size=4, end="Abort COMPLETE")
+    assert not diagnose(trace_of(waits + aborted)).culprits
+    assert diagnose(trace_of(aborted + waits)).culprits == (2,)
+
+
+def test_who_only_said_that_it_is_there_is_as_silent_as_who_said_nothing() -> None:
+    made = [NCCL.format(r=r, size=4, end="Init COMPLETE") for r in range(4)]
+    some = diagnose(trace_of(made[3] + timeout(3, 78) + made[2]))
+    assert (some.verdict, some.culprits) == (Verdict.INCONCLUSIVE, ())
+    waits = "".join(timeout(r, 78) for r in (0, 1, 3))
+    assert diagnose(trace_of("".join(made) + waits)).culprits == (2,)

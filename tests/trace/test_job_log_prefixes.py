@@ -34,8 +34,23 @@ def each(prefix: str) -> str:
         "[2025-04-21 02:05:39 DP0 TP2 EP2] Scheduler hit an exception: " + each(""),
         "[2025-04-21 02:05:39 TP2 PP0] Scheduler hit an exception: " + each(""),
         json.dumps({"rank": 2, "level": "error", "msg": "\n".join(TRACEBACK)}) + "\n",
+        each("[rank2]:"),
+        each("stderr: [rank2]: "),
+        " 2%|# | 11/512 [01:09<57:05,  6.84s/it][2025-04-21 02:05:39 TP2] Failed: " + each(""),
     ],
-    ids=["determined", "printed", "vllm", "experts", "torchx", "sglang", "sglang-pp", "json"],
+    ids=[
+        "determined",
+        "printed",
+        "vllm",
+        "experts",
+        "torchx",
+        "sglang",
+        "sglang-pp",
+        "json",
+        "role-rank",
+        "stream",
+        "behind-a-bar",
+    ],
 )
 def test_a_traceback_is_its_writers(text: str) -> None:
     found = diagnose(trace_of(text + OTHERS))
@@ -47,6 +62,46 @@ def test_a_traceback_is_its_writers(text: str) -> None:
 def test_a_place_in_a_dimension_is_no_rank(prefix: str) -> None:
     trace = trace_of(each(prefix) + timeout(1, 7))
     assert 0 not in trace.ranks
+
+
+def test_a_role_named_rank_is_a_label_of_torchruns() -> None:
+    """``--role rank`` puts the local rank in front; what torch prints has the rank of the job."""
+    text = each("[rank2]:") + "".join(f"[rank{r % 4}]:{timeout(r, 7)}" for r in (8, 9, 11))
+    trace = trace_of(text)
+    assert 2 not in trace.ranks
+    assert not diagnose(trace).culprits
+    hooked = diagnose(trace_of(each("[rank2]:[rank10]: ") + text))
+    assert (hooked.verdict.value, hooked.culprits) == ("rank_crashed", (10,))
+
+
+def test_a_bar_in_front_of_a_message_takes_no_label_from_it() -> None:
+    gone = "HW Exception by GPU node-5 (Agent handle: 0x631351bb5a20) reason :GPU Hang\n"
+    text = f"[default2]: 41%|#### | 366/903 [5:15:39<6:53:09, 46.16s/it]{gone}" + OTHERS
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    assert "issued it" not in " ".join(found.findings[0].evidence)
+
+
+def test_a_long_row_of_bars_is_read() -> None:
+    text = "1/9 [00:01<00:02,  1.00it/s]" * 1200 + "\n" + OTHERS
+    assert diagnose(trace_of("world_size=4\n" + text)).culprits == (2,)
+
+
+def test_what_stands_in_front_of_a_message_is_not_quoted() -> None:
+    text = (
+        "2024-01-11 05:43:11.726254: E external/xla/xla/service/gpu/nccl_utils.cc:211] Aborting "
+        "communicator: 0x7f3e due to async NCCL error: remote process exited or there was a "
+        "network error\n  | 2025-05-16T16:39:51.208-07:00 | torch.distributed.DistBackendError: "
+        "NCCL error in: NCCLUtils.cpp:77, unhandled system error\n"
+    )
+    evidence = " ".join(diagnose(trace_of(text)).findings[0].evidence)
+    assert "Aborting communicator" in evidence
+    assert "external/xla" not in evidence
+
+
+def test_the_name_of_a_service_of_compose_is_no_part_of_a_traceback() -> None:
+    found = diagnose(trace_of(each("worker1-1  | ")))
+    assert "ValueError: bad sample" in found.summary
 
 
 def test_torchs_own_messages_keep_their_number() -> None:

@@ -53,6 +53,35 @@ def test_tasks_that_missed_jaxs_barrier() -> None:
     assert (answer.verdict.value, answer.culprits) == ("missing_rank", (1, 3))
 
 
+TASK = "/job:jax_worker/replica:0/task:"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        f"{TASK}3 has been set to ERROR in coordination service: UNAVAILABLE: Task {TASK}3 heartbeat timeout. This indicates that the remote task has failed.\n",
+        f"UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n{TASK}3\nThe tasks have crashed.\n",
+        "BaseCollectiveExecutor::StartAbort Unavailable: Collective ops is aborted by: cluster check alive failed, /job:worker/replica:0/task:3 is down\n",
+    ],
+)  # fmt: skip
+def test_tasks_that_are_not_heard_of_any_more_are_lost(report: str) -> None:
+    answer = found(report * 2)
+    assert (answer.verdict.value, answer.culprits) == ("rank_lost", (3,))
+    assert answer.confidence is Confidence.LIKELY
+    assert "process and host" in answer.findings[0].fix
+    several = found(report + report.replace("task:3", "task:5"))
+    assert (several.culprits, several.confidence) == ((3, 5), Confidence.AMBIGUOUS)
+
+
+def test_threads_of_xlas_that_wait_are_a_sign_until_they_go_on() -> None:
+    waits = (
+        "This thread has been waiting for `all-reduce; run_id=7` for 10 seconds and may be stuck.\n"
+    )
+    assert found(waits).verdict.value == "inconclusive"
+    assert len(claims(trace_of(waits), "timeout")) == 1
+    assert not trace_of(waits + "Thread is unstuck! Warning above was a false-positive.\n").claims
+
+
 def test_accelerates_check_of_shapes() -> None:
     report = "".join(
         f"[rank{r}]: accelerate.utils.operations.DistributedOperationException: Cannot apply desired "
@@ -87,6 +116,14 @@ def test_a_rank_whose_hccl_socket_timed_out_is_a_victim() -> None:
         "Rank did not send the data in time.\n"
     )
     assert not found(text).culprits
+    task = (
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/a/train.py", line 9, in step\n'
+        "[rank1]: RuntimeError: ACL stream synchronize failed.\n[rank1]: a\n[rank1]: b\n[rank1]: c\n"
+        "[rank1]: EI9999: 2024-10-21-10:42:00.358.410  The error from device(chipId:3, dieId:0), hccl "
+        "fftsplus task timeout occurred during task execution, stuck notify num:1\n"
+    )
+    assert not found(task).culprits
+    assert found(task.replace("hccl fftsplus task timeout", "aicore exception")).culprits == (1,)
 
 
 RAS = """NCCL version 2.26.2 compiled with CUDA 12.6

@@ -19,6 +19,7 @@ from hangscope.trace.job_log.readers import (
     announced,
     deaths,
     gloo,
+    kernels,
     launcher,
     ras,
     ray,
@@ -63,12 +64,10 @@ READERS: list[tuple[ModuleType, frozenset[str]]] = [
                                               "_MONITORED_RANK"})),
     (stalls, frozenset({"_TENSOR", "_MISSING_HEAD", "_MISSING_ROW", "_TASK",
                                           "_SHAPES_OP", "_SHAPES_ROW"})),
-    (launcher, frozenset({"_T_HOST", "_T_RANK", "_T_TIME", "_T_EXIT",
+    (launcher, frozenset({"_T_ROW", "_T_HOST", "_T_RANK", "_T_TIME", "_T_EXIT",
                                               "_T_TRACE", "_T_NEXT", "TABLE"})),
-    (deaths, frozenset({"_FRAME", "_GROUP", "_RAIL", "_HEAD", "_LOGGED",
-                                          "_OF_RANK", "_BOX_FRAME", "_THREAD", "_RAISED",
-                                          "_ERROR_ALONE", "_NCCL_PID", "_REPORTED",
-                                          "_GROUP_ARGUMENT", "_OF_TORCH", "_CARETS", "FORM"})),
+    (deaths, frozenset({"_NCCL_PID", "RAISED", "FORM"})),
+    (kernels, frozenset()),
 ]  # fmt: skip
 """Readers, and those patterns of its that are looked for in lines known already."""
 
@@ -111,7 +110,7 @@ def test_other_numbers_are_no_other_shape() -> None:
 
 def _patterns() -> list[tuple[str, ModuleType]]:
     inner = {(module.__name__, name) for module, inside in READERS for name in inside}
-    tables = [(name, launcher) for name in ("_T_HOST", "_T_RANK", "_T_TIME")]
+    tables = [(name, launcher) for name in ("_T_HOST", "_T_RANK", "_T_TIME", "_T_ROW")]
     reports = [(name, ras) for name in ("_HEAD", "_GPUS", "_GROUP_ROW", "_DEAD")]
     told = [
         (name, module)

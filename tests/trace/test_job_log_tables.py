@@ -121,3 +121,18 @@ def test_vllms_executor_knows_the_rank_that_died() -> None:
         )
     )
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
+
+
+def test_a_table_whose_lines_a_collector_has_joined() -> None:
+    """The number in front counts failures and is no rank."""
+    row = (
+        "  | 2025-08-16T12:10:58.879Z | [0]: time : 2025-08-16_12:10:5{second} host : algo-2 "
+        "rank : {rank} (local_rank: {rank}) exitcode : {code} (pid: 18{rank}) error_file: "
+        "<N/A> traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n"
+    )
+    failed = row.format(rank=2, code=1, second=3)
+    found = diagnose(
+        trace_of(failed + row.format(rank=3, code=-15, second=8).replace("[0]", "[1]"))
+    )
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    assert sorted(trace_of(failed).ranks) == [2]

@@ -6,6 +6,8 @@ import re
 
 from hangscope.trace.model import ExceptionFacts
 
+DIFFER = re.compile(r"inconsistent between workers|expects same model across all ranks", re.I)
+"""All ranks raise where they find that their replicas differ."""
 _SECONDARY = re.compile(
     r"connection (?:was )?(?:closed|reset|refused|aborted)|broken pipe|socket closed|"
     r"timed out waiting \d+ ?ms for (?:recv|send)|"
@@ -14,7 +16,8 @@ _SECONDARY = re.compile(
     r"watchdog|communicator was aborted|remote process exited|ncclremoteerror|ncclsystemerror|"
     r"comm ?remote ?error|comm aborted due to timeout|"
     r"hccl.{0,60}(?:timeout|error code is)|[nrx]ccl\w{0,40} (?:timed out|timeout)\b|"
-    r"getting socket times out|the notify register|"
+    r"getting socket times out|the notify register|deepep error.{0,20} time ?out|"
+    r"had waited too long for a peer|inconsistent between workers|"
     r"unhandled system error|client socket has (?:timed out|failed)|"
     r"application timeout caused pair closure|"
     r"gloo.{0,80}(?:peer|pair|transport|timed? ?out|timeout)|"
@@ -38,7 +41,7 @@ _TORCH_FILE = re.compile(
 )
 _ABOUT_TORCH = re.compile(
     r"gloo|pair closure|[nhrxmc]ccl|c10d|processgroup|torch\.distributed|collective|barrier|"
-    r"rendezvous|(?:TCP)?Store",
+    r"rendezvous|(?:TCP)?Store|deepep|too long for a peer|between workers",
     re.IGNORECASE,
 )
 

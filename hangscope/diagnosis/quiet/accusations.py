@@ -77,6 +77,8 @@ def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
         advice = playbook.mismatch("op")
         if verdict is Verdict.RANK_CRASHED:
             advice = playbook.crash(naming[0].text, "")
+        elif verdict is Verdict.RANK_LOST:
+            advice = playbook.by_verdict(verdict)
         elif verdict is Verdict.MISSING_RANK:
             advice = playbook.missing(first=kind == "rendezvous")
         words = naming[0].text.strip().splitlines()

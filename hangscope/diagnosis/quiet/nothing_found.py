@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from signal import SIGABRT
 
 from hangscope.diagnosis.causes.remote_calls import unanswered
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.ends.own_doing import UNSEEN, had_left
 from hangscope.diagnosis.graph.stores import key_given_up
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.processes.failures import DIFFER
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.quiet.accusations import from_claims, told_of
 from hangscope.diagnosis.quiet.last_words import by_last_words, places_of_waits
+from hangscope.diagnosis.quiet.signs import DEAD_THREAD, how_to_meet, signs
 from hangscope.diagnosis.waiting.moments import Moment
 from hangscope.diagnosis.words import playbook
 from hangscope.diagnosis.words.phrases import rank_s
@@ -26,20 +27,6 @@ from hangscope.diagnosis.words.standing import (
 )
 from hangscope.trace.model import Claim, Flag
 
-_SIGNS = (
-    ("oom", "A process ran out of memory"),
-    ("device_error", "A device failed"),
-    ("size_mismatch", "Ranks exchanged messages of different sizes"),
-    ("launcher_failure", "A process ended"),
-    ("network_error", "A connection between ranks failed"),
-    ("rendezvous", "Ranks did not all meet"),
-    ("timeout", "A collective timed out"),
-    ("ddp_unused_parameters", "Parameters got no gradient"),
-    ("dump_signal", "A rank announced a collective timeout"),
-)
-"""Kinds of statements that may name nobody, the most telling first."""
-_DEAD_THREAD = "dead_thread"
-"""What a job log's reader notes of a thread that died of an exception nobody caught."""
 _OWN_REPORT = "own_report"
 """What it notes of verdicts that HangScope itself has printed into the log."""
 _IDLE = 0.08
@@ -101,7 +88,7 @@ def without_cause(context: Context, killed: str | None, moment: Moment | None) -
         return Quiet((_inconclusive(context),))
     if any(e is End.CRASHED for e in ends):
         return Quiet((_secondary_only(context),))
-    if stopped is not None and any(c.details.get(_DEAD_THREAD) for c in trace.claims):
+    if stopped is not None and any(c.details.get(DEAD_THREAD) for c in trace.claims):
         return Quiet((_inconclusive(context),))
     if stopped is not None and not len(trace.records):
         return Quiet((_told_to_stop(context, stopped.text),))
@@ -184,17 +171,13 @@ def _inconclusive(context: Context) -> Finding:
             "compare where the ranks stand: one that is not in communication may be the one that "
             "is waited for; stacks of more ranks, dumps or the job's log tell more"
         )
-    if _came([c for c in context.trace.claims if c.kind == "rendezvous"]):
-        fix = (
-            "look for a process that was not started, or that has another MASTER_ADDR, "
-            "MASTER_PORT or WORLD_SIZE than the rest"
-        )
+    fix = how_to_meet(context.trace.claims) or fix
     return Finding(
         Verdict.INCONCLUSIVE,
         (),
         (),
         Confidence.LIKELY,
-        _signs(context),
+        signs(context),
         "the records do not show who is waited for",
         fix,
         advice.playbook,
@@ -237,65 +220,9 @@ def _told_to_stop(context: Context, words: str) -> Finding:
     )
 
 
-def _aborted(context: Context) -> tuple[int, ...]:
-    """Ranks that ended themselves by SIGABRT."""
-    ends = {r: f.exit for r, f in context.trace.ranks.items() if f.exit is not None}
-    return tuple(sorted(r for r, e in ends.items() if e.signal == SIGABRT or e.code == -SIGABRT))
-
-
 def _own_words(claims: tuple[Claim, ...]) -> tuple[str, ...]:
     """What HangScope's own reports in a log say: no evidence, but worth repeating."""
     return tuple(c.text for c in claims if c.kind == _OWN_REPORT)[:4]
-
-
-def _signs(context: Context) -> str:
-    """What a log that names nobody does tell, in one sentence."""
-    claims = context.trace.claims
-    for kind, words in _SIGNS:
-        told = [c for c in claims if c.kind == kind and not c.accused]
-        if told:
-            by = tuple(sorted({c.reporter for c in told if c.reporter is not None}))
-            whose = f" (reported by {rank_s(by)})" if by else ""
-            if kind == "rendezvous":
-                whose = _came(told) or whose
-            aborted = _aborted(context) if kind == "size_mismatch" else ()
-            if aborted:
-                # Gloo aborts who has less room than comes, whichever of the two is wrong.
-                whose = (
-                    f": {rank_s(aborted)} aborted on more than it had room for, so it or a sender "
-                    "has issued another operation or size than the rest"
-                )
-            return f"{words}{whose}, and what was given names no rank as the cause"
-    dead = next((c.text for c in claims if c.details.get(_DEAD_THREAD)), "")
-    if dead:
-        words = shortened(f"{dead[:1].upper()}{dead[1:]}")
-        return f"{words}; of which rank, and who waits for it, is not told"
-    alone = next((c.text for c in claims if c.details.get("nobodys")), "")
-    if alone:
-        words = shortened(alone)
-        return f"{words} was raised; by which rank, and what became of the rest, is not told"
-    if any(c.details.get("watchdog_stuck") for c in claims):
-        return "A watchdog got stuck itself, and what was given names no rank as the cause"
-    last = next((c.text for c in claims if c.details.get("announced_last")), "")
-    if last:
-        return f"The log announces operations and no wait; the last were {last}"
-    if not claims:
-        return "Nothing in what was given tells whether or why the job hangs"
-    return "There are signs of a hang, but what was given names nobody"
-
-
-def _came(meetings: list[Claim]) -> str:
-    """Why a meeting did not come about, where those who wait there say so."""
-    for details in (claim.details for claim in meetings):
-        came, due = details.get("joined", 0), details.get("clients", 0)
-        if 0 < came < due:
-            return f": the store that rank 0 serves had waited for {due} and {came} had come"
-        if "twice" in details:
-            return f": two processes said that they are rank {details['twice']}"
-        if "sizes" in details:
-            first, other = details["sizes"]
-            return f": some count {first} ranks in a communicator and some {other}"
-    return ""
 
 
 def _ended_unseen(context: Context) -> Finding:
@@ -335,7 +262,9 @@ def _secondary_only(context: Context) -> Finding:
     first = context.hosts[failed[0]]
     rest = [h.end for r, h in context.hosts.items() if r not in failed]
     aborted = all(context.hosts[r].end_text == "killed by SIGABRT" for r in failed)
-    if len(failed) == 1 and not aborted and len(rest) > 0 and all(e is End.TORN_DOWN for e in rest):
+    differ = all(DIFFER.search(context.hosts[r].end_text) for r in failed)
+    alone = len(failed) == 1 and not (aborted or differ)
+    if alone and len(rest) > 0 and all(e is End.TORN_DOWN for e in rest):
         # All others lived until they were stopped: whatever its words, it failed alone.
         frames = user_frames(first.stack)
         at = where(frames[0]) if frames else ""
@@ -361,6 +290,9 @@ def _secondary_only(context: Context) -> Finding:
             f"{rank_s(failed).capitalize()} aborted, as a watchdog does that waited too long, and "
             "nothing on record says for whom"
         )
+    if differ:
+        summary = "The replicas differ, as all of them raise, and nothing says which one is wrong"
+        advice = playbook.crash(first.end_text, "")
     keys = {key_given_up(context.hosts[rank]) for rank in failed}
     if "" not in keys:
         advice = playbook.Advice(

@@ -285,6 +285,11 @@ _CRASHES = (
         "D19, D20",
     ),
     (
+        re.compile(r"inconsistent between workers", re.I),
+        "compare the replicas (hangscope.sync_parameters) and what each rank leaves out of a step",
+        "D10, D20",
+    ),
+    (
         re.compile(r"duplicate gpu", re.I),
         "give every process a device of its own: torch.cuda.set_device(LOCAL_RANK) before anything "
         "else",
@@ -304,7 +309,7 @@ _CRASHES = (
         "D20, D22",
     ),
     (
-        re.compile(r"cuda error|ecc error|nvlink|xid|device-side assert", re.I),
+        re.compile(r"cuda error|gpu (?:hang|node)|ecc error|nvlink|xid|device-side assert", re.I),
         "the device of that rank failed: take its host out and look at the kernel log (Xid)",
         "D20",
     ),

@@ -46,7 +46,8 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
             gone = [r for r in p.behind if r in context.hosts and context.hosts[r].gone]
             held = [r for r in p.behind if r not in gone]
             if gone:
-                line += f"; {rank_s(gone)} issued it and ended"
+                how = "ended" if context.trace.only_logs else "issued it and ended"
+                line += f"; {rank_s(gone)} {how}"
             if held:
                 line += f"; {rank_s(held)} issued it but {is_are(held)} held up by something older"
         if p.done:

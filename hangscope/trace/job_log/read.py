@@ -111,6 +111,7 @@ def gather(
     readers.stalls.finish(evidence)
     readers.ras.finish(evidence)
     readers.announced.finish(evidence)
+    readers.kernels.finish(evidence)
     if newest is not None and evidence.meeting and evidence.meeting[0] == newest.number:
         _, rank, joined, world = evidence.meeting  # it ends with ranks that wait for one another
         evidence.claim(

@@ -20,6 +20,8 @@ _REFUSED = re.compile(
     r"(?:must|should) (?:be|have|match)|pickle",
     re.IGNORECASE,
 )
+_LARGEST = 1 << 14
+_OWN_FAILURES = ("device_error", "oom", "shared_device")
 _GRACE_NS = 20 * 10**9
 """Within so long after the first gives up, others are busy with giving up too."""
 
@@ -124,10 +126,64 @@ def _silent_first(claim: Claim, evidence: Evidence) -> int | None:
     return first if silent else None
 
 
+_TRAPPED = re.compile(r"CUDA error: (?:unspecified launch failure|trap|an illegal instruction)")
+_IN_A_KERNEL = "a kernel ended itself because it had waited too long for a peer"
+
+
+def settle_traps(evidence: Evidence) -> None:
+    """A kernel that gives up waiting ends itself with a trap, and CUDA calls that a failure of the
+    launch: it is none of the device, nor of the rank.
+    """
+    if not evidence.trapped:
+        return
+    for notes in evidence.ranks.values():
+        for trouble in notes.troubles:
+            if _TRAPPED.search(trouble.message):
+                trouble.message = f"{trouble.message.partition(chr(10))[0]} ({_IN_A_KERNEL})"
+    for place, (claim, group) in enumerate(evidence.claims):
+        if claim.kind == "device_error" and _TRAPPED.search(claim.text):
+            told = replace(claim, kind="timeout", accused=(), certain=False)
+            evidence.claims[place] = (told, group)
+
+
+def settle_store_barrier(evidence: Evidence) -> None:
+    """Who alone did not come to the barrier of a store at which a log ends."""
+    if evidence.meeting is None:
+        return
+    _, _, joined, world = evidence.meeting
+    came = evidence.at_meeting
+    absent = tuple(sorted(set(range(world)) - came)) if world <= _LARGEST else ()
+    if len(came) != joined or len(absent) * 2 >= world:
+        return
+    for place, (claim, group) in enumerate(evidence.claims):
+        if claim.kind == "rendezvous" and claim.details.get("clients") == world:
+            not_come = ", ".join(map(str, absent[:20]))
+            words = f"{joined} of {world} ranks came to the barrier of a store, not {not_come}"
+            told = replace(claim, accused=absent, certain=len(absent) == 1, reporter=None)
+            evidence.claims[place] = (replace(told, text=words), group)
+
+
 def _expected(claim: Claim) -> int:
     """How many a store that speaks of its clients waited for; 0 for other statements."""
     size = claim.details.get("clients")
     return size if isinstance(size, int) else 0
+
+
+def settle_half_told(evidence: Evidence) -> None:
+    """Who is accused of a failure of its own, or raised one, did not merely wait.
+
+    Where ranks are not heard of at all, those that only said that they are there tell as little,
+    unless many more have given up: an excerpt holds what some of them said.
+    """
+    own = {r for c, _ in evidence.claims if c.kind in _OWN_FAILURES for r in c.accused}
+    for rank in own & evidence.ranks.keys():
+        evidence.ranks[rank].half_told = False
+    gave_up = sum(any(o.timed_out for o in n.operations) for n in evidence.ranks.values())
+    mute = [n for n in evidence.ranks.values() if not n.tells()]
+    world = max(evidence.world_size or 0, max(evidence.ranks, default=-1) + 1)
+    if gave_up and gave_up <= 2 * len(mute) and world > len(evidence.ranks):
+        for notes in mute:
+            notes.half_told = True
 
 
 def settle_stuck_watchdogs(evidence: Evidence) -> None:

@@ -26,8 +26,11 @@ from hangscope.trace.job_log.sayings import (
     settle_addresses,
     settle_barriers,
     settle_chains,
+    settle_half_told,
     settle_shared_places,
+    settle_store_barrier,
     settle_stuck_watchdogs,
+    settle_traps,
 )
 from hangscope.trace.model import MAX_RANK, Claim
 
@@ -49,6 +52,7 @@ def settle(evidence: Evidence) -> None:
         evidence.world_size = None  # a damaged number
     settle_comparisons(evidence)
     _settle_writers(evidence)
+    settle_traps(evidence)
     settle_chains(evidence)
     _settle_stacks(evidence)
     _settle_endings(evidence)
@@ -56,11 +60,14 @@ def settle(evidence: Evidence) -> None:
     _settle_groups(evidence)
     settle_barriers(evidence)
     settle_addresses(evidence)
+    settle_store_barrier(evidence)
+    settle_half_told(evidence)
     settle_stuck_watchdogs(evidence)
-    if evidence.nobodys and not evidence.ranks:
-        own = [t for t in evidence.nobodys if not gave_up(t.message)]
+    unsigned = evidence.nobodys or evidence.strangers
+    if unsigned and not any(notes.tells() for notes in evidence.ranks.values()):
+        own = [t for t in unsigned if not gave_up(t.message)]
         if own or not evidence.claims:  # of several the one that speaks of no connection
-            told = own[0] if own and evidence.claims else evidence.nobodys[-1]
+            told = own[0] if own and evidence.claims else unsigned[-1]
             evidence.claims.append((_nobodys_words(told), None))
     if evidence.thinned:
         for notes in evidence.ranks.values():
@@ -97,7 +104,9 @@ def _settle_writers(evidence: Evidence) -> None:
             evidence.of(rank).by_local_rank = True
         if rank is not None:
             evidence.of(rank).troubles.append(trouble)
-        elif local is None and pid is None and node is None:
+        elif local is None and node is None and pid is not None:
+            evidence.strangers.append(trouble)
+        elif local is None and node is None:
             evidence.nobodys.append(trouble)
             if trouble.thread_name != "MainThread":
                 evidence.claims.append((_dead_thread(trouble), None))

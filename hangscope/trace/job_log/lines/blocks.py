@@ -41,7 +41,11 @@ _TELLING = (
     b"died from signal", b"first noticed rank", b" PE RANK ", b"MPI_Abort", b"Abort(",
     b"CalledProcessError", b"job killed", b"Container rank ", b"to join the `",
     b"ranks have not called", b"Memory access fault", b"DEVICE_LOST", b"Proxy Service ",
-    b"UCX  ERROR",
+    b"UCX  ERROR", b"HW Exception by", b"NET/OFI ", b"_handle_error()", b"Transport init error!",
+    b"ExceptionType:[", b"RPC agent for ", b"SymmetricMemory::", b":expecting ", b": expecting ",
+    b"heartbeats", b"check alive failed", b"have been waiting for", b"has been waiting for",
+    b"is unstuck", b"StartAbort", b"Hang detected", b"sendBytes failed", b"recvValue",
+    b"should dump", b"failed to run", b"heartbeat of its", b"Abort COMPLETE",
 )  # fmt: skip
 
 _ABOVE = 3

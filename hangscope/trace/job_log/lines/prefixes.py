@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 from hangscope.trace.job_log.lines.line import LogLine
 
-_DATE = re.compile(r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?Z?\]?\s?")
+_DATE = re.compile(
+    r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?"
+    r"(?:Z|[+-]\d\d:\d\d)?\]?(?:: [EWIF] [\w./\-]{1,200}:\d{1,6}\] |\s?)"
+)
+"""With what TensorFlow and XLA put behind it."""
 
 _OF_TRACEBACK = (
     r"(?:(?:ERROR|CRITICAL|FATAL):? )?(?:Traceback \(most recent|\s{2,}\S|"
@@ -17,9 +21,18 @@ _OF_TRACEBACK = (
 # Prefixes that launchers and collectors put in front, outermost first; stripped repeatedly.
 _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("quote", re.compile(r"(?:> ?)+")),
-    ("box", re.compile(r"[│┃║|] ")),
+    ("box", re.compile(r"[│┃║|] | {1,4}\| (?=\d{4}-\d\d-\d\d[ T]\d)")),
+    ("compose", re.compile(r"(?P<host>[A-Za-z][\w.\-]{0,60}[\-_]\d{1,4}) +\| ")),
+    ("stream", re.compile(r"std(?:err|out): ")),
     ("role", re.compile(r"\[(?!rank)[A-Za-z_]\w{0,20}?(?P<local>\d{1,4})\]:\s?")),
-    ("template", re.compile(r"\[(?P<rank>\d{1,6})\]:\s?(?!\[rank)")),
+    (
+        "role",  # named rank, as torchtitan's is: what torch itself prints goes on in another way
+        re.compile(
+            r"\[rank(?P<local>\d{1,4})\]:(?=(?![IWEFVC]\d{4} )[^\s\[]|"
+            r"\[(?!\[?[EWIF](?:\d{3,4})? )|  File \"|    \S)"
+        ),
+    ),
+    ("template", re.compile(r"\[(?P<rank>\d{1,6})\]:\s?(?!\[rank|\s*time\s*:)")),
     ("torchx", re.compile(r"\[?[A-Za-z_]\w*?(?P<node>\d+)\|(?P<local>\d+)\]?:\s?")),
     ("torchx2", re.compile(r"[A-Za-z_]\w*/(?P<rank>\d{1,6}) (?=\S| {2,}\S)")),
     (

@@ -30,6 +30,8 @@ _MOST_PREFIXES = 12
 _LEVELS = ("[E", "[W", "[I", "[F")
 _SOURCES = (".py:", ".cpp:", ".h:")
 
+_BAR = re.compile(r"(?:it/s|s/it)(?:, [^\[\]]{1,200})?\](?= ?\S)")
+"""How a progress bar ends in front of a message."""
 _RAISING = re.compile(r"\[rank ?\d{1,7}\]: Traceback \(most recent call last\)")
 
 
@@ -45,18 +47,31 @@ def _is_prefix(text: str, style: Style) -> bool:
 
 
 def split_glue(text: str, style: Style) -> list[str]:
-    """Two c10 messages on one physical line, or one behind a progress bar; a traceback behind the
-    question that another rank asks."""
+    """Two c10 messages on one physical line, or a message behind a progress bar; a traceback behind
+    the question that another rank asks."""
     starts = [m.start() for m in C10.finditer(text)] if _may_hold_c10(text) else []
     raising = _RAISING.search(text) if "Traceback" in text and not starts else None
     if raising is not None and not _is_prefix(text[: raising.start()], style):
         return [text[: raising.start()], text[raising.start() :]]
+    if not starts and ("it/s" in text or "s/it" in text):
+        return _behind_bars(text, style)
     if len(starts) <= 1 and (not starts or starts[0] < _LONGEST_PREFIX):
         return [text]
     # A short prefix in front of the first message belongs to it; a long one is another message.
     inner = starts[1:] if starts[0] < _LONGEST_PREFIX else starts
     edges = [0, *inner, len(text)]
     return [text[a:b] for a, b in pairwise(edges) if text[a:b].strip()]
+
+
+def _behind_bars(text: str, style: Style) -> list[str]:
+    """A line without the progress bars in it: what launchers put in front of it stays there."""
+    ends = [m.end() for m in _BAR.finditer(text)]
+    if not ends:
+        return [text]
+    _, rest = outer_prefixes(text, style)
+    head = text[: len(text) - len(rest)]
+    pieces = [text[: ends[0]], *(text[a:b] for a, b in pairwise([*ends, len(text)]))]
+    return [pieces[0], *(head + piece.lstrip() for piece in pieces[1:] if piece.strip())]
 
 
 def outer_prefixes(text: str, style: Style) -> tuple[LogLine, str]:

@@ -1,4 +1,4 @@
-"""How ranks die: tracebacks, memory, devices, signals."""
+"""How ranks die: memory, devices, signals."""
 
 from __future__ import annotations
 
@@ -7,31 +7,8 @@ import re
 from hangscope.trace import clean
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.readers.evidence import Evidence, Trouble
-from hangscope.trace.model import Frame
+from hangscope.trace.job_log.readers.tracebacks import RAISED
 
-_FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
-_GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
-_RAIL = re.compile(r"^\s*(?:\| ?|\+-[+\-]*(?: \d+ -+)?)")
-"""What Python draws in front of the tracebacks inside of an `ExceptionGroup`."""
-_HEAD = re.compile(r"^\s*(?:\^C)*(?P<box>╭─+ )?Traceback \(most recent call last\)")
-_LOGGED = re.compile(r": Traceback \(most recent call last\):\s*$")
-_OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
-"""A checkpoint tells all ranks what some of them failed of."""
-_DURING = "During handling of the above exception, another exception occurred"
-_DIRECT_CAUSE = "The above exception was the direct cause of the following exception"
-_BOX_FRAME = re.compile(r"^[│|\s]*(\S.{0,400}?):(\d{1,8}) in (\S{1,200})\s*[│|]?\s*$")
-_THREAD = re.compile(r"Exception in thread (.{1,80}?):?\s*$")
-_RAISED = re.compile(
-    r"^(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,120}"
-    r"|(?:[a-z_]\w{0,80}\.){1,12}[A-Za-z]\w{0,120})"
-    r"(?::\s?(?P<message>.*))?$",
-    re.S,
-)
-_ERROR_ALONE = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80}(?:Error|Exception): ")
-_LAUNCHER_ERRORS = (
-    "ChildFailedError", "SignalException", "CalledProcessError", "ProcessRaisedException",
-    "ProcessExitedException",
-)  # fmt: skip
 _MEMORY = re.compile(
     r"(?:OutOfMemoryError|RuntimeError)?:?\s*(?:CUDA|HIP|NPU|XPU) out of memory\. Tried to allocate"
 )
@@ -40,7 +17,8 @@ _DEVICE = re.compile(
     r"(?:CUDA|HIP) error: (?P<what>[a-z][^\n]{3,100}?(?:error encountered|launch failure|"
     r"memory access was encountered|detected during the execution|assert triggered|"
     r"unknown error|failure|error))|"
-    r"(?P<fault>Memory access fault by GPU node-\d+|\w+_DEVICE_LOST\b)"
+    r"(?P<fault>Memory access fault by GPU node-\d+|\w+_DEVICE_LOST\b|"
+    r"HW Exception by GPU node-\d+.{0,80}?reason ?: ?GPU Hang)"
 )
 _NCCL = re.compile(
     r"NCCL error.{0,80}?(?:remote process exited|unhandled system error|internal error)|"
@@ -50,7 +28,10 @@ _NCCL = re.compile(
     r"failed : (?:Broken pipe|Connection reset|No route|Connection refused|Software caused)|"
     r"collective mismatch error, local size|Getting socket times out|"
     r"comm aborted due to timeout|commRemoteError|"
-    r"\[Proxy Service \d+\] Failed to execute operation|UCX +ERROR"
+    r"\[Proxy Service \d+\] Failed to execute operation|UCX +ERROR|"
+    r"NET/OFI .{0,300}?(?:completed with error|failed: )|efa\w*_handle_error\(\)|"
+    r"Transport init error! createLink|ExceptionType:\[(?:Heartbeat Lost|Error cqe) Occurred\]|"
+    r"RPC agent for \S{1,200} encountered error when .{1,300}?: (?!.*expected to happen)"
 )
 _NCCL_DEVICE = re.compile(
     r"\b(?:Cuda|HIP) failure (?:\d{1,4} )?'(?P<what>[^'\n]{3,120})'|ncclUnhandledCudaError|"
@@ -82,199 +63,18 @@ _COMM = re.compile(
     r"(?:Init COMPLETE|Init START|Abort COMPLETE)"
 )
 _NCCL_PID = re.compile(r"^([\w.\-]+):(\d+):\d+ \[\d+\]")
-_REPORTED = re.compile(r"\[RANK (\d+)\]")
-_GROUP_ARGUMENT = re.compile(
-    r"\b(?:(?:process_)?group|pg)\s*=\s*(?!None\b|(?:\w+\.)*(?:GroupMember|group)\.WORLD\b)[\w(\[]"
-)
-_OF_TORCH = re.compile(r"[/\\]torch[/\\]")
-_CARETS = re.compile(r"[\s^~]+")
 WORDS = (
     "out of memory", "Out of memory", "CUDA error", "HIP error", "Memory access fault",
-    "_DEVICE_LOST", "comm 0x", " failure ", "ncclUnhandledCudaError", "unhandled cuda error",
+    "_DEVICE_LOST", "HW Exception by", "comm 0x", " failure ", "ncclUnhandledCudaError",
+    "unhandled cuda error",
     "Duplicate GPU", "NCCL error", "ncclRemoteError", "ncclSystemError", "Got completion",
     "Call to ibv_", "Connection closed by remote peer", "failed : ", "collective mismatch error",
     "Getting socket times out", "comm aborted due to", "commRemoteError",
-    "Failed to execute operation", "UCX ", "oom-kill", "oom_reaper", "NVRM: Xid",
+    "Failed to execute operation", "NET/OFI ", "_handle_error()", "Transport init error!",
+    "ExceptionType:[", "RPC agent for ", "UCX ", "oom-kill", "oom_reaper", "NVRM: Xid",
     "Fatal Python error: ", "Segmentation fault", "SEGV", "DataLoader worker",
 )  # fmt: skip
 FORM = re.compile(f"{_OOM_EVENT.pattern}|{_NAN.pattern}", re.I)
-TRACEBACK_WORDS = (
-    "Traceback (most recent", "Exception in thread ", _DURING, _DIRECT_CAUSE, "Error: ",
-    "Exception: ",
-)  # fmt: skip
-_MAX_FRAMES = 128
-_MAX_MESSAGE_LINES = 4
-
-
-Writer = tuple[int | None, int | None, int | None]
-"""(rank, None, None), or (None, local rank, process id) where the rank is not known."""
-
-
-class Tracebacks:
-    """Follows tracebacks line by line, one for every writer, because writers interleave."""
-
-    def __init__(self) -> None:
-        self._open: dict[Writer, Trouble] = {}
-        self._closed: dict[Writer, tuple[Trouble, int]] = {}
-        self._thread: dict[Writer, str] = {}
-        self._last: dict[Writer, Trouble] = {}
-        self._causes: dict[Writer, Trouble] = {}
-        """What the traceback that follows was raised from."""
-        self._handled: dict[Writer, Trouble] = {}
-        """What was being handled when the traceback that follows came."""
-        self._boxed: set[Writer] = set()
-        """Writers inside a box that the ``rich`` library draws around a traceback."""
-        self._grouped: set[Writer] = set()
-
-    def follows(self, line: LogLine) -> bool:
-        """Whether the line may belong to a traceback that its writer has begun."""
-        if line.excepthook:
-            return True
-        if not (self._open or self._closed or self._grouped):
-            return False
-        key = _writer(line)
-        return key in self._open or key in self._closed or key in self._grouped
-
-    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-        """Note one line of a traceback. Returns whether it was one."""
-        key = _writer(line)
-        text = line.text
-        if _GROUP.match(text):
-            self._grouped.add(key)
-            text = text.replace("+ Exception Group ", "", 1)
-        elif key in self._grouped and _RAIL.match(text):
-            text = _RAIL.sub("", text)
-            line = line.saying(text)
-        else:
-            self._grouped.discard(key)
-        thread = _THREAD.search(text)
-        if thread:
-            self._thread[key] = clean.name(thread.group(1))
-        if _DIRECT_CAUSE in text and key in self._last:
-            self._causes[key] = self._last[key]
-            return True
-        if _DURING in text and key in self._last:
-            self._handled[key] = self._last[key]
-            return True
-        head = _HEAD.match(text) or (_LOGGED.search(text) if line.rank is not None else None)
-        if head:
-            (
-                self._boxed.add
-                if "box" in head.groupdict() and head.group("box")
-                else self._boxed.discard
-            )(key)
-            of_rank = _OF_RANK.search(text)
-            self._open[key] = Trouble(
-                at_ns=at_ns,
-                line=line.number,
-                uncaught=line.excepthook,
-                thread_name=self._thread.pop(key, "MainThread"),
-                of_rank=int(of_rank[1]) if of_rank else None,
-            )
-            self._closed.pop(key, None)
-            return True
-        current = self._open.get(key)
-        if current is None:
-            self._last_line_alone(key, line, at_ns, evidence)
-            return self._message_tail(key, line)
-        if key in self._boxed and text.lstrip().startswith("╰"):
-            self._boxed.discard(key)
-            return True
-        boxed = key in self._boxed
-        frame = (_BOX_FRAME if boxed else _FRAME).match(text)
-        if boxed and not frame:
-            return True
-        if frame:
-            file, number, name = frame.groups()
-            if len(current.frames) < _MAX_FRAMES:
-                current.frames.append(Frame(clean.name(name), clean.name(file), int(number)))
-            return True
-        if text.startswith((" ", "\t")) and not text.lstrip().startswith("File"):
-            _note_group(current, text)
-            return True  # a source line, or the carets below it
-        if not current.frames:
-            if line.number - current.line > 20:
-                del self._open[key]
-            return False
-        raised = _RAISED.match(text.strip())
-        if not raised:
-            if line.number - current.line > 400:
-                del self._open[key]
-            return False
-        del self._open[key]
-        current.type_name = clean.name(raised.group("type"))
-        current.message = clean.prose(raised.group("message") or "", 2000)
-        current.frames.reverse()  # innermost first
-        self._last[key] = current
-        handled = self._handled.pop(key, None)
-        if handled is not None:
-            current.during = handled.during or handled
-        cause = self._causes.pop(key, None)
-        if cause is not None:
-            said = cause.message.strip().splitlines()
-            current.cause = cause.cause or f"{cause.type_name}: {said[0] if said else ''}"[:1000]
-        if current.type_name.rsplit(".", 1)[-1] in _LAUNCHER_ERRORS:
-            return False
-        self._closed[key] = (current, line.number)
-        if current.of_rank is not None:  # told by every rank, and of the one behind its own words
-            notes = evidence.of(current.of_rank)
-            notes.troubles = [t for t in notes.troubles if t.of_rank is None] + [current]
-        elif line.rank is not None:
-            notes = evidence.of(line.rank)
-            if len(notes.troubles) < 50:
-                notes.troubles.append(current)
-        else:
-            evidence.troubles.append((line.local_rank, line.pid, line.node, current))
-        return False  # other readers may know the message
-
-    def _last_line_alone(
-        self,
-        key: Writer,
-        line: LogLine,
-        at_ns: int,
-        evidence: Evidence,
-    ) -> None:
-        """The line that names an uncaught exception, of which the rest is not in the log."""
-        if not line.excepthook or line.rank is None or key in self._closed:
-            return
-        raised = _RAISED.match(line.text) if _ERROR_ALONE.match(line.text) else None
-        notes = evidence.of(line.rank)
-        if raised is None or notes.troubles:
-            return
-        trouble = Trouble(
-            type_name=clean.name(raised.group("type")),
-            message=clean.prose(raised.group("message") or "", 2000),
-            at_ns=at_ns,
-            line=line.number,
-            uncaught=True,
-        )
-        notes.troubles.append(trouble)
-        self._closed[key] = (trouble, line.number)
-
-    def _message_tail(self, key: Writer, line: LogLine) -> bool:
-        """Messages of several lines (Gloo, NCCL) go on behind the line with the type."""
-        closed = self._closed.get(key)
-        if closed is None:
-            return False
-        trouble, last = closed
-        if line.number - last > _MAX_MESSAGE_LINES or not line.text.strip():
-            del self._closed[key]
-            return False
-        if trouble.message.count("\n") < _MAX_MESSAGE_LINES and not line.level:
-            trouble.message = (trouble.message + "\n" + line.text.strip())[:2000].strip()
-        return False
-
-
-def _writer(line: LogLine) -> Writer:
-    return (line.rank, None, None) if line.rank is not None else (None, line.local_rank, line.pid)
-
-
-def _note_group(trouble: Trouble, source: str) -> None:
-    """Note whether the innermost line of the user's own names a group."""
-    if not trouble.frames or _CARETS.fullmatch(source):
-        return
-    if _OF_TORCH.search(trouble.frames[-1].filename) is None:
-        trouble.in_group = bool(_GROUP_ARGUMENT.search(source))
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
@@ -290,7 +90,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     device = _DEVICE.search(text)
     if device:
         what = device.group("what") or device.group("fault")
-        if line.rank is None and line.local_rank is not None and not _RAISED.match(text.strip()):
+        if line.rank is None and line.local_rank is not None and not RAISED.match(text.strip()):
             _of_local_rank(line, at_ns, evidence)
         evidence.claim("device_error", line, at_ns, accused=accused, what=what)
         return True
@@ -393,6 +193,8 @@ def _communicator(line: LogLine, evidence: Evidence) -> None:
         return
     notes = evidence.of(line.rank_or(rank))
     notes.host = notes.host or host
+    # Once somebody has given up, those abort their communicators who do so, too.
+    notes.half_told |= evidence.given_up and "Abort COMPLETE" in found.group()
     if pid is not None:
         notes.pid = notes.pid or pid
         evidence.pid_rank[pid] = notes.rank

@@ -124,6 +124,12 @@ class RankNotes:
     _indexed: int = 0
     """How many of the operations are among those."""
 
+    def tells(self) -> bool:
+        """Whether anything is known of it but that it was there."""
+        ended = self.exit_code is not None or self.exit_signal is not None or self.found_dead
+        told = (self.operations, self.counters, self.troubles, self.seen, self.exit_text)
+        return any(told) or ended or self.half_told
+
     def numbered(self, seq: int) -> list[Operation]:
         """The operations of this number, in their order, as long as the log is being read."""
         for operation in self.operations[self._indexed :]:
@@ -183,8 +189,16 @@ class Evidence:
     meeting: tuple[int, int, int, int] | None = None
     """Where (line) which rank said last that it waits for the others to meet: how many had come, of
     how many."""
+    at_meeting: set[int] = field(default_factory=set)
+    """Who has said so, there where as many had come."""
     thinned: bool = False
     """Of lines of a watchdog's that read alike only one is in it."""
+    given_up: bool = False
+    """A watchdog has given up in it."""
+    trapped: bool = False
+    """A kernel has ended itself in it, because it had waited too long for a peer."""
+    strangers: list[Trouble] = field(default_factory=list)
+    """Exceptions of processes whose rank is not told."""
     unattributed_ends: int = 0
     """Processes that ended and of which the log does not say which rank they were."""
     attempt: int = 0

@@ -28,6 +28,10 @@ _CANNOT_REACH = re.compile(
 _RENDEZVOUS = re.compile(
     r"Rendezvous(?:Timeout|Closed|Connection)Error|has failed to send a keep-alive heartbeat"
 )
+_STORE_GONE = re.compile(
+    r"(?:sendBytes|recvValue\w*|recvVector) failed on SocketImpl\(|"
+    r"\(maybe TCPStore server has shut down too early\)"
+)
 _STORE_WAIT = re.compile(r"wait timeout after \d+ms, keys: |Timeout waiting for key: ")
 _ADDRESS = re.compile(r"wait timeout after \d+ms, keys: \S*default_pg/\d*//cpu//(?:\d+/)*(\d+)\s*$")
 """Gloo gives up waiting for the address of the rank whose number ends the key; in the key of a
@@ -45,6 +49,11 @@ _T_RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)")
 _T_TIME = re.compile(r"^\s*time\s+: \d{4}-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
 _T_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)")
 _T_TRACE = re.compile(r"^\s*traceback\s*: (.*)")
+_T_ROW = re.compile(
+    r"^(?:\[\d+\]:)?(?P<time>\s*time\s*: .{19,40}) host\s*: (?P<host>\S+) rank\s*: (?P<rank>\d+) "
+    r"\(local_rank: (?P<local>\d+)\) exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)"
+)
+"""All of it in one line, as collectors join the lines of a message."""
 _T_NEXT = re.compile(r"^\s*(?:\[\d+\]:|-{5,}|={5,})")
 _QUOTED = "Traceback (most recent call last)"
 _SRUN = re.compile(r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<how>.*)")
@@ -62,7 +71,7 @@ _WORLD = re.compile(
     r"\s*(?:[=:]|is)\s*['\"]?(\d{1,6})\b"
     r"|GLOBAL_RANK: \d+, MEMBER: \d+/(\d{1,6})\b|Starting with (\d{1,6}) processes"
 )
-TABLE = re.compile(r"^\s*(?:time|host|rank)\s+:")
+TABLE = re.compile(r"^\s*(?:time|host|rank)\s+:|^(?:\[\d+\]:)?\s*time\s*: ")
 """How a row begins that tells of another process."""
 _OF_THE_WORLD = ("orld", "WORLD", "num_p", "MEMBER", "Starting with")
 WORDS = (
@@ -70,7 +79,8 @@ WORDS = (
     "Closing process", "Unable to shutdown", "srun", "slurmstepd", "exited on signal", " joined",
     "store_based_barrier_key", "Timed out waiting on barrier", "is setting up NCCL communicator",
     "wait timeout after", "Timeout waiting for key", "client socket has", "TCP client failed",
-    "Rendezvous", "keep-alive heartbeat", *_OF_THE_WORLD,
+    "Rendezvous", "keep-alive heartbeat", " failed on SocketImpl(",
+    "TCPStore server has", *_OF_THE_WORLD,
 )  # fmt: skip
 _WORDS = {
     "killed": 9,
@@ -116,6 +126,10 @@ class LauncherTable:
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of the table. Returns whether it was one."""
         text = line.text
+        row = _T_ROW.match(text)
+        if row:
+            self._at_once(row, at_ns, evidence)
+            return True
         found = _T_TIME.match(text)
         if found:
             self._at_ns = _moment_ns(found, self._year)
@@ -151,6 +165,15 @@ class LauncherTable:
             self.rank = None
             return True
         return False
+
+    def _at_once(self, row: re.Match[str], at_ns: int, evidence: Evidence) -> None:
+        rank, pid = int(row["rank"][:8]), int(row["pid"][:9])
+        notes = evidence.of(rank)
+        notes.local_rank, notes.host = int(row["local"][:8]), notes.host or row["host"]
+        notes.pid, evidence.pid_rank[pid] = pid, rank
+        time = _T_TIME.match(row["time"])
+        notes.exit_ns = (_moment_ns(time, self._year) if time else 0) or notes.exit_ns
+        ended(evidence, rank, int(row["code"][:6]), at_ns)
 
 
 def _moment_ns(found: re.Match[str], year: int) -> int:
@@ -292,6 +315,9 @@ def _meeting(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         rank = int(found[1][:7])
         evidence.claim("rendezvous", line, at_ns, certain=False, waits_for_address_of=rank)
         return True
+    if _STORE_GONE.search(text):
+        evidence.claim("other", line, at_ns, certain=False, store_gone=True)
+        return False  # an exception may say so, too
     if _CANNOT_REACH.search(text) or _RENDEZVOUS.search(text) or _STORE_WAIT.search(text):
         evidence.claim("rendezvous", line, at_ns, certain=False)
         return True
@@ -303,7 +329,10 @@ def _store_barrier(line: LogLine, at_ns: int, evidence: Evidence, found: re.Matc
     evidence.world_size = evidence.world_size or world
     evidence.of(rank)
     if "Timed out initializing" not in line.text:
+        if evidence.meeting is None or evidence.meeting[2:] != (joined, world):
+            evidence.at_meeting = set()
         evidence.meeting = (line.number, rank, joined, world)
+        evidence.at_meeting.add(rank)
         return True
     accused = (1 - rank,) if world == 2 and joined < 2 and rank in (0, 1) else ()
     evidence.claim(

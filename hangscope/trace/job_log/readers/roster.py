@@ -19,6 +19,7 @@ from hangscope.trace.job_log.readers import (
     announced,
     deaths,
     gloo,
+    kernels,
     launcher,
     ras,
     ray,
@@ -26,6 +27,7 @@ from hangscope.trace.job_log.readers import (
     stacks,
     stalls,
     starters,
+    tracebacks,
     watchdog,
 )
 from hangscope.trace.job_log.readers.evidence import Evidence
@@ -59,14 +61,16 @@ class Readers:
         self.stalls = stalls.Stalls()
         self.ras = ras.RasReport()
         self.announced = announced.Announced()
+        self.kernels = kernels.Kernels()
         self.cut = cut.Cut()
-        ray_deaths, tracebacks, stack_lines = ray.RayDeaths(), deaths.Tracebacks(), stacks.Stacks()
+        ray_deaths, raised, stack_lines = ray.RayDeaths(), tracebacks.Tracebacks(), stacks.Stacks()
         self.first_to_know = (
             Reader(ray_deaths.read, ray.WORDS, follows=ray_deaths.follows),
-            Reader(tracebacks.read, deaths.TRACEBACK_WORDS, follows=tracebacks.follows),
+            Reader(raised.read, tracebacks.WORDS, follows=raised.follows),
             Reader(stack_lines.read, stacks.WORDS, stacks.FORM, stack_lines.follows),
             Reader(watchdog.read, watchdog.WORDS, follows=watchdog.follows),
             Reader(self.announced.read, announced.WORDS),
+            Reader(self.kernels.read, kernels.WORDS),
             Reader(agreement.read, agreement.WORDS),
             Reader(gloo.read, gloo.WORDS),
             Reader(self.table.read, form=launcher.TABLE, follows=self.table.follows),

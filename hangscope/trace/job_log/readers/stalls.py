@@ -18,6 +18,18 @@ _MISSING_HEAD = re.compile(r"^\s*Missing ranks:\s*$")
 _MISSING_ROW = re.compile(r"^\s*(\d{1,7}): \[(.*)")
 _TASKS_HEAD = re.compile(r"imed out task names:")
 _TASK = re.compile(r"^\s*/job:[\w\-]+/(?:replica:\d+/)?task:(\d{1,7})")
+_HEARTBEAT = re.compile(
+    r"Task /job:[\w\-]+/(?:replica:\d+/)?task:(\d{1,7}) heartbeat timeout|"
+    r"check alive failed, /job:[\w\-]+/(?:replica:\d+/)?task:(\d{1,7}) is down"
+)
+"""JAX's coordination service and TensorFlow's strategies tell who is gone."""
+_UNHEALTHY = "(stopped sending heartbeats)"
+_RENDEZVOUS = re.compile(
+    r"(?:This|These) threads? ha(?:s|ve) been waiting for .{1,400}? and may be stuck"
+)
+"""XLA's threads that are to begin a collective together; they may still come."""
+_UNSTUCK = "Thread is unstuck!"
+_ABORTED = re.compile(r"BaseCollectiveExecutor::StartAbort (?!CANCELLED|OUT_OF_RANGE)\w")
 _SHAPES_HEAD = "Cannot apply desired operation due to shape mismatches"
 _SHAPES_OP = re.compile(r"Operation: `?[\w.]*?(\w+)`?\s*$")
 _SHAPES_ROW = re.compile(r"^\s*- Process (\d{1,7}): \[([\d, ]*)\]")
@@ -29,6 +41,8 @@ _UNREPORTED = re.compile(
 """Ray Train's workers wait for all to report; the warning comes again and again."""
 WORDS = (
     _STALLED, _SHAPES_HEAD, "imed out task names:", "to join the `", "ranks have not called it:",
+    " heartbeat timeout", "check alive failed", _UNHEALTHY, "may be stuck", _UNSTUCK,
+    "::StartAbort ",
 )  # fmt: skip
 _OPERATIONS = {"gather": "all_gather", "reduce": "all_reduce", "broadcast": "broadcast"}
 _NEAR = 24
@@ -47,6 +61,10 @@ class Stalls:
         self._rows_until = 0
         self._tasks: list[int] = []
         self._tasks_at: tuple[LogLine, int] | None = None
+        self._lost: set[int] = set()
+        self._lost_at: tuple[LogLine, int] | None = None
+        self._lists_lost = False
+        self._waits: tuple[LogLine, int] | None = None
         self._unreported: tuple[tuple[int, ...], LogLine, int] | None = None
         self._shapes_until = 0
         self._shapes_op = "all_gather"
@@ -56,6 +74,7 @@ class Stalls:
         return (
             self._stall is not None
             or self._tasks_at is not None
+            or self._lists_lost
             or line.number <= self._shapes_until
         )
 
@@ -65,6 +84,8 @@ class Stalls:
             self._horovod(line, at_ns)
             or self._ray_train(line, at_ns)
             or self._jax(line, at_ns)
+            or self._gone(line, at_ns)
+            or self._xla(line, at_ns, evidence)
             or self._accelerate(line, at_ns, evidence)
         )
 
@@ -75,6 +96,12 @@ class Stalls:
         if self._tasks_at is not None and self._tasks:
             line, at_ns = self._tasks_at
             evidence.claim("missing_ranks", line, at_ns, accused=tuple(self._tasks))
+        if self._lost_at is not None and self._lost:
+            line, at_ns = self._lost_at
+            accused, alone = tuple(self._lost), len(self._lost) == 1
+            evidence.claim("unreachable", line, at_ns, accused=accused, certain=alone)
+        if self._waits is not None:
+            evidence.claim("timeout", *self._waits, certain=False)
         if self._unreported is not None:
             ranks, line, at_ns = self._unreported
             said_by = line._replace(rank=None)
@@ -124,6 +151,34 @@ class Stalls:
         if found:
             self._tasks.append(int(found.group(1)))
         return bool(found)
+
+    def _gone(self, line: LogLine, at_ns: int) -> bool:
+        """Tasks that a service has not heard of any more."""
+        if self._lists_lost:
+            task = _TASK.match(line.text)
+            self._lists_lost = task is not None
+            if task:
+                self._lost.add(int(task.group(1)))
+                return True
+        found = _HEARTBEAT.search(line.text)
+        if not (found or _UNHEALTHY in line.text):
+            return False
+        self._lost_at = self._lost_at or (line, at_ns)
+        if found:
+            self._lost.add(int(found.group(1) or found.group(2)))
+        self._lists_lost = found is None
+        return True
+
+    def _xla(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+        if _RENDEZVOUS.search(line.text):
+            self._waits = self._waits or (line, at_ns)
+        elif _UNSTUCK in line.text:
+            self._waits = None
+        elif _ABORTED.search(line.text):
+            evidence.claim("timeout", line, at_ns, certain=False)
+        else:
+            return False
+        return True
 
     def _accelerate(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         if _SHAPES_HEAD in line.text:

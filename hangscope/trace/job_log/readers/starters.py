@@ -42,13 +42,16 @@ _SHELL = re.compile(
 _SHELL_ALONE = re.compile(r"(?:^|[\])%\s])Killed\s*$|^Segmentation fault \(core dumped\)\s*$")
 """A shell's word for the end of its child, often behind a progress bar."""
 _LOST_NODE = re.compile(
+    r"has been marked dead because the detector has missed too many heartbeats|"
+    r"resources failed with non-zero exit code|^Error: failed to run torchrun |"
     r"ORTE has lost communication with a remote daemon|"
     r"PRTE has lost communication with a remote daemon|"
     r"the node \(where this task was running\) +was dead|srun: error: Node failure on "
 )
 _SILENCE = re.compile(
     r"Did not get (?:subsequent|initial) heartbeat\. Waited|"
-    r"No available shared memory broadcast block found in \d+ seconds?"
+    r"No available shared memory broadcast block found in \d+ seconds?|"
+    r"atchdog timeout \(self\.watchdog_timeout=|Hang detected on rank (?P<rank>\d{1,7}) in PyExec"
 )
 _MONITORED_RANK = re.compile(r"\[RankMonitorServer:Rank=(\d{1,7})\]")
 _STOPPED = re.compile(
@@ -63,7 +66,8 @@ WORDS = (
     "crashed with exit code", "exited with code", "died, exit code", "died unexpectedly", ": line ",
     "Killed", "Segmentation fault", "lost communication", "was dead", "Node failure on ",
     "heartbeat. Waited", "shared memory broadcast", "death signal", "got signal:", "CANCELLED AT",
-    "Received SIGTERM",
+    "Received SIGTERM", "too many heartbeats", "resources failed with", "failed to run torchrun",
+    "atchdog timeout (self", "Hang detected on",
 )  # fmt: skip
 _HEAD = "Traceback (most recent call last):"
 _ERROR = re.compile(r"error|critical|exception|fail|fatal", re.I)
@@ -271,7 +275,9 @@ def _silent(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return False
     watched = _MONITORED_RANK.search(line.text)
     rank = int(watched[1]) if watched else line.rank
-    evidence.claim("timeout", line, at_ns, reporter=rank, certain=False)
+    if found["rank"]:
+        rank = int(found["rank"])
+    evidence.claim("timeout", line, at_ns, reporter=rank, certain=False, silence=True)
     return True
 
 

@@ -49,20 +49,31 @@ _DUMP_SIGNAL = re.compile(r"Received\s*a(?:\s*global)?\s*dump\s*signal")
 _PEER_SIGNAL = re.compile(r"Observed\s*flight\s*recorder\s*dump\s*signal\s*from\s*another\s*rank")
 _PREPARING = re.compile(r"preparing\s*to\s*dump\s*debug\s*info")
 _SIGNAL_FROM = re.compile(r"from\s+rank\s+(\d+)")
-_STUCK = re.compile(r"(?:watchdog\s*got\s*stuck|Heartbeat\s*monitor\s*timed\s*out)")
+_STUCK = re.compile(
+    r"(?:watchdog\s*got\s*stuck|Heartbeat\s*monitor\s*timed\s*out|no\s*heartbeat\s*of\s*its\s*watchdog)"
+)
+_GIVES_UP = re.compile(
+    r"Some\s*\w*\s*operations\s*have\s*failed\s*or\s*timed\s*out|taking\s*the\s*entire\s*process\s*down|"
+    r"Stack\s*trace\s*of\s*the\s*failed\s*collective|First\s*PG\s*on\s*this\s*rank\s*to\s*signal\s*dumping"
+)
+"""What only those say who were in a collective that failed; which it was stands elsewhere."""
+_XCCL = re.compile(r"Work\s*ran\s*time\s*out\s*after\s*\d+\s*milliseconds")
 _TERMINATED = re.compile(r"watchdog\s*thread\s*terminated\s*with\s*exception:\s*(?P<msg>.*)", re.S)
 _NOTIFY = re.compile(
-    r"Notify register has not received the Notify record from remote rank: ?\[(?P<remote>\w+)\]"
+    r"Notify register has not received the Notify record from remote rank:? ?\[(?P<remote>\w+)\]"
     r"(?:.{0,400}?tag\[(?P<tag>[A-Z]\w{0,60}))?",
     re.S,
 )
 _ABORTED = re.compile(r"communicator was aborted on rank (\d+)")
 _GIL = re.compile(r"Could not acquire GIL within")
 _FOR_S = re.compile(r"stuck\s*for\s*(\d{1,7})\s*seconds|timed\s*out\s*in\s*(\d{1,7})\s*seconds")
-_OF_WATCHDOGS = ("ork", "atchdog", "signal", "abort", "Notify", "dump")
+_OF_WATCHDOGS = (
+    "ork", "atchdog", "signal", "abort", "Notify", "dump", "perations", "entire", "failed",
+)  # fmt: skip
 WORDS = (
     "[PG", "[Rank", "collective", "timed", "enqueued", "preparing", "Observed", "Notify", "stuck",
-    "Heartbeat", "terminated", "aborted", "Could not acquire GIL",
+    "Heartbeat", "terminated", "aborted", "Could not acquire GIL", "operations", "entire",
+    "dumping", "milliseconds", "heartbeat",
 )  # fmt: skip
 _MOST = 1 << 62
 """Larger numbers are damage, or the recorder's word for "none" (2**64 - 1)."""
@@ -102,6 +113,16 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if "preparing" in text and _PREPARING.search(text) and rank is not None:
         notes.half_told = True
         return True
+    if "time" in text and _XCCL.search(text):
+        evidence.claim("timeout", line, at_ns, reporter=rank, certain=False)
+        return True
+    if _GIVES_UP.search(text):
+        if rank is not None and notes.half_told:
+            return True
+        if rank is not None:
+            notes.half_told = True
+        evidence.claim("other", line, at_ns, reporter=rank, certain=False, gave_up=True)
+        return True
     if "Observed" in text and _PEER_SIGNAL.search(text):
         if rank is not None:
             evidence.of(rank)
@@ -112,7 +133,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         op = operations.canonical((notify.group("tag") or "").split("_")[0])
         evidence.claim("timeout", line, at_ns, reporter=rank, op=op or None, certain=False)
         return True
-    if ("stuck" in text or "Heartbeat" in text) and _STUCK.search(text):
+    if ("stuck" in text or "eartbeat" in text) and _STUCK.search(text):
         since = _FOR_S.search(text)
         seconds = int(next(s for s in since.groups() if s)) if since else 0
         evidence.claim(
@@ -176,6 +197,7 @@ def _timeout(
     place: int | None,
     work: re.Match[str],
 ) -> None:
+    evidence.given_up = True
     raw = "".join(work.group("op").split())
     op = operations.canonical(raw)
     seq = _number(work.group("seq"))
@@ -279,6 +301,8 @@ def _terminated(
         evidence.claim("device_error", line, at_ns, accused=accused, reporter=rank)
     elif "NCCL error" in message or "network error" in message:
         evidence.claim("network_error", line, at_ns, reporter=rank, certain=False)
+    elif "caught collective" not in message:  # cut off
+        evidence.claim("other", line, at_ns, reporter=rank, watchdog_failed=True)
 
 
 def _gil(line: LogLine, at_ns: int, evidence: Evidence) -> bool:

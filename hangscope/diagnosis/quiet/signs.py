@@ -1,0 +1,137 @@
+"""What a log that names nobody does tell, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from signal import SIGABRT
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.quiet.last_words import places_of_waits
+from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.trace.model import Claim
+
+DEAD_THREAD = "dead_thread"
+"""What a job log's reader notes of a thread that died of an exception nobody caught."""
+_SIGNS = (
+    ("oom", "A process ran out of memory"),
+    ("device_error", "A device failed"),
+    ("size_mismatch", "Ranks exchanged messages of different sizes"),
+    ("launcher_failure", "A process ended"),
+    ("network_error", "A connection between ranks failed"),
+    ("rendezvous", "Ranks did not all meet"),
+    ("timeout", "A collective timed out"),
+    ("ddp_unused_parameters", "Parameters got no gradient"),
+    ("dump_signal", "A rank announced a collective timeout"),
+)
+"""Kinds of statements that may name nobody, the most telling first."""
+_DETAILS = (
+    ("watchdog_failed", "A watchdog failed itself, {nobody}"),
+    ("gave_up", "A collective failed or timed out, {nobody}"),
+    (
+        "store_gone",
+        "The process that serves the store has ended (rank 0's or its launcher): why it did so "
+        "stands in its own log",
+    ),
+    ("watchdog_stuck", "A watchdog got stuck itself, {nobody}"),
+)
+"""What is noted of other statements."""
+_NOBODY = "and what was given names no rank as the cause"
+_SILENCE = "No sign of progress came for too long"
+
+
+def signs(context: Context) -> str:
+    """What a log that names nobody does tell."""
+    claims = context.trace.claims
+    for kind, words in _SIGNS:
+        told = [c for c in claims if c.kind == kind and not c.accused]
+        if told:
+            if kind == "timeout" and all(c.details.get("silence") for c in told):
+                words = _SILENCE
+            return f"{words}{_whose(context, kind, told)}, {_NOBODY}"
+    dead = next((c.text for c in claims if c.details.get(DEAD_THREAD)), "")
+    if dead:
+        words = shortened(_sentence(dead))
+        return f"{words}; of which rank, and who waits for it, is not told"
+    alone = next((c.text for c in claims if c.details.get("nobodys")), "")
+    if alone:
+        words = shortened(alone)
+        return f"{words} was raised; by which rank, and what became of the rest, is not told"
+    for detail, words in _DETAILS:
+        if any(c.details.get(detail) for c in claims):
+            return words.format(nobody=_NOBODY)
+    last = next((c.text for c in claims if c.details.get("announced_last")), "")
+    if last:
+        return f"The log announces operations and no wait; the last were {last}"
+    waited = places_of_waits(context)
+    if waited:
+        return f"{_sentence(waited[0])}, {_NOBODY}"
+    if not claims:
+        return "Nothing in what was given tells whether or why the job hangs"
+    return "There are signs of a hang, but what was given names nobody"
+
+
+def how_to_meet(claims: Iterable[Claim]) -> str:
+    """Advice where ranks that wait for one another say how many had come; empty elsewhere."""
+    told = [c for c in claims if c.kind == "rendezvous"]
+    if any(_too_many(told)):
+        return (
+            "end what is left of an earlier start, and give every start a MASTER_PORT or a file of "
+            "its own; the launcher and the script must agree on WORLD_SIZE"
+        )
+    if _came(told):
+        return (
+            "look for a process that was not started, or that has another MASTER_ADDR, "
+            "MASTER_PORT or WORLD_SIZE than the rest"
+        )
+    return ""
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}"
+
+
+def _whose(context: Context, kind: str, told: list[Claim]) -> str:
+    """Who said so, or more of what was said."""
+    by = tuple(sorted({c.reporter for c in told if c.reporter is not None}))
+    whose = f" (reported by {rank_s(by)})" if by else ""
+    if kind == "rendezvous":
+        return _came(told) or whose
+    aborted = _aborted(context) if kind == "size_mismatch" else ()
+    if not aborted:
+        return whose
+    # Gloo aborts who has less room than comes, whichever of the two is wrong.
+    return (
+        f": {rank_s(aborted)} aborted on more than it had room for, so it or a sender has issued "
+        "another operation or size than the rest"
+    )
+
+
+def _too_many(meetings: Iterable[Claim]) -> Iterator[tuple[int, int]]:
+    """How many came to a meeting, and of how many they had been told."""
+    for details in (claim.details for claim in meetings):
+        came, world = details.get("joined", 0), details.get("world_size", 0)
+        if came > world > 0:
+            yield came, world
+
+
+def _came(meetings: list[Claim]) -> str:
+    """Why a meeting did not come about, where those who wait there say so."""
+    for came, world in _too_many(meetings):
+        return f": {came} processes came to a meeting of {world}"
+    for details in (claim.details for claim in meetings):
+        came, due = details.get("joined", 0), details.get("clients", 0)
+        if 0 < came < due:
+            return f": the store that rank 0 serves had waited for {due} and {came} had come"
+        if "twice" in details:
+            return f": two processes said that they are rank {details['twice']}"
+        if "sizes" in details:
+            first, other = details["sizes"]
+            return f": some count {first} ranks in a communicator and some {other}"
+    return ""
+
+
+def _aborted(context: Context) -> tuple[int, ...]:
+    """Ranks that ended themselves by SIGABRT."""
+    ends = {r: f.exit for r, f in context.trace.ranks.items() if f.exit is not None}
+    return tuple(sorted(r for r, e in ends.items() if e.signal == SIGABRT or e.code == -SIGABRT))

@@ -1,0 +1,70 @@
+# ruff: noqa: E501
+"""Lines that show that something is wrong, and not with whom: they are told, and accuse nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Verdict
+
+from .logs import trace_of
+
+HEAD = "[rank1]:[W816 12:06:38.480071392 "
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[2025-06-22 16:13:55 TP0] Watchdog timeout (self.watchdog_timeout=300)", "No sign of progress"),
+        ("[TRT-LLM] [RANK 1] [E] Hang detected on rank 1 in PyExecutor.", "reported by rank 1"),
+        ("[E302 23:34:11.042376235 ProcessGroupXCCL.cpp:231] Work ran time out after 3009 milliseconds.", "timed out"),
+        ("BaseCollectiveExecutor::StartAbort DEADLINE_EXCEEDED: Deadline Exceeded", "timed out"),
+        ("HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang", "device failed"),
+        ("[Rank 1] NCCL watchdog thread terminated with exception: traceMap[thisSeq] INTERNAL ASSERT FAILED", "A watchdog failed"),
+        (HEAD + 'ProcessGroupNCCL.cpp:1662] [PG ID 0 PG GUID 0 Rank 1] Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early), with error: Broken pipe', "serves the store"),
+        (HEAD + "TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=67, addr=[h]:36214, remote=[h]:43145): Broken pipe", "serves the store"),
+        ("[W tensorpipe_agent.cpp:725] RPC agent for worker1 encountered error when reading incoming request from worker0: eof", "connection"),
+        ("algo-1:462:462 [0] ofi_process_cq:1031 NCCL WARN NET/OFI Request 0x7f6 completed with error. RC: 21.", "connection"),
+        ("[ERROR] HCCL(80812,):2026-06-17-02:21:43.853 [transport_manager.cc:954] [86231][InitChannelStage][RunFailed]Transport init error! createLink para:rank[7], remoteRank[15]", "connection"),
+        ("WARNING worker.py:1228 -- The node with ip: 172.31.57.35 has been marked dead because the detector has missed too many heartbeats from it.", "process ended"),
+        ("Error: failed to run torchrun --nproc_per_node=4 train.py on 127.0.0.1", "process ended"),
+    ],
+)  # fmt: skip
+def test_what_shows_no_rank_is_told(line: str, words: str) -> None:
+    found = diagnose(trace_of(line + "\n"))
+    assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
+    assert words in found.summary
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[W tensorpipe_agent.cpp:546] RPC agent for worker1 encountered error when reading incoming request from master: EOF: end of file (this is expected to happen during shutdown)",
+        "/job:jax_worker/replica:0/task:3 has connected to coordination service. Incarnation: 42",
+    ],
+)  # fmt: skip
+def test_what_is_said_in_every_job_is_no_sign(line: str) -> None:
+    assert not trace_of(line + "\n").claims
+
+
+def test_an_exception_of_an_unknown_process_is_told() -> None:
+    text = (
+        "(EngineCore_0 pid=268) ERROR 09-05 21:10:38 [core.py:702] Traceback (most recent call last):\n"
+        '(EngineCore_0 pid=268) ERROR 09-05 21:10:38 [core.py:702]   File "/x/core.py", line 693, in run\n'
+        "(EngineCore_0 pid=268) ERROR 09-05 21:10:38 [core.py:702] TimeoutError: RPC call to sample_tokens timed out.\n"
+    )  # fmt: skip
+    assert "sample_tokens" in diagnose(trace_of(text)).summary
+
+
+def test_replicas_that_differ_accuse_nobody_who_says_so() -> None:
+    """All ranks compare their gradients and raise; the parent of a spawn repeats one of them."""
+    text = (
+        "-- Process 3 terminated with the following error:\nTraceback (most recent call last):\n"
+        '  File "/job/trainer.py", line 643, in train_step\n    self._check_grad_norms(grad_norm)\n'
+        "FloatingPointError: Fatal error: gradients are inconsistent between workers.\n"
+    )
+    (finding,) = diagnose(trace_of(text)).findings
+    assert (finding.verdict, finding.culprits) == (Verdict.INCONCLUSIVE, ())
+    assert "replicas differ" in finding.summary
+    assert "sync_parameters" in finding.fix
