@@ -9,7 +9,7 @@ import pytest
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
-from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words.crashes import crash
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame
 from tests.diagnosis.builder import START, Job
@@ -46,7 +46,7 @@ Thread 42 (idle): "MainThread"
     ],
 )
 def test_an_end_without_a_word_has_no_error_to_mend(end: str, begins: str) -> None:
-    assert playbook.crash(end, "on host a (pid 4)").fix.startswith(begins)
+    assert crash(end, "on host a (pid 4)").fix.startswith(begins)
 
 
 def test_a_rank_without_its_variables_fails_by_itself() -> None:
@@ -56,7 +56,7 @@ def test_a_rank_without_its_variables_fails_by_itself() -> None:
 
 
 def test_a_line_follows_a_colon() -> None:
-    fix = playbook.crash("ValueError: bad", "data.py:4 in load on host a (pid 4)").fix
+    fix = crash("ValueError: bad", "data.py:4 in load on host a (pid 4)").fix
     assert fix.startswith("fix the first error of that rank: data.py:4 in load on host a (pid 4);")
 
 

@@ -8,6 +8,7 @@ from hangscope.diagnosis.processes.embedded import failed_ranks, original, own_p
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import user_frames, where
 from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words.crashes import crash
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import Claim
 
@@ -46,7 +47,7 @@ def told_of(context: Context) -> Finding | None:
     words = f"{first.type_name.removeprefix('builtins.')}: {first.message}".splitlines()[0]
     how = shortened(words)
     frames = user_frames(first.stack) if first is not error else ()
-    advice = playbook.crash(how, where(frames[0]) if frames else "")
+    advice = crash(how, where(frames[0]) if frames else "")
     return Finding(
         Verdict.RANK_CRASHED,
         tuple(accused),
@@ -76,7 +77,7 @@ def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
         certain = all(c.certain for c in naming) and not among_several
         advice = playbook.mismatch("op")
         if verdict is Verdict.RANK_CRASHED:
-            advice = playbook.crash(naming[0].text, "")
+            advice = crash(naming[0].text, "")
         elif verdict is Verdict.RANK_LOST:
             advice = playbook.by_verdict(verdict)
         elif verdict is Verdict.MISSING_RANK:

@@ -18,6 +18,7 @@ from hangscope.diagnosis.quiet.last_words import by_last_words, places_of_waits
 from hangscope.diagnosis.quiet.signs import DEAD_THREAD, how_to_meet, signs
 from hangscope.diagnosis.waiting.moments import Moment
 from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words.crashes import crash
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.diagnosis.words.standing import (
     by_stacks,
@@ -268,7 +269,7 @@ def _secondary_only(context: Context) -> Finding:
         # All others lived until they were stopped: whatever its words, it failed alone.
         frames = user_frames(first.stack)
         at = where(frames[0]) if frames else ""
-        advice = playbook.crash(first.end_text, at)
+        advice = crash(first.end_text, at)
         return Finding(
             Verdict.RANK_CRASHED,
             failed,
@@ -292,7 +293,7 @@ def _secondary_only(context: Context) -> Finding:
         )
     if differ:
         summary = "The replicas differ, as all of them raise, and nothing says which one is wrong"
-        advice = playbook.crash(first.end_text, "")
+        advice = crash(first.end_text, "")
     keys = {key_given_up(context.hosts[rank]) for rank in failed}
     if "" not in keys:
         advice = playbook.Advice(

@@ -18,6 +18,7 @@ from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.agreement import numel
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words.crashes import crash, crash_of_all
 from hangscope.diagnosis.words.lines import (
     been_there,
     in_finalizer,
@@ -173,11 +174,11 @@ def _for_process(context: Context, cause: Cause, place: Place | None) -> Advice 
         said = own_errors(context.trace.claims).get(rank)
         message = raised.message if raised is not None else ""
         frames = user_frames(raised.stack) if raised is not None else ()
-        crash = playbook.crash(
+        advice = crash(
             " ".join((host.end_text, message, said.text if said is not None else "")),
             _and(where(frames[0] if frames else None), at),
         )
-        return playbook.crash_of_all(crash) if everybody_is(context, cause.culprits) else crash
+        return crash_of_all(advice) if everybody_is(context, cause.culprits) else advice
     if cause.verdict is Verdict.RANK_EXITED and raised is not None and not raised.is_main_thread:
         return None if is_secondary(raised.message) else _dead_thread(raised, at)
     return None
