@@ -19,7 +19,7 @@ from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import RankFacts
 from hangscope.trace.plain_waits import plain_wait, wait_from
-from hangscope.trace.processes.asleep import wait_of
+from hangscope.trace.processes.asleep import named_process, wait_of
 from hangscope.trace.processes.control_groups import limit_of
 from hangscope.trace.processes.descriptors import at_other_end
 from tests.live_rings import RingRank
@@ -254,3 +254,27 @@ def test_what_can_be_no_wait_is_none(said: object) -> None:
 def test_a_wait_that_was_made_up_does_no_harm() -> None:
     said = {"kind": 7, "processes": ["x", None, -3], "names": 5, "since_ns": "soon", "helpers": {}}
     assert wait_from(said) == KernelWait("7", processes=(0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["sleep", "60"], "sleep 60"),
+        (["sh", "-c", "sleep 60; : secret"], "sh"),
+        (["timeout", "--foreground", "60", "sleep", "60"], "timeout"),
+        (["cat", "-", "hf_secret"], "cat"),
+        (["tail", "/dev/null/eyJhbGciOi.J9", "-f"], "tail"),
+    ],
+)
+def test_arguments_of_processes_are_not_told(arguments: list[str], shown: str) -> None:
+    """They may be secrets, and what a report says goes into a log."""
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        deadline_s = time.monotonic() + 10
+        while (told := named_process(process.pid)).startswith("python"):  # not yet replaced
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    assert told.startswith(f"{shown} (pid {process.pid}")

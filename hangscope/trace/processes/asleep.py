@@ -31,6 +31,10 @@ _STATES = {"T": "stopped", "t": "stopped", "Z": "ended"}
 _CANNOT_ANSWER = frozenset(_STATES.values())
 _MOST_CHILDREN = 64
 _SHOWN, _SHOWN_NAMES = 60, 3
+_TELLING = re.compile(
+    r"(?:/|\.\.?/)?(?:[\w.-]+/)*[\w-]{1,40}\.(?:py|sh|pl|rb|js)|[a-z][a-z-]{1,19}|\d{1,9}"
+)
+"""A script, a subcommand such as ``clone``, a number."""
 
 
 def wait_of(pid: int, *, runs: bool = False, proc: Path = PROC) -> KernelWait | None:
@@ -160,14 +164,28 @@ def named_process(pid: int, proc: Path = PROC) -> str:
         words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
         words = []
-    words = [words[0].rpartition(b"/")[2], *words[1:]] if words else []
-    command = " ".join(word.decode("utf-8", "replace") for word in words if word)
+    command = _command([word.decode("utf-8", "replace") for word in words if word])
     command = command or next(iter(lines_of(proc / str(pid) / "comm")), "a process")
     shown = command if len(command) <= _SHOWN else command[: _SHOWN - 1] + "…"
     state = state_of(pid, proc)
     if state == "ended":
         state = _end_of(pid, proc)
     return f"{shown} (pid {pid}{', ' + state if state else ''})"
+
+
+def _command(words: list[str]) -> str:
+    """The program and, where it is one, the script, the subcommand or the number behind it.
+
+    Arguments may be secrets, and this goes into a log: no more than that is shown of them.
+    """
+    if not words:
+        return ""
+    program, *arguments = words
+    first = arguments[0] if arguments else ""
+    shown = [program.rpartition("/")[2]]
+    if _TELLING.fullmatch(first):
+        shown.append(first.rpartition("/")[2])
+    return " ".join(shown)
 
 
 def _end_of(pid: int, proc: Path) -> str:
