@@ -21,8 +21,8 @@ _NEWEST = 64
 """Collectives per rank that are compared, the newest ones."""
 _ENOUGH = 3
 _ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter", "send", "recv"})
-_RECORD_TIMES = ("created_ns", "started_ns", "completed_ns")
-_MEMBER_TIMES = ("enqueued_ns", "completed_ns")
+RECORD_TIMES = ("created_ns", "started_ns", "completed_ns")
+MEMBER_TIMES = ("enqueued_ns", "completed_ns")
 
 
 def align_clocks(trace: Trace) -> Trace:
@@ -118,7 +118,7 @@ def _shifted(
 ) -> Trace:
     shift_of = {rank: shift for name, shift in wrong.items() for rank in hosts[name]}
     ranks = {
-        rank: _moved(facts, shift_of[rank]) if rank in shift_of else facts
+        rank: moved(facts, shift_of[rank]) if rank in shift_of else facts
         for rank, facts in trace.ranks.items()
     }
     words = [
@@ -129,8 +129,8 @@ def _shifted(
     ]
     return replace(
         trace,
-        records=_shifted_columns(trace.records, _RECORD_TIMES, shift_of),
-        members=_shifted_columns(trace.members, _MEMBER_TIMES, shift_of),
+        records=_shifted_columns(trace.records, RECORD_TIMES, shift_of),
+        members=_shifted_columns(trace.members, MEMBER_TIMES, shift_of),
         ranks=ranks,
         warnings=(*trace.warnings, *words),
     )
@@ -152,7 +152,7 @@ def _shifted_columns(
     return moved
 
 
-def _moved(facts: RankFacts, shift: int) -> RankFacts:
+def moved(facts: RankFacts, shift: int) -> RankFacts:
     """Facts of a process with all its own times on the other clock."""
     exit_, exception = facts.exit, facts.exception
     return replace(

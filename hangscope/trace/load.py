@@ -18,6 +18,7 @@ from hangscope.trace.files import file_names, sniff
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.parallel import read_in_workers
 from hangscope.trace.loading.search import Strangers, files_below, reason
+from hangscope.trace.merging.log_clock import on_one_clock
 from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import Fragment, Signature, Stack, Trace, Unread
 from hangscope.trace.rank_lists import SharedGroups
@@ -100,7 +101,7 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
             warnings.extend(f"{fragment.source.path}: {text}" for text in fragment.warnings)
     if not fragments:
         raise NothingReadable([*(u.line for u in unread), *warnings])
-    fragments, others = keep_newest(fragments)
+    fragments, others = keep_newest(on_one_clock(fragments))
     fragments, stale = of_one_life(fragments)
     others = [*others, *stale]
     trace = merge(
