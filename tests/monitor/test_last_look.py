@@ -36,6 +36,10 @@ if rank == 1 and sys.argv[2] == "stopped":
 if rank == 1 and sys.argv[2] == "stopped inside":
     dist.all_reduce(torch.ones(4), async_op=True)
     os.kill(os.getpid(), signal.SIGSTOP)
+if rank == 0 and sys.argv[2] == "stopped inside":  # it could end if this rank were there before
+    peer = open(f"{sys.argv[1]}/pid1").read()
+    while open(f"/proc/{peer}/stat").read().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.05)
 if rank == 1 and sys.argv[2] == "holds the GIL":
     ctypes.PyDLL(None).sleep(300)
 dist.all_reduce(torch.ones(4))
