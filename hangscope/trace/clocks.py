@@ -141,15 +141,21 @@ def _shifted_columns(
 ) -> npt.NDArray[np.void]:
     if not len(table):
         return table
-    moved = table.copy()
     by_rank = np.zeros(int(table["rank"].max()) + 1, np.int64)
     for rank, shift in shift_of.items():
         if rank < len(by_rank):
             by_rank[rank] = shift
-    shift = by_rank[table["rank"]]
+    return shifted(table, columns, by_rank[table["rank"]])
+
+
+def shifted(
+    table: npt.NDArray[np.void], columns: tuple[str, ...], shift_ns: npt.NDArray[np.int64] | int
+) -> npt.NDArray[np.void]:
+    """A table with its times moved, by one shift or by one for each row; 0 stays unknown."""
+    table = table.copy()
     for column in columns:
-        moved[column] += np.where(moved[column] > 0, shift, 0)
-    return moved
+        table[column] += np.where(table[column] > 0, shift_ns, 0)
+    return table
 
 
 def moved(facts: RankFacts, shift: int) -> RankFacts:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.trace import formats
-from hangscope.trace.clocks import MEMBER_TIMES, RECORD_TIMES, moved
+from hangscope.trace.clocks import MEMBER_TIMES, RECORD_TIMES, moved, shifted
 from hangscope.trace.model import Fragment, Records
 
 _QUARTER_NS = 15 * 60 * 10**9
@@ -112,17 +112,10 @@ def _on_other_clock(fragment: Fragment, shift_ns: int) -> Fragment:
     return replace(
         fragment,
         facts=moved(fragment.facts, shift_ns),
-        records=_shifted(fragment.records, RECORD_TIMES, shift_ns),
-        members=_shifted(fragment.members, MEMBER_TIMES, shift_ns),
+        records=shifted(fragment.records, RECORD_TIMES, shift_ns),
+        members=shifted(fragment.members, MEMBER_TIMES, shift_ns),
         claims=tuple(
             replace(claim, at_ns=claim.at_ns and claim.at_ns + shift_ns)
             for claim in fragment.claims
         ),
     )
-
-
-def _shifted(table: Records, columns: tuple[str, ...], shift_ns: int) -> Records:
-    table = table.copy()
-    for column in columns:
-        table[column] += np.where(table[column] > 0, shift_ns, 0)
-    return table
