@@ -57,7 +57,7 @@ def one_dump(rank: int, ranks: int, entries: int, stacks: list[list[dict[str, An
     tensor = list(range(rank // 8 * 8, min(rank // 8 * 8 + 8, ranks)))
     data = list(range(rank % 8, ranks, 8))
     groups = [("0", "default_pg", list(range(ranks))), (f"{1 + rank // 8}", "tp", tensor)]
-    groups.append((f"{1000 + rank % 8}", "dp", data))
+    groups.append((f"{100_000 + rank % 8}", "dp", data))
     seqs = [0, 0, 0]
     rows = []
     for i in range(entries):
@@ -152,7 +152,7 @@ def write_rings(folder: Path, ranks: int, entries: int, *, apart: int = 0) -> in
         for name, desc, members in (
             ("0", "default_pg", list(range(ranks))),
             (f"{1 + rank // 8}", "tp", list(range(block, min(block + 8, ranks)))),
-            (f"{1000 + rank % 8}", "dp", list(range(rank % 8, ranks, 8))),
+            (f"{100_000 + rank % 8}", "dp", list(range(rank % 8, ranks, 8))),
         ):
             ring.add_group(name, desc, members, "nccl", 0, members.index(rank), observable=True)
         if rank % 8 not in recipes:
