@@ -134,6 +134,12 @@ class Relay:
         """Whether the relay has given up."""
         return self._process.poll() is not None
 
+    @property
+    def hears(self) -> bool:
+        """Whether node 0 has had a report of another node, or another node a sign of node 0."""
+        inbox = self._directory / "in"
+        return (inbox / "first").exists() or any(inbox.glob("node_*"))
+
     def publish(self, report: bytes) -> None:
         """Hand over this node's newest report."""
         self._replace("report", report)

@@ -15,8 +15,11 @@ from hangscope.trace.model import Fragment, Trace
 ASK_AFTER_S = 5.0
 """How long a job that spans nodes may stand still before its nodes are put together; earlier where
 the timeout is short."""
+UNHEARD_S = 60.0
+"""How long to wait for any sign of the other nodes: what carries it has to import torch first."""
 PATIENCE_S = 10.0
-"""How long to wait for the other nodes' word before speaking without it."""
+"""How long node 0 waits for the rest once it has heard one of them. The others, who hear that it is
+there, wait twice as long for its verdict: it may come at the end of that time."""
 HAND_ON_S = 2.0
 """Until a verdict has reached the other nodes, as long as the job's store is there."""
 REPEAT_S = 10.0
@@ -42,20 +45,21 @@ class OtherNodes:
         self.node_rank = node_rank
         self._ask_after_s = min(ASK_AFTER_S, timeout_s / 2)
         self._relay: Relay | None = None
-        self._asked_at_s = 0.0
+        self._stands_since_s: float | None = None
+        self._heard_at_s: float | None = None
         self._said: object = None
         self._said_at_s = 0.0
         self._told = False
 
     def stalled(self, stalled_s: float, node_count: int, trace: Trace) -> None:
         """This node has stood still for so long; asks the others when that is long enough."""
-        if self._relay is not None or stalled_s < self._ask_after_s or node_count < 2:
+        if stalled_s < self._ask_after_s or node_count < 2:
+            self._stands_since_s = None
             return
-        store = store_of(trace, os.environ)
-        if store is None:
-            return
-        self._asked_at_s = time.monotonic()
-        self._relay = Relay(self._key, self.node_rank, node_count, store)
+        if self._stands_since_s is None:
+            self._stands_since_s = time.monotonic()
+        if self._relay is None and (store := store_of(trace, os.environ)) is not None:
+            self._relay = Relay(self._key, self.node_rank, node_count, store)
 
     def tell(self, trace: Trace, rings: list[tuple[int, Path]]) -> None:
         """Hand this node's state to the others, where it is not what they know already."""
@@ -71,8 +75,20 @@ class OtherNodes:
         return self._relay.reports() if self._relay is not None else []
 
     def is_patient(self) -> bool:
-        """Whether it is too early to speak without the others' word."""
-        return self.is_connected and time.monotonic() - self._asked_at_s < PATIENCE_S
+        """Whether it is too early to speak without the others' word.
+
+        Each standstill has a patience of its own: nodes that start one after the other have stood
+        still, and been put together, before the job has come to its first step.
+        """
+        if self._relay is None or self._relay.failed or self._stands_since_s is None:
+            return False
+        now_s = time.monotonic()
+        if self._heard_at_s is None and self._relay.hears:
+            self._heard_at_s = now_s
+        if self._heard_at_s is None:
+            return now_s - self._stands_since_s < UNHEARD_S
+        patience_s = 2 * PATIENCE_S if self.node_rank else PATIENCE_S
+        return now_s - max(self._stands_since_s, self._heard_at_s) < patience_s
 
     @property
     def is_connected(self) -> bool:

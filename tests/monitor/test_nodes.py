@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ class Carrier:
     """Stands where the relay process stands, and keeps what it is given."""
 
     failed = False
+    hears = False
 
     def __init__(self) -> None:
         self.reports: list[bytes] = []
@@ -50,6 +52,32 @@ def test_the_same_is_not_said_again_and_again(
     monkeypatch.setattr(nodes, "REPEAT_S", 0.0)  # long enough ago
     others.tell(run.look(), rings)
     assert len(carrier.reports) == 3
+
+
+@pytest.mark.parametrize(("node", "patience_s"), [(0, 10.0), (1, 20.0)])
+def test_each_standstill_has_its_own_patience_for_the_other_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int, patience_s: float
+) -> None:
+    RingRank(tmp_path, 0, 4)
+    trace = LiveRun(tmp_path).look()
+    clock, carrier = SimpleNamespace(now_s=100.0), Carrier()
+    monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    others = nodes.OtherNodes(RunKey("live", 0), node, 5.0)
+    monkeypatch.setattr(others, "_relay", carrier)
+
+    def patient(now_s: float, stalled_s: float) -> bool:
+        clock.now_s = now_s
+        others.stalled(stalled_s, 2, trace)
+        return others.is_patient()
+
+    assert patient(100.0, stalled_s=3.0)
+    assert patient(159.0, stalled_s=62.0), "the others are only importing torch"
+    assert not patient(161.0, stalled_s=64.0), "nobody comes"
+    assert not patient(162.0, stalled_s=0.1), "it goes on"
+    carrier.hears = True
+    assert patient(200.0, stalled_s=6.0)
+    assert patient(199.0 + patience_s, stalled_s=6.0)
+    assert not patient(201.0 + patience_s, stalled_s=6.0)
 
 
 def test_a_report_that_was_damaged_on_its_way_is_none(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ Started by a node's monitor when a job that spans nodes stands still. It is one 
 store every job already runs (``MASTER_ADDR``, ``MASTER_PORT``), writes under a prefix of its own
 and never waits for a key: it cannot disturb the job. It ends when its standard input closes.
 
-Files in its directory: ``report`` and ``verdict`` (to send), ``in/node_K`` and ``in/verdict``
-(received).
+Files in its directory: ``report`` and ``verdict`` (to send), ``in/node_K``, ``in/verdict`` and
+``in/first`` (received; the last says that node 0 takes part).
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class Carrier:
         self._nodes = nodes
         self._sent: dict[str, int] = {}
         self._received: dict[int, bytes] = {}
+        self._hears_first = False
 
     def carry(self) -> None:
         """One round: send what changed, receive what is new."""
@@ -77,7 +78,11 @@ class Carrier:
             self._send("verdict", "verdict")
             for node in range(1, self._nodes):
                 self._receive(node)
-        elif self._store.check(["verdict"]):  # type: ignore[attr-defined]
+            return
+        if not self._hears_first and self._store.check(["node/0/stamp"]):  # type: ignore[attr-defined]
+            self._write("first", b"")
+            self._hears_first = True
+        if self._store.check(["verdict"]):  # type: ignore[attr-defined]
             self._write("verdict", self._store.get("verdict"))  # type: ignore[attr-defined]
 
     def _send(self, name: str, key: str) -> None:
