@@ -79,12 +79,46 @@ def small_job() -> list[object]:
     sys.excepthook(ValueError, ValueError("shown"), None)
     work = dist.all_reduce(value, async_op=True)
     work.wait()
-    session = api.current_session()
-    if session is not None:
-        time.sleep(0.03)  # two turns of the watcher
+    for watching in watchers():
+        await_two_turns(watching)
     dist.destroy_process_group()
     results.append(dist.is_initialized())
     return results
+
+
+class Turns:
+    """The watcher's clock. It looks at it once a turn, between its two halves."""
+
+    def __init__(self) -> None:
+        self._begun = threading.Semaphore(0)
+
+    def monotonic(self) -> float:
+        """Seconds, as ``time.monotonic`` gives them."""
+        self._begun.release()
+        return time.monotonic()
+
+    def await_one(self) -> bool:
+        """Wait until one is begun that was not waited for; for a while, as none may come."""
+        return self._begun.acquire(timeout=0.01)
+
+
+def watchers() -> list[watcher.Watcher]:
+    """The watchers that run."""
+    return [thread for thread in threading.enumerate() if isinstance(thread, watcher.Watcher)]
+
+
+def await_two_turns(watching: watcher.Watcher) -> None:
+    """Return once the watcher has turned twice, or has given up."""
+    watcher.time = turns = Turns()
+    begun = 0
+    while begun < 3 and watching.is_alive():  # the third begins behind the second's end
+        begun += turns.await_one()
+
+
+def end(watching: watcher.Watcher) -> None:
+    """Stop a watcher, also one that cannot be asked to, and wait for its last words."""
+    watching._stop_event.set()
+    watching.join()
 
 
 def functions() -> list[tuple[object, str]]:
@@ -158,6 +192,8 @@ def one(owner: object, name: str) -> dict[str, object]:
             result = f"{type(error).__name__}: {error}"
             if dist.is_initialized():
                 dist.destroy_process_group()
+        for watching in watchers():
+            end(watching)
     api._session = None
     sys.excepthook = real_hook  # torch puts one of its own over it at every init
     hooks_back = sys.exit is real_exit
