@@ -51,6 +51,7 @@ def _judged(directory: Path) -> Diagnosis:
     return diagnose(load_trace([directory]))
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("how", "verdict", "state"),
     [
