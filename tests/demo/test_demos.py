@@ -15,8 +15,8 @@ from hangscope.demos.launch import run_demo
 
 TIMEOUT_S = 2.0
 UNNEEDED_TIMEOUT_S = 30.0
-"""For ranks that end: that is told at once. Beside other tests they may start some seconds apart, and
-the first of them would wait for longer than a short timeout in earnest."""
+"""For ranks that end: that is told at once. Beside other tests they may start some seconds apart,
+and the first of them would wait for longer than a short timeout in earnest."""
 
 
 def is_timed(demo: Demo) -> bool:
