@@ -51,7 +51,7 @@ test: $(STAMP)   ## lint, types and every test (under 15 minutes on two cores)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q --reruns 2 -n $(WORKERS) --maxprocesses 8 --dist loadgroup -m 'not timed'
-	$(BIN)/python -m pytest -q --reruns 2 -m timed tests/demo tests/monitor
+	$(BIN)/python -m pytest -q --reruns 2 -m timed tests/demo
 
 lint: $(STAMP)   ## ruff and mypy only
 	$(BIN)/ruff check .

@@ -51,7 +51,6 @@ def _judged(directory: Path) -> Diagnosis:
     return diagnose(load_trace([directory]))
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(
     ("how", "verdict", "state"),
     [

@@ -87,7 +87,6 @@ def test_a_healthy_job_is_left_in_peace(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timed
 def test_a_hung_job_is_ended_where_that_was_asked_for(tmp_path: Path) -> None:
     result = run(
         tmp_path / "run", sys.executable, "-m", "torch.distributed.run", "--standalone",

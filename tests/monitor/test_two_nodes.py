@@ -43,7 +43,6 @@ def start_node(node: int, port: int, place: Path, how: str) -> subprocess.Popen[
 
 
 @pytest.mark.slow
-@pytest.mark.timed
 @pytest.mark.parametrize("how", ["variable", "run"])
 def test_a_rank_on_another_node_is_named(tmp_path: Path, how: str) -> None:
     port = free_port()
