@@ -174,7 +174,7 @@ def test_one_rank_looks_at_files_and_tells_the_others(tmp_path: Path) -> None:
         )
         for env, folder in zip(worlds(2), (here, there), strict=True)
     ]
-    outputs = [process.communicate(timeout=60)[0] for process in running]
+    outputs = [process.communicate(timeout=120)[0] for process in running]
     assert [process.returncode for process in running] == [1, 1]
     found = [f["check"] for f in json.loads(outputs[0])["findings"] if f["level"] == "error"]
     assert found == ["guarded-collective"], "the rank without the file did not look for it"

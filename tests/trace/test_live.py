@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import random
+import subprocess
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from hangscope.ring.layout import SlotFlag
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.model import RECORD_DTYPE, RankFacts, Trace
+from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import _own_place, look_here
 from tests.live_rings import RingRank
 
@@ -250,6 +252,35 @@ def test_processes_are_followed_without_reading_their_rings_again(tmp_path: Path
             os.kill(pid, 9)
         except ProcessLookupError:
             pass
+
+
+def test_the_locks_of_files_are_read_once_for_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot_id, namespace = _own_place() or ("", 0)
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
+    for rank, child in enumerate(children):
+        start = int(Path(f"/proc/{child.pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[19])
+        place = {"start_ticks": start, "boot_id": boot_id, "pid_namespace": namespace}
+        RingRank(tmp_path, rank, 3, pid=child.pid, **place).ring.beat()
+    read: list[Path] = []
+    now = FileLocks.now
+
+    def counted(proc: Path) -> FileLocks:
+        read.append(proc)
+        return now(proc)
+
+    monkeypatch.setattr(FileLocks, "now", counted)
+    run = LiveRun(tmp_path)
+    try:
+        run.look()
+        for looks in (1, 2):
+            assert all(facts.alive for facts in run.look().ranks.values())
+            assert len(read) == looks
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
 
 
 def test_a_journal_that_comes_to_lie_beside_the_rings_is_read(

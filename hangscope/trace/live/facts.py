@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from hangscope.ring.layout import HEADER
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace.facts import RUNS
 from hangscope.trace.model import KernelWait, RankFacts, Records, Stack, ThreadStack
+from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import ProcessLook, is_here, look_here
 from hangscope.trace.rings.facts import facts_of, kernel_wait
 from hangscope.trace.stack_dump import parse_sample
@@ -122,7 +125,15 @@ class ProcessView:
         self.generation = generation
         return self._kept(facts, self.look())
 
-    def again(self, beat: Beat, changed: bool, moved: bool, dropped: int, oldest: int) -> RankFacts:
+    def again(
+        self,
+        beat: Beat,
+        changed: bool,
+        moved: bool,
+        dropped: int,
+        oldest: int,
+        locks_now: Callable[[Path], FileLocks],
+    ) -> RankFacts:
         """The facts now.
 
         Parameters
@@ -135,6 +146,8 @@ class ProcessView:
             Whether records have changed.
         dropped, oldest:
             Records lost, and the id of the oldest one.
+        locks_now:
+            Gives the locks of files at this look, which are those of all ranks.
         """
         known, look = self.facts, self.look()
         if known is not None and not changed and look.alive is known.alive:
@@ -144,7 +157,7 @@ class ProcessView:
             silent_ns = now_ns - beat_ns if look.alive else 0
             if silent_ns <= _STALE_BEATS * (known.heartbeat_interval_s or 1.0) * 1e9:
                 at_ns = now_ns if look.alive else max(beat_ns, beat.exit_ns)
-                self.facts = self._moved_on(known, beat, look, at_ns, dropped, oldest)
+                self.facts = self._moved_on(known, beat, look, at_ns, dropped, oldest, locks_now)
                 return self.facts
         header = self.reader.header()
         self.generation = header.sample_generation
@@ -164,6 +177,7 @@ class ProcessView:
         at_ns: int,
         dropped: int,
         oldest: int,
+        locks_now: Callable[[Path], FileLocks],
     ) -> RankFacts:
         """``known`` of a process whose heart beats, or that is elsewhere, a moment later."""
         generation = beat.sample_generation
@@ -177,7 +191,7 @@ class ProcessView:
         threads = self._with_call(threads)
         busy, moved = self._compared(look, newest_main(threads)) if look.alive else (None, None)
         beating = look.alive and look.state != "stopped" and not beat.exit_ns
-        wait = kernel_wait(self.pid, look) if beating and not moved else None
+        wait = kernel_wait(self.pid, look, locks_now) if beating and not moved else None
         values = list(_values(known))
         for name, value in (
             ("process_state", look.state),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from hangscope.trace.merging.facts import merge_facts
 from hangscope.trace.merging.groups import GroupMatcher
 from hangscope.trace.merging.merge import in_order, merge
 from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
+from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import signal_thread
 from hangscope.trace.rings.facts import main_call
 from hangscope.trace.rings.read import fragment_of
@@ -82,6 +84,7 @@ class LiveRun:
         self._newest_records: int | None = None
         self._merged: _Merged | None = None
         self._counters = b""
+        self._locks_now: Callable[[Path], FileLocks] = FileLocks.now
         self.looks = 0
         self.moved = True
         """Whether any rank had issued or finished anything since the look before the last."""
@@ -93,6 +96,7 @@ class LiveRun:
         """
         rings = self.refresh()
         self.looks += 1
+        self._locks_now = functools.cache(FileLocks.now)
         trace = None if others else self._caught_up(rings)
         if trace is None:
             trace = self._merge(rings, others)
@@ -219,7 +223,7 @@ class LiveRun:
         beats = Beat.of_all(headers)
         seen = zip(beats, changed.tolist(), moved.tolist(), dropped, oldest.tolist(), strict=True)
         for ring, what in zip(rings, seen, strict=True):
-            facts[ring.rank] = ring.process.again(*what)
+            facts[ring.rank] = ring.process.again(*what, self._locks_now)
         if merged.from_journals:
             facts = _with_journals(facts, merged.from_journals)
         if self.moved:
@@ -300,7 +304,7 @@ class LiveRun:
         if ring.fragment is not None and known and fingerprint == ring.fingerprint:
             old = ring.fragment.facts
             facts = ring.process.again(
-                Beat.of(header), True, False, old.dropped, old.oldest_record_id
+                Beat.of(header), True, False, old.dropped, old.oldest_record_id, self._locks_now
             )
         else:
             fragment = fragment_of(ring.reader, newest=self._newest_records)

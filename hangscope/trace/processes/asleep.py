@@ -12,6 +12,7 @@ import re
 import signal
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +38,13 @@ _TELLING = re.compile(
 """A script, a subcommand such as ``clone``, a number."""
 
 
-def wait_of(pid: int, *, runs: bool = False, proc: Path = PROC) -> KernelWait | None:
+def wait_of(
+    pid: int,
+    *,
+    runs: bool = False,
+    locks_now: Callable[[Path], FileLocks] = FileLocks.now,
+    proc: Path = PROC,
+) -> KernelWait | None:
     """What the main thread of a process does not go on for; None where nothing is to be told.
 
     Parameters
@@ -46,10 +53,12 @@ def wait_of(pid: int, *, runs: bool = False, proc: Path = PROC) -> KernelWait | 
         A process of this machine and pid namespace.
     runs:
         Whether it is ready to run instead of asleep.
+    locks_now:
+        Gives the locks of files; whoever looks at several processes reads these once.
     proc:
         Where the process table is mounted.
     """
-    locks = FileLocks.now(proc)
+    locks = locks_now(proc)
     if runs:
         wait = KernelWait(RUNS, limit_of(pid, proc))
     else:

@@ -28,6 +28,7 @@ from hangscope.trace.model import (
     ThreadStack,
 )
 from hangscope.trace.processes.asleep import exec_of, wait_of
+from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.held import (
     DUMPS_CORE,
     FREEZER,
@@ -147,9 +148,11 @@ def facts_of(
     )
 
 
-def kernel_wait(pid: int, look: ProcessLook) -> KernelWait | None:
+def kernel_wait(
+    pid: int, look: ProcessLook, locks_now: Callable[[Path], FileLocks] = FileLocks.now
+) -> KernelWait | None:
     """What a living process of this machine, neither stopped nor held, does not go on for."""
-    return wait_of(pid, runs=look.state == "running")
+    return wait_of(pid, runs=look.state == "running", locks_now=locks_now)
 
 
 def main_call(stack: Stack, created_ns: int) -> ThreadStack:
