@@ -12,12 +12,13 @@ from hangscope.diagnosis.ends.swept import standstill_s
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.waiting.timeouts import NEARLY, Timeouts, recorded_timeouts
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, State
 
 _OF_TIME = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTIVE)
 """Verdicts that a job which moves would get as well, at some moment."""
-_NEARLY, _FAR, _HOUR_S = 0.9, 3, 3600.0
+_FAR, _HOUR_S = 3, 3600.0
 _SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S = 600.0, 1800.0
 """The shortest and the longest that torch ever had by default."""
 _SEEN_TWICE_S = 0.5
@@ -142,7 +143,7 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
         return
     if any(f.alive is not None or f.exit or f.threads or f.phases for f in trace.ranks.values()):
         return
-    first_s, patience_s = _patience_s(context)
+    first_s, last_s = _timeouts_s(context)
     longest_s = context.longest_wait_s(context.waits.places)
     several = len({c.culprits for c in causes if c.verdict in _OF_TIME and not c.crossed}) > 1
     for cause in causes:
@@ -153,12 +154,12 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
             cause.doubt(
                 f"the dumps were written when nobody had waited there for more than {waited:.0f} s"
             )
-        elif several and longest_s < _NEARLY * first_s:
+        elif several and longest_s < NEARLY * first_s:
             cause.doubt(
                 "ranks are waited for at several places at once, as in a job that moves, and "
                 "nobody had waited for the timeout when the dumps were written"
             )
-        elif longest_s > _FAR * patience_s + _HOUR_S:
+        elif longest_s > _FAR * last_s + _HOUR_S:
             cause.doubt(
                 "the files are older than any timeout: how long anybody had waited when they were "
                 "written is not known"
@@ -171,14 +172,14 @@ def stood_still(context: Context) -> bool:
     Files that were copied since have dates hours after any timeout, which tell nothing.
     """
     waited_s = context.longest_wait_s(context.waits.places)
-    return _SLOW_S <= waited_s <= _FAR * _patience_s(context)[1] + _HOUR_S
+    _, last_s = _timeouts_s(context)
+    return _SLOW_S <= waited_s <= _FAR * last_s + _HOUR_S
 
 
-def _patience_s(context: Context) -> tuple[float, float]:
+def _timeouts_s(context: Context) -> tuple[float, float]:
     """After how long (s) the first of those who wait gives up, and after how long all have."""
-    limits = context.trace.records["timeout_ms"][context.front.unfinished]
-    first = float(limits[limits > 0].min()) / 1000 if (limits > 0).any() else _SHORT_TIMEOUT_S
-    return first, max(float(limits.max(initial=0)) / 1000, _USUAL_TIMEOUT_S)
+    recorded = recorded_timeouts(context) or Timeouts(_SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S)
+    return recorded.shortest_s, max(recorded.longest_s, _USUAL_TIMEOUT_S)
 
 
 def doubt_unobserved(context: Context, causes: list[Cause]) -> None:

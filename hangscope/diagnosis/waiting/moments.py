@@ -11,6 +11,7 @@ from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.ends.swept import standstill_s
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.waiting.overtaken import overtaken
+from hangscope.diagnosis.waiting.timeouts import NEARLY, recorded_timeouts
 
 _SOON_S = 5.0
 _LATEST_S = 60.0
@@ -18,8 +19,6 @@ _SILENCE_NS = 20 * SECOND_NS
 _BURST_NS = 5 * SECOND_NS
 _UNUSUAL = 3
 _MOVED = "the job was still moving when it was dumped"
-_NEARLY = 0.9
-"""Who has waited for this part of its timeout is about to give up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +50,8 @@ def moment_of(context: Context) -> Moment | None:
         return None
     last, first = max(quiet_s.values()), min(_of_the_last(context, quiet_s))
     usual = 2 * _longest_gap_s(context)
-    waited, patience = context.longest_wait_s(context.waits.places), _patience_s(context)
-    if waited >= patience:
+    waited, timeouts = context.longest_wait_s(context.waits.places), recorded_timeouts(context)
+    if timeouts is not None and waited >= NEARLY * timeouts.shortest_s:
         return None
     if waited < trace.timeout_s and _dumped_within(context, overtaken(context), _SOON_S):
         return Moment(f"{_MOVED}: some ranks went on after their dumps were written")
@@ -135,9 +134,3 @@ def _longest_gap_s(context: Context) -> float:
     same = np.diff(context.trace.records["rank"]) == 0
     gaps = np.diff(created)[same]
     return float(gaps.max()) / SECOND_NS if len(gaps) else 0.0
-
-
-def _patience_s(context: Context) -> float:
-    """For how long (s) ranks wait before they are about to give up; infinity if it is not known."""
-    limits = context.trace.records["timeout_ms"][context.front.unfinished].astype(np.float64)
-    return _NEARLY * float(limits[limits > 0].min(initial=np.inf)) / 1000

@@ -21,6 +21,7 @@ from hangscope.trace.attempts.ring_ranks import (
     start_of,
     with_ranks_of_rings,
 )
+from hangscope.trace.attempts.stale_dumps import since_their_rings_began
 from hangscope.trace.attempts.twins import claims_of, twins
 from hangscope.trace.files.file_names import attempt_of
 from hangscope.trace.model import NONE, Fragment
@@ -43,7 +44,7 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     gone = _folders(named) - _folders(kept_named)
     dumps = [f for f in dumps if _folder_of(f) not in gone]
     others = [f for f in others if _folder_of(f) not in gone]
-    dumps, left_behind = _after_their_rings_began(dumps, kept_named)
+    dumps, left_behind = since_their_rings_began(dumps, kept_named)
     dumps, old_dumps = _newest_numbered(dumps, "dumps")
     dumps, other_jobs = of_one_job(dumps)
     kept_dumps, left_dumps = _newest_folder(dumps)
@@ -182,23 +183,6 @@ def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
         f"{folder}: also holds an earlier job of the same name, {_ranks(len(ranks))}; left out"
         for folder, ranks in sorted(count.items())
     ]
-
-
-def _after_their_rings_began(
-    dumps: Sequence[Fragment], named: Sequence[Fragment]
-) -> tuple[list[Fragment], list[str]]:
-    """Without dumps that an earlier attempt left in the run directory under the same name."""
-    began = {f.facts.rank: f.facts.started_ns for f in named if f.source.format == formats.RING}
-    kept, notes = [], []
-    for dump in dumps:
-        rank = dump.facts.rank
-        if last_sign(dump) < began.get(rank, 0) - _SAME_MOMENT_NS:
-            notes.append(
-                f"{dump.source.path}: written before rank {rank} of this run began; left out"
-            )
-        else:
-            kept.append(dump)
-    return kept, notes
 
 
 def _newest_numbered(fragments: Sequence[Fragment], what: str) -> tuple[list[Fragment], list[str]]:

@@ -14,6 +14,7 @@ from statistics import median_low
 import numpy as np
 
 from hangscope.trace import formats
+from hangscope.trace.attempts.ring_ranks import last_sign
 from hangscope.trace.model import NONE, Fragment
 
 _Members = tuple[str, tuple[int, ...]]
@@ -22,6 +23,25 @@ _APART_NS = 600 * 10**9
 """Dumps of one hang are written within minutes of each other."""
 _WENT_ON_NS = 60 * 10**9
 """For so long no rank goes on without one that has died: it comes to something that needs it."""
+_DELAY_NS = 60 * 10**9
+"""A dump of an earlier attempt was written at least so long before the next one began to record."""
+
+
+def since_their_rings_began(
+    dumps: Sequence[Fragment], named: Sequence[Fragment]
+) -> tuple[list[Fragment], list[str]]:
+    """Without dumps that an earlier attempt left in the run directory under the same name."""
+    began = {f.facts.rank: f.facts.started_ns for f in named if f.source.format == formats.RING}
+    kept, notes = [], []
+    for dump in dumps:
+        rank = dump.facts.rank
+        if last_sign(dump) < began.get(rank, 0) - _DELAY_NS:
+            notes.append(
+                f"{dump.source.path}: written before rank {rank} of this run began; left out"
+            )
+        else:
+            kept.append(dump)
+    return kept, notes
 
 
 def of_one_life(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
