@@ -356,7 +356,16 @@ class Session:
         if os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") not in ("", "0"):
             bits |= Unobservable.BLOCKING_WAIT
         self.ring.put_u4("unobservable", bits)
-        self.ring.put_i8("main_thread", threading.main_thread().native_id or 0)
+        self.ring.put_i8("main_thread", _main_thread_number())
+
+
+def _main_thread_number() -> int:
+    """The kernel's number of the main thread.
+
+    In a forked process Python 3.11 and older still have its parent's there; it has the process's.
+    """
+    number = threading.main_thread().native_id or 0
+    return number if os.path.exists(f"/proc/self/task/{number}") else os.getpid()
 
 
 _running: weakref.WeakSet[Session] = weakref.WeakSet()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
+from hangscope.ring.reader import RingReader
 from hangscope.trace.load import load_trace
 from tests import real_jobs
 from tests.real_jobs import environment
@@ -24,5 +25,7 @@ def test_the_children_of_what_a_launcher_calls_a_rank(tmp_path: Path, how: str, 
     assert not any("two processes" in line for line in done.said)
     trace = load_trace([tmp_path])
     assert sorted(trace.ranks) == list(range(world))
+    headers = [RingReader(path).header() for path in tmp_path.glob("rank_*.ring")]
+    assert [header.main_thread for header in headers] == [header.pid for header in headers]
     found = diagnose(trace)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))

@@ -6,6 +6,7 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.circles import circle, only_sent
+from hangscope.diagnosis.causes.halted import needs_a_cause, without_own_waiting
 from hangscope.diagnosis.causes.outside import outside, waits_outside
 from hangscope.diagnosis.causes.roots import Union, from_roots
 from hangscope.diagnosis.causes.untold import (
@@ -39,12 +40,7 @@ def graph_causes(context: Context) -> list[Cause]:
     waits = context.waits
     waits.cut |= set(waits.device)
     on_device = set(waits.device.values())
-    waited_for = waits.waited_for()
-    for rank, host in context.hosts.items():
-        blocked_for_good = host.state in ("stopped", "gil-held")
-        own_end = host.end is End.CLEAN or (host.end is End.CRASHED and not host.secondary)
-        if (blocked_for_good or own_end) and rank in waited_for:
-            waits.cut.add(rank)
+    waits.cut |= without_own_waiting(context)
     waits.cut |= ranks_of_dead_threads(context)
     causes: list[Cause] = []
     roots: list[int] = []
@@ -62,7 +58,8 @@ def graph_causes(context: Context) -> list[Cause]:
             if root not in waits.device:
                 roots.append(root)
         elif not ranks:
-            stuck = [i for i in places if waits.places[i].waiters and i not in on_device]
+            stuck = [i for i in places if i not in on_device]
+            stuck = [i for i in stuck if needs_a_cause(waits, waits.places[i])]
             here = [i for i in stuck if not waits_outside(context, waits.places[i])]
             elsewhere += [i for i in stuck if waits_outside(context, waits.places[i])]
             causes += [_stuck(context, i) for i in here]

@@ -134,7 +134,8 @@ def _verdict_of_root(context: Context, rank: int, places: list[int]) -> Verdict:
         return Verdict.RANK_CRASHED
     if host.end is End.CLEAN:
         return Verdict.RANK_EXITED
-    inside = any(rank in context.waits.places[i].behind for i in places)
+    at = [waits[i] for i in places if rank in waits[i].behind]
+    inside = len(at) == len(places) or any(not place.p2p for place in at)
     if host.state == "stopped" and inside:
         return Verdict.STUCK_COLLECTIVE  # it has issued its part and cannot carry it out
     only_p2p = all(context.waits.places[i].p2p for i in places)

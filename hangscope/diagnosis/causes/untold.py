@@ -11,6 +11,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.yardstick import deviants
 from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_on_host
+from hangscope.diagnosis.records.pace import stood_before
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import Flag
 
@@ -62,7 +63,13 @@ def stopped_in(context: Context, index: int) -> tuple[int, ...]:
     if place.phase or place.p2p:
         return ()
     stopped = [r for r in place.waiters if r in ranks and ranks[r].process_state == "stopped"]
-    return tuple(sorted(stopped))
+    if not stopped:
+        return ()
+    records = context.trace.records
+    here = (records["group"] == place.group) & (records["collective_seq"] == place.seq)
+    last_ns = int(records["created_ns"][here & context.front.collective].max(initial=0))
+    beats = {r: ranks[r].heartbeat_ns for r in stopped}
+    return tuple(r for r in sorted(beats) if not stood_before(context.trace, last_ns, beats[r]))
 
 
 def doubt_untold_sends(context: Context, cause: Cause, idle: set[int]) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.ends.latecomers import MARGIN_NS, gave_up_ns, set_back
-from hangscope.diagnosis.ends.swept import standstill_s
 from hangscope.diagnosis.records.evidence import rank_bounds
+from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.trace.facts import LEFT
 from hangscope.trace.model import Flag, RankFacts, State, Trace
 

@@ -20,32 +20,17 @@ from hangscope.diagnosis.processes.host import End, Host, is_unseen
 from hangscope.diagnosis.records.evidence import Bounds, rank_bounds, told_of_only
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_one_sided, which
+from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import Flag, RankFacts, State, Trace
 
 _OUTSIDE = (9, 15, 2, 1)
 """SIGKILL, SIGTERM, SIGINT, SIGHUP: sent by somebody else."""
 _SECOND_NS = 1_000_000_000
-_SHORTEST_S = 2.0
 _NOTICED_LATE_NS = 2 * _SECOND_NS
 """Heartbeats come once a second or so: of an end that nobody saw no more than that is known."""
-_GAPS = 20
 _LEAVING = "interpreter exit"
 """A phase that is an end itself."""
-
-
-def standstill_s(trace: Trace) -> float:
-    """Seconds without any operation that no job which was moving would let pass."""
-    return min(trace.timeout_s, max(_SHORTEST_S, _GAPS * usual_gap_s(trace)))
-
-
-def usual_gap_s(trace: Trace) -> float:
-    """Median time between operations of one rank, in seconds."""
-    created = trace.records["created_ns"]
-    same = np.diff(trace.records["rank"]) == 0
-    gaps = np.diff(created)[same]
-    gaps = gaps[gaps > 0]
-    return float(np.median(gaps)) / _SECOND_NS if len(gaps) else 0.0
 
 
 def not_before_last_record(trace: Trace, hosts: dict[int, Host]) -> dict[int, Host]:

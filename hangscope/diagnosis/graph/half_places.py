@@ -10,6 +10,7 @@ from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.any_source import debtors
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_on_host
+from hangscope.diagnosis.records.pace import stood_before
 from hangscope.diagnosis.records.pairing import Half
 from hangscope.trace.model import NONE, Flag, Trace
 
@@ -187,4 +188,10 @@ class HalfPlaces:
         if held != NONE and held in incomplete:
             return True  # its batch waits for another
         host = self.hosts.get(half.peer)
-        return host is not None and host.gone and host.end is not End.TORN_DOWN
+        if host is None:
+            return False
+        if host.state == "stopped":
+            records = self.trace.records["created_ns"]
+            both_ns = max(int(records[row]) for row in (half.row, half.partner_row) if row >= 0)
+            return not stood_before(self.trace, both_ns, host.beat_ns)
+        return host.gone and host.end is not End.TORN_DOWN

@@ -64,6 +64,8 @@ class Host:
     """What its main thread did not go on for, where ``stack`` is that thread's."""
     waits_for: tuple[int, ...] = ()
     """The ranks among the processes that ``wait`` names."""
+    beat_ns: int = 0
+    """When its own recorder last ran; 0 where nothing tells."""
 
     @property
     def gone(self) -> bool:
@@ -97,7 +99,7 @@ def host_of(
     neighbours:
         The ranks of processes on the same host.
     """
-    host = _host_of(facts, thread)
+    host = replace(_host_of(facts, thread), beat_ns=facts.heartbeat_ns)
     wait = facts.wait
     if wait is None or host.end is End.CLEAN or host.stack is not facts.main_stack:
         return host

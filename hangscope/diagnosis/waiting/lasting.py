@@ -8,10 +8,10 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.swept import standstill_s
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.timeouts import NEARLY, Timeouts, recorded_timeouts
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, State

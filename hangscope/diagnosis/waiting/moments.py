@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.ends.swept import standstill_s
 from hangscope.diagnosis.processes.host import End
+from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.overtaken import overtaken
 from hangscope.diagnosis.waiting.timeouts import NEARLY, recorded_timeouts
 

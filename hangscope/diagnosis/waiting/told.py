@@ -7,11 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from hangscope.diagnosis.ends.swept import standstill_s
 from hangscope.diagnosis.processes.host import Host, in_communication
 from hangscope.diagnosis.records.evidence import hidden_ranks, rank_bounds, recorded_ranks
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_one_sided, which
+from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.records.returned import blocks_caller
 from hangscope.trace.model import NONE, Flag, State, Trace
 

@@ -43,8 +43,12 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         if p.absent:
             line += f"; {rank_s(p.absent)} never issued it"
         elif p.behind:
-            gone = [r for r in p.behind if r in context.hosts and context.hosts[r].gone]
-            held = [r for r in p.behind if r not in gone]
+            hosts = {r: context.hosts[r] for r in p.behind if r in context.hosts}
+            stopped = [r for r, host in hosts.items() if host.state == "stopped"]
+            gone = [r for r, host in hosts.items() if host.gone and r not in stopped]
+            held = [r for r in p.behind if r not in gone and r not in stopped]
+            if stopped:
+                line += f"; {rank_s(stopped)} issued it and {_was(stopped)} stopped"
             if gone:
                 how = "ended" if context.trace.only_logs else "issued it and ended"
                 line += f"; {rank_s(gone)} {how}"
@@ -93,6 +97,10 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
             if len(lines) > 16:
                 break
     return lines
+
+
+def _was(ranks: list[int]) -> str:
+    return "was" if len(ranks) == 1 else "were"
 
 
 def _dead_thread(facts: RankFacts) -> list[str]:

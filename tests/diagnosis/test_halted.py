@@ -1,0 +1,107 @@
+"""Ranks that are stopped, or whose GIL is held: what they had begun, and what still holds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Verdict
+from hangscope.trace import formats
+from hangscope.trace.model import Flag, Source, Trace
+from tests.diagnosis.builder import SECOND, START, Job
+
+HALTED: tuple[dict[str, Any], ...] = ({"process_state": "stopped"}, {"gil_blocked": True})
+
+
+def recorded(job: Job) -> Trace:
+    """The job as its rings tell it."""
+    sources = tuple(Source(f"rank_{r}.ring", formats.RING, "3", r) for r in range(job.world))
+    return job.trace(sources=sources)
+
+
+def found_in(job: Job) -> list[tuple[Verdict, tuple[int, ...]]]:
+    return [(f.verdict, f.culprits) for f in diagnose(recorded(job)).findings]
+
+
+@pytest.mark.parametrize("halted", HALTED)
+@pytest.mark.parametrize(("op", "roots"), [("broadcast", (0,)), ("scatter", (2, 0))])
+def test_what_a_halted_rank_had_begun_may_have_ended(
+    halted: dict[str, Any], op: str, roots: tuple[int, ...]
+) -> None:
+    """Two broadcasts of DDP, which nobody waits for from Python: one rank could not note their
+    ends any more."""
+    job = Job(3, live=True)
+    job.steps(3)
+    for root in roots:
+        for rank in range(3):
+            job.op(rank, op, root=root, done=rank != 1, flags=Flag.ASYNC)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    job.rank(1, **halted)
+    assert found_in(job) == [(Verdict.MISSING_RANK, (1,))]
+
+
+@pytest.mark.parametrize("halted", HALTED)
+@pytest.mark.parametrize("blocking", [True, False])
+def test_who_waits_for_one_that_never_came_is_its_victim_also_when_it_is_halted(
+    halted: dict[str, Any], blocking: bool
+) -> None:
+    """An operator attaches a debugger to rank 1, which waits for rank 2 while rank 0 waits for it.
+
+    Where its operation did not hold its caller up, it may have been anywhere.
+    """
+    job = Job(3, live=True)
+    first, second = job.group(0, 1), job.group(1, 2)
+    job.steps(3)
+    job.op(1, group=second, done=False, flags=Flag(0) if blocking else Flag.ASYNC)
+    job.op(0, group=first, done=False)
+    job.rank(1, **halted)
+    job.rank(2, process_state="sleeping")
+    named = {rank for _, culprits in found_in(job) for rank in culprits}
+    assert named == ({2} if blocking else {1, 2})
+
+
+@pytest.mark.parametrize("halted", HALTED)
+def test_a_circle_is_none_where_its_one_half_was_issued_and_not_waited_for(
+    halted: dict[str, Any],
+) -> None:
+    """Rank 1 has issued in a pair with rank 2 what that one comes to after a step of all."""
+    job = Job(3, live=True)
+    pair = job.group(1, 2)
+    job.steps(3)
+    job.op(1, group=pair, done=False, flags=Flag.ASYNC)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    job.rank(1, **halted)
+    assert found_in(job) == [(Verdict.MISSING_RANK, (1,))]
+
+
+def test_who_waits_for_what_a_stopped_rank_sends_waits_for_that_rank() -> None:
+    job = Job(3, live=True)
+    job.steps(3)
+    job.op(1, "send", peer=2, done=False, flags=Flag.ASYNC)
+    job.op(2, "recv", peer=1, done=False, flags=Flag.BLOCKING)
+    job.op(0, done=False)
+    job.rank(1, process_state="stopped")
+    assert found_in(job) == [(Verdict.MISSING_RANK, (1,))]
+    assert set(diagnose(recorded(job)).findings[0].victims) == {0, 2}
+
+
+@pytest.mark.parametrize("ran_s", [0.0, 30.0])
+@pytest.mark.parametrize("pair", [True, False])
+def test_who_is_stopped_long_after_the_others_had_come_is_not_what_they_wait_for(
+    ran_s: float, pair: bool
+) -> None:
+    """A debugger is attached to one rank of a network that is stuck."""
+    job = Job(2, live=True)
+    job.steps(3)
+    if pair:
+        job.op(0, "recv", peer=1, done=False, flags=Flag.BLOCKING)
+        job.op(1, "send", peer=0, done=False, flags=Flag.BLOCKING)
+    else:
+        job.all(done=False)
+    beat_ns = START + int((job.now + ran_s) * SECOND)
+    job.rank(1, process_state="stopped", heartbeat_ns=beat_ns)
+    assert set(found_in(job)) == {(Verdict.STUCK_COLLECTIVE, () if ran_s else (1,))}
