@@ -60,6 +60,9 @@ def test_without_timeouts_the_moment_of_the_dump_tells(tmp_path: Path) -> None:
         ),
         pytest.param([entry(1), _let_go(2, 400.0)], 1000, id="within its time, long before"),
         pytest.param([entry(1), _let_go(2, 20.0)], 21, id="a pause"),
+        pytest.param(
+            [_let_go(n, 600.0 + n, time_created_ns=None) for n in (1, 2)], 604, id="never dated"
+        ),
     ],
 )
 def test_what_ended_late_has_finished_all_the_same(

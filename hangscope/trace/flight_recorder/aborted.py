@@ -47,8 +47,11 @@ def let_go(records: Records, observed_ns: int) -> Any:
     last = int(ended.max())
     burst = ended >= last - _BURST_NS
     began = int(ended[burst].min())
-    before = max(int(records["created_ns"].max()), int(ended[~burst].max(initial=0)))
-    waited = ended[burst] - records["created_ns"][burst]
+    issued = records["created_ns"]
+    if not issued.any():
+        return none  # no dump tells for how long nothing was issued
+    before = max(int(issued.max()), int(ended[~burst].max(initial=0)))
+    waited = np.where(issued[burst] > 0, ended[burst] - issued[burst], 0)
     limits = records["timeout_ms"][burst].astype(np.float64) * 1e6
     shortest = float(limits[limits > 0].min(initial=np.inf))
     noted = (records["flags"] & int(Flag.RETIRED)) != 0
