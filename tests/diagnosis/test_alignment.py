@@ -51,6 +51,14 @@ def test_pauses_of_the_job_lie_side_by_side(mine: Side, others: Side, expected: 
     assert shift(others, mine) == -expected
 
 
+@pytest.mark.parametrize("ahead_s", [-9, -1, 1, 9])
+def test_clocks_that_disagree_leave_the_pauses_and_the_numbers(ahead_s: int) -> None:
+    """By one clock each half would have finished long before the other was issued."""
+    skewed = [at + 1000 * ahead_s for at in STEPS]
+    assert shift(side(STEPS, 1), side(skewed, 1, 40)) == 0
+    assert shift(side(STEPS, 1), side(skewed[:-1], 0, 40)) == 1
+
+
 def test_without_times_as_many_have_finished_on_both_sides() -> None:
     mine, others = side([0] * 5, 2), side([0] * 5, 1, 40)
     assert shift(mine, others) == 1

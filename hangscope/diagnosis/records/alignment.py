@@ -55,8 +55,8 @@ def shift(mine: Side, others: Side) -> int:
     low, high = max(-behind, -_COMPARED), min(ahead, _COMPARED)
     nearest_first = sorted(range(low, high + 1), key=lambda by: (abs(by - guess), by))
     fits = [(by, _fit(mine, others, by)) for by in nearest_first]
-    least = min(fit.impossible for _, fit in fits)
-    fits = [(by, fit) for by, fit in fits if fit.impossible == least]
+    # Where nothing is possible the clocks disagree: then only what repeats in both can tell.
+    fits = [(by, fit) for by, fit in fits if not fit.impossible] or fits
     for by, fit in fits:
         if fit.same_numbers:
             return by
