@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+
+import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
@@ -135,3 +138,24 @@ def test_one_of_whom_only_the_journal_tells_may_even_two_sides_out() -> None:
         everybody,
         Confidence.AMBIGUOUS,
     )
+
+
+@pytest.mark.parametrize("with_lines", [True, False])
+def test_what_is_new_to_a_whole_circle_is_the_code_of_all(with_lines: bool) -> None:
+    """Four stages begin to exchange round a ring, each receiving first. To its kind alone that of
+    the last three looks like the receive of every step, and that of the first stage does not."""
+    job = Job(8)
+    pipes = [job.group(*ranks, desc="PIPE") for ranks in ((0, 2, 4, 6), (1, 3, 5, 7))]
+    for step in range(6):
+        for pipe in pipes if step < 5 else pipes[1:]:
+            ranks = job.groups[pipe].ranks
+            for sender, receiver in pairwise(ranks):
+                job.op(sender, "send", group=pipe, peer=receiver, line=10, size=(4, 8))
+                job.op(receiver, "recv", group=pipe, peer=sender, line=11, size=(4, 8))
+    for rank, before in ((0, 6), (2, 0), (4, 2), (6, 4)):
+        job.op(rank, "recv", group=pipes[0], peer=before, line=30, dtype="Long", done=False)
+    if not with_lines:
+        for row in job.rows:
+            row["stack"] = -1
+    found = diagnose(job.trace())
+    assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (0, 2, 4, 6))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.records.agreement import input_numel
 from hangscope.diagnosis.records.kinds import is_sending
 from hangscope.diagnosis.records.pairing import Half
 from hangscope.diagnosis.records.turns import in_turn
-from hangscope.trace.model import NONE
+from hangscope.trace.model import NONE, Signature
 
 _USUAL = 3
 """So many operations of one line make its partner the usual one."""
@@ -81,6 +83,33 @@ def sent_otherwise(context: Context, rank: int, peer: int) -> bool:
         return False
     *earlier, newest = told
     return not any(step[: len(newest)] == newest for step in earlier)
+
+
+def waits_anew(context: Context, rank: int) -> bool:
+    """Whether a rank stands in a send or receive at a line where it had never sent or received.
+
+    Where lines are not on record, a dtype or number of dimensions that it had never exchanged tells
+    the same; sizes may be new in every step.
+    """
+    records = context.trace.records
+    low, high = context.bounds.get(rank, (0, 0))
+    open_ = np.flatnonzero(context.front.unfinished[low:high])
+    if not len(open_) or records["peer"][low + open_[0]] < 0:
+        return False
+    row = low + int(open_[0])
+    past = records[low:row]
+    past = past[past["peer"] >= 0]
+    if not len(past):
+        return False
+    if records["stack"][row] != NONE:
+        return not (past["stack"] == records["stack"][row]).any()
+    kinds = {tensors_of(context.trace.signatures[s]) for s in set(past["signature"].tolist())}
+    return tensors_of(context.trace.signatures[records["signature"][row]]) not in kinds
+
+
+def tensors_of(signature: Signature) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:
+    """Of what kind the tensors are: dtypes and numbers of dimensions; sizes may always differ."""
+    return signature.input_dtypes, tuple(len(size) for size in signature.input_sizes or ())
 
 
 def came_as_before(context: Context, rank: int) -> bool | None:

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.pattern.habits import tensors_of, waits_anew
 from hangscope.diagnosis.pattern.past import past_of
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.trace.model import Signature
@@ -70,7 +71,7 @@ def deviants(
         return tuple(found)
     # Something new is weak evidence: it counts only where a single rank did it, and where the
     # past of the others is long enough to tell that they did not.
-    new = {r: unlike_before(context, r, suspects) for r in suspects}
+    new = {r: _did_something_new(context, r, suspects) for r in suspects}
     found = [
         r
         for r, is_new in new.items()
@@ -80,6 +81,12 @@ def deviants(
     ]
     known = all(is_new is not None for is_new in new.values())
     return tuple(found) if known and len(found) == 1 < len(suspects) else ()
+
+
+def _did_something_new(context: Context, rank: int, suspects: Sequence[int]) -> bool | None:
+    """Whether a rank took a step it had never taken, or came to a send or receive new to it."""
+    unlike = unlike_before(context, rank, suspects)
+    return unlike if unlike is not False else waits_anew(context, rank)
 
 
 def _with_counterparts(
@@ -257,19 +264,20 @@ def _progress(context: Context, rank: int, group: int) -> Progress:
     }
 
 
-def _pairs(context: Context, rank: int, group: int) -> dict[int, tuple[tuple[str, int], ...]]:
-    """Per point-to-point number the halves issued under it, with the partner's place."""
+def _pairs(context: Context, rank: int, group: int) -> dict[int, tuple[Step, ...]]:
+    """Per point-to-point number the halves issued under it: partner's place, tensors, line."""
     low, high = context.bounds.get(rank, (0, 0))
     records = context.trace.records[low:high]
     rows = np.flatnonzero((records["group"] == group) & (records["peer"] >= 0))
     ranks = context.trace.groups[group].ranks
     place = {r: i for i, r in enumerate(ranks)}
-    result: dict[int, tuple[tuple[str, int], ...]] = {}
+    result: dict[int, tuple[Step, ...]] = {}
     for row in rows.tolist():
         record = records[row]
-        op = context.trace.signatures[int(record["signature"])].op
+        signature = context.trace.signatures[int(record["signature"])]
         seq = int(record["p2p_seq"])
-        half = (op, place.get(int(record["peer"]), -1))
+        partner = place.get(int(record["peer"]), -1)
+        half = (signature.op, partner, tensors_of(signature), int(record["stack"]))
         result[seq] = (*result.get(seq, ()), half)
     return result
 
