@@ -1,0 +1,262 @@
+"""Circles of waiting with sends or receives in them: did one rank leave its half out?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hangscope.diagnosis.cause import Cause, rank_list
+from hangscope.diagnosis.causes.breaking import breaks, few_together, places_at
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.stages import odd_stage
+from hangscope.diagnosis.pattern.stretches import out_of_step, strayed
+from hangscope.diagnosis.pattern.yardstick import deviants, ran_ahead
+from hangscope.diagnosis.processes.stacks import user_frames
+from hangscope.diagnosis.records.evidence import hidden_ranks
+from hangscope.trace.model import NONE
+
+_COMPANY = 2
+"""So many who meet, and so many halves that nobody met, make the one who is elsewhere wrong."""
+
+
+def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set[int]) -> None:
+    """Settle who of a circle is accused; until then all of them are.
+
+    Parameters
+    ----------
+    context:
+        The trace and all that was found in it.
+    cause:
+        The circle.
+    ranks, groups:
+        Who is on it, and the groups (indexes) of its places.
+    """
+    waits = context.waits
+    # What a host has issued behind its first half is not due yet: nobody has left it out.
+    first = _first_halves(context, ranks)
+    halves = [i for i in cause.places if waits.places[i].p2p]
+    lonely = [i for i in halves if _stands_at(context, waits.places[i], first)] or halves
+    places = places_at(context, cause.places)
+    ahead = _left_early(context, cause, lonely) or _a_round_more(context, ranks, places)
+    if len(ahead) == 1:
+        cause.culprits, cause.confidence = ahead, Confidence.LIKELY
+        return
+    breakers = [r for r in sorted(ranks) if breaks(places, ranks, r)]
+    if _accuse_who_went_on_to_collectives(cause, ranks, places, breakers):
+        return
+    blank = {r for r in ranks if r in context.trace.ranks and context.trace.ranks[r].only_active}
+    odd = _off_the_pattern(context, cause, ranks, groups, compare=not blank)
+    if _accuse_who_wait_for_one_another(context, cause, odd):
+        return
+    if len(odd) * 2 > len(ranks):
+        odd = ()  # where most of them left the pattern, it is the code of all
+    if odd:
+        # One that left the pattern keeps those who share a group with it from theirs.
+        cause.confidence = Confidence.AMBIGUOUS if len(odd) > 1 else Confidence.LIKELY
+    elif len(lonely) < len(cause.places):
+        odd = _who_went_on(context, ranks, lonely)
+        if odd and len(ranks) == 2 and len({waits.places[i].seq for i in lonely}) > 1:
+            # Not one half is missing but a whole row of them: either did more or less before.
+            cause.confidence = Confidence.AMBIGUOUS
+            return
+        if odd and len(ranks) > 2 and ranks & hidden_ranks(context.trace):
+            cause.confidence = Confidence.LIKELY
+        if not odd and len(breakers) == 1:
+            cause.culprits = (breakers[0],)
+            return
+    if not odd and not blank:
+        odd = strayed(context, ranks) or out_of_step(context, ranks)
+        cause.confidence = Confidence.LIKELY if odd else cause.confidence
+    if odd:
+        _accuse_of_halves(context, cause, odd)
+    else:
+        _doubt_one_mistake_of_all(context, cause, ranks, places, lonely)
+
+
+def _accuse_who_went_on_to_collectives(
+    cause: Cause, ranks: set[int], places: list[Place], breakers: list[int]
+) -> bool:
+    """Accuse the one, or the few, that wait for the others of the circle in collectives only."""
+    one = set(breakers) if len(breakers) == 1 < len(ranks) - 1 else set()
+    if one and _in_collectives(places, ranks, one) and len(_who_wait_with(places, one)) == 1:
+        cause.culprits = tuple(one)
+        return True
+    few = set(few_together(places, ranks))
+    if len(few) > 1 and _in_collectives(places, ranks, few):
+        # Others who have come to the same without holding anybody up may be right to be there.
+        cause.culprits = _who_wait_with(places, few)
+        alone = len(cause.culprits) == len(few)
+        cause.confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
+        return True
+    return False
+
+
+def _off_the_pattern(
+    context: Context, cause: Cause, ranks: set[int], groups: set[int], *, compare: bool
+) -> tuple[int, ...]:
+    """Who came to a line of the program more or less often, or else did not do as others did.
+
+    ``compare``: whether what the ranks have finished is on record, so that it can be compared.
+    """
+    stage = odd_stage(context, ranks, groups)
+    if stage is None:
+        return deviants(context, ranks, groups) if compare else ()
+    others = f"{rank_list(stage.others)} {stage.usual} times"
+    cause.evidence.append(
+        f"rank {stage.rank} came to {stage.line} {stage.times} times, {others} each"
+    )
+    return (stage.rank,)
+
+
+def _accuse_who_wait_for_one_another(context: Context, cause: Cause, odd: tuple[int, ...]) -> bool:
+    """Accuse several that left the pattern if they form a circle of receives by themselves."""
+    closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
+    if not closed:
+        return False
+    # They wait for one another; who also receives there may only wait for who left the pattern.
+    cause.culprits = tuple(sorted(closed))
+    widened = len(closed) > len(odd)
+    cause.confidence = Confidence.AMBIGUOUS if widened else Confidence.LIKELY
+    return True
+
+
+def _accuse_of_halves(context: Context, cause: Cause, odd: tuple[int, ...]) -> None:
+    """These have left out halves that others wait for, on the circle or behind it."""
+    cause.culprits = odd
+    places = context.waits.places
+    due = [i for i, p in enumerate(places) if p.p2p and set(p.targets) & set(odd)]
+    if due:
+        cause.verdict = Verdict.P2P_UNMATCHED
+        cause.places = due + [i for i in cause.places if i not in due]
+
+
+def _doubt_one_mistake_of_all(
+    context: Context, cause: Cause, ranks: set[int], places: list[Place], lonely: list[int]
+) -> None:
+    """Nobody stands out. Only where all do the same can it be one mistake in the code of all."""
+    # Where some have issued all that the others need, one mistake may be behind it all.
+    lacking = {r for p in places for r in p.absent}
+    # So it may where they stand at different lines: then it is no loop that is wrong for all.
+    stacks = {user_frames(context.stack(p.row)) for p in places}
+    one_kind = len(lonely) == len(cause.places) and len(stacks) == 1
+    if not one_kind or ranks - lacking or ranks & hidden_ranks(context.trace):
+        cause.confidence = Confidence.AMBIGUOUS
+        cause.culprits = _ends_of_what_is_missing(places, ranks) or cause.culprits
+
+
+def _first_halves(context: Context, ranks: set[int]) -> dict[int, int]:
+    """Per rank the record of the first half that it waits at."""
+    found = {}
+    for rank in ranks:
+        places = [context.waits.places[i] for i in context.waits.out(rank)]
+        found[rank] = min((p.row for p in places if p.p2p and not p.weak), default=NONE)
+    return found
+
+
+def _stands_at(context: Context, place: Place, first: dict[int, int]) -> bool:
+    """Whether a rank that waits at this half waits for none of an earlier batch or call."""
+    batch = context.front.batch_row
+    return any(
+        first.get(rank, NONE) in (NONE, place.row) or NONE != batch[first[rank]] == batch[place.row]
+        for rank in place.waiters
+    )
+
+
+def _ends_of_what_is_missing(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
+    """The ranks between which something was never issued, where all else on a circle has been.
+
+    The others only stand in line: they have issued what their partners have issued.
+    """
+    missing = [p for p in places if p.absent or not p.behind]
+    ends = {r for p in missing for r in (*p.waiters, *p.targets)} & ranks
+    between = {frozenset((frozenset(p.waiters), frozenset(p.targets))) for p in missing}
+    return tuple(sorted(ends)) if len(between) == 1 and 1 < len(ends) < len(ranks) else ()
+
+
+def _in_collectives(places: list[Place], ranks: set[int], few: set[int]) -> bool:
+    """Whether these of a circle wait in collectives only, for all who wait for them elsewhere.
+
+    They have gone on to what comes later, and nobody has followed.
+    """
+    own = [p for p in places if not few.isdisjoint(p.waiters)]
+    return bool(own) and all(not p.p2p and ranks.intersection(p.waiters) == few for p in own)
+
+
+def _who_wait_with(places: list[Place], few: set[int]) -> tuple[int, ...]:
+    """These and all others who have come to the same places."""
+    return tuple(sorted(few.union(*(p.waiters for p in places if not few.isdisjoint(p.waiters)))))
+
+
+def _left_early(context: Context, cause: Cause, lonely: list[int]) -> tuple[int, ...]:
+    """Ranks at a pair that no counterpart has come to, absent where most others of them wait.
+
+    They left a collective out and went on.
+    """
+    waits = context.waits
+    due = [waits.places[i] for i in cause.places if not waits.places[i].p2p]
+    found = set()
+    for place in (waits.places[i] for i in lonely):
+        for rank in place.waiters:
+            missed = any(rank in p.absent and len(p.waiters) > len(p.absent) for p in due)
+            if missed and ran_ahead(context, rank, place.group, place.seq):
+                found.add(rank)
+    return tuple(sorted(found))
+
+
+def _a_round_more(context: Context, ranks: set[int], places: list[Place]) -> tuple[int, ...]:
+    """The one rank of which a whole row of halves was never met, while all others meet elsewhere.
+
+    They wait for it in a collective. Had one of them left out so much, not this rank alone would
+    still wait for it.
+    """
+    waiting = {r for p in places if p.p2p for r in p.waiters} & ranks
+    met = [p for p in places if not p.p2p and not waiting.intersection(p.waiters)]
+    others = {r for p in met for r in p.waiters}
+    if (
+        len(waiting) != 1
+        or len(met) != 1
+        or len(others) < _COMPANY
+        or not ranks - waiting <= others
+    ):
+        return ()
+    (rank,) = waiting
+    more = max(_exchanged(context, rank, r) - _exchanged(context, r, rank) for r in others)
+    return (rank,) if waiting == set(met[0].targets) and more >= _COMPANY else ()
+
+
+def _exchanged(context: Context, rank: int, peer: int) -> int:
+    """How many halves a rank has issued towards another, as far as its records go back."""
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    halves = context.front.p2p[low:high] & (part["peer"] == peer)
+    return int(np.count_nonzero(halves))
+
+
+def _who_went_on(context: Context, ranks: set[int], lonely: list[int]) -> tuple[int, ...]:
+    """The one rank that left its half out and went on to something that needs the waiting side."""
+    waits = context.waits
+    waiting = {r for i in lonely for r in waits.places[i].waiters}
+    wanted = {r for i in lonely for r in waits.places[i].absent} & ranks
+    ends = wanted - waiting
+    if len(ends) != 1:
+        return ()
+    (end,) = ends
+    needs = {t for i in waits.out(end) for t in waits.places[i].targets}
+    return (end,) if needs & waiting else ()
+
+
+def _among_themselves(context: Context, ranks: set[int]) -> set[int]:
+    """The circle of receives that ``ranks`` are part of, if each waits for one who never sent."""
+    waits = context.waits
+    closed, queue = set(ranks), list(ranks)
+    while queue:
+        rank = queue.pop()
+        wanted = {
+            t for i in waits.out(rank) if waits.places[i].p2p for t in waits.places[i].targets
+        }
+        if not wanted:
+            return set()
+        queue += wanted - closed
+        closed |= wanted
+    return closed
