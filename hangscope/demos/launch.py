@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hangscope.demos.catalogue import Demo
@@ -54,6 +54,32 @@ def run_demo(
     echo:
         Called with every line of the job's log.
     """
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / "job.log"
+    with (
+        open(log, "wb") as sink,
+        subprocess.Popen(
+            _command(demo, world_size, extra),
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=_environment(directory, timeout_s),
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            heard = _listen(process, log, echo, until_it_speaks=demo.hangs)
+            inspected = heard.spoke and demo.hangs
+            if inspected:
+                inspect(directory)
+            ended = process.poll() is not None
+        finally:
+            _end(process)
+        if not inspected:
+            inspect(directory)
+    return DemoRun("".join(heard.lines), directory, heard.spoke, heard.spoke_after_s, ended)
+
+
+def _environment(directory: Path, timeout_s: float) -> dict[str, str]:
     environment = {
         **os.environ,
         "HANGSCOPE": "1",
@@ -64,51 +90,55 @@ def run_demo(
         "PYTHONUNBUFFERED": "1",
     }
     environment.pop("HANGSCOPE_INTERNAL_MONITORED", None)
-    command = [
+    return environment
+
+
+def _command(demo: Demo, world_size: int, extra: tuple[str, ...]) -> list[str]:
+    return [
         sys.executable, "-m", "torch.distributed.run", "--standalone",
         f"--nproc-per-node={world_size}", "-m", "hangscope.demos.train", "--fault", demo.name,
         *extra,
     ]  # fmt: skip
-    directory.mkdir(parents=True, exist_ok=True)
-    log_path = directory / "job.log"
-    lines: list[str] = []
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What a job has written so far, and HangScope's first report in it."""
+
+    lines: list[str] = field(default_factory=list)
+    spoke: bool = False
     spoke_after_s: float | None = None
-    spoke = False
-    with (
-        open(log_path, "wb") as sink,
-        subprocess.Popen(
-            command, stdout=sink, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        ) as process,
-    ):
-        deadline_s = time.monotonic() + GIVE_UP_S
-        inspected = False
-        try:
-            with open(log_path, encoding="utf-8", errors="replace") as log:
-                while time.monotonic() < deadline_s:
-                    line = log.readline()
-                    if line.endswith("\n"):
-                        lines.append(line)
-                        echo(line.rstrip("\n"))
-                        if line.startswith("[hangscope] more:") and not inspected:
-                            spoke = True
-                            spoke_after_s = _since_newest_record_s(directory)
-                            if demo.hangs:
-                                inspected = True
-                                inspect(directory)
-                                break
-                        continue
-                    if process.poll() is not None and _monitor_is_done(directory):
-                        rest = log.read()
-                        if not rest:
-                            break
-                        lines.append(rest)
-                    time.sleep(0.05)
-            ended = process.poll() is not None
-        finally:
-            _end(process)
-        if not inspected:
-            inspect(directory)
-    return DemoRun("".join(lines), directory, spoke, spoke_after_s, ended)
+
+
+def _listen(
+    process: subprocess.Popen[bytes],
+    log: Path,
+    echo: Callable[[str], None],
+    *,
+    until_it_speaks: bool,
+) -> _Heard:
+    """Read the log until there is a report, where one is due, or until everybody has ended."""
+    heard = _Heard()
+    deadline_s = time.monotonic() + GIVE_UP_S
+    with open(log, encoding="utf-8", errors="replace") as text:
+        while time.monotonic() < deadline_s:
+            line = text.readline()
+            if line.endswith("\n"):
+                heard.lines.append(line)
+                echo(line.rstrip("\n"))
+                if line.startswith("[hangscope] more:"):
+                    heard.spoke = True
+                    heard.spoke_after_s = _since_newest_record_s(log.parent)
+                    if until_it_speaks:
+                        break
+                continue
+            if process.poll() is not None and _monitor_is_done(log.parent):
+                rest = text.read()
+                if not rest:
+                    break
+                heard.lines.append(rest)
+            time.sleep(0.05)
+    return heard
 
 
 def _since_newest_record_s(directory: Path) -> float | None:
