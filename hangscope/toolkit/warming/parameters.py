@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -78,18 +78,12 @@ def sync_parameters(
         SyncError: checksums differ afterwards; on all members.
         ValueError: ``src`` is no group rank, or ``group`` is ``None`` for a sharded module.
     """
-    import torch
-    import torch.distributed as dist
-
     check_timeout(timeout)
     if message_bytes < 1:
         raise ValueError(f"message_bytes={message_bytes}: at least 1 is needed")
     if not ready("sync_parameters", group):
         return None
-    ranks = members(group)
-    if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < len(ranks):
-        hint = f" (global rank {src} is group rank {ranks.index(src)})" if src in ranks else ""
-        raise ValueError(f"src={src!r} is a group rank and must be in 0..{len(ranks) - 1}{hint}")
+    source = _global_rank(src, members(group))
     if group is None and is_sharded(module):
         raise ValueError(
             "sync_parameters: the module is sharded and group is None. Pass the replicate group; "
@@ -97,7 +91,6 @@ def sync_parameters(
             "destroy the model"
         )
     circle = circle_of(group, "sync")
-    source = ranks[src]  # broadcast wants the global rank
     named = list(named_state(module))
     meta = [name for name, tensor in named if local_part(tensor).is_meta]
     say = _structure(named, _where(device))
@@ -108,15 +101,10 @@ def sync_parameters(
         _materialize(module, _where(device))
         named = list(named_state(module))
     tensors = [local_part(tensor) for _, tensor in named]
-    sent = messages = 0
-    with torch.no_grad():
-        for bucket in _buckets(tensors, message_bytes):
-            message = torch.cat([as_bytes(tensor) for tensor in bucket])
-            dist.broadcast(message, src=source, group=group)
-            if circle.me != source:
-                _unpack(message, bucket)
-            sent += message.numel()
-            messages += 1
+    sent = [
+        _broadcast(bucket, source, group, receives=circle.me != source)
+        for bucket in _buckets(tensors, message_bytes)
+    ]
     mine = checksum(tensors)
     said = compare(circle, mine, timeout_s=timeout, what="sync_parameters: checksums")
     if len(said) > 1:
@@ -126,7 +114,7 @@ def sync_parameters(
             "or a device corrupts data",
             wrong,
         )
-    return SyncReport(len(tensors), sent, messages, len(meta), mine)
+    return SyncReport(len(tensors), sum(sent), len(sent), len(meta), mine)
 
 
 def named_state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -141,6 +129,14 @@ def is_sharded(module: nn.Module) -> bool:
         hasattr(parameter, "to_local") or type(parameter).__name__ == "FlatParameter"
         for parameter in module.parameters()
     )
+
+
+def _global_rank(src: int, ranks: Sequence[int]) -> int:
+    """What broadcast wants, of a group rank that a caller gave."""
+    if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < len(ranks):
+        hint = f" (global rank {src} is group rank {ranks.index(src)})" if src in ranks else ""
+        raise ValueError(f"src={src!r} is a group rank and must be in 0..{len(ranks) - 1}{hint}")
+    return ranks[src]
 
 
 def _structure(named: list[tuple[str, torch.Tensor]], target: torch.device) -> str:
@@ -175,10 +171,7 @@ def _materialize(module: nn.Module, device: torch.device) -> None:
 
     def real(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in made:
-            empty: Callable[[torch.Tensor], torch.Tensor] = lambda t: torch.empty_like(  # noqa: E731
-                t, device=device
-            )
-            fresh = empty(tensor.detach())
+            fresh = torch.empty_like(tensor.detach(), device=device)
             if isinstance(tensor, torch.nn.Parameter):
                 fresh = torch.nn.Parameter(fresh, requires_grad=tensor.requires_grad)
             made[id(tensor)] = fresh
@@ -209,6 +202,21 @@ def _buckets(tensors: list[torch.Tensor], limit: int) -> Iterator[list[torch.Ten
         size += bytes_
     if bucket:
         yield bucket
+
+
+def _broadcast(
+    bucket: list[torch.Tensor], source: int, group: dist.ProcessGroup | None, *, receives: bool
+) -> int:
+    """Send tensors as one message, or fill them with what is received; bytes of the message."""
+    import torch
+    import torch.distributed as dist
+
+    with torch.no_grad():
+        message = torch.cat([as_bytes(tensor) for tensor in bucket])
+        dist.broadcast(message, src=source, group=group)
+        if receives:
+            _unpack(message, bucket)
+    return message.numel()
 
 
 def _unpack(message: torch.Tensor, bucket: list[torch.Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 T = TypeVar("T")
+_MOST_SAID = 300
+"""Characters of a failure that travel to the other ranks."""
 
 
 class Rewindable(Generic[T]):
@@ -102,20 +105,13 @@ def warmup_training(
         TypeError: something cannot be put back; nothing was run.
         ValueError: ``steps`` is below 1.
     """
-    import time
-
     check_timeout(timeout)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps={steps!r}: at least one is needed")
     rewindable = data if isinstance(data, Rewindable) else None
     extra = [*_several(scheduler), *stateful]
     if data is not None and rewindable is None:
-        if not hasattr(data, "load_state_dict"):
-            raise TypeError(
-                f"data is a {type(data).__name__}, which cannot be put back after warm-up: wrap it "
-                "once, data = hangscope.Rewindable(loader), and draw from that in training too"
-            )
-        extra.append(data)
+        extra.append(_with_state(data))
     together = is_ready() and is_member(group)
     circle = circle_of(group, "training") if together else None
     say = f"{steps} steps"
@@ -131,30 +127,50 @@ def warmup_training(
         if circle is not None:
             agree(circle, say, timeout_s=timeout, what="training warm-up")
     began = time.monotonic()
-    if rewindable is not None:
-        rewindable.mark()
-    results: list[Any] = []
-    failure: Exception | None = None
-    try:
-        for _ in range(steps):
-            results.append(step())  # noqa: PERF401 - what was done before a failure counts
-    except Exception as error:
-        failure = error
-    finally:
-        restore()
-        if rewindable is not None:
-            rewindable.rewind()
+    results, failure = _run(step, steps, restore, rewindable)
     elapsed = time.monotonic() - began
-    text = "" if failure is None else f"{type(failure).__name__}: {failure}"[:300]
     if circle is not None:
-        _compare_results(circle, text, failure, timeout)
+        _compare_results(circle, failure, timeout)
     if failure is not None:
         raise failure
     return TrainingWarmup(steps, elapsed, tuple(results))
 
 
-def _compare_results(circle: Any, text: str, failure: Exception | None, timeout: float) -> None:
+def _with_state(data: Any) -> Any:
+    """What batches are drawn from, if it can be put back."""
+    if not hasattr(data, "load_state_dict"):
+        raise TypeError(
+            f"data is a {type(data).__name__}, which cannot be put back after warm-up: wrap it "
+            "once, data = hangscope.Rewindable(loader), and draw from that in training too"
+        )
+    return data
+
+
+def _run(
+    step: Callable[[], Any],
+    steps: int,
+    restore: Callable[[], None],
+    rewindable: Rewindable[Any] | None,
+) -> tuple[list[Any], Exception | None]:
+    """What each step returned, and what one of them raised; everything is put back behind them."""
+    if rewindable is not None:
+        rewindable.mark()
+    results: list[Any] = []
+    try:
+        for _ in range(steps):
+            results.append(step())  # noqa: PERF401 - what was done before a failure counts
+    except Exception as error:
+        return results, error
+    finally:
+        restore()
+        if rewindable is not None:
+            rewindable.rewind()
+    return results, None
+
+
+def _compare_results(circle: Any, failure: Exception | None, timeout: float) -> None:
     """Tell everybody who failed; this rank's own failure is more useful than that."""
+    text = "" if failure is None else f"{type(failure).__name__}: {failure}"[:_MOST_SAID]
     try:
         said = compare(circle, text, timeout_s=timeout, what="training warm-up: result")
     except Exception:
