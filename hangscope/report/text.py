@@ -36,6 +36,7 @@ _ASCII = str.maketrans(
     {"–": "-", "·": "-", "…": "~", "▸": ">", "→": ">", "×": "x", "µ": "u", "—": "-", "≈": "~"}
 )
 _SIDES = 8
+_OTHERS = 3
 _LINES = 6
 
 _BADGE = {
@@ -109,7 +110,9 @@ class TextReport:
         yield from _bullets("Warn", diagnosis.warnings, self.all_findings)
         if len(findings) > len(shown):
             more = len(findings) - len(shown)
-            yield None
+            # Two faults at once: who mends only the first will hang again.
+            others = findings[len(shown) : len(shown) + _OTHERS]
+            yield from _bullets("Also", [f.summary for f in others], True)
             yield Text(f"{more} more finding{'s' if more > 1 else ''}: --all shows them", "dim")
 
 

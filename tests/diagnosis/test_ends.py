@@ -244,6 +244,20 @@ def test_one_that_was_aborted_on_its_way_out_had_left_before() -> None:
     assert [side.stack for side in first.sides if side.ranks == (2,)] == [()]
 
 
+def test_one_that_aborts_when_all_is_done_kept_nobody_waiting() -> None:
+    job = _job(3, waiting=())
+    for rank in (0, 1):
+        job.rank(rank, alive=False, finalized=True, exit=ExitFacts("clean", code=0, at_ns=END))
+    late = ExitFacts("signal", signal=6, at_ns=END, text=ON_ITS_WAY_OUT)
+    job.rank(2, alive=False, finalized=True, exit=late)
+    found = diagnose(job.trace(after_s=6))
+    assert _blame(found) == ("rank_crashed", (2,))
+    first = found.findings[0]
+    assert "nobody is known to wait" in first.why
+    assert "the others still needed it" not in first.fix
+    assert "destroy_process_group" not in first.fix
+
+
 def test_one_that_fell_silent_long_before_the_others_may_have_been_stopped() -> None:
     """Rings alone, after somebody ended the job: no more is known than when each fell silent."""
     job = _job(3, waiting=(0, 1))

@@ -55,7 +55,7 @@ def _one_held_a_lock(gave_up_s: float, *, moved_s: float = 0.0) -> Diagnosis:
 def test_who_comes_after_the_first_gave_up_was_not_there() -> None:
     found = _one_held_a_lock(9.0)
     assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (1,))
-    assert "order" in found.summary
+    assert "without all_reduce #4 in group metrics" in found.summary
     seen = found.findings[0].evidence
     assert "rank 1: its thread metrics is at metrics.py:8 in push" in seen
 

@@ -136,11 +136,13 @@ def test_inconclusive_says_what_is_open_and_what_to_collect() -> None:
     assert "Sure" not in text  # nobody is named that could be more or less sure
 
 
-def test_other_findings_wait_for_all() -> None:
+def test_of_other_findings_one_line_is_told_unless_all_are_asked_for() -> None:
     diagnosis = samples.deadlock().diagnosis
     first = show(diagnosis)
     assert "1 more finding: --all shows them" in first
-    assert "Rank 2 never joined" not in first
+    assert "Also  Rank 2 never joined" in first
+    assert first.count("Rank 2 never joined") == 1
+    assert first.count(" Why ") == 1
     everything = show(diagnosis, all_findings=True)
     assert "Rank 2 never joined" in everything
     assert "more finding" not in everything

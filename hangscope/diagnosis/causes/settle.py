@@ -43,6 +43,7 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
             unlike = decide_mismatch(context, item)
             if unlike:
                 culprits, confidence = unlike, Confidence.LIKELY
+                item = item.with_last(unlike)
         elif item.aspect == "history":
             confidence = Confidence.LIKELY
         verdict = {

@@ -103,8 +103,18 @@ def _strayed(context: Context, rank: int, suspects: list[int]) -> bool | None:
     if not any(newest[-1] in stretch for stretch in earlier):
         return None
     if any(stretch[: len(newest)] == newest for stretch in earlier):
-        return False
+        return _met_otherwise(context, rank, suspects)
     return True if any(stretch[:1] == newest[:1] for stretch in earlier) else None
+
+
+def _met_otherwise(context: Context, rank: int, suspects: list[int]) -> bool:
+    """Whether what came after the newest meeting never came after one of that kind.
+
+    Where suspects share several groups a step has several meetings, with nothing between them.
+    """
+    past = past_of(context, rank, suspects)
+    newest, *earlier = (past.issued[at] for at in reversed(past.meetings))
+    return earlier.count(newest) >= _USUAL_TIMES and _as_ever(context, rank, suspects) is False
 
 
 def _stretches(past: Past) -> tuple[list[list[Issued]], list[Issued]]:

@@ -203,6 +203,11 @@ def _how(facts: RankFacts) -> str:
     return exit_.text or exit_.kind
 
 
+def is_late_abort(host: Host) -> bool:
+    """Whether a process was killed by a signal after it had left its program by itself."""
+    return host.end is End.CRASHED and host.end_text.endswith(ON_ITS_WAY_OUT)
+
+
 def _held_up_to_the_end(facts: RankFacts) -> str:
     """What kept a process from running that was killed then, as a monitor saw it last."""
     if facts.exit is not None and facts.exit.kind not in ("signal", "oom", "unknown"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,7 +35,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """``aspect``: op, numel, dtype, reduce_op, root or history. Parts come largest first."""
+    """``aspect``: op, numel, dtype, reduce_op, root or history.
+
+    Parts come largest first; once one of equal sides is held to be right, it is the first.
+    """
 
     group: int
     seq: int
@@ -45,6 +48,11 @@ class Mismatch:
     """The place, from 0, of the operation inside the batches at which they part; -1: no batch."""
     completed_by_all: bool = False
     """Every member has finished it nevertheless: a clue to what went wrong later, no hang."""
+
+    def with_last(self, ranks: Collection[int]) -> Mismatch:
+        """The same with the parts of ``ranks`` behind all others."""
+        parts = sorted(self.parts, key=lambda part: not set(ranks).isdisjoint(part.ranks))
+        return replace(self, parts=tuple(parts))
 
     def leaving(self, records: Records) -> list[int]:
         """The ranks that issued it in a signal handler or on their way out."""

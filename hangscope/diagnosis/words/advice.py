@@ -13,12 +13,13 @@ from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.stores import PREFIX as STORE
 from hangscope.diagnosis.model import Side, Verdict
 from hangscope.diagnosis.processes.failures import is_secondary
-from hangscope.diagnosis.processes.host import End
+from hangscope.diagnosis.processes.host import End, is_late_abort
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.agreement import numel
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.diagnosis.words import playbook
-from hangscope.diagnosis.words.crashes import crash, crash_of_all
+from hangscope.diagnosis.words.circles import Crossing, crossing
+from hangscope.diagnosis.words.crashes import aborted_at_its_end, crash, crash_of_all
 from hangscope.diagnosis.words.lines import (
     been_there,
     in_finalizer,
@@ -26,7 +27,7 @@ from hangscope.diagnosis.words.lines import (
     parted_lines,
     stands_behind,
 )
-from hangscope.diagnosis.words.phrases import address, everybody_is, rank_s
+from hangscope.diagnosis.words.phrases import address, everybody_is, rank_s, title_of
 from hangscope.diagnosis.words.playbook import Advice
 from hangscope.diagnosis.words.sides import guarded, in_backward
 from hangscope.trace.attempts.twins import doubled
@@ -174,6 +175,8 @@ def _for_process(context: Context, cause: Cause, place: Place | None) -> Advice 
         said = own_errors(context.trace.claims).get(rank)
         message = raised.message if raised is not None else ""
         frames = user_frames(raised.stack) if raised is not None else ()
+        if place is None and is_late_abort(host):
+            return aborted_at_its_end(at, destroyed=facts is not None and bool(facts.finalized))
         advice = crash(
             " ".join((host.end_text, message, said.text if said is not None else "")),
             _and(where(frames[0] if frames else None), at),
@@ -214,9 +217,35 @@ def _for_circle(context: Context, cause: Cause, sides: tuple[Side, ...]) -> Advi
         return playbook.crossed_handles(lines[0])
     if _same_half_first(context, cause, sides):
         return playbook.ring_of_waits(sides[0].op or "recv")
+    crossed = crossing(context, cause)
+    if crossed is not None:
+        return _for_crossing(context, cause, crossed, sides)
     if len(sides) == len(set(lines)) == 2:
         accused = 0 if set(sides[0].ranks) <= set(cause.culprits) else 1
         return _comparing(advice, cause, [lines[accused], lines[1 - accused]])
+    return advice
+
+
+def _for_crossing(
+    context: Context, cause: Cause, crossed: Crossing, sides: tuple[Side, ...]
+) -> Advice:
+    """The accused are at one place and not at the other: their lines may tell why."""
+    accused, waiters = set(cause.culprits), set(crossed.without.waiters)
+    advice = playbook.left_out(rank_s(cause.culprits), title_of(context, crossed.without))
+    few = next((s for s in sides if s.stack and accused.issuperset(s.ranks)), None)
+    most = next((s for s in sides if s.stack and waiters.issuperset(s.ranks)), None)
+    if few is None or most is None:
+        return advice
+    if leaves_a_block(few, most):
+        advice = playbook.left_block(rank_s(few.ranks))
+    elif (
+        stands_behind(few, most)
+        and been_there(context, few.ranks, crossed.without.group, most.stack)
+        and not been_there(context, most.ranks, crossed.came_to.group, few.stack)
+    ):
+        advice = playbook.guarded_or_early(rank_s(few.ranks))
+    if few.stack[-1] == most.stack[-1]:  # else they are of different threads
+        return _comparing(advice, cause, parted_lines(few, most))
     return advice
 
 

@@ -98,6 +98,19 @@ _ENDS_WITHOUT_A_WORD = (
 """Ends that leave no error to mend: (how the rank ended, what to look for, where)."""
 
 
+def aborted_at_its_end(detail: str, *, destroyed: bool) -> Advice:
+    """A rank that aborted when its program was over and nobody is known to have waited for it.
+
+    ``destroyed``: it had destroyed its groups.
+    """
+    destroy = "" if destroyed else ", and call destroy_process_group before a process ends"
+    return Advice(
+        "its program was over: look for threads that still run when the process is taken down (of "
+        f"a data loader, a checkpoint in the background, torch itself){destroy}: {detail}",
+        "D20",
+    )
+
+
 def crash(text: str, detail: str) -> Advice:
     """A rank that ended by an error; ``text`` is the error, ``detail`` where it happened."""
     if ON_ITS_WAY_OUT in text:

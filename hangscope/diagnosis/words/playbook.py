@@ -74,6 +74,16 @@ def out_of_step(ranks: str) -> Advice:
     )
 
 
+def left_out(ranks: str, title: str) -> Advice:
+    """``ranks`` came to something else without ``title``, in which others wait for them."""
+    return Advice(
+        f"look for what made {ranks} leave out {title}, or put it off (a branch, a caught "
+        "exception, `continue`): all ranks must use the groups, and their halves of pairs, in one "
+        "order",
+        "D19, D21",
+    )
+
+
 def left_block(ranks: str) -> Advice:
     """``ranks`` are in the ``__exit__`` of a ``with`` block that the others are still inside of."""
     return Advice(

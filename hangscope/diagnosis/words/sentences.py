@@ -12,9 +12,10 @@ from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.stores import PREFIX as STORE
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.processes.host import Host, activity
+from hangscope.diagnosis.processes.host import Host, activity, is_late_abort
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, where
+from hangscope.diagnosis.words.circles import crossing
 from hangscope.diagnosis.words.phrases import (
     capital,
     describe,
@@ -72,6 +73,8 @@ def _crash(context: Context, cause: Cause, place: Place | None) -> Words:
         summary += f"; others wait for it in {title_of(context, place)}"
     if everybody_is(context, cause.culprits):
         return Words(summary, "no rank is left that could wait")
+    if place is None and all(is_late_abort(context.hosts[rank]) for rank in cause.culprits):
+        return Words(summary, "it had finished its program, and nobody is known to wait for it")
     return Words(
         summary, f"{rank_s(cause.culprits)} ended; every rank that needs it waits or fails"
     )
@@ -330,6 +333,13 @@ def _circle(context: Context, cause: Cause, _first: Place) -> Words:
         )
     if set(cause.culprits) == ranks:
         summary = f"{capital(rank_s(ranks))} wait for each other in a circle"
+    elif crossed := crossing(context, cause):
+        came_to, without = (title_of(context, place) for place in crossed)
+        waiters = crossed.without.waiters
+        summary = (
+            f"{capital(rank_s(cause.culprits))} came to {came_to} without {without}, in which "
+            f"{rank_s(waiters)} {wait_s(waiters)}: they wait for each other in a circle"
+        )
     else:
         summary = (
             f"{capital(rank_s(cause.culprits))} took another order than the others: "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.threads import dead_thread, died_of
@@ -33,7 +35,11 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
             elif mine:
                 sides.append(
                     _side_of_row(
-                        context, ranks, mine[0].row, mine[0].seq, context.place_op(mine[0])
+                        context,
+                        ranks,
+                        _own_row(context, ranks[0], mine[0]),
+                        mine[0].seq,
+                        context.place_op(mine[0]),
                     )
                 )
             elif cause.crossed:
@@ -109,6 +115,15 @@ def _down_to_fork(stack: Stack, fork: int) -> Stack:
 def _group_of(context: Context, cause: Cause) -> int:
     """The group in which the first place of a cause lies, or -1."""
     return context.waits.places[cause.places[0]].group if cause.places else NONE
+
+
+def _own_row(context: Context, rank: int, place: Place) -> int:
+    """The record with which a rank waits at a place: others may have come there by other lines."""
+    front = context.front
+    first, last = np.searchsorted(front.rank, (rank, rank + 1))
+    here = (front.group[first:last] == place.group) & (front.pending[first:last] == place.seq)
+    rows = front.pending_row[first:last][here]
+    return int(rows[0]) if not place.p2p and len(rows) and rows[0] >= 0 else place.row
 
 
 def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, op: str) -> Side:
