@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Confidence
 from hangscope.replay.verify import load_recorded
-from hangscope.trace.model import Trace
+from hangscope.trace import formats
+from hangscope.trace.model import Source, Trace
+
+from .builder import Job
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 
@@ -35,3 +41,18 @@ def test_ranks_that_wait_together_still_tell_who_is_missing() -> None:
     found = diagnose(dated("native-loader-asleep", 3600.0))
     assert found.verdict.value == "missing_rank"
     assert len(found.culprits) == 1
+
+
+@pytest.mark.parametrize(("timeout_s", "sure"), [(30, False), (1800, True)])
+def test_nobody_has_waited_far_beyond_the_timeout(timeout_s: int, sure: bool) -> None:
+    """Two hours after the last record: no watchdog of half a minute wrote the dumps then."""
+    job = Job(4)
+    job.steps(3)
+    for rank in range(3):
+        job.op(rank, done=False)
+    trace = job.trace(after_s=7200.0)
+    trace.records["timeout_ms"] = timeout_s * 1000
+    dumps = tuple(Source(f"trace_{r}", formats.PICKLE, rank=r) for r in range(4))
+    found = diagnose(replace(trace, sources=dumps))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
+    assert found.confidence is (Confidence.CERTAIN if sure else Confidence.LIKELY)

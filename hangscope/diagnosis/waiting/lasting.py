@@ -176,10 +176,9 @@ def stood_still(context: Context) -> bool:
     return _SLOW_S <= waited_s <= _FAR * last_s + _HOUR_S
 
 
-def _timeouts_s(context: Context) -> tuple[float, float]:
+def _timeouts_s(context: Context) -> Timeouts:
     """After how long (s) the first of those who wait gives up, and after how long all have."""
-    recorded = recorded_timeouts(context) or Timeouts(_SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S)
-    return recorded.shortest_s, max(recorded.longest_s, _USUAL_TIMEOUT_S)
+    return recorded_timeouts(context) or Timeouts(_SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S)
 
 
 def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
