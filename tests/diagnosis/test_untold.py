@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.model import Confidence
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.report import flight_recorder
 from hangscope.trace.load import load_trace
+from tests.trace.dumps import BASE_NS, dump, pending, write
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
+SECOND_NS = 10**9
+_WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 
 
 @pytest.mark.parametrize(
@@ -35,3 +40,33 @@ def test_nobody_is_certain_who_may_be_held_up(
     assert finding.culprits == (accused,)
     assert finding.confidence is Confidence.LIKELY
     assert any(text.startswith(unknown) for text in finding.unknowns)
+
+
+def _judged(folder: Path, rows: dict[int, list[dict[str, Any]]], **document: Any) -> Diagnosis:
+    """Dumps that list only what is unfinished, written when rank 0 had waited for its timeout."""
+    for rank, entries in rows.items():
+        path = write(folder, f"nccl_trace_rank_{rank}", dump(entries, world=len(rows), **document))
+        os.utime(path, ns=(BASE_NS + 650 * SECOND_NS,) * 2)
+    return diagnose(load_trace([folder]))
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_dump_without_entry_and_counter_proves_no_absence(tmp_path: Path, counted: bool) -> None:
+    """It lists nothing unfinished, whenever it was written; a counter tells how far it had come."""
+    rows: dict[int, list[dict[str, Any]]] = {r: [pending(9)] for r in range(3)} | {3: []}
+    for rank in range(4):
+        done = {"last_enqueued_collective": 8 + (rank < 3), "last_completed_collective": 8}
+        status = {"0": done} if counted or rank < 3 else {}
+        _judged(tmp_path, {rank: rows[rank]}, pg_status=status, pg_config=_WORLD)
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (3,))
+    assert found.confidence is (Confidence.CERTAIN if counted else Confidence.LIKELY)
+
+
+def test_who_was_heard_of_in_a_group_is_not_surely_everybody(tmp_path: Path) -> None:
+    """All that are known of each group wait in it; dumps of what is unfinished show no others."""
+    own = [{"pg_id": 1, "process_group": (name, "undefined")} for name in ("5", "6")]
+    rows = {rank: [pending(7, **own[rank // 2]), pending(9)] for rank in range(4)}
+    found = _judged(tmp_path, rows, pg_config=None, pg_status=None)
+    assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, ())
+    assert found.confidence is Confidence.LIKELY

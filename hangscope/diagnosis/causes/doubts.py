@@ -101,6 +101,7 @@ def doubt_gaps(context: Context, causes: list[Cause]) -> None:
     unread = context.unreadable.keys()
     missing = {*context.trace.missing_ranks, *context.unrecorded} - unread
     from_logs = _from_logs_alone(context)
+    blank = _blank(context)
     for cause in causes:
         if missing and cause.verdict is not Verdict.RANK_LOST:
             cause.doubt(f"{rank_s(missing)} left no dump")
@@ -118,18 +119,38 @@ def doubt_gaps(context: Context, causes: list[Cause]) -> None:
             cause.confidence = Confidence.LIKELY  # a log may hold some of the ranks only
         if cause.verdict is Verdict.RANK_EXITED and _status_unseen(context, cause):
             cause.doubt("nobody saw with which status the accused ended")
+        if cause.verdict is Verdict.MISSING_RANK and (silent := blank.intersection(cause.culprits)):
+            cause.doubt(f"what {rank_s(silent)} left lists nothing, not even how far it had come")
         for rank in cause.culprits:
             facts = context.trace.ranks.get(rank)
             if facts is not None and facts.unobservable:
                 cause.doubt(f"rank {rank}: {', '.join(facts.unobservable)} leaves no record")
 
 
+def _blank(context: Context) -> frozenset[int]:
+    """Ranks whose dumps hold no entry and no counter, where dumps list only what is unfinished.
+
+    They waited for nothing when they were dumped, whenever that was.
+    """
+    ranks = context.trace.ranks
+    if not any(facts.only_active for facts in ranks.values()):
+        return frozenset()  # else they list all that a rank has ever issued
+    told = {*context.bounds, *context.front.rank.tolist()}
+    return frozenset(r for r in ranks.keys() & context.on_record if r not in told)
+
+
 def _unlisted(context: Context, cause: Cause) -> bool:
-    """Whether nobody lists the members of the group; a pair names its partner itself."""
+    """Whether nobody lists the members of the group; a pair names its partner itself.
+
+    Those who were heard of stand for them, unless whoever waits elsewhere is not heard of: of dumps
+    that list only what is unfinished, none shows who else belongs to the group.
+    """
     place = shown_place(context, cause)
     if place is None or place.p2p or place.group < 0:
         return False
-    return not context.trace.groups[place.group].ranks
+    group = context.trace.groups[place.group]
+    partial = any(facts.only_active for facts in context.trace.ranks.values())
+    return not group.ranks or (partial and not group.listed)
 
 
 def _from_logs_alone(context: Context) -> bool:
