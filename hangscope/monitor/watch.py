@@ -19,6 +19,7 @@ from hangscope.monitor.local_ranks import TICK_S, LocalRanks
 from hangscope.monitor.main_threads import MainThreads
 from hangscope.monitor.mirror import mirror
 from hangscope.monitor.nodes import HAND_ON_S, OtherNodes
+from hangscope.monitor.pace import FIRST_LOOK_S, MAX_INTERVAL_S, Pace
 from hangscope.monitor.processes import ProcessWatch
 from hangscope.monitor.signs import has_failed, is_leaving, is_silent
 from hangscope.monitor.voice import say, speak
@@ -27,15 +28,8 @@ from hangscope.trace.live.follow import LiveRun, is_gil_blocked
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import Fragment, Trace
 
-SETTLE_S = 0.6
-"""After a process has ended: the others need a moment to show what it did to them."""
 GONE_S = 0.2
-"""The same, once no process is left."""
-FIRST_LOOK_S = 1.0
-"""How long nothing may move before the job is looked at closely."""
-MAX_LOOK_INTERVAL_S = 5.0
-LOOK_SHARE = 0.05
-"""At most this share of a processor is spent on looking, except around the timeout."""
+"""Once no process is left: what it wrote last has to arrive."""
 NO_RANKS_S = 120.0
 """Give up when no rank has shown up for so long."""
 STACKS_S = 0.3
@@ -127,27 +121,17 @@ class Monitor:
 
     def follow(self) -> Diagnosis | None:
         """Watch until the ranks are gone; returns the last diagnosis, None if no rank came."""
-        started_s = last_change_s = time.monotonic()
-        next_look_s = 0.0
-        progress: dict[int, bytes] = {}
-        settle_until_s = 0.0
+        started_s = time.monotonic()
+        pace = Pace(self._config.timeout_s, changed_s=started_s)
         while self._keep_going():
-            ends = self._ranks.note_ends(TICK_S)
+            ended = self._ranks.note_ends(TICK_S)
             now_s = time.monotonic()
-            if ends:
-                settle_until_s = now_s + SETTLE_S
-                next_look_s = settle_until_s
             self._discover()
-            for sentence in self._corruptions.new(self._run.findings):
-                say(sentence, self._out)
+            self._say_corruptions()
             counters = self._ranks.counters()
-            if counters.progress != progress:
-                progress, last_change_s = counters.progress, now_s
-                if not ends and not settle_until_s:
-                    # Some ranks may stand still while others go on: look now and then all the same.
-                    next_look_s = min(max(next_look_s, now_s), now_s + FIRST_LOOK_S)
+            pace.note(counters.progress, now_s, ended=ended)
             if self._ranks.seen and not self._ranks.alive:
-                if self._expects_more(now_s - last_change_s):
+                if self._expects_more(now_s - pace.changed_s):
                     continue
                 time.sleep(GONE_S)
                 self._look(final=True)
@@ -156,35 +140,31 @@ class Monitor:
                 break
             if self._is_gathering(now_s - started_s) and not self._ranks.failed_at_ns:
                 continue
-            if now_s >= next_look_s and now_s >= settle_until_s and self._ranks.seen:
-                settle_until_s = 0.0
-                stalled_s = max(now_s - last_change_s, counters.waiting_s)
-                overdue = now_s - self._looked_at_s > MAX_LOOK_INTERVAL_S
-                if stalled_s >= FIRST_LOOK_S or ends or self._ranks.failed_at_ns or overdue:
+            if self._ranks.seen and pace.is_due(now_s):
+                stalled_s = max(now_s - pace.changed_s, counters.waiting_s)
+                overdue = now_s - self._looked_at_s > MAX_INTERVAL_S
+                if stalled_s >= FIRST_LOOK_S or ended or self._ranks.failed_at_ns or overdue:
                     self._look(final=False, stalled_s=stalled_s)
-                next_look_s = time.monotonic() + self._interval(stalled_s)
+                pace.looked(time.monotonic(), stalled_s, self._look_cost_s)
         else:
             self._discover()
             if self._ranks.seen:
                 self._look(final=True)
-        for sentence in self._corruptions.new(self._run.findings):
-            say(sentence, self._out)
-        mirror(self._config.directory)
-        if self._others is not None:
-            self._others.close()
-        self._run.close()
+        self._close()
         return self.last
 
     # -- pieces ----------------------------------------------------------------------------
 
-    def _interval(self, stalled_s: float) -> float:
-        """Until the next close look: often near the timeout, rarer the longer it lasts."""
-        remaining_s = self._config.timeout_s - stalled_s
-        if -3.0 < remaining_s < 1.0:
-            return max(0.5, 2 * self._look_cost_s)
-        wanted_s = min(MAX_LOOK_INTERVAL_S, max(FIRST_LOOK_S, stalled_s / 4))
-        wanted_s = max(wanted_s, self._look_cost_s / LOOK_SHARE)
-        return min(wanted_s, remaining_s) if remaining_s > 0 else wanted_s
+    def _say_corruptions(self) -> None:
+        for sentence in self._corruptions.new(self._run.findings):
+            say(sentence, self._out)
+
+    def _close(self) -> None:
+        self._say_corruptions()
+        mirror(self._config.directory)
+        if self._others is not None:
+            self._others.close()
+        self._run.close()
 
     def _discover(self) -> None:
         """Look for new rings, and for what else they tell; lists the directory."""
