@@ -50,6 +50,7 @@ from hangscope.diagnosis.waiting.waits import Builder
 from hangscope.diagnosis.words.answer import answer
 from hangscope.diagnosis.words.findings import to_finding
 from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.diagnosis.words.unsigned import with_unsigned_words
 from hangscope.trace.clocks import align_clocks
 from hangscope.trace.model import Trace
 
@@ -114,6 +115,7 @@ def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
         notes += quiet.notes
         if not findings and trace.missing_ranks:
             notes.append(f"{rank_s(trace.missing_ranks)} left no dump: nothing is known of them")
+    findings = with_unsigned_words(job.context, findings)
     return answer(job.context, findings, notes), too_early
 
 

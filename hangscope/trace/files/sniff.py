@@ -143,6 +143,10 @@ _TEXT_KEYS = (
 )  # fmt: skip
 _INNER_KEYS = ("jsonPayload", "json", "fields", "data", "_source", "attributes", "result", "record")
 _RANKS = ("rank", "global_rank")
+_TRACES = ("exc_info", "exception", "stack_trace", "traceback", "error.stack_trace", "exc_text")
+"""Where loggers put a traceback beside the message."""
+_EVENTS = ("events", "entries", "logs", "items")
+"""What holds the records of an export that is one object."""
 
 
 def log_text(record: object) -> str | None:
@@ -159,8 +163,25 @@ def log_text(record: object) -> str | None:
         )
         return None if inner is None else log_text(inner)
     rank = next((record[key] for key in _RANKS if type(record.get(key)) is int), None)
-    text: str = found.rstrip("\n")
+    text: str = "\n".join((found.rstrip("\n"), *_traces(record)))
     return text if rank is None or rank < 0 else f"[RANK {rank}] {text}"
+
+
+def _traces(record: dict[str, object]) -> list[str]:
+    """Tracebacks of a record that stand beside its message."""
+    error = record.get("error")
+    own = [record.get(key) for key in _TRACES]
+    own += [error.get(key) for key in _TRACES] if isinstance(error, dict) else []
+    return [text.rstrip("\n") for text in own if isinstance(text, str) and "Traceback" in text]
+
+
+def log_records(document: object) -> list[object]:
+    """The records of a log that was exported as one object; none for any other object."""
+    if not isinstance(document, dict):
+        return []
+    lists = (document.get(key) for key in _EVENTS)
+    records = next((found for found in lists if isinstance(found, list) and found), [])
+    return records if log_text(records[:1] and records[0]) is not None else []
 
 
 def read_all(path: str | Path, gzipped: bool) -> bytes:

@@ -19,12 +19,15 @@ from hangscope.trace.files import file_names
 from hangscope.trace.job_log.fragments import fragments_of
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.lines.stream import read_lines
+from hangscope.trace.job_log.lines.unknown import UnknownPrefix
 from hangscope.trace.job_log.readers import watchdog
 from hangscope.trace.job_log.readers.evidence import Evidence
 from hangscope.trace.job_log.readers.roster import Readers
 from hangscope.trace.job_log.restarts import with_restarts
 from hangscope.trace.model import Fragment
 
+_FILE, _FILE_ENDS = "==> ", " <=="
+"""How ``head`` and ``tail`` tell whose lines follow."""
 _OWN = "[hangscope]"
 _OWN_LINES = 400
 _VERDICT = re.compile(r"(?!more: |moving again|[a-z])\S")
@@ -52,8 +55,7 @@ def read_job_log(
     year:
         Of its lines, which carry none; by default that of the file, else the present one.
     """
-    own_rank = file_names.rank_of_log(file) if file is not None else None
-    own_local = file_names.local_rank_of_log(file) if file is not None else None
+    own_rank, own_local = _of_file(str(file)) if file is not None else (None, None)
     if year is None:
         year = _year_of(file)
     evidence = gather(read_lines(stream), year, own_rank=own_rank, own_local=own_local)
@@ -72,6 +74,7 @@ def gather(
     """Run every line past the readers that may know it."""
     evidence = Evidence()
     readers = Readers(year)
+    unknown = UnknownPrefix()
     skip_own = 0
     newest: LogLine | None = None
     for line in with_restarts(lines):
@@ -88,6 +91,9 @@ def gather(
             skip_own = skip_own - 1 if plain else 0
             if plain:
                 continue
+        if text.startswith(_FILE) and text.endswith(_FILE_ENDS):
+            own_rank, own_local = _of_file(text[len(_FILE) : -len(_FILE_ENDS)])
+            continue
         if line.rank is None and (own_rank is not None or own_local is not None):
             line = line._replace(
                 rank=own_rank,
@@ -95,7 +101,8 @@ def gather(
             )
         if evidence.attempt != readers.attempt:  # nothing of an earlier life goes on
             readers = Readers(year, evidence.attempt)
-        line = readers.starters.attributed(readers.logged.attributed(line))
+        line = readers.logged.attributed(unknown.taken_off(line))
+        line = readers.starters.attributed(line)
         line = readers.table.attributed(line)
         if not evidence.elastic and ("distributed" in line.file or "distributed" in line.text):
             evidence.elastic = bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
@@ -127,11 +134,18 @@ def gather(
     return evidence
 
 
+def _of_file(name: str) -> tuple[int | None, int | None]:
+    """The rank and the local rank that the name of a log states."""
+    path = Path(name)
+    return file_names.rank_of_log(path), file_names.local_rank_of_log(path)
+
+
 def _note_writer(line: LogLine, evidence: Evidence) -> None:
     rank = line.rank
     assert rank is not None
     notes = evidence.of(rank)
     evidence.writer = rank
+    evidence.shared_tasks |= line.node not in (None, rank)
     if line.pid is not None:
         notes.pid = notes.pid or line.pid
         evidence.pid_rank.setdefault(line.pid, rank)

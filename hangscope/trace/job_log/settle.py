@@ -6,8 +6,6 @@ launcher told to stop, and the group of timeouts that name none.
 
 from __future__ import annotations
 
-import re
-
 from hangscope.trace import operations
 from hangscope.trace.job_log.nodes import ABORTED, of_local_rank, several_nodes
 from hangscope.trace.job_log.readers.agreement import settle_comparisons
@@ -18,9 +16,7 @@ from hangscope.trace.job_log.readers.evidence import (
     GroupId,
     Operation,
     RankNotes,
-    Trouble,
 )
-from hangscope.trace.job_log.readers.gloo import gave_up
 from hangscope.trace.job_log.readers.launcher import ended
 from hangscope.trace.job_log.sayings import (
     settle_addresses,
@@ -32,10 +28,10 @@ from hangscope.trace.job_log.sayings import (
     settle_stuck_watchdogs,
     settle_traps,
 )
+from hangscope.trace.job_log.unsigned import but_numbers, dead_thread, settle_unsigned
 from hangscope.trace.model import MAX_RANK, Claim
 
 _GRACE_NS = 20 * 10**9
-_SIGINT = 2
 _SIGTERM, _SIGKILL, _SIGABRT = 15, 9, 6
 _FATAL = (4, 7, 8, 11)
 _OWN_REASONS = ("oom", "device_error")
@@ -63,12 +59,7 @@ def settle(evidence: Evidence) -> None:
     settle_store_barrier(evidence)
     settle_half_told(evidence)
     settle_stuck_watchdogs(evidence)
-    unsigned = evidence.nobodys or evidence.strangers
-    if unsigned and not any(notes.tells() for notes in evidence.ranks.values()):
-        own = [t for t in unsigned if not gave_up(t.message)]
-        if own or not evidence.claims:  # of several the one that speaks of no connection
-            told = own[0] if own and evidence.claims else unsigned[-1]
-            evidence.claims.append((_nobodys_words(told), None))
+    settle_unsigned(evidence)
     if evidence.thinned:
         for notes in evidence.ranks.values():
             notes.half_told |= not (notes.operations or notes.counters or _has_end(notes))
@@ -77,18 +68,10 @@ def settle(evidence: Evidence) -> None:
         evidence.claims.append((cut, None))
 
 
-def _nobodys_words(trouble: Trouble) -> Claim:
-    """All that a log holds is an exception, and nothing tells whose."""
-    name = trouble.type_name.rsplit(".", 1)[-1]
-    said = trouble.message.strip().partition("\n")[0]
-    text = f"{name}: {said}".rstrip(": ")[:300]
-    details = {"stopped": _SIGINT} if name == "KeyboardInterrupt" else {"nobodys": True}
-    return Claim("other", text=text, at_ns=trouble.at_ns, certain=False, details=details)
-
-
 def _settle_writers(evidence: Evidence) -> None:
     """Give exceptions of writers known only by local rank or pid to a rank."""
     several = several_nodes(evidence)
+    several_in_a_task = evidence.elastic or evidence.launcher_failures or evidence.shared_tasks
     for local, pid, node, trouble in evidence.troubles:
         rank = evidence.pid_rank.get(pid) if pid is not None else None
         if rank is None and local is not None:
@@ -96,29 +79,19 @@ def _settle_writers(evidence: Evidence) -> None:
             if rank is None and not node and not several:
                 rank = local
                 evidence.of(rank).by_local_rank = True
-        several_in_a_task = evidence.elastic or evidence.launcher_failures
-        if rank is None and local is None and pid is None and node is not None:
-            if several_in_a_task:
-                continue
+        unknown = rank is None and local is None and pid is None
+        if unknown and node is not None and not several_in_a_task:
             rank = node  # srun --label with one task per rank
             evidence.of(rank).by_local_rank = True
         if rank is not None:
             evidence.of(rank).troubles.append(trouble)
-        elif local is None and node is None and pid is not None:
+        elif local is not None or node is not None or pid is not None:
             evidence.strangers.append(trouble)
-        elif local is None and node is None:
+        else:
             evidence.nobodys.append(trouble)
             if trouble.thread_name != "MainThread":
-                evidence.claims.append((_dead_thread(trouble), None))
+                evidence.claims.append((dead_thread(trouble), None))
     evidence.troubles.clear()
-
-
-def _dead_thread(trouble: Trouble) -> Claim:
-    """A thread of some rank's that died: its process lives on, and others may wait for it."""
-    at = next((f for f in trouble.frames if "/lib/python" not in f.filename), None)
-    where = f" at {at.filename.rpartition('/')[2]}:{at.line} in {at.name}" if at else ""
-    text = f"thread {trouble.thread_name} ended with {trouble.type_name}: {trouble.message}{where}"
-    return Claim("other", text=text[:400], at_ns=trouble.at_ns, details={"dead_thread": True})
 
 
 def _settle_stacks(evidence: Evidence) -> None:
@@ -243,11 +216,6 @@ def _killed_beside_a_failure(evidence: Evidence) -> None:
             notes.by_launcher = True
 
 
-def _but_numbers(text: str) -> str:
-    """A message without its addresses, ports and ranks: those differ from process to process."""
-    return re.sub(r"\d+", "#", text)
-
-
 def _explained_by_nobodys_words(evidence: Evidence) -> None:
     """Processes ended, and one reason was printed without a rank, as often as they are: theirs."""
     ended_ = [n for n in evidence.ranks.values() if n.exit_code and n.exit_signal is None]
@@ -255,10 +223,11 @@ def _explained_by_nobodys_words(evidence: Evidence) -> None:
         return  # what one of them ended of is told: it gave up waiting
     if not ended_ or evidence.unattributed_ends or any(n.troubles for n in ended_):
         return
-    reasons = {(t.type_name, _but_numbers(t.message.partition("\n")[0])) for t in evidence.nobodys}
+    reasons = {(t.type_name, but_numbers(t.message.partition("\n")[0])) for t in evidence.nobodys}
     if len(reasons) == 1 and len(evidence.nobodys) >= len(ended_):
         for notes in ended_:
             notes.troubles.append(evidence.nobodys[0])
+        evidence.nobodys.clear()
     elif not reasons and len(ended_) == 1 and not ended_[0].exit_text:
         said = [c for c, _ in evidence.claims if c.kind in _REASONS and c.reporter is None]
         own = [c for c in said if c.kind in _OWN_REASONS]

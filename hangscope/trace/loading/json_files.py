@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from hangscope.trace.files.sniff import Unreadable, log_text
+from hangscope.trace.files.sniff import Unreadable, log_records, log_text
 from hangscope.trace.flight_recorder.read import Origin, read_document
 from hangscope.trace.model import Fragment
 from hangscope.trace.witnesses.ras import is_ras, read_ras
@@ -38,10 +38,13 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
         document = _lines(data) if document is None else document
         if document is None:
             raise Unreadable(f"damaged or truncated JSON ({error.msg})") from None
-    if isinstance(document, list) and document and _is_log(document):
+    records = log_records(document)
+    if isinstance(document, list) and _is_log(document):
+        records = document
+    if records:
         from hangscope.trace.job_log.read import read_job_log  # dumps need none of it
 
-        text = "\n".join(_texts(document)).encode("utf-8", "replace")
+        text = "\n".join(_texts(records)).encode("utf-8", "replace")
         return read_job_log(io.BytesIO(text), path=origin.path, file=file)
     if isinstance(document, dict) and "message" in document:
         from hangscope.trace.witnesses.error_file import is_error_file, read_error_file
@@ -86,5 +89,5 @@ def _is_log(records: list[Any]) -> bool:
 def _texts(records: list[Any]) -> Iterator[str]:
     for record in records:
         text = log_text(record)
-        if text is not None:
-            yield text
+        if text is not None:  # the reader of logs takes several lines of one record apart
+            yield text if "\n" not in text else orjson.dumps({"log": text}).decode()

@@ -45,7 +45,7 @@ _TELLING = (
     b"ExceptionType:[", b"RPC agent for ", b"SymmetricMemory::", b":expecting ", b": expecting ",
     b"heartbeats", b"check alive failed", b"have been waiting for", b"has been waiting for",
     b"is unstuck", b"StartAbort", b"Hang detected", b"sendBytes failed", b"recvValue",
-    b"should dump", b"failed to run", b"heartbeat of its", b"Abort COMPLETE",
+    b"==> ", b"should dump", b"failed to run", b"heartbeat of its", b"Abort COMPLETE",
 )  # fmt: skip
 
 _ABOVE = 3

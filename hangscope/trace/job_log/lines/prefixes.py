@@ -77,7 +77,7 @@ _ANY = re.compile(
 """The first of them that a text begins with: its place, from 1, is that of the group."""
 _SRUN = re.compile(r" {0,6}(\d{1,6}): ?")
 _BRACKET = re.compile(r"\[(\d{1,6})\] ")
-_HOST = re.compile(r"([A-Za-z][\w.\-]{1,62}): (?=\[rank|\[[EWIF]\d|\[default|Traceback|[WE]\d{4} )")
+_HOST = re.compile(r"([A-Za-z][\w.\-]{1,62}): (?=\[rank|\[[EWIF]\d|\[default|[WE]\d{4} )")
 _RAY_RANK = re.compile(r"rank=(\d+)")
 _RAY_PID = re.compile(r"pid=(\d+)")
 _RAY_IP = re.compile(r"ip=([\w.:\-]+)")
@@ -139,6 +139,11 @@ def _note(line: LogLine, found: re.Match[str]) -> LogLine:
     if groups.get("ray"):
         inside = groups["ray"]
         rank, pid, ip = (p.search(inside) for p in (_RAY_RANK, _RAY_PID, _RAY_IP))
+        if ", pid=" in inside:  # SkyPilot's, for all processes of one node, whose number is no rank
+            return line._replace(
+                node=int(rank.group(1)) if rank else line.node,
+                host=ip.group(1) if ip else line.host,
+            )
         return line._replace(
             rank=int(rank.group(1)) if rank else line.rank,
             pid=int(pid.group(1)) if pid else line.pid,

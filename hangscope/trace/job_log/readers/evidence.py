@@ -184,6 +184,8 @@ class Evidence:
     """What torch's debug server made of Flight Recorder dumps is in it."""
     elastic: bool = False
     """torchrun speaks in it: it starts several processes, and a scheduler's task is one of it."""
+    shared_tasks: bool = False
+    """A line with the number of a task bears another rank: a task holds several."""
     cut: bool = False
     """It ends in the middle of a watchdog's line: somebody pasted the beginning of a log."""
     meeting: tuple[int, int, int, int] | None = None

@@ -95,13 +95,7 @@ class Logged:
         if line.level or line.pid is not None:
             self._writer = None
             return line
-        if (
-            line.text.startswith(_HEAD)
-            and before is not None
-            and before.rank is not None
-            and before.number == line.number - 1
-            and _ERROR.search(before.text)
-        ):
+        if before is not None and line.text.startswith(_HEAD) and _announces(before, line):
             self._writer = before
         if self._writer is None or line.number > self._writer.number + _MAX_TRACEBACK:
             return line
@@ -109,6 +103,22 @@ class Logged:
         if line.text[:1] not in " \t" and not line.text.startswith(_HEAD):
             self._writer = None  # the line with the exception is the last
         return line._replace(rank=writer.rank)
+
+
+def _announces(before: LogLine, head: LogLine) -> bool:
+    """Whether a line is what ``logging`` put in front of the head of a traceback.
+
+    A message of torch's own is whole, and so is what its hook prints; what bears another number is
+    another writer's.
+    """
+    return (
+        before.rank is not None
+        and before.number == head.number - 1
+        and not (before.level or before.excepthook)
+        and head.local_rank in (None, before.local_rank)
+        and head.node in (None, before.node)
+        and _ERROR.search(before.text) is not None
+    )
 
 
 class Starters:

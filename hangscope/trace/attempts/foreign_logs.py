@@ -1,0 +1,109 @@
+"""Logs that lie beside the records of a job and are of another one.
+
+Somebody hands in what a directory holds. What was recorded tells which job is meant; a log is of
+another one where it contradicts that: it counts more ranks, gives the same ranks other process ids,
+or was written on another day. One that contradicts nothing is believed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hangscope.trace import formats
+from hangscope.trace.model import NONE, Fragment
+
+_DEFAULTS = frozenset({"default_pg", "default"})
+_HOUR_NS = 3600 * 10**9
+_YEAR_NS = int(365.2425 * 24) * _HOUR_NS
+"""Logs state no year."""
+_FAR_NS = 96 * _HOUR_NS
+"""More than the width of all time zones, and a weekend over which a job may hang."""
+
+Process = tuple[int, int]
+"""Rank and process id."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What was recorded of the job."""
+
+    world: int
+    """0 where nothing states it."""
+    processes: frozenset[Process]
+    first_ns: int
+    last_ns: int
+
+
+def without_foreign_logs(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """The fragments without those logs, and a line for each of them."""
+    recorded = [f for f in fragments if f.source.format in (formats.RING, *formats.DUMPS)]
+    logs: dict[str, list[Fragment]] = defaultdict(list)
+    for fragment in fragments:
+        if fragment.source.format == formats.LOG:
+            logs[fragment.source.path].append(fragment)
+    if not (recorded and logs):
+        return list(fragments), []
+    job = _job_of(recorded)
+    reasons = {path: why for path, told in logs.items() if (why := _contradiction(told, job))}
+    kept = [f for f in fragments if f.source.path not in reasons]
+    return kept, [f"{path}: {why}; left out as another job's" for path, why in reasons.items()]
+
+
+def _job_of(recorded: Sequence[Fragment]) -> _Job:
+    sizes = [f.facts.world_size or 0 for f in recorded]
+    sizes += [len(g.ranks) for f in recorded for g in f.groups if g.desc in _DEFAULTS]
+    times = [at for f in recorded for at in _span(f)]
+    processes = {(f.facts.rank, f.facts.pid) for f in recorded if f.facts.pid is not None}
+    world = max(sizes, default=0)
+    return _Job(world, frozenset(processes), min(times, default=0), max(times, default=0))
+
+
+def _span(fragment: Fragment) -> tuple[int, ...]:
+    """The first and the last moment of one rank's records, and when it ended."""
+    created = fragment.records["created_ns"]
+    created = created[created > 0]
+    facts = fragment.facts
+    ends = tuple(end.at_ns for end in (facts.exit, facts.exception) if end and end.at_ns)
+    return (int(created.min()), int(created.max()), *ends) if len(created) else ends
+
+
+def _contradiction(told: Sequence[Fragment], job: _Job) -> str:
+    """What shows that a log is none of the job's; empty where nothing does."""
+    ranks = [f.facts.rank for f in told if f.facts.rank != NONE]
+    stated = max((f.facts.world_size or 0 for f in told), default=0)
+    counted = max(stated, max(ranks, default=-1) + 1)
+    if 0 < job.world < counted:
+        return f"speaks of {counted} ranks, the records of {job.world}"
+    known = dict(job.processes)
+    own = {(f.facts.rank, f.facts.pid) for f in told if f.facts.pid and f.facts.rank in known}
+    if own and own.isdisjoint(job.processes):
+        rank, pid = min(own, key=lambda process: process[0])
+        return f"its rank {rank} is process {pid}, that of the records {known[rank]}"
+    away_ns = _apart(list(_moments(told)), job)
+    if away_ns > _FAR_NS:
+        return f"what it tells lies {away_ns // (24 * _HOUR_NS)} days from the records"
+    return ""
+
+
+def _moments(told: Iterable[Fragment]) -> Iterable[int]:
+    """When (ns) happened what a log tells."""
+    for fragment in told:
+        yield from _span(fragment)
+        yield from (claim.at_ns for claim in fragment.claims if claim.at_ns)
+
+
+def _apart(moments: list[int], job: _Job) -> int:
+    """How far (ns) all of it lies from the records, in any year; 0 where that is not known."""
+    if not (moments and job.first_ns):
+        return 0
+    return min(_to(at, job) for at in moments)
+
+
+def _to(at_ns: int, job: _Job) -> int:
+    years = round((job.last_ns - at_ns) / _YEAR_NS)
+    return min(
+        max(job.first_ns - moved, moved - job.last_ns, 0)
+        for moved in (at_ns + (years + more) * _YEAR_NS for more in (-1, 0, 1))
+    )

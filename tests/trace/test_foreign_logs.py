@@ -1,0 +1,62 @@
+"""Logs of another job that lie beside the records of this one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.load import load_trace
+
+from .logs import timeout
+
+DUMPS = Path(__file__).parents[2] / "fixtures" / "loader-asleep" / "dumps"
+RAISED = (
+    "[rank1]: Traceback (most recent call last):\n"
+    '[rank1]:   File "/job/train.py", line 88, in step\n'
+    "[rank1]: ValueError: corrupt shard 17\n"
+)
+KILLED = (
+    "E0816 12:10:05.123456 47 torch/distributed/elastic/multiprocessing/api.py:833] failed "
+    "(exitcode: -9) local_rank: 1 (pid: {pid}) of binary: /usr/bin/python\n"
+)
+
+
+def judged(tmp_path: Path, log: str) -> Diagnosis:
+    folder = tmp_path / "run"
+    shutil.copytree(DUMPS, folder)
+    (folder / "job.log").write_text(log)
+    return diagnose(load_trace([folder]))
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        ("world_size=16\n" + RAISED, "speaks of 16 ranks, the records of 4"),
+        ("[rank9]: step 7\n" + RAISED, "speaks of 10 ranks, the records of 4"),
+        (RAISED + "".join(timeout(rank, 78) for rank in (0, 2, 3)), "days from the records"),
+    ],
+)
+def test_a_log_that_contradicts_the_records_is_left_out(tmp_path: Path, log: str, why: str) -> None:
+    found = judged(tmp_path, log)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert found.confidence.value == "certain"
+    (warning,) = (line for line in found.warnings if "job.log" in line)
+    assert why in warning
+
+
+def test_other_process_ids_are_those_of_another_job(tmp_path: Path) -> None:
+    undated = KILLED.removeprefix("E0816 12:10:05.123456 47 ")
+    table = "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 711)\n"
+    found = judged(tmp_path, undated.format(pid=711) + table)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert any("its rank 1 is process 711" in line for line in found.warnings)
+
+
+def test_a_log_that_contradicts_nothing_is_believed(tmp_path: Path) -> None:
+    found = judged(tmp_path, "world_size=4\n" + RAISED)
+    assert not any("left out" in line for line in found.warnings)
+    assert "corrupt shard 17" in repr(found)

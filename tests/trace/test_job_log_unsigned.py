@@ -1,0 +1,135 @@
+"""Exceptions of which a log does not say whose they are, and prefixes that nobody knows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.load import load_trace
+
+from .logs import timeout, trace_of
+
+WORLD = "world_size=4\n"
+RAISED = (
+    "Traceback (most recent call last):\n"
+    '  File "/job/train.py", line 88, in step\n'
+    "    loss = model(batch)\n"
+    "ValueError: corrupt shard 17\n"
+)
+
+
+def waits(*ranks: int) -> str:
+    return "".join(timeout(rank, 78) for rank in ranks)
+
+
+def in_front(prefix: str, text: str = RAISED) -> str:
+    return "".join(prefix + line for line in text.splitlines(keepends=True))
+
+
+def told(found: Diagnosis) -> tuple[str, tuple[int, ...]]:
+    return found.verdict.value, found.culprits
+
+
+def test_what_nobody_is_known_to_have_raised_is_the_next_thing_to_look_at() -> None:
+    found = diagnose(trace_of(WORLD + waits(1) + RAISED))
+    assert told(found) == ("inconclusive", ())
+    assert "ValueError: corrupt shard 17 (train.py:88 in step)" in found.findings[0].fix
+    lost = diagnose(trace_of(WORLD + waits(0, 1, 3) + RAISED))
+    assert told(lost) == ("rank_lost", (2,))
+    assert any("corrupt shard 17" in line for line in lost.findings[0].evidence)
+    assert "see whether it was rank 2" in lost.findings[0].fix
+
+
+def test_where_every_rank_waits_what_nobody_raised_explains_nothing() -> None:
+    found = diagnose(trace_of(RAISED + WORLD + waits(0, 1, 2, 3)))
+    assert told(found) == ("stuck_collective", ())
+    assert "corrupt shard" not in repr(found)
+
+
+def test_what_was_raised_in_waiting_is_no_reason_for_it() -> None:
+    gave_up = "RuntimeError: [../gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv "
+    raised = RAISED.replace("ValueError: corrupt shard 17", gave_up + "operation to complete")
+    found = diagnose(trace_of(WORLD + waits(1) + raised))
+    assert told(found) == ("inconclusive", ())
+    assert "of no rank is said" not in repr(found)
+
+
+def test_memory_that_ran_out_of_nobody_knows_whom_is_told_as_well() -> None:
+    events = "      Reason:       OOMKilled\n      Exit Code:    137\n"
+    found = diagnose(trace_of(WORLD + waits(0, 1, 3) + events))
+    assert told(found) == ("rank_lost", (2,))
+    assert any("OOMKilled" in line for line in found.findings[0].evidence)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[2025-08-16 12:00:01,123][rank 2][ERROR] ",
+        "2025-08-16 12:00:01.123 | ERROR    | rank=2 | train:main:42 - ",
+        "Rank 2: ",
+        "rank2: ",
+        "(rank 2) ",
+        "logs/rank_2.log:",
+        "[INFO|rank2|train.py:10] ",
+    ],
+)
+def test_the_rank_in_a_prefix_of_the_jobs_own(prefix: str) -> None:
+    found = diagnose(trace_of(WORLD + waits(0, 1, 3) + in_front(prefix)))
+    assert told(found) == ("rank_crashed", (2,))
+    assert "corrupt shard 17" in found.summary
+
+
+@pytest.mark.parametrize("prefix", ["job-worker-1 pytorch ", "local_rank 2: ", "tp rank 2: "])
+def test_another_number_in_a_prefix_is_no_rank(prefix: str) -> None:
+    found = diagnose(trace_of(WORLD + waits(1) + in_front(prefix)))
+    assert told(found) == ("inconclusive", ())
+    assert "corrupt shard 17" in found.findings[0].fix
+
+
+def test_lines_behind_a_traceback_that_lack_the_prefix_are_its_own() -> None:
+    head, rest = RAISED.split("\n", 1)
+    logged = f"2025-08-16 12:00:01 [Rank 2] ERROR failed: {head}\n{rest}"
+    found = diagnose(trace_of(WORLD + waits(0, 1, 3) + logged))
+    assert told(found) == ("rank_crashed", (2,))
+
+
+def test_a_traceback_below_a_message_of_torchs_is_not_of_its_rank() -> None:
+    warning = "[rank0]:[W816 12:00:00.111111111 socket.cpp:752] failed to connect, error\n"
+    found = diagnose(trace_of(WORLD + warning + RAISED + waits(1, 3)))
+    assert told(found) == ("inconclusive", ())
+
+
+def test_the_node_in_a_label_of_skypilots_is_no_rank() -> None:
+    label = "(worker1, rank=1, pid=3456, ip=10.0.0.2) "
+    heads = in_front("(head, rank=0, pid=2010) ", waits(0, 2, 3))
+    own = in_front(label, waits(4, 5, 6, 7))
+    found = diagnose(trace_of("world_size=8\n" + heads + own + in_front(label)))
+    assert told(found) == ("rank_lost", (1,))
+    assert "corrupt shard 17" in found.findings[0].fix
+
+
+def test_the_heads_of_several_files_tell_whose_lines_follow() -> None:
+    files = [(rank, RAISED if rank == 2 else timeout(rank, 78)) for rank in range(4)]
+    text = "".join(f"==> logs/rank_{rank}.log <==\n{lines}\n" for rank, lines in files)
+    assert told(diagnose(trace_of(text))) == ("rank_crashed", (2,))
+
+
+@pytest.mark.parametrize("key", ["exc_info", "stack_trace"])
+def test_a_traceback_in_a_field_of_its_own(key: str) -> None:
+    record = {"message": "training failed", "rank": 2, key: RAISED}
+    error = {"message": "training failed", "rank": 2, "error": {key: RAISED}}
+    for told_so in (record, error):
+        text = WORLD + waits(0, 1, 3) + json.dumps(told_so) + "\n"
+        assert told(diagnose(trace_of(text))) == ("rank_crashed", (2,))
+
+
+def test_an_export_that_is_one_object(tmp_path: Path) -> None:
+    lines = (WORLD + waits(0, 1, 3) + in_front("[rank2]: ")).splitlines()
+    events = [{"timestamp": 1755346201000, "message": line} for line in lines]
+    path = tmp_path / "export.json"
+    path.write_text(json.dumps({"events": events, "nextForwardToken": "f/1"}))
+    assert told(diagnose(load_trace([path]))) == ("rank_crashed", (2,))
