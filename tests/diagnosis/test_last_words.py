@@ -423,6 +423,25 @@ def test_who_waits_in_a_smaller_group_may_wait_for_one_that_went_on(
 
 
 @pytest.mark.parametrize(
+    ("group", "others", "named"),
+    [
+        ("self.dp", "self.dp", (1,)),
+        ("self.dp", "self.tp", ()),
+        ("group", "group", ()),  # what a helper calls any group it is given
+        ("groups[i]", "groups[i]", ()),
+    ],
+)
+def test_a_group_of_the_name_that_the_others_wait_in_is_theirs(
+    group: str, others: str, named: tuple[int, ...]
+) -> None:
+    theirs = f"dist.all_reduce(x, group={others})"
+    text = "".join(in_line(rank, 40, theirs) for rank in (0, 2, 3))
+    text += in_line(1, 55, f"dist.all_reduce(y, group={group})")
+    found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
+    assert found.culprits == named
+
+
+@pytest.mark.parametrize(
     ("source", "named"), [("dist.all_reduce(x, group=pair)", ()), (WHOLE, (1,))]
 )
 def test_a_monitored_barrier_does_not_name_who_waits_in_a_smaller_group(

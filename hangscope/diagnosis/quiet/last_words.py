@@ -108,8 +108,7 @@ def by_last_words(context: Context) -> Finding | None:
     # others have theirs.
     if any(waits[r].serves for r in odd) and not waits[most[0]].alone:
         return None
-    in_groups = {c.reporter for c in context.trace.claims if c.details.get("in_group")}
-    if any(waits[r].operation in _MAKING or r in in_groups for r in odd):
+    if any(waits[r].operation in _MAKING for r in odd) or _in_another_group(context, odd, most):
         return None
     left = _left_well(context, silent)
     suspects = left or tuple(sorted({*odd, *silent}))
@@ -117,6 +116,16 @@ def by_last_words(context: Context) -> Finding | None:
         return None
     waits = _shown_apart(waits, odd, most)
     return _finding(context, suspects, odd, tuple(sorted(most)), waits, left=bool(left))
+
+
+def _in_another_group(context: Context, odd: Iterable[int], most: list[int]) -> bool:
+    """Whether one of the few waits in a call that was given a group, unless all of the many wait in
+    one that goes by the same name: a rank is in one group of a name, so theirs is its own.
+    """
+    given = {c.reporter: c for c in context.trace.claims if c.details.get("in_group")}
+    names = {r: str(claim.details.get("group_name", "")) for r, claim in given.items()}
+    shared = {names.get(r, "") for r in most}
+    return any(r in names and (not names[r] or shared != {names[r]}) for r in odd)
 
 
 def _by_call(waits: dict[int, Wait]) -> dict[Call, list[int]]:

@@ -222,7 +222,8 @@ def _fragment(
         said.append(Claim("other", reporter=notes.rank, details={"half_told": True}))
     fatal = _fatal(notes)
     if fatal is not None and fatal.in_group:
-        said.append(Claim("other", reporter=notes.rank, details={"in_group": True}))
+        details = {"in_group": True, "group_name": fatal.group_name}
+        said.append(Claim("other", reporter=notes.rank, details=details))
     exit_facts, exception = _ending(notes)
     failure = _launcher_claim(notes, exit_facts, exception)
     if failure is not None:

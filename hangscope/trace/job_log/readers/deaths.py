@@ -79,21 +79,47 @@ FORM = re.compile(f"{_OOM_EVENT.pattern}|{_NAN.pattern}", re.I)
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Note what a line says about a device, memory or a signal. Returns whether it said it."""
+    return (
+        _memory(line, at_ns, evidence)
+        or _device(line, at_ns, evidence)
+        or _nccl(line, at_ns, evidence)
+        or _killed_for_memory(line, at_ns, evidence)
+        or _xid(line, at_ns, evidence)
+        or _segfault(line, at_ns, evidence)
+        or _signs(line, at_ns, evidence)
+    )
+
+
+def _said_by(line: LogLine) -> tuple[int, ...]:
+    return () if line.rank is None else (line.rank,)
+
+
+def _memory(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """A device ran out of memory, or was asked for more than there is."""
+    if not _MEMORY.search(line.text):
+        return False
+    if _GARBAGE_SIZE in line.text:
+        evidence.claim("size_mismatch", line, at_ns, certain=False, garbage=True)
+    else:
+        evidence.claim("oom", line, at_ns, accused=_said_by(line))
+    return True
+
+
+def _device(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """A device or its driver failed."""
+    found = _DEVICE.search(line.text)
+    if not found:
+        return False
+    if line.rank is None and line.local_rank is not None and not RAISED.match(line.text.strip()):
+        _of_local_rank(line, at_ns, evidence)
+    what = found.group("what") or found.group("fault")
+    evidence.claim("device_error", line, at_ns, accused=_said_by(line), what=what)
+    return True
+
+
+def _nccl(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """What NCCL and the transports below it say: of their own device, or of their peers."""
     text = line.text
-    accused = () if line.rank is None else (line.rank,)
-    if _MEMORY.search(text):
-        if _GARBAGE_SIZE in text:
-            evidence.claim("size_mismatch", line, at_ns, certain=False, garbage=True)
-        else:
-            evidence.claim("oom", line, at_ns, accused=accused)
-        return True
-    device = _DEVICE.search(text)
-    if device:
-        what = device.group("what") or device.group("fault")
-        if line.rank is None and line.local_rank is not None and not RAISED.match(text.strip()):
-            _of_local_rank(line, at_ns, evidence)
-        evidence.claim("device_error", line, at_ns, accused=accused, what=what)
-        return True
     if "NCCL" in text or "nccl" in text:
         _communicator(line, evidence)
     own = _NCCL_DEVICE.search(text)
@@ -107,54 +133,67 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
             evidence.of(member)
         evidence.claim("shared_device", line, at_ns, accused=both)
         return True
-    if _NCCL.search(text):
-        if "collective mismatch" in text:  # a peer announced more bytes than there is room for
-            evidence.claim("size_mismatch", line, at_ns, certain=False)
-            return True
-        evidence.claim("network_error", line, at_ns, certain=False)
-        return True
-    found = _OOM_KILL.search(text)
+    if not _NCCL.search(text):
+        return False
+    # A peer may have announced more bytes than there is room for.
+    kind = "size_mismatch" if "collective mismatch" in text else "network_error"
+    evidence.claim(kind, line, at_ns, certain=False)
+    return True
+
+
+def _killed_for_memory(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """The kernel, or who watches a container, has killed a process for its memory."""
+    found = _OOM_KILL.search(line.text)
     if found:
         evidence.oom_pids.add(int(next(g for g in found.groups() if g)[:9]))
-        evidence.claim("oom", line, at_ns, certain=False, kernel=True)
-        return True
-    if _OOM_EVENT.search(text):
-        evidence.claim("oom", line, at_ns, certain=False, kernel=True)
-        return True
-    found = _XID.search(text)
-    if found:
-        pid = int(found.group(2)[:9]) if found.group(2) else None
-        rank = evidence.pid_rank.get(pid) if pid is not None else None
-        evidence.claim(
-            "device_error",
-            line,
-            at_ns,
-            accused=() if rank is None else (rank,),
-            certain=rank is not None,
-            xid=int(found.group(1)),
-            pid=pid,
-        )
-        return True
-    found = _SEGFAULT.search(text)
-    if found and line.rank is None and line.local_rank is not None:
-        evidence.launcher_failures.append((line.local_rank, -1, -11, at_ns, line.node, line.host))
-        return True
-    if found and line.rank is None and line.pid is not None:
-        evidence.claim("launcher_failure", line, at_ns, certain=False, pid=line.pid)
-        return True
-    if found and line.rank is not None:
+    elif not _OOM_EVENT.search(line.text):
+        return False
+    evidence.claim("oom", line, at_ns, certain=False, kernel=True)
+    return True
+
+
+def _xid(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """The driver tells of a failed device, and mostly of the process that used it."""
+    found = _XID.search(line.text)
+    if not found:
+        return False
+    pid = int(found.group(2)[:9]) if found.group(2) else None
+    rank = evidence.pid_rank.get(pid) if pid is not None else None
+    accused = () if rank is None else (rank,)
+    known = rank is not None
+    xid = int(found.group(1))
+    evidence.claim("device_error", line, at_ns, accused=accused, certain=known, xid=xid, pid=pid)
+    return True
+
+
+def _segfault(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """A process ended by a signal of its own doing."""
+    if not _SEGFAULT.search(line.text):
+        return False
+    if line.rank is not None:
         notes = evidence.of(line.rank)
         notes.exit_signal = notes.exit_signal or 11
-        notes.exit_text = notes.exit_text or text.strip()[:200]
+        notes.exit_text = notes.exit_text or line.text.strip()[:200]
         notes.exit_ns = notes.exit_ns or at_ns
-        return True
-    if _NAN.search(text):
-        evidence.claim("nan", line, at_ns, accused=accused, certain=False)
-        return True
-    if _LOADER.search(text):
+    elif line.local_rank is not None:
+        evidence.launcher_failures.append((line.local_rank, -1, -11, at_ns, line.node, line.host))
+    elif line.pid is not None:
+        evidence.claim("launcher_failure", line, at_ns, certain=False, pid=line.pid)
+    else:
+        return False
+    return True
+
+
+def _signs(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """What ends nobody by itself: numbers that are none, a worker of a loader that is gone."""
+    if _NAN.search(line.text):
+        evidence.claim("nan", line, at_ns, accused=_said_by(line), certain=False)
+    elif _LOADER.search(line.text):
+        accused = _said_by(line)
         evidence.claim("other", line, at_ns, accused=accused, certain=False, data_loader=True)
-        return True
-    return False
+    else:
+        return False
+    return True
 
 
 def _of_local_rank(line: LogLine, at_ns: int, evidence: Evidence) -> None:

@@ -75,6 +75,8 @@ class Trouble:
     """Whose it is, where the writer only repeats it."""
     in_group: bool = False
     """The line of the user's that it came from hands a group of processes to what it calls."""
+    group_name: str = ""
+    """What that line calls the group, where it is a name that means one."""
 
 
 @dataclass(slots=True)

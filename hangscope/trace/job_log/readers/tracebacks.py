@@ -33,8 +33,11 @@ _LAUNCHER_ERRORS = (
     "ProcessExitedException",
 )  # fmt: skip
 _GROUP_ARGUMENT = re.compile(
-    r"\b(?:(?:process_)?group|pg)\s*=\s*(?!None\b|(?:\w+\.)*(?:GroupMember|group)\.WORLD\b)[\w(\[]"
+    r"\b(?:(?:process_)?group|pg)\s*=\s*(?!None\b|(?:\w+\.)*(?:GroupMember|group)\.WORLD\b)"
+    r"(?:(?P<name>(?:\w+\.){0,8}\w+)\s*[,)]|[\w(\[])"
 )
+_ANY_GROUP = frozenset({"group", "process_group", "pg", "g", "comm"})
+"""Names that a helper has for whatever group it is given."""
 _OF_TORCH = re.compile(r"[/\\]torch[/\\]")
 _CARETS = re.compile(r"[\s^~]+")
 WORDS = (
@@ -217,4 +220,8 @@ def _note_group(trouble: Trouble, source: str) -> None:
     if not trouble.frames or _CARETS.fullmatch(source):
         return
     if _OF_TORCH.search(trouble.frames[-1].filename) is None:
-        trouble.in_group = bool(_GROUP_ARGUMENT.search(source))
+        found = _GROUP_ARGUMENT.search(source)
+        name = (found["name"] or "") if found else ""
+        trouble.in_group = found is not None
+        last = name.rpartition(".")[2].strip("_")
+        trouble.group_name = "" if last in _ANY_GROUP else name
