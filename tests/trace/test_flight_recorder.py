@@ -384,7 +384,8 @@ def test_a_log_beside_dumps_completes_them(tmp_path: Path) -> None:
     from .logs import timeout
 
     write(tmp_path, "trace_0", dump([entry(1), pending(2)]))
-    (tmp_path / "job.log").write_text(timeout(0, 2) + timeout(1, 2))
+    waits = (timeout(0, 2) + timeout(1, 2)).replace("E816 12:10:01", "E615 15:16:42")
+    (tmp_path / "job.log").write_text(waits)  # of the day of the records
     trace = load_trace([tmp_path])
     rows = trace.records[trace.records["rank"] == 0]
     assert ops(trace, 0) == USUAL  # not a third row

@@ -60,3 +60,16 @@ def test_a_log_that_contradicts_nothing_is_believed(tmp_path: Path) -> None:
     found = judged(tmp_path, "world_size=4\n" + RAISED)
     assert not any("left out" in line for line in found.warnings)
     assert "corrupt shard 17" in repr(found)
+
+
+def test_stacks_of_a_rank_beyond_the_world_of_the_log_are_anothers(tmp_path: Path) -> None:
+    waits = "".join(timeout(rank, 78) for rank in (0, 1, 3))
+    (tmp_path / "job.log").write_text("world_size=4\n" + waits)
+    frames = 'Thread 4719 (idle): "MainThread"\n    load (data.py:51)\n    <module> (train.py:9)\n'
+    spied = "Process 4719: python train.py\nPython v3.11.4 (/usr/bin/python3.11)\n\n" + frames
+    (tmp_path / "stack_rank_9.txt").write_text(spied)
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("rank_lost", (2,))
+    assert any("stack_rank_9.txt" in line and "left out" in line for line in found.warnings)
+    (tmp_path / "stack_rank_2.txt").write_text(spied)
+    assert "data.py:51" in repr(diagnose(load_trace([tmp_path])))

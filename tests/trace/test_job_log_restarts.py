@@ -6,7 +6,7 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from tests.diagnosis.test_last_words import REDUCE, TIMED_OUT, gave_up
-from tests.trace.logs import trace_of
+from tests.trace.logs import timeout, trace_of
 
 API = "torch/distributed/elastic/multiprocessing/api.py"
 
@@ -64,3 +64,14 @@ def test_lines_keep_their_order_and_none_is_lost_however_long_a_life_goes_on() -
     )
     found = diagnose(trace_of("world_size=3\n" + text + stopped(842) + failed(840)))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
+
+
+def test_what_began_after_its_rank_had_given_up_is_of_another_job() -> None:
+    first = "world_size=4\n" + "".join(timeout(rank, 78) for rank in (0, 1, 2))
+    later = "".join(timeout(rank, 50) for rank in (0, 1, 3)).replace("12:10:01", "13:40:01")
+    trace = trace_of(first + later)
+    found = diagnose(trace)
+    assert (found.verdict.value, found.culprits) == ("rank_lost", (2,))
+    assert any("holds 1 earlier attempt" in warning for warning in trace.warnings)
+    at_once = later.replace("13:40:01", "12:11:30")  # had begun before the others gave up
+    assert not any("earlier attempt" in line for line in trace_of(first + at_once).warnings)

@@ -8,7 +8,7 @@ or was written on another day. One that contradicts nothing is believed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hangscope.trace import formats
@@ -43,16 +43,39 @@ def without_foreign_logs(fragments: Sequence[Fragment]) -> tuple[list[Fragment],
     for fragment in fragments:
         if fragment.source.format == formats.LOG:
             logs[fragment.source.path].append(fragment)
-    if not (recorded and logs):
-        return list(fragments), []
-    job = _job_of(recorded)
-    reasons = {path: why for path, told in logs.items() if (why := _contradiction(told, job))}
+    if recorded:
+        job = _job_of(recorded)
+        reasons = {path: why for path, told in logs.items() if (why := _contradiction(told, job))}
+    else:
+        reasons = _strange_stacks(logs)
     kept = [f for f in fragments if f.source.path not in reasons]
     return kept, [f"{path}: {why}; left out as another job's" for path, why in reasons.items()]
 
 
+def _strange_stacks(logs: Mapping[str, Sequence[Fragment]]) -> dict[str, str]:
+    """Files with nothing but the stacks of a rank beyond the world that a log states."""
+    telling = {path: told for path, told in logs.items() if any(map(_tells, told))}
+    ranks = [f.facts.rank for told in telling.values() for f in told]
+    stated = max((f.facts.world_size or 0 for told in telling.values() for f in told), default=0)
+    world = max(stated, *(rank + 1 for rank in ranks)) if stated else 0
+    return {
+        path: f"stacks of rank {told[0].facts.rank}, the log speaks of {world}"
+        for path, told in logs.items()
+        if path not in telling and world and min(f.facts.rank for f in told) >= world
+    }
+
+
+def _tells(fragment: Fragment) -> bool:
+    """Whether a log says more of a rank than where it stands."""
+    facts = fragment.facts
+    said = (fragment.claims, facts.exit, facts.exception, facts.world_size)
+    return bool(len(fragment.records) or len(fragment.members)) or any(said)
+
+
 def _job_of(recorded: Sequence[Fragment]) -> _Job:
-    sizes = [f.facts.world_size or 0 for f in recorded]
+    # A ring whose process never met the others has its launcher's word for it.
+    met = [f for f in recorded if f.facts.declared or f.source.format != formats.RING]
+    sizes = [f.facts.world_size or 0 for f in met]
     sizes += [len(g.ranks) for f in recorded for g in f.groups if g.desc in _DEFAULTS]
     times = [at for f in recorded for at in _span(f)]
     processes = {(f.facts.rank, f.facts.pid) for f in recorded if f.facts.pid is not None}

@@ -199,6 +199,8 @@ class Evidence:
     """Of lines of a watchdog's that read alike only one is in it."""
     given_up: bool = False
     """A watchdog has given up in it."""
+    gave_up_ns: int = 0
+    """When the last of them did."""
     trapped: bool = False
     """A kernel has ended itself in it, because it had waited too long for a peer."""
     strangers: list[Trouble] = field(default_factory=list)

@@ -19,6 +19,7 @@ from hangscope.trace.job_log.readers.evidence import (
     Evidence,
     GroupId,
     Operation,
+    RankNotes,
 )
 from hangscope.trace.model import Signature
 
@@ -75,6 +76,7 @@ WORDS = (
     "Heartbeat", "terminated", "aborted", "Could not acquire GIL", "operations", "entire",
     "dumping", "milliseconds", "heartbeat",
 )  # fmt: skip
+_SLACK_NS = 60 * 10**9
 _MOST = 1 << 62
 """Larger numbers are damage, or the recorder's word for "none" (2**64 - 1)."""
 
@@ -205,10 +207,14 @@ def _timeout(
     if rank is None:
         evidence.claim("timeout", line, at_ns, seq=seq, op=op, certain=False)
         return
+    ran_ms = (_number(ran.group("ms")) or 0) if ran else 0
+    if _is_of_another_life(evidence.of(rank), at_ns - ran_ms * 10**6, evidence):
+        evidence.restart()
+        evidence.given_up = True
+    evidence.gave_up_ns = max(evidence.gave_up_ns, at_ns)
     notes = evidence.of(rank)
     same_number = notes.numbered(seq or 0)
     known = next((o for o in same_number if o.signature.raw == raw), None)
-    ran_ms = (_number(ran.group("ms")) or 0) if ran else 0
     if known is not None:  # the same fact is printed up to five times
         if known.bare and line.rank is None and known.ran_ms and ran_ms not in (0, known.ran_ms):
             evidence.shared_places = True  # but never with another duration
@@ -242,6 +248,14 @@ def _timeout(
             text=line.text.strip()[:400],
         )
     )
+
+
+def _is_of_another_life(notes: RankNotes, began_ns: int, evidence: Evidence) -> bool:
+    """Whether a rank began an operation only after it, and all that are heard of, had given up:
+    somebody has started the job again and appended its log.
+    """
+    gave_up = any(o.timed_out and o.at_ns for o in notes.operations)
+    return gave_up and began_ns > evidence.gave_up_ns + _SLACK_NS
 
 
 def _counters(
