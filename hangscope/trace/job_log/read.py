@@ -99,8 +99,6 @@ def gather(
                 rank=own_rank,
                 local_rank=line.local_rank if own_local is None else own_local,
             )
-        if evidence.attempt != readers.attempt:  # nothing of an earlier life goes on
-            readers = Readers(year, evidence.attempt)
         line = readers.logged.attributed(unknown.taken_off(line))
         line = readers.starters.attributed(line)
         line = readers.table.attributed(line)
@@ -115,6 +113,9 @@ def gather(
         elif line.pid is not None and line.pid in evidence.pid_rank:
             line = line._replace(rank=evidence.pid_rank[line.pid])
         readers.read(line, at_ns, evidence)
+        if evidence.attempt != readers.attempt:  # nothing of an earlier life goes on
+            readers = Readers(year, evidence.attempt)
+            readers.cut.note(line)
     readers.stalls.finish(evidence)
     readers.ras.finish(evidence)
     readers.announced.finish(evidence)
