@@ -10,7 +10,7 @@ from hangscope.diagnosis.ends.own_doing import UNSEEN, had_left
 from hangscope.diagnosis.graph.stores import key_given_up
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.failures import DIFFER
-from hangscope.diagnosis.processes.host import End
+from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.quiet.accusations import from_claims, told_of
@@ -196,27 +196,27 @@ def _inconclusive(context: Context) -> Finding:
 
 def _told_to_stop(context: Context, words: str) -> Finding:
     """Somebody ended the job, and no rank said before whether it waited: a hang looks no other."""
-    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
     said = _own_words(context.trace.claims)
+    if said:
+        before = f"HangScope had said before: {said[0]}"
+        why = "what that report rests on is in the run directory and not in this log"
+        fix = "give analyze the run directory that the report in the log names, not its log alone"
+    else:
+        before = "nothing in this log tells whether it hung before or for whom"
+        why = "ranks that wait say nothing until a timeout of theirs expires, and none had"
+        fix = (
+            "if its last steps came long before, it hung: run it with HANGSCOPE=1, or take the "
+            "stacks of all ranks (py-spy dump) before it is stopped"
+        )
     return Finding(
         Verdict.INCONCLUSIVE,
         (),
         tuple(sorted(context.hosts)),
         Confidence.LIKELY,
-        "The job was told to stop from outside, and "
-        + (
-            f"HangScope had said before: {said[0]}"
-            if said
-            else "nothing in this log tells whether it hung before or for whom"
-        ),
-        "what that report rests on is in the run directory and not in this log"
-        if said
-        else "ranks that wait say nothing until a timeout of theirs expires, and none had",
-        "give analyze the run directory that the report in the log names, not its log alone"
-        if said
-        else "if its last steps came long before, it hung: run it with HANGSCOPE=1, or take the "
-        "stacks of all ranks (py-spy dump) before it is stopped",
-        advice.playbook,
+        f"The job was told to stop from outside, and {before}",
+        why,
+        fix,
+        playbook.by_verdict(Verdict.INCONCLUSIVE).playbook,
         evidence=(f"log: {shortened(words)}",),
     )
 
@@ -258,59 +258,73 @@ def _ended_unseen(context: Context) -> Finding:
 
 def _secondary_only(context: Context) -> Finding:
     """Everybody failed because of somebody else, and nobody is left to be that somebody."""
-    advice = playbook.by_verdict(Verdict.STUCK_COLLECTIVE)
     failed = tuple(sorted(r for r, h in context.hosts.items() if h.end is End.CRASHED))
-    first = context.hosts[failed[0]]
-    rest = [h.end for r, h in context.hosts.items() if r not in failed]
-    aborted = all(context.hosts[r].end_text == "killed by SIGABRT" for r in failed)
-    differ = all(DIFFER.search(context.hosts[r].end_text) for r in failed)
-    alone = len(failed) == 1 and not (aborted or differ)
-    if alone and len(rest) > 0 and all(e is End.TORN_DOWN for e in rest):
-        # All others lived until they were stopped: whatever its words, it failed alone.
-        frames = user_frames(first.stack)
-        at = where(frames[0]) if frames else ""
-        advice = crash(first.end_text, at)
-        return Finding(
-            Verdict.RANK_CRASHED,
-            failed,
-            tuple(sorted(set(context.hosts) - set(failed))),
-            Confidence.LIKELY,
-            f"Rank {failed[0]} crashed: {first.end_text}",
-            f"{rank_s(failed)} ended; the others were stopped after it",
-            advice.fix,
-            advice.playbook,
-            evidence=(f"rank {failed[0]}: {first.end_text}",),
-            began_ns=first.end_ns,
-        )
-    told = told_of(context)
-    if told is not None:
-        return told
+    return (
+        _failed_alone(context, failed)
+        or told_of(context)
+        or _failed_of_the_unknown(context, failed)
+    )
+
+
+def _failed_alone(context: Context, failed: tuple[int, ...]) -> Finding | None:
+    """The crash of the one that failed, whatever its words, where all others lived until then."""
+    rest = [host.end for rank, host in context.hosts.items() if rank not in failed]
+    if len(failed) != 1 or not rest or any(end is not End.TORN_DOWN for end in rest):
+        return None
+    (rank,) = failed
+    host = context.hosts[rank]
+    if _has_aborted(host) or DIFFER.search(host.end_text):
+        return None
+    frames = user_frames(host.stack)
+    advice = crash(host.end_text, where(frames[0]) if frames else "")
+    return Finding(
+        Verdict.RANK_CRASHED,
+        failed,
+        tuple(sorted(set(context.hosts) - set(failed))),
+        Confidence.LIKELY,
+        f"Rank {rank} crashed: {host.end_text}",
+        f"{rank_s(failed)} ended; the others were stopped after it",
+        advice.fix,
+        advice.playbook,
+        evidence=(f"rank {rank}: {host.end_text}",),
+        began_ns=host.end_ns,
+    )
+
+
+def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding:
+    """Ranks failed of somebody else's failure, and that is not on record."""
+    hosts = [context.hosts[rank] for rank in failed]
+    keys = {key_given_up(host) for host in hosts}
     summary = "Ranks failed in communication, and nothing on record says who broke it"
-    if aborted:
+    advice = playbook.by_verdict(Verdict.STUCK_COLLECTIVE)
+    if all(map(_has_aborted, hosts)):
         summary = (
             f"{rank_s(failed).capitalize()} aborted, as a watchdog does that waited too long, and "
             "nothing on record says for whom"
         )
-    if differ:
+    if all(DIFFER.search(host.end_text) for host in hosts):
         summary = "The replicas differ, as all of them raise, and nothing says which one is wrong"
-        advice = crash(first.end_text, "")
-    keys = {key_given_up(context.hosts[rank]) for rank in failed}
+        advice = crash(hosts[0].end_text, "")
     if "" not in keys:
         advice = playbook.Advice(
             "look for who was to set what is waited for in the store, and how long it is awaited",
             "D19",
         )
-    if len(keys) == 1 and "" not in keys:
-        (key,) = keys
-        summary = f"{rank_s(failed).capitalize()} waited in vain for {key}, which nobody set"
+        if len(keys) == 1:
+            (key,) = keys
+            summary = f"{rank_s(failed).capitalize()} waited in vain for {key}, which nobody set"
     return Finding(
         Verdict.INCONCLUSIVE,
         (),
         failed,
         Confidence.LIKELY,
         summary,
-        first.end_text,
+        hosts[0].end_text,
         advice.fix,
         advice.playbook,
-        evidence=tuple(f"rank {r}: {context.hosts[r].end_text}" for r in failed[:8]),
+        evidence=tuple(f"rank {host.rank}: {host.end_text}" for host in hosts[:8]),
     )
+
+
+def _has_aborted(host: Host) -> bool:
+    return host.end_text == "killed by SIGABRT"
