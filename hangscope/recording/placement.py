@@ -14,8 +14,7 @@ from hangscope.ring.writer import RingIdentity, RingWriter
 _NETWORK = frozenset(
     {
         "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs",
-        "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.juicefs", "fuse.goofys", "9p", "afs",
-        "orangefs", "pvfs2", "weka", "wekafs", "virtiofs",
+        "9p", "afs", "orangefs", "pvfs2", "weka", "wekafs", "virtiofs",
     }
 )  # fmt: skip
 MAX_STARTS = 100
@@ -40,8 +39,12 @@ def file_system_of(path: Path) -> str:
 
 
 def is_network(path: Path) -> bool:
-    """Whether a path is on a network file system."""
-    return file_system_of(path) in _NETWORK
+    """Whether a path is on a network file system, or on one that a process serves (FUSE).
+
+    What that process waits for nobody knows: most of them stand for a network.
+    """
+    kind = file_system_of(path)
+    return kind in _NETWORK or kind.partition(".")[0] == "fuse"
 
 
 def open_ring(directory: Path, identity: RingIdentity, slot_count: int) -> RingWriter:

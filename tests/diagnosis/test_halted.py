@@ -8,8 +8,19 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.processes.host import host_of
 from hangscope.trace import formats
-from hangscope.trace.model import Flag, Source, Trace
+from hangscope.trace.model import (
+    ExceptionFacts,
+    ExitFacts,
+    Flag,
+    Frame,
+    KernelWait,
+    RankFacts,
+    Source,
+    ThreadStack,
+    Trace,
+)
 from tests.diagnosis.builder import SECOND, START, Job
 
 HALTED: tuple[dict[str, Any], ...] = ({"process_state": "stopped"}, {"gil_blocked": True})
@@ -105,3 +116,20 @@ def test_who_is_stopped_long_after_the_others_had_come_is_not_what_they_wait_for
     beat_ns = START + int((job.now + ran_s) * SECOND)
     job.rank(1, process_state="stopped", heartbeat_ns=beat_ns)
     assert set(found_in(job)) == {(Verdict.STUCK_COLLECTIVE, () if ran_s else (1,))}
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_a_rank_was_seen_to_wait_for_is_over_where_it_went_on_by_itself(killed: bool) -> None:
+    """It was stopped until its peers gave up; then it ran, and failed as they were gone."""
+    wait = KernelWait("processor", since_ns=START, seen_ns=START + 9 * SECOND)
+    stack = (Frame("train", "/home/me/train.py", 7),)
+    facts = RankFacts(
+        1,
+        process_state="gone",
+        wait=wait,
+        cpu_busy=0.01,
+        threads=(ThreadStack("MainThread", True, stack, START),),
+        exit=ExitFacts("signal", signal=9) if killed else ExitFacts("exception", code=1),
+        exception=None if killed else ExceptionFacts("RuntimeError", "Connection closed by peer"),
+    )
+    assert (host_of(facts, None).wait is not None) == killed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Phase, ThreadStack
@@ -156,3 +158,22 @@ def test_who_gave_up_waiting_for_a_key_may_be_the_victim_of_who_did_not_set_it()
     found = diagnose(job.trace(after_s=1.0))
     assert (found.culprits, found.confidence.value) == ((1,), "likely")
     assert any("'/default_pg/0//epoch_2'" in line for line in found.findings[0].evidence)
+
+
+@pytest.mark.parametrize("initialized", [True, False])
+def test_ranks_that_all_lose_the_store_are_told_so(initialized: bool) -> None:
+    """The process that hosts it was killed; without it, nobody can make another group.
+
+    Who never got into the job may have been given a wrong address: it has lost nothing.
+    """
+    job = Job(3)
+    job.steps(3)
+    for rank in range(3):
+        at_ns = START + SECOND + rank
+        error = ExceptionFacts("torch.distributed.DistNetworkError", "Broken pipe", at_ns=at_ns)
+        left = ExitFacts("exception", code=1, at_ns=at_ns)
+        job.rank(rank, exception=error, exit=left, initialized=initialized)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert ("Ranks lost the store" in found.summary) == initialized
+    assert ("hosts the store" in found.findings[0].fix) == initialized

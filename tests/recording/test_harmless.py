@@ -142,6 +142,17 @@ def test_network_file_system_gets_a_link(tmp_path: Path, monkeypatch: pytest.Mon
         placement.open_ring(tmp_path / "nfs2", identity, 16)
 
 
+@pytest.mark.parametrize(
+    ("kind", "far"),
+    [("nfs4", True), ("fuse", True), ("fuse.rclone", True), ("fuseblk", False), ("ext4", False)],
+)
+def test_what_a_process_serves_counts_as_a_network_file_system(
+    monkeypatch: pytest.MonkeyPatch, kind: str, far: bool
+) -> None:
+    monkeypatch.setattr(placement, "file_system_of", lambda path: kind)
+    assert placement.is_network(Path("/run")) == far
+
+
 def test_slow_directory(tmp_path: Path) -> None:
     """Once the ring is open nothing of the run directory is touched again by a collective."""
     code = (

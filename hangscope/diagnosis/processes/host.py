@@ -101,7 +101,7 @@ def host_of(
     """
     host = replace(_host_of(facts, thread), beat_ns=facts.heartbeat_ns)
     wait = facts.wait
-    if wait is None or host.end is End.CLEAN or host.stack is not facts.main_stack:
+    if wait is None or host.stack is not facts.main_stack or _went_on(facts):
         return host
     starves = facts.cpu_busy is not None and facts.cpu_busy < _STARVED
     if wait.kind == RUNS and not (starves and wait.seen_ns - wait.since_ns > _STARVED_NS):
@@ -155,7 +155,7 @@ def _host_of(facts: RankFacts, thread: int | None) -> Host:
             or exit_.code in (-15, 143)
         )
         interrupted = exception is not None and exception.type_name.endswith("KeyboardInterrupt")
-        held_up = _held_up_to_the_end(facts) if not own_failure else ""
+        held_up = _held_up_to_the_end(facts)
         if interrupted or (torn and not own_failure):
             state = held_up or "exited"
             return Host(
@@ -210,10 +210,15 @@ def is_late_abort(host: Host) -> bool:
 
 def _held_up_to_the_end(facts: RankFacts) -> str:
     """What kept a process from running that was killed then, as a monitor saw it last."""
-    if facts.exit is not None and facts.exit.kind not in ("signal", "oom", "unknown"):
-        return ""  # it went on by itself
     state, frozen = _alive_state(facts)
-    return state if frozen else ""
+    return state if frozen and not _went_on(facts) else ""
+
+
+def _went_on(facts: RankFacts) -> bool:
+    """Whether a process came to its end by itself: what it had waited for before was over."""
+    own_failure = facts.exception is not None and facts.exception.is_main_thread
+    left = facts.exit is not None and facts.exit.kind not in ("signal", "oom", "unknown")
+    return own_failure or left
 
 
 def _alive_state(facts: RankFacts) -> tuple[str, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from hangscope.diagnosis.causes.remote_calls import unanswered
@@ -30,6 +31,8 @@ from hangscope.trace.model import Claim, Flag
 
 _OWN_REPORT = "own_report"
 """What it notes of verdicts that HangScope itself has printed into the log."""
+_LOST_STORE = re.compile(r"(?:\w+\.)*DistNetworkError\b")
+"""Torch raises this of its store alone."""
 _IDLE = 0.08
 """CPU seconds a second that a process without work may need; on a crowded machine one that computes
 may get little more."""
@@ -305,6 +308,13 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
     if all(DIFFER.search(host.end_text) for host in hosts):
         summary = "The replicas differ, as all of them raise, and nothing says which one is wrong"
         advice = crash(hosts[0].end_text, "")
+    if all(_has_lost_the_store(context, host) for host in hosts):
+        summary = "Ranks lost the store, and nothing on record says why"
+        advice = playbook.Advice(
+            "look how the process that hosts the store ended, or what keeps it from answering: "
+            "rank 0's, or the launcher's on the first node (MASTER_ADDR)",
+            "D19",
+        )
     if "" not in keys:
         advice = playbook.Advice(
             "look for who was to set what is waited for in the store, and how long it is awaited",
@@ -328,3 +338,8 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
 
 def _has_aborted(host: Host) -> bool:
     return host.end_text == "killed by SIGABRT"
+
+
+def _has_lost_the_store(context: Context, host: Host) -> bool:
+    """Whether a rank had been in the job, and failed as nobody answered for the store."""
+    return bool(_LOST_STORE.match(host.end_text) and context.trace.ranks[host.rank].initialized)
