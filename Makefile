@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format clean kills simulator chaos soak bench docs
+.PHONY: help install demo test lint format clean kills simulator chaos nccl soak bench docs
 
 kills: $(STAMP)  ## 300 random SIGKILLs of a whole job; every ring must stay readable
 	$(BIN)/python -m tools.random_kills --rounds 300
@@ -15,6 +15,12 @@ simulator: $(STAMP) ## score the diagnosis on 2,200 virtual hangs, beside torchf
 
 chaos: $(STAMP)  ## 300 real jobs with random faults, scored against the truth
 	$(BIN)/python -m tools.chaos --runs 300
+
+nccl: $(STAMP)   ## torch's own NCCL code over a pretended GPU (0.7 GB to download, needs g++)
+	PRETEND_GPUS=4 $(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \
+		$(BIN)/python -m pytest -q tests/recording/test_devices.py
+	$(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \
+		$(BIN)/python -m tools.chaos --device cuda --runs 60
 
 soak: $(STAMP)   ## 30 minutes of random collectives, restarts and kills
 	$(BIN)/python -m tools.soak --minutes 30

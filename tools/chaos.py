@@ -144,7 +144,9 @@ def draw(number: int, seed: int) -> Draw:
     )
 
 
-def run(truth: Draw, place: Path, server: Server, keep: Path | None = None) -> Result:
+def run(
+    truth: Draw, place: Path, server: Server, keep: Path | None = None, device: str = "cpu"
+) -> Result:
     """One job, from start to verdict or silence; a failure's run is kept in ``keep``."""
     directory = place / "run"
     directory.mkdir()
@@ -156,6 +158,7 @@ def run(truth: Draw, place: Path, server: Server, keep: Path | None = None) -> R
             arguments=[
                 "--kind", truth.kind, "--fault", truth.fault, "--rank", str(truth.rank),
                 "--step", str(truth.step), "--point", str(truth.point), "--steps", str(steps),
+                "--device", device,
             ],
             world_size=truth.world,
             directory=str(directory),
@@ -319,6 +322,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="append one JSON line a run to this file")
     parser.add_argument("--keep", type=Path, help="keep the run directories of failures here")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="Gloo or NCCL")
     parser.add_argument("--table", type=Path, nargs="*", help="only print the table of these files")
     arguments = parser.parse_args()
     if arguments.table is not None:
@@ -333,7 +337,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="chaos-") as name:
             place = Path(name)
             keep = arguments.keep and arguments.keep / f"{arguments.seed}-{number}"
-            result = run(truth, place, server, keep)
+            result = run(truth, place, server, keep, arguments.device)
             results.append(result)
             if arguments.out is not None:
                 with arguments.out.open("a") as file:

@@ -31,10 +31,15 @@ parser.add_argument("--step", type=int, default=5)
 parser.add_argument("--point", type=int, default=0)
 parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--pace", type=float, default=0.03, help="seconds of work a step")
+parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
 args = parser.parse_args()
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 FOR_EVER_S = 3600.0
 SHORT_S = 1.5
+ON_GPU = args.device == "cuda"
+if ON_GPU:  # what the ranks do beside each other is the device's business: a step ends on it
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.set_default_device("cuda")
 
 
 class Mlp(nn.Module):
@@ -230,14 +235,14 @@ def train_sharded() -> None:
     torch.manual_seed(0)
     layers = nn.ModuleList(Mlp() for _ in range(3))
     if args.kind == "tp":
-        mesh = init_device_mesh("cpu", (WORLD // 2, 2), mesh_dim_names=("dp", "tp"))
+        mesh = init_device_mesh(args.device, (WORLD // 2, 2), mesh_dim_names=("dp", "tp"))
         for layer in layers:
             plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
             parallelize_module(layer, mesh["tp"], plan)
             fully_shard(layer, mesh=mesh["dp"])
         replica = RANK // 2
     else:
-        mesh = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("dp",))
+        mesh = init_device_mesh(args.device, (WORLD,), mesh_dim_names=("dp",))
         for layer in layers:
             fully_shard(layer, mesh=mesh)
         replica = RANK
@@ -298,7 +303,8 @@ def batch(step: int, replica: int = RANK) -> torch.Tensor:
     """Shape (4, 16); takes ``--pace`` seconds, and longer on a slow rank."""
     slow = 12.0 if args.fault == "slow" and args.rank == RANK else 1.0
     time.sleep(args.pace * slow)
-    return torch.randn(4, 16, generator=torch.Generator().manual_seed(step * 64 + replica))
+    dice = torch.Generator("cpu").manual_seed(step * 64 + replica)
+    return torch.randn(4, 16, generator=dice, device="cpu").to(args.device)
 
 
 def steps() -> range:
@@ -319,6 +325,8 @@ class Steps:
 
     def __next__(self) -> int:
         step = next(self._steps)
+        if ON_GPU:
+            torch.cuda.synchronize()  # as reading the loss does
         saboteur.begin(step)
         if args.kind == "pipeline":
             time.sleep(args.pace * (12.0 if args.fault == "slow" and args.rank == RANK else 1.0))
@@ -329,7 +337,7 @@ def main() -> None:
     """Set up, train, finish."""
     if args.fault == "late" and args.rank == RANK:
         time.sleep(FOR_EVER_S)
-    dist.init_process_group("gloo")
+    dist.init_process_group("nccl" if ON_GPU else "gloo")
     {"ddp": train_ddp, "fsdp": train_sharded, "tp": train_sharded, "pipeline": train_pipeline}[
         args.kind
     ]()

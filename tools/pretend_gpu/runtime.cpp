@@ -1,0 +1,357 @@
+// A stand-in for the CUDA runtime on machines without a device.
+//
+// Memory is the host's, kernels do nothing (but `spin_kernel`, which is `torch.cuda._sleep`: it
+// takes its time), copies keep the order of their streams. What torch calls and is not written out
+// returns 0 (see `build.py`).
+#include "runtime.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "engine.h"
+
+namespace {
+constexpr size_t kMemoryBytes = 16ull << 30;
+constexpr int kProcessors = 132, kDevices = 64;
+thread_local int g_device = 0;
+thread_local cudaError_t g_last = cudaSuccess;
+int devices() {
+  const char* n = getenv("PRETEND_GPUS");
+  return n ? atoi(n) : 8;
+}
+std::map<uintptr_t, std::pair<size_t, int>> g_blocks;  // start -> size, device (-1: pinned host)
+const void* g_spin = nullptr;                          // what `torch.cuda._sleep` launches
+Stream* g_default[kDevices];
+}  // namespace
+
+Stream* stream_of(cudaStream_t handle) {
+  if (handle && handle != cudaStreamLegacy && handle != cudaStreamPerThread)
+    return reinterpret_cast<Stream*>(handle);
+  if (!g_default[g_device]) g_default[g_device] = new Stream();
+  return g_default[g_device];
+}
+
+namespace {
+
+cudaError_t last(cudaError_t e) {
+  if (e != cudaSuccess && e != cudaErrorNotReady) g_last = e;
+  return e;
+}
+
+void* host_memory(size_t n, int device) {
+  void* p = mmap(nullptr, n ? n : 1, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+  std::lock_guard<std::mutex> g(engine().mutex);
+  g_blocks[reinterpret_cast<uintptr_t>(p)] = {n ? n : 1, device};
+  return p;
+}
+void release(void* p) {
+  if (!p) return;
+  size_t n = 0;
+  {
+    std::lock_guard<std::mutex> g(engine().mutex);
+    auto it = g_blocks.find(reinterpret_cast<uintptr_t>(p));
+    if (it == g_blocks.end()) return;
+    n = it->second.first;
+    g_blocks.erase(it);
+  }
+  munmap(p, n);
+}
+void launch(const void* fun, void** args, Stream* s) {
+  if (fun != g_spin) return;
+  const double seconds = *reinterpret_cast<int64_t*>(args[0]) * 1e-9;  // a cycle a nanosecond
+  auto node = std::make_shared<Node>();
+  auto began_s = std::make_shared<double>(0);
+  node->begin = [=] { *began_s = now_s(); };
+  node->over = [=] { return now_s() - *began_s >= seconds; };
+  engine().enqueue(s, node);
+}
+}  // namespace
+
+API cudaGetDeviceCount(int* n) {
+  *n = devices();
+  return cudaSuccess;
+}
+API cudaGetDevice(int* d) {
+  *d = g_device;
+  return cudaSuccess;
+}
+API cudaSetDevice(int d) {
+  if (d < 0 || d >= devices()) return last(cudaErrorInvalidDevice);
+  g_device = d;
+  return cudaSuccess;
+}
+API cudaDriverGetVersion(int* v) {
+  *v = 13000;
+  return cudaSuccess;
+}
+API cudaRuntimeGetVersion(int* v) {
+  *v = 13000;
+  return cudaSuccess;
+}
+API cudaGetDeviceProperties(cudaDeviceProp* p, int d) {
+  memset(p, 0, sizeof *p);
+  snprintf(p->name, sizeof p->name, "Pretend GPU");
+  memcpy(&p->uuid, "pretend-gpu-000", 16);
+  reinterpret_cast<char*>(&p->uuid)[15] = char('0' + d);
+  p->totalGlobalMem = kMemoryBytes;
+  p->sharedMemPerBlock = 49152;
+  p->regsPerBlock = 65536;
+  p->warpSize = 32;
+  p->maxThreadsPerBlock = 1024;
+  p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024;
+  p->maxThreadsDim[2] = 64;
+  p->maxGridSize[0] = 2147483647;
+  p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+  p->major = 9;
+  p->minor = 0;
+  p->multiProcessorCount = kProcessors;
+  p->maxThreadsPerMultiProcessor = 2048;
+  p->sharedMemPerMultiprocessor = 233472;
+  p->regsPerMultiprocessor = 65536;
+  p->l2CacheSize = 50 << 20;
+  p->sharedMemPerBlockOptin = 232448;
+  p->memoryBusWidth = 5120;
+  p->unifiedAddressing = 1;
+  p->concurrentKernels = 1;
+  p->asyncEngineCount = 3;
+  p->textureAlignment = 512;
+  p->pciBusID = 16 + d;
+  p->maxBlocksPerMultiProcessor = 32;
+  p->managedMemory = 1;
+  p->streamPrioritiesSupported = 1;
+  return cudaSuccess;
+}
+API cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int d) {
+  switch (a) {
+    case cudaDevAttrComputeCapabilityMajor:
+      *v = 9;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *v = kProcessors;
+      break;
+    case cudaDevAttrMaxThreadsPerBlock:
+      *v = 1024;
+      break;
+    case cudaDevAttrWarpSize:
+      *v = 32;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *v = 232448;
+      break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *v = 2048;
+      break;
+    default:
+      *v = 0;
+  }
+  return cudaSuccess;
+}
+API cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 1;
+  return cudaSuccess;
+}
+API cudaDeviceGetDefaultMemPool(cudaMemPool_t* p, int) {
+  *p = reinterpret_cast<cudaMemPool_t>(1);
+  return cudaSuccess;
+}
+API cudaDeviceGetPCIBusId(char* s, int n, int d) {
+  snprintf(s, n, "0000:%02x:00.0", 16 + d);
+  return cudaSuccess;
+}
+API cudaDeviceGetStreamPriorityRange(int* low, int* high) {
+  *low = 0;
+  *high = -5;
+  return cudaSuccess;
+}
+API cudaGetLastError() {
+  auto e = g_last;
+  g_last = cudaSuccess;
+  return e;
+}
+API cudaPeekAtLastError() { return g_last; }
+extern "C" const char* cudaGetErrorName(cudaError_t e) {
+  return e == cudaSuccess         ? "cudaSuccess"
+         : e == cudaErrorNotReady ? "cudaErrorNotReady"
+                                  : "cudaErrorPretend";
+}
+extern "C" const char* cudaGetErrorString(cudaError_t e) {
+  return e == cudaSuccess         ? "no error"
+         : e == cudaErrorNotReady ? "device not ready"
+                                  : "not there in the pretended runtime";
+}
+
+// memory
+API cudaMalloc(void** p, size_t n) {
+  *p = host_memory(n, g_device);
+  return *p ? cudaSuccess : last(cudaErrorMemoryAllocation);
+}
+API cudaMallocAsync(void** p, size_t n, cudaStream_t) { return cudaMalloc(p, n); }
+API cudaFree(void* p) {
+  release(p);
+  return cudaSuccess;
+}
+API cudaFreeAsync(void* p, cudaStream_t) {
+  release(p);
+  return cudaSuccess;
+}
+API cudaHostAlloc(void** p, size_t n, unsigned) {
+  *p = host_memory(n, -1);
+  return cudaSuccess;
+}
+API cudaFreeHost(void* p) {
+  release(p);
+  return cudaSuccess;
+}
+API cudaMemGetInfo(size_t* f, size_t* t) {
+  *t = kMemoryBytes;
+  *f = kMemoryBytes;
+  return cudaSuccess;
+}
+API cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void* v) {
+  *static_cast<uint64_t*>(v) = 0;
+  return cudaSuccess;
+}
+API cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
+  memset(a, 0, sizeof *a);
+  std::lock_guard<std::mutex> g(engine().mutex);
+  auto it = g_blocks.upper_bound(reinterpret_cast<uintptr_t>(p));
+  a->type = cudaMemoryTypeUnregistered;
+  a->device = -2;
+  if (it != g_blocks.begin()) {
+    --it;
+    if (reinterpret_cast<uintptr_t>(p) < it->first + it->second.first) {
+      int d = it->second.second;
+      a->type = d < 0 ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
+      a->device = d < 0 ? g_device : d;
+      a->devicePointer = const_cast<void*>(p);
+      a->hostPointer = d < 0 ? const_cast<void*>(p) : nullptr;
+    }
+  }
+  return cudaSuccess;
+}
+API cudaMemcpy(void* d, const void* s, size_t n, cudaMemcpyKind) {
+  engine().wait(stream_of(nullptr));
+  memmove(d, s, n);
+  return cudaSuccess;
+}
+// Where the stream is busy, in its order. What comes from the host is read now, as of pageable
+// memory.
+static cudaError_t copy(void* d, const void* s, size_t n, cudaMemcpyKind kind,
+                        cudaStream_t stream) {
+  Stream* at = stream_of(stream);
+  if (engine().idle(at)) {
+    memmove(d, s, n);
+    return cudaSuccess;
+  }
+  auto node = std::make_shared<Node>();
+  if (kind == cudaMemcpyHostToDevice) {
+    std::shared_ptr<char> kept(new char[n], std::default_delete<char[]>());
+    memcpy(kept.get(), s, n);
+    node->begin = [=] { memmove(d, kept.get(), n); };
+  } else
+    node->begin = [=] { memmove(d, s, n); };
+  engine().enqueue(at, node);
+  return cudaSuccess;
+}
+API cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind k, cudaStream_t stream) {
+  return copy(d, s, n, k, stream);
+}
+API cudaMemcpyPeerAsync(void* d, int, const void* s, int, size_t n, cudaStream_t stream) {
+  return copy(d, s, n, cudaMemcpyDeviceToDevice, stream);
+}
+API cudaMemset(void* p, int v, size_t n) {
+  memset(p, v, n);
+  return cudaSuccess;
+}
+API cudaMemsetAsync(void* p, int v, size_t n, cudaStream_t) {
+  memset(p, v, n);
+  return cudaSuccess;
+}
+API cudaGetSymbolAddress(void** p, const void*) {
+  static char area[1 << 16];
+  *p = area;
+  return cudaSuccess;
+}
+
+// kernels
+extern "C" unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, cudaStream_t);
+static thread_local struct {
+  dim3 grid, block;
+  size_t shared;
+  cudaStream_t stream;
+} g_call;
+extern "C" unsigned __cudaPushCallConfiguration(dim3 g, dim3 b, size_t n, cudaStream_t s) {
+  g_call = {g, b, n, s};
+  return 0;
+}
+API __cudaPopCallConfiguration(dim3* g, dim3* b, size_t* n, void* s) {
+  *g = g_call.grid;
+  *b = g_call.block;
+  *n = g_call.shared;
+  *static_cast<cudaStream_t*>(s) = g_call.stream;
+  return cudaSuccess;
+}
+API __cudaGetKernel(cudaKernel_t* k, const void* f) {
+  *k = reinterpret_cast<cudaKernel_t>(const_cast<void*>(f));
+  return cudaSuccess;
+}
+API __cudaLaunchKernel(cudaKernel_t k, dim3, dim3, void** args, size_t, cudaStream_t s) {
+  launch(reinterpret_cast<const void*>(k), args, stream_of(s));
+  return cudaSuccess;
+}
+API cudaLaunchKernel(const void* f, dim3, dim3, void** args, size_t, cudaStream_t s) {
+  launch(f, args, stream_of(s));
+  return cudaSuccess;
+}
+API cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* f, void** args) {
+  launch(f, args, stream_of(c->stream));
+  return cudaSuccess;
+}
+extern "C" void** __cudaRegisterFatBinary(void*) {
+  static void* h[1];
+  return h;
+}
+extern "C" void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int,
+                                       void*, void*, void*, void*, int*) {
+  if (strstr(name, "spin_kernel")) g_spin = host;
+}
+API cudaFuncGetAttributes(cudaFuncAttributes* a, const void*) {
+  memset(a, 0, sizeof *a);
+  a->maxThreadsPerBlock = 1024;
+  a->numRegs = 32;
+  a->ptxVersion = a->binaryVersion = 90;
+  return cudaSuccess;
+}
+API cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* n, const void*, int, size_t,
+                                                           unsigned) {
+  *n = 4;
+  return cudaSuccess;
+}
+
+// the driver, through the runtime
+static int driver_stub() { return 0; }
+static CUresult ctx_state(CUdevice, unsigned* flags, int* active) {
+  if (flags) *flags = 0;
+  if (active) *active = 1;
+  return CUDA_SUCCESS;
+}
+static CUresult ctx_current(CUcontext* c) {
+  *c = reinterpret_cast<CUcontext>(1);
+  return CUDA_SUCCESS;
+}
+API cudaGetDriverEntryPointByVersion(const char* name, void** f, unsigned, unsigned long long,
+                                     cudaDriverEntryPointQueryResult* r) {
+  *f = reinterpret_cast<void*>(driver_stub);
+  if (!strcmp(name, "cuDevicePrimaryCtxGetState")) *f = reinterpret_cast<void*>(ctx_state);
+  if (!strcmp(name, "cuCtxGetCurrent")) *f = reinterpret_cast<void*>(ctx_current);
+  if (r) *r = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}

@@ -1,0 +1,10 @@
+// What the files of the pretended runtime share.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "engine.h"
+
+#define API extern "C" cudaError_t
+
+// The stream behind a handle; null is the default stream of the thread's device.
+Stream* stream_of(cudaStream_t handle);
