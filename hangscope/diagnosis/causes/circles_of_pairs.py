@@ -12,7 +12,6 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.stages import odd_stage
 from hangscope.diagnosis.pattern.stretches import out_of_step, strayed
 from hangscope.diagnosis.pattern.yardstick import deviants, ran_ahead
-from hangscope.diagnosis.processes.stacks import user_frames
 from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.trace.model import NONE
 
@@ -137,8 +136,9 @@ def _doubt_one_mistake_of_all(
     """Nobody stands out. Only where all do the same can it be one mistake in the code of all."""
     # Where some have issued all that the others need, one mistake may be behind it all.
     lacking = {r for p in places for r in p.absent}
-    # So it may where they stand at different lines: then it is no loop that is wrong for all.
-    stacks = {user_frames(context.stack(p.row)) for p in places}
+    # So it may where they stand at different lines, a framework's too (one of the user's may run a
+    # whole schedule of stages): then it is no loop that is wrong for all.
+    stacks = {context.stack(p.row) for p in places}
     one_kind = len(lonely) == len(cause.places) and len(stacks) == 1
     if not one_kind or ranks - lacking or ranks & hidden_ranks(context.trace):
         cause.confidence = Confidence.AMBIGUOUS

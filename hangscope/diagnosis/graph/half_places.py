@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.processes.host import End, Host, in_communication
+from hangscope.diagnosis.processes.stacks import is_library
 from hangscope.diagnosis.records.any_source import debtors
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_on_host
@@ -142,6 +144,24 @@ class HalfPlaces:
             return half.is_send and not is_on_host(signature)
         return half.is_send or bool(flags & int(Flag.ASYNC))
 
+    def _goes_on_by_itself(self, half: Half) -> bool:
+        """Whether the host has not asked for this half yet, whose partner has come to its own.
+
+        What a host exchanges needs nobody to wait for it, and is seen to finish only once somebody
+        does. Where the user's line has called communication, it may wait unnoted.
+        """
+        record = self.trace.records[half.row]
+        waited = int(record["flags"]) & int(Flag.BLOCKING | Flag.WAITED | Flag.ASYNC)
+        signature = self.trace.signatures[int(record["signature"])]
+        host = self.hosts.get(half.rank)
+        return (
+            waited == int(Flag.ASYNC)
+            and self._batch_of(half) == NONE
+            and is_on_host(signature)
+            and host is not None
+            and not in_communication(tuple(takewhile(is_library, host.stack)))
+        )
+
     def _place(self, half: Half, incomplete: Collection[int]) -> Place | None:
         """Where the half waits; None where it is served, or what holds its rank up is older."""
         oldest = self.oldest_row.get(half.rank, half.row)
@@ -152,6 +172,8 @@ class HalfPlaces:
             served = not self.front.unfinished[half.partner_row]
             if served:
                 return None  # some backends say so only once somebody waits for it
+        if half.matched and self._goes_on_by_itself(half):
+            return None
         place = place_of(self.trace, half)
         place.weak = half.row not in self.blocking and self._may_be_left_alone(half)
         if half.peer == NONE:

@@ -1,0 +1,39 @@
+"""Receives that a host has posted ahead and not asked for yet: they hold nobody up."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.model import Flag, Frame, Stack, ThreadStack
+from tests.diagnosis.builder import START, Job
+
+IN_FORWARD = (
+    Frame("forward", "/home/me/model.py", 16),
+    Frame("forward_one_chunk", "/venv/site-packages/torch/distributed/pipelining/stage.py", 892),
+)
+IN_A_WAIT = (
+    Frame("_wait_batch_p2p", "/venv/site-packages/torch/distributed/pipelining/schedules.py", 50),
+    Frame("train", "/home/me/train.py", 5),
+)
+
+
+def _a_stage_in(stack: Stack) -> Diagnosis:
+    """Rank 1 has posted its receive from rank 2, which sent; rank 2 waits for what 1 is to send."""
+    job = Job(3, live=True)
+    job.steps(3)
+    job.op(2, "send", peer=1, flags=Flag.ASYNC, done=False)
+    job.op(1, "recv", peer=2, flags=Flag.ASYNC, done=False)
+    for rank in (0, 2):
+        job.op(rank, "recv", peer=1, flags=Flag.ASYNC | Flag.WAITED, done=False)
+    job.rank(1, threads=(ThreadStack("MainThread", True, stack, START),))
+    return diagnose(job.trace())
+
+
+def test_a_stage_in_its_forward_does_not_wait_for_what_it_has_posted() -> None:
+    found = _a_stage_in(IN_FORWARD)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
+    assert "model.py:16 in forward" in found.findings[0].fix
+
+
+def test_one_that_may_wait_for_it_in_a_way_nobody_noted_is_not_accused() -> None:
+    assert _a_stage_in(IN_A_WAIT).culprits == ()
