@@ -159,3 +159,27 @@ def test_what_is_new_to_a_whole_circle_is_the_code_of_all(with_lines: bool) -> N
             row["stack"] = -1
     found = diagnose(job.trace())
     assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (0, 2, 4, 6))
+
+
+def test_a_line_is_the_same_whatever_its_number_in_the_records_of_a_rank() -> None:
+    """Two pipelines of two stages; rank 2 is lost, and its neighbours of both kinds wait."""
+    job = Job(4)
+    pipes = [job.group(0, 2, desc="PIPE"), job.group(1, 3, desc="PIPE")]
+    tensor = [job.group(0, 1, desc="TENSOR"), job.group(2, 3, desc="TENSOR")]
+    for step in range(8):
+        for first, pipe in enumerate(pipes):
+            job.op(first, group=tensor[0], line=10)
+            job.op(first, "send", group=pipe, peer=first + 2, line=20)
+            job.op(first + 2, "recv", group=pipe, peer=first, line=30)
+            if step < 7:
+                job.op(first + 2, group=tensor[1], line=10)
+    job.op(3, group=tensor[1], line=10, done=False)
+    for rank in (0, 1):
+        job.op(rank, line=40, done=False)
+    job.lose(2)
+    trace = job.trace()
+    records = trace.records.copy()
+    odd = (records["rank"] % 2 == 1) & (records["stack"] >= 0)
+    records["stack"][odd] += len(trace.stacks)
+    found = diagnose(replace(trace, records=records, stacks=(*trace.stacks, *trace.stacks)))
+    assert blame(found) == (Verdict.RANK_LOST, (2,), Confidence.LIKELY)

@@ -17,8 +17,9 @@ import numpy as np
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.pattern.habits import tensors_of, waits_anew
 from hangscope.diagnosis.pattern.past import past_of
+from hangscope.diagnosis.processes.stacks import user_frames
 from hangscope.diagnosis.records.mismatch import Mismatch
-from hangscope.trace.model import Signature
+from hangscope.trace.model import NONE, Signature
 
 _MAX_SIBLINGS = 16
 _ENOUGH_STEPS = 8
@@ -272,12 +273,15 @@ def _pairs(context: Context, rank: int, group: int) -> dict[int, tuple[Step, ...
     ranks = context.trace.groups[group].ranks
     place = {r: i for i, r in enumerate(ranks)}
     result: dict[int, tuple[Step, ...]] = {}
+    # The same stack has another number in the ring of another rank.
+    numbers = np.unique(records["stack"][rows]).tolist()
+    lines = {n: user_frames(context.trace.stacks[n]) if n != NONE else () for n in numbers}
     for row in rows.tolist():
         record = records[row]
         signature = context.trace.signatures[int(record["signature"])]
         seq = int(record["p2p_seq"])
         partner = place.get(int(record["peer"]), -1)
-        half = (signature.op, partner, tensors_of(signature), int(record["stack"]))
+        half = (signature.op, partner, tensors_of(signature), lines[int(record["stack"])])
         result[seq] = (*result.get(seq, ()), half)
     return result
 
