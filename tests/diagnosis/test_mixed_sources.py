@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,8 @@ from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import ExitFacts, Frame, ThreadStack
 from tests.diagnosis.builder import SECOND, START, Job
-from tests.trace.dumps import dump, entry, pending, write
+from tests.trace.dumps import BASE_NS, dump, entry, pending, write
+from tests.trace.logs import timeout
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 GAVE_UP = """\
@@ -166,3 +169,46 @@ def test_a_watchdog_calls_a_barrier_an_all_reduce_of_one_element(
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict.value == "missing_rank") is agree
     assert (found.culprits == (2,)) is agree
+
+
+SPIED = (
+    "Process 47{rank}: python train.py\nPython v3.11.4 (/usr/bin/python3.11)\n\n"
+    'Thread 47{rank} (idle): "MainThread"\n    load (data.py:51)\n    <module> (train.py:9)\n'
+)
+
+
+def dumped(tmp_path: Path, entries: dict[int, list[Any]], *, after_s: float) -> None:
+    """Dumps of four ranks, written so long after the first entries were issued."""
+    for rank, listed in entries.items():
+        path = write(tmp_path, f"nccl_trace_rank_{rank}", dump(listed, world=4))
+        os.utime(path, ns=(written := BASE_NS + int(after_s * SECOND), written))
+
+
+@pytest.mark.parametrize("after_s", [45, 60 * 86_400])
+def test_a_log_beside_dumps_is_no_later_look_at_those_that_speak_in_it(
+    tmp_path: Path, after_s: int
+) -> None:
+    """Also where copying has renewed the dates of the files."""
+    done = [entry(seq) for seq in range(1, 6)]
+    others = [*done, entry(6), pending(7)]
+    listed = dict.fromkeys(range(3), others) | {3: [*done, pending(6)]}
+    dumped(tmp_path, listed, after_s=after_s)
+    alone = diagnose(load_trace([tmp_path]))
+    assert (alone.verdict.value, alone.culprits) == ("stuck_collective", (3,))
+    late = datetime.datetime.fromtimestamp(BASE_NS / SECOND + 607, datetime.timezone.utc)
+    waits = "".join(timeout(rank, 7) for rank in range(3))
+    waits = waits.replace("E816 12:10:01", f"E{late:%m%d}".replace("E0", "E") + f" {late:%H:%M:%S}")
+    (tmp_path / "job.log").write_text(waits)
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", (3,))
+
+
+@pytest.mark.parametrize(("seen", "confidence"), [(0, "likely"), (2, "certain")])
+def test_stacks_show_what_their_own_rank_does(tmp_path: Path, seen: int, confidence: str) -> None:
+    done = [entry(seq) for seq in range(1, 6)]
+    listed = {rank: [*done, *([pending(6)] if rank != 2 else [])] for rank in range(4)}
+    dumped(tmp_path, listed, after_s=20)
+    (tmp_path / f"stack_rank_{seen}.txt").write_text(SPIED.format(rank=seen))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert found.confidence.value == confidence

@@ -139,15 +139,19 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
     together needs no time.
     """
     trace = context.trace
-    if trace.live or any(s.format not in formats.DUMPS for s in trace.sources):
+    kinds = {source.format for source in trace.sources}
+    if trace.live or not kinds <= {*formats.DUMPS, formats.LOG}:
         return
-    if any(f.alive is not None or f.exit or f.threads or f.phases for f in trace.ranks.values()):
+    if any(f.alive is not None or f.exit or f.phases for f in trace.ranks.values()):
         return
+    if any(claim.kind == "timeout" for claim in trace.claims):
+        return  # somebody had waited for long, says a log
+    shown = {rank for rank, facts in trace.ranks.items() if facts.threads}
     first_s, last_s = _timeouts_s(context)
     longest_s = context.longest_wait_s(context.waits.places)
     several = len({c.culprits for c in causes if c.verdict in _OF_TIME and not c.crossed}) > 1
     for cause in causes:
-        if cause.verdict not in _OF_TIME or cause.crossed:
+        if cause.verdict not in _OF_TIME or cause.crossed or _is_shown(cause, shown):
             continue
         waited = context.longest_wait_s(context.waits.places[i] for i in cause.places)
         if 0 < waited < _SLOW_S:
@@ -164,6 +168,11 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
                 "the files are older than any timeout: how long anybody had waited when they were "
                 "written is not known"
             )
+
+
+def _is_shown(cause: Cause, shown: set[int]) -> bool:
+    """Whether stacks tell what all of the accused do."""
+    return bool(cause.culprits) and shown.issuperset(cause.culprits)
 
 
 def stood_still(context: Context) -> bool:

@@ -76,7 +76,7 @@ def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
         threads=_merge_threads(ordered),
         phases=next((f.phases for f in newest if f.phases), ()),
         heartbeat_ns=max(f.heartbeat_ns for f in ordered),
-        observed_ns=max(f.observed_ns for f in ordered),
+        observed_ns=_seen_ns(said),
         dropped=sum(f.dropped for f in ordered),
         only_active=bool(recorders) and all(f.only_active for f in recorders),
         unobservable=tuple(dict.fromkeys(u for f in ordered for u in f.unobservable)),
@@ -84,6 +84,14 @@ def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
         initialized=_any_true([f.initialized for f in ordered]),
     )
     return RankFacts(**values)
+
+
+def _seen_ns(said: Sequence[tuple[str, RankFacts]]) -> int:
+    """When the rank was last looked at. What a log says later is no look at what was recorded: the
+    dumps of two ranks are as old as they are, whichever of them speaks in a log.
+    """
+    looked = [f.observed_ns for name, f in said if name != formats.LOG]
+    return max(looked, default=0) or max(f.observed_ns for _, f in said)
 
 
 def _without_old_looks(said: Sequence[tuple[str, RankFacts]]) -> list[tuple[str, RankFacts]]:
