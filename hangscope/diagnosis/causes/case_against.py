@@ -169,8 +169,8 @@ def _exchanging_alone_with(context: Context, cause: Cause) -> set[int]:
     agree with each other are right.
     """
     ranks = cause.culprits
-    aborted = [context.hosts[r].end_text == "killed by SIGABRT" for r in ranks]
-    if not all(aborted) or not context.unrecorded.issuperset(ranks):
+    aborted = all(context.hosts[rank].aborted for rank in ranks)
+    if not aborted or not context.unrecorded.issuperset(ranks):
         return set()
     here = _places_of(context, cause)
     two = {w for p in here if not p.phase and not p.p2p and len(p.members) == 2 for w in p.waiters}
@@ -191,9 +191,7 @@ def _only_aborted(context: Context, ranks: tuple[int, ...]) -> bool:
     """Whether nothing is known of these ends but that the processes aborted themselves."""
     hosts = [context.hosts[rank] for rank in ranks]
     own = own_errors(context.trace.claims)
-    return all(
-        h.secondary and h.end_text == "killed by SIGABRT" for h in hosts
-    ) and not own.keys() & {*ranks}
+    return all(h.secondary and h.aborted for h in hosts) and not own.keys() & {*ranks}
 
 
 def _accuse_who_is_alone(context: Context, cause: Cause) -> None:

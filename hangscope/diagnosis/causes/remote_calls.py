@@ -15,7 +15,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.processes.stacks import innermost, is_library, where
-from hangscope.diagnosis.words.phrases import address, rank_s
+from hangscope.diagnosis.words.phrases import address, capital, rank_s
 from hangscope.trace.model import RankFacts, Stack
 
 _RPC = re.compile(r"[\\/]torch[\\/](?:distributed[\\/]rpc|futures)[\\/]")
@@ -98,7 +98,7 @@ def unanswered(context: Context) -> Finding | None:
         () if named is None else (named,),
         tuple(r for r in sorted(trace.ranks) if r != named),
         Confidence.LIKELY,
-        summary[:1].upper() + summary[1:],
+        capital(summary),
         "a remote call returns when the function that it runs elsewhere does",
         f"look at {at}: the function that others call there does not return; give calls a timeout"
         if len(busy) == 1

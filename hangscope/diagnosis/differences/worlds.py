@@ -13,7 +13,7 @@ from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.diagnosis.words.phrases import capital, rank_s
 from hangscope.trace import formats
 from hangscope.trace.attempts.twins import doubled
 from hangscope.trace.facts import tcp_address
@@ -85,7 +85,7 @@ def _outside(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
         cause,
         outside,
         conflict,
-        f"{_capital(conflict)} ranks: they are numbered from 0 to {size - 1}",
+        f"{capital(conflict)} ranks: they are numbered from 0 to {size - 1}",
         f"{rank_s(outside)} cannot take part, and whoever should have had a smaller number is "
         "waited for in vain",
     )
@@ -103,7 +103,7 @@ def _twice(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
         cause,
         sorted(twice),
         spelled,
-        f"{_capital(spelled)}{nobody}",
+        f"{capital(spelled)}{nobody}",
         "what is meant for a rank reaches one of its processes, and the other is waited for, or "
         "waits, in vain",
         decided=len(twice) * 2 <= (context.trace.world_size or 0),
@@ -224,7 +224,3 @@ def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     cause.places = [len(context.waits.places) - 1]
     cause.victims = set(trace.ranks) - set(cause.culprits)
     return [cause]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -72,6 +72,11 @@ class Host:
         """Whether the process has ended or is ending by a failure."""
         return self.end in (End.CLEAN, End.CRASHED, End.TORN_DOWN)
 
+    @property
+    def aborted(self) -> bool:
+        """Whether it ended by SIGABRT: its own, a watchdog's or Gloo's."""
+        return self.end_text == f"killed by {signal.SIGABRT.name}"
+
 
 LEAVING = "interpreter exit"
 """The phase of a process that is on its way out."""

@@ -276,7 +276,7 @@ def _failed_alone(context: Context, failed: tuple[int, ...]) -> Finding | None:
         return None
     (rank,) = failed
     host = context.hosts[rank]
-    if _has_aborted(host) or DIFFER.search(host.end_text):
+    if host.aborted or DIFFER.search(host.end_text):
         return None
     frames = user_frames(host.stack)
     advice = crash(host.end_text, where(frames[0]) if frames else "")
@@ -300,7 +300,7 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
     keys = {key_given_up(host) for host in hosts}
     summary = "Ranks failed in communication, and nothing on record says who broke it"
     advice = playbook.by_verdict(Verdict.STUCK_COLLECTIVE)
-    if all(map(_has_aborted, hosts)):
+    if all(host.aborted for host in hosts):
         summary = (
             f"{rank_s(failed).capitalize()} aborted, as a watchdog does that waited too long, and "
             "nothing on record says for whom"
@@ -334,10 +334,6 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
         advice.playbook,
         evidence=tuple(f"rank {host.rank}: {host.end_text}" for host in hosts[:8]),
     )
-
-
-def _has_aborted(host: Host) -> bool:
-    return host.end_text == "killed by SIGABRT"
 
 
 def _has_lost_the_store(context: Context, host: Host) -> bool:

@@ -8,7 +8,7 @@ from signal import SIGABRT
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.quiet.last_words import places_of_waits
-from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.diagnosis.words.phrases import capital, rank_s
 from hangscope.trace.model import Claim
 
 DEAD_THREAD = "dead_thread"
@@ -51,7 +51,7 @@ def signs(context: Context) -> str:
             return f"{words}{_whose(context, kind, told)}, {_NOBODY}"
     dead = next((c.text for c in claims if c.details.get(DEAD_THREAD)), "")
     if dead:
-        words = shortened(_sentence(dead))
+        words = shortened(capital(dead))
         return f"{words}; of which rank, and who waits for it, is not told"
     alone = next((c.text for c in claims if c.details.get("nobodys")), "")
     if alone:
@@ -65,7 +65,7 @@ def signs(context: Context) -> str:
         return f"The log announces operations and no wait; the last were {last}"
     waited = places_of_waits(context)
     if waited:
-        return f"{_sentence(waited[0])}, {_NOBODY}"
+        return f"{capital(waited[0])}, {_NOBODY}"
     if not claims:
         return "Nothing in what was given tells whether or why the job hangs"
     return "There are signs of a hang, but what was given names nobody"
@@ -85,10 +85,6 @@ def how_to_meet(claims: Iterable[Claim]) -> str:
             "MASTER_PORT or WORLD_SIZE than the rest"
         )
     return ""
-
-
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}"
 
 
 def _whose(context: Context, kind: str, told: list[Claim]) -> str:

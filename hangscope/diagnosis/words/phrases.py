@@ -12,7 +12,7 @@ from hangscope.trace.model import NONE, Signature
 
 
 def spell(ranks: Iterable[int], limit: int = 12) -> str:
-    """``0-3, 6``: ranges with an en dash, shortened after ``limit`` of them."""
+    """``0–3, 6``: ranges with an en dash, shortened after ``limit`` of them."""
     ordered = sorted(set(ranks))
     runs: list[list[int]] = []
     for rank in ordered:
