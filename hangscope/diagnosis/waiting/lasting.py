@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.timeouts import NEARLY, Timeouts, recorded_timeouts
+from hangscope.diagnosis.waiting.unnoted import just_finished
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, State
 
@@ -150,6 +151,7 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
     first_s, last_s = _timeouts_s(context)
     longest_s = context.longest_wait_s(context.waits.places)
     several = len({c.culprits for c in causes if c.verdict in _OF_TIME and not c.crossed}) > 1
+    moved = just_finished(context)
     for cause in causes:
         if cause.verdict not in _OF_TIME or cause.crossed or _is_shown(cause, shown):
             continue
@@ -168,6 +170,15 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
                 "the files are older than any timeout: how long anybody had waited when they were "
                 "written is not known"
             )
+        elif moving := moved.intersection(_waiting(context, cause)):
+            cause.doubt(
+                f"{rank_list(tuple(sorted(moving)))} had finished something just before being "
+                "dumped: the job may have been moving"
+            )
+
+
+def _waiting(context: Context, cause: Cause) -> set[int]:
+    return {rank for index in cause.places for rank in context.waits.places[index].waiters}
 
 
 def _is_shown(cause: Cause, shown: set[int]) -> bool:
