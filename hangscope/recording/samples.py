@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType
 
 MAX_THREADS = 48
@@ -20,21 +21,31 @@ def sample_threads(skip: int | None = None) -> bytes:
     main = threading.main_thread().ident
     threads = {thread.ident: thread for thread in list(threading._active.values())}  # type: ignore[attr-defined]
     frames = sys._current_frames()
-    order = sorted(frames, key=lambda ident: ident != main)
-    lines: list[str] = []
-    for ident in order[:MAX_THREADS]:
-        if ident == skip:
-            continue
+    try:
+        order = sorted(frames, key=lambda ident: ident != main)[:MAX_THREADS]
+        return "\n".join(_lines(frames, [i for i in order if i != skip], threads)).encode(
+            "utf-8", "replace"
+        )
+    finally:
+        # This function's own frame is among them: a cycle, which would keep what every thread's
+        # functions hold (tensors, process groups) until the garbage collector comes, if it does.
+        frames.clear()
+
+
+def _lines(
+    frames: dict[int, FrameType], order: list[int], threads: dict[int | None, threading.Thread]
+) -> Iterator[str]:
+    main = threading.main_thread().ident
+    for ident in order:
         kind = "main" if ident == main else "other"
         thread = threads.get(ident)
         name = str(thread.name).replace("\n", " ") if thread is not None else ""
         number = thread.native_id or 0 if thread is not None else 0
-        lines.append(f"T {kind} {number} {name}")
+        yield f"T {kind} {number} {name}"
         frame: FrameType | None = frames[ident]
         depth = 0
         while frame is not None and depth < MAX_FRAMES:
             code = frame.f_code
-            lines.append(f"F {frame.f_lineno or 0}\x00{code.co_name}\x00{code.co_filename}")
+            yield f"F {frame.f_lineno or 0}\x00{code.co_name}\x00{code.co_filename}"
             frame = frame.f_back
             depth += 1
-    return "\n".join(lines).encode("utf-8", "replace")
