@@ -69,6 +69,8 @@ class NativeStatus:
                 self._copy(recorder, state, counters)
 
     def _copy(self, recorder: Recorder, state: GroupState, counters: Mapping[str, Any]) -> None:
+        if state.p2p_seq:
+            return  # sends and receives have numbers of their own, which stand in the same counters
         enqueued = int(counters.get("last_enqueued_collective", -1))
         if not 0 < enqueued <= state.collective_seq:
             return  # not numbered as here: some operation has passed the hook by

@@ -88,6 +88,18 @@ def test_counters_that_do_not_fit_are_left_alone(recording: Session, status: obj
     assert not recording.failed
 
 
+def test_counters_of_a_group_with_sends_are_left_alone(recording: Session) -> None:
+    """Sends have numbers of their own, and the newest of either kind stands in the counter."""
+    state = device_group(recording)
+    native = NativeStatus(lambda: json.dumps({"pg_status": {"7": STATUS}}))
+    native.merge(recording.recorder)
+    assert counters(recording) == (3, 2)
+    state.p2p_seq = 5  # type: ignore[attr-defined]
+    mixed = dict(STATUS, last_enqueued_collective="3", last_completed_collective="3")
+    NativeStatus(lambda: json.dumps({"pg_status": {"7": mixed}})).merge(recording.recorder)
+    assert counters(recording) == (3, 2)
+
+
 def test_a_group_of_several_backends_is_left_alone(recording: Session) -> None:
     state = device_group(recording)
     assert native_id(state) == "7"  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.quiet.accusations import from_claims, told_of
 from hangscope.diagnosis.quiet.last_words import by_last_words, places_of_waits
 from hangscope.diagnosis.quiet.signs import DEAD_THREAD, how_to_meet, signs
+from hangscope.diagnosis.quiet.unpaired import unpaired
 from hangscope.diagnosis.waiting.moments import Moment
 from hangscope.diagnosis.words import playbook
 from hangscope.diagnosis.words.crashes import crash
@@ -27,12 +28,14 @@ from hangscope.diagnosis.words.standing import (
     places_of_threads,
     where_to_look,
 )
-from hangscope.trace.model import Claim, Flag
+from hangscope.trace.model import Claim, Flag, State
 
 _OWN_REPORT = "own_report"
 """What it notes of verdicts that HangScope itself has printed into the log."""
 _LOST_STORE = re.compile(r"(?:\w+\.)*DistNetworkError\b")
 """Torch raises this of its store alone."""
+_UNSEEN_ENDS = "no rank waits for another on record; what its device has finished is not known"
+_HIDDEN = int(Flag.UNOBSERVED)
 _IDLE = 0.08
 """CPU seconds a second that a process without work may need; on a crowded machine one that computes
 may get little more."""
@@ -74,7 +77,7 @@ def without_cause(context: Context, killed: str | None, moment: Moment | None) -
     if killed is not None and not moving and not finished:
         stood_s = _stood_before_the_end(context)
         if stood_s >= trace.timeout_s:
-            return Quiet((_quiescent(context, stood_s),))
+            return Quiet((unpaired(context, stood_s) or _quiescent(context, stood_s),))
     if moment is not None and len(trace.missing_ranks) >= len(trace.ranks):
         return Quiet((_inconclusive(context),))  # what half of the ranks did tells little
     if moment is not None and not moment.moved:
@@ -132,7 +135,7 @@ def _live(context: Context) -> Quiet:
     alone = trace.world_size == 1 and not any(group.outsiders for group in trace.groups)
     if silent_s < trace.timeout_s or moving or finishing or alone or trace.looks < 2:
         return Quiet()
-    return Quiet((_quiescent(context, silent_s),))
+    return Quiet((unpaired(context, silent_s) or _quiescent(context, silent_s),))
 
 
 def _dumped(context: Context) -> Quiet:
@@ -153,17 +156,33 @@ def _quiescent(context: Context, silent_s: float | None) -> Finding:
     where = f" ({f'{last.op} ' if last.op else ''}#{last.seq})" if last is not None else ""
     since = f" for {silent_s:.0f} s" if silent_s is not None else ""
     advice = playbook.by_verdict(Verdict.QUIESCENT)
+    seen = all(_end_is_seen(context, rank) for rank in context.trace.ranks)
+    did = "finished" if seen else "issued"
     return Finding(
         Verdict.QUIESCENT,
         (),
         (),
         Confidence.LIKELY,
-        f"Every rank finished the same last collective{where} and none has issued another{since}",
-        "no rank waits in a collective",
+        f"Every rank {did} the same last collective{where} and none has issued another{since}",
+        "no rank waits in a collective" if seen else _UNSEEN_ENDS,
         where_to_look(context) or advice.fix,
         advice.playbook,
         evidence=places_of_threads(context),
     )
+
+
+def _end_is_seen(context: Context, rank: int) -> bool:
+    """Whether it is known how a rank's newest operation stands."""
+    row, front = context.last_row(rank), context.front
+    if row < 0:
+        return True
+    record = context.trace.records[row]
+    if record["state"] == int(State.COMPLETED) or not record["flags"] & _HIDDEN:
+        return True
+    pairs = context.pairs_of_rank[rank]
+    here = pairs[front.group[pairs] == record["group"]]
+    # A backend's own counter tells of its collectives.
+    return not front.p2p[row] and bool((front.completed[here] >= record["collective_seq"]).all())
 
 
 def _inconclusive(context: Context) -> Finding:

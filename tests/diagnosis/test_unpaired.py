@@ -1,0 +1,69 @@
+"""Sends and receives on devices, whose ends nobody observes: a half too few holds everybody up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.trace import formats
+from hangscope.trace.model import Flag, Source, Trace
+from tests.diagnosis.builder import Job
+
+UNSEEN = Flag.UNOBSERVED | Flag.ASYNC
+
+
+def pipeline(*, sends: int = 2, receives: int = 2) -> Job:
+    """Two of four stages pass micro-batches on; then all ranks reduce and wait for the device."""
+    job = Job(4, live=True)
+    job.all(done=False, flags=UNSEEN)
+    for _ in range(sends):
+        job.op(0, "send", peer=1, done=False, flags=UNSEEN, line=20)
+    for _ in range(receives):
+        job.op(1, "recv", peer=0, done=False, flags=UNSEEN, line=30)
+    job.all(done=False, flags=UNSEEN)
+    return job
+
+
+def on_nccl(job: Job) -> Trace:
+    """The job as rings of NCCL ranks show it."""
+    trace = job.trace()
+    return replace(
+        trace,
+        signatures=tuple(replace(s, backend="nccl") for s in trace.signatures),
+        sources=tuple(Source(f"rank_{r}.ring", formats.RING, rank=r) for r in trace.ranks),
+    )
+
+
+def judge(job: Job) -> Diagnosis:
+    return diagnose(on_nccl(job))
+
+
+def test_a_receive_without_its_send_names_who_did_not_send() -> None:
+    diagnosis = judge(pipeline(sends=1))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (0,))
+    assert diagnosis.confidence is Confidence.LIKELY
+    assert "Rank 0 never issued its send for a recv of rank 1" in diagnosis.summary
+
+
+def test_a_send_without_its_receive_names_who_did_not_receive() -> None:
+    diagnosis = judge(pipeline(receives=1))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (1,))
+
+
+def test_pairs_that_are_whole_accuse_nobody_and_nothing_is_called_finished() -> None:
+    diagnosis = judge(pipeline())
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.QUIESCENT, ())
+    assert "Every rank issued the same last collective" in diagnosis.summary
+
+
+def test_a_ring_that_has_lost_its_first_records_is_not_counted() -> None:
+    job = pipeline(sends=1)
+    job.rank(0, oldest_record_id=40)
+    assert judge(job).verdict is Verdict.QUIESCENT
+
+
+def test_receives_from_any_source_are_not_counted() -> None:
+    job = pipeline(sends=1)
+    job.op(3, "recv", peer=-1, done=False, flags=UNSEEN)
+    assert judge(job).verdict is Verdict.QUIESCENT
