@@ -27,7 +27,7 @@ def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_healthy_environment_is_status_0() -> None:
-    done = run("--json")
+    done = run("--json", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)
     assert report["healthy"] is True
@@ -51,6 +51,30 @@ def test_every_finding_has_a_fix_and_status_is_1(tmp_path: Path) -> None:
     assert text.returncode == 1
     assert "error [D2]" in text.stdout
     assert "fix:" in text.stdout
+
+
+def test_d4_a_real_job_beside_this_one_is_seen() -> None:
+    job = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29517"}
+    say_and_wait = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(
+        say_and_wait,
+        env=environment(**job, CUDA_VISIBLE_DEVICES="1,2"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as rank:
+        assert rank.stdout is not None
+        rank.stdout.readline()
+        line = ["python", "train.py"]
+        overlap = run("--json", "--", "CUDA_VISIBLE_DEVICES=2,3", *line)
+        apart = run("--json", "--", "CUDA_VISIBLE_DEVICES=3", *line)
+        rank.communicate(b"\n")
+
+    def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+        found = json.loads(done.stdout)["findings"]
+        return [f["what"] for f in found if f["check"] == "devices-overlap"]
+
+    assert [what for what in said(overlap) if f"process {rank.pid}, MASTER_PORT=29517" in what]
+    assert not [what for what in said(apart) if f"process {rank.pid}," in what]
 
 
 def test_assignments_in_front_of_the_command_count() -> None:

@@ -12,14 +12,14 @@ from hangscope.toolkit.doctor.command import parse_command
 from hangscope.toolkit.doctor.devices import (
     check_devices,
     check_fit,
-    overlapping,
     shared_devices,
 )
 from hangscope.toolkit.doctor.examine import check_files
 from hangscope.toolkit.doctor.gather import parse_devices
 from hangscope.toolkit.doctor.host import check_host, check_variables
 from hangscope.toolkit.doctor.launch import check_launch, port_finding
-from hangscope.toolkit.doctor.model import Device, Finding, Surroundings
+from hangscope.toolkit.doctor.model import Device, Finding, Neighbour, Surroundings
+from hangscope.toolkit.doctor.neighbours import check_neighbours
 from hangscope.toolkit.doctor.timeouts import check_timeouts, timeout_rows
 from hangscope.toolkit.environments.interfaces import Interface
 
@@ -144,9 +144,26 @@ def test_d4_port_in_use() -> None:
     assert [f.check for f in port_finding("70000")] == ["port"]
 
 
-def test_d4_overlapping_devices() -> None:
-    assert [f.check for f in overlapping({"a": "0,1", "b": "1,2"})] == ["devices-overlap"]
-    assert list(overlapping({"a": "0,1", "b": "2,3"})) == []
+@pytest.mark.parametrize(
+    ("own", "theirs", "shared"),
+    [
+        ("0,1", ["1,2", "2"], "device 1 as"),
+        ("0,1", ["1", "0"], "device 0, 1 as"),
+        ("0,1", ["2,3"], ""),
+        ("0", [None], "device 0 as"),
+        (None, [None], "device 0, 1, 2, 3 as"),
+        (None, [""], ""),
+        ("", [None], ""),
+    ],
+)
+def test_d4_another_job_sees_the_same_devices(
+    own: str | None, theirs: list[str | None], shared: str
+) -> None:
+    env = {} if own is None else {"CUDA_VISIBLE_DEVICES": own}
+    ranks = tuple(Neighbour(7 + n, "MASTER_PORT=1", text) for n, text in enumerate(theirs))
+    findings = list(check_neighbours(replace(BARE, devices=GPUS, env=env, neighbours=ranks)))
+    assert [f.check for f in findings] == (["devices-overlap"] if shared else [])
+    assert all(f"process 7, MASTER_PORT=1) sees {shared}" in f.what for f in findings)
 
 
 def test_d5_accelerate_without_configuration(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""D3, D4, D7: devices against ranks, and whether the model fits them."""
+"""D3, D7: devices against ranks, and whether the model fits them."""
 
 from __future__ import annotations
 
@@ -94,29 +94,6 @@ def _device_of(facts: Mapping[str, object]) -> str | None:
     if isinstance(count, int) and count > 0:
         return str(min(local, count - 1))
     return None
-
-
-def overlapping(visible: Mapping[str, str]) -> Iterator[Finding]:
-    """D4: jobs on one host whose CUDA_VISIBLE_DEVICES overlap.
-
-    Args:
-        visible: the variable's value by job (any label).
-    """
-    users: dict[str, list[str]] = {}
-    for job, text in visible.items():
-        for device in filter(None, (part.strip() for part in text.split(","))):
-            users.setdefault(device, []).append(job)
-    shared = {device: jobs for device, jobs in users.items() if len(jobs) > 1}
-    if shared:
-        devices = ", ".join(sorted(shared))
-        jobs = ", ".join(sorted({job for jobs in shared.values() for job in jobs}))
-        yield Finding(
-            WARNING,
-            "devices-overlap",
-            f"device {devices} is visible to several jobs on this host ({jobs})",
-            "Give every job a CUDA_VISIBLE_DEVICES of its own.",
-            "D4",
-        )
 
 
 def check_fit(

@@ -12,6 +12,7 @@ from hangscope.toolkit.doctor.devices import check_devices
 from hangscope.toolkit.doctor.host import check_host, check_variables
 from hangscope.toolkit.doctor.launch import check_launch
 from hangscope.toolkit.doctor.model import ERROR, NOTE, WARNING, Finding, Surroundings
+from hangscope.toolkit.doctor.neighbours import check_neighbours
 from hangscope.toolkit.doctor.script_hangs import check_hangs
 from hangscope.toolkit.doctor.script_model import parse_script
 from hangscope.toolkit.doctor.script_setup import check_setup
@@ -21,6 +22,7 @@ from hangscope.toolkit.doctor.timeouts import check_timeouts
 def check_process(s: Surroundings) -> Iterator[Finding]:
     """Everything about this process and its host: what every rank checks for itself."""
     yield from check_devices(s)
+    yield from check_neighbours(s)
     yield from check_variables(s)
     yield from check_timeouts(s)
     yield from check_host(s)

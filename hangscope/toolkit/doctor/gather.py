@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hangscope.toolkit.doctor.model import Device, Surroundings
+from hangscope.toolkit.doctor.neighbours import read_neighbours
 from hangscope.toolkit.environments.environment import installed_torch_version, parse_version
 from hangscope.toolkit.environments.interfaces import read_interfaces
 
@@ -25,6 +26,7 @@ def gather(command: Sequence[str] = (), environ: Mapping[str, str] | None = None
         torch_version=version,
         version=parse_version(version),
         devices=tuple(read_devices()),
+        neighbours=tuple(read_neighbours(env)),
         interfaces=tuple(read_interfaces()),
         command=tuple(command),
         shm_bytes=_shared_memory(),

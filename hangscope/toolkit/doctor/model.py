@@ -35,6 +35,17 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A rank of another job on this host."""
+
+    pid: int
+    job: str
+    """What its environment says that tells the job from others."""
+    visible: str | None = None
+    """Its CUDA_VISIBLE_DEVICES; ``None`` where it is not set."""
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """Everything the checks of one process look at, gathered once (see `gather`)."""
 
@@ -42,6 +53,7 @@ class Surroundings:
     torch_version: str = ""
     version: Version = (99, 0)
     devices: tuple[Device, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     command: tuple[str, ...] = ()
     """The launch command the user is about to run; empty where none was given."""

@@ -1,0 +1,88 @@
+"""D4: other jobs on this host, and the devices that they see as well."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from hangscope.toolkit.doctor.model import WARNING, Finding, Neighbour, Surroundings
+
+_NUMBERED_ALIKE = ("SLURM_JOB_ID",)
+"""Variables in which jobs must agree to call a device by the same number: Slurm gives every job
+devices of its own and lets each count them from 0."""
+
+
+def read_neighbours(env: Mapping[str, str], proc: Path = Path("/proc")) -> list[Neighbour]:
+    """The ranks of other jobs of this user on this host, as their environments tell.
+
+    Processes of other users and of other containers, which number devices for themselves, are left
+    out. ``env`` tells which job is this process's own.
+    """
+    namespace = _namespace(proc / "self")
+    own = _job(env)
+    found = []
+    for folder in proc.glob("[0-9]*"):
+        theirs = _environment(folder)
+        job = _job(theirs)
+        if job is None or job == own or _namespace(folder) != namespace:
+            continue
+        if all(theirs.get(name) == env.get(name) for name in _NUMBERED_ALIKE):
+            found.append(Neighbour(int(folder.name), job, theirs.get("CUDA_VISIBLE_DEVICES")))
+    return sorted(found, key=lambda neighbour: neighbour.pid)
+
+
+def check_neighbours(s: Surroundings) -> Iterator[Finding]:
+    """Devices that this process and ranks of other jobs on this host see alike."""
+    everything = {str(device.index) for device in s.devices}
+    own = _seen(s.env.get("CUDA_VISIBLE_DEVICES"), everything)
+    first: dict[str, Neighbour] = {}
+    shared: dict[str, set[str]] = {}
+    for neighbour in s.neighbours:
+        common = own & _seen(neighbour.visible, everything)
+        if common:
+            first.setdefault(neighbour.job, neighbour)
+            shared.setdefault(neighbour.job, set()).update(common)
+    for job, devices in shared.items():
+        yield Finding(
+            WARNING,
+            "devices-overlap",
+            f"another job on this host (of process {first[job].pid}, {job}) sees device "
+            f"{', '.join(_in_order(devices))} as well",
+            "Give every job a CUDA_VISIBLE_DEVICES of its own.",
+            "D4",
+        )
+
+
+def _job(env: Mapping[str, str]) -> str | None:
+    """What tells the job of a rank from others on its host; None for what is no rank."""
+    if "RANK" not in env or "MASTER_PORT" not in env:
+        return None
+    return f"MASTER_PORT={env['MASTER_PORT']}"
+
+
+def _seen(visible: str | None, everything: set[str]) -> set[str]:
+    if visible is None:
+        return everything
+    return {part for part in map(str.strip, visible.split(",")) if part not in ("", "-1")}
+
+
+def _in_order(devices: Iterable[str]) -> list[str]:
+    return sorted(devices, key=lambda name: (not name.isdigit(), name.zfill(4)))
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Of a process that is there and may be looked at, else empty."""
+    try:
+        raw = (folder / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (entry.partition("=") for entry in raw.decode("utf-8", "replace").split("\0"))
+    return {name: value for name, _, value in pairs if name}
+
+
+def _namespace(folder: Path) -> int | None:
+    try:
+        return os.stat(folder / "ns/pid").st_ino
+    except OSError:
+        return None
