@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.threads import died_of
 from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.host import End, activity
+from hangscope.diagnosis.processes.host import End, Host, activity
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames, where
 from hangscope.diagnosis.words.phrases import is_are, is_held_up, rank_s, title_of, wait_s
 from hangscope.trace.attempts.twins import KEY as TWINS
 from hangscope.trace.model import RankFacts
+
+_MOST_LINES = 17
 
 
 def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
@@ -24,77 +28,98 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
     place:
         The one that the summary speaks of.
     """
-    lines = []
     places = [context.waits.places[i] for i in cause.places]
     ordered = sorted(places, key=lambda p: (p is not place, p.began_ns or 1 << 62))
-    for p in ordered[:6]:
-        if not p.waiters:
-            continue
-        if is_lock(p):
-            lines.append(
-                f"{rank_s(p.waiters)} {wait_s(p.waiters)} for {lock_in_words(p)}, which "
-                f"{rank_s(p.targets)} holds"
-            )
-            continue
-        line = f"{rank_s(p.waiters)} {wait_s(p.waiters)} in {title_of(context, p)}"
-        age = context.age_s(p.waiters[0], p.began_ns)
-        if age is not None:
-            line += f" for {_lasting(age)}"
-        if p.absent:
-            line += f"; {rank_s(p.absent)} never issued it"
-        elif p.behind:
-            hosts = {r: context.hosts[r] for r in p.behind if r in context.hosts}
-            stopped = [r for r, host in hosts.items() if host.state == "stopped"]
-            gone = [r for r, host in hosts.items() if host.gone and r not in stopped]
-            held = [r for r in p.behind if r not in gone and r not in stopped]
-            if stopped:
-                line += f"; {rank_s(stopped)} issued it and {_was(stopped)} stopped"
-            if gone:
-                how = "ended" if context.trace.only_logs else "issued it and ended"
-                line += f"; {rank_s(gone)} {how}"
-            if held:
-                line += f"; {rank_s(held)} issued it but {is_are(held)} held up by something older"
-        if p.done:
-            line += f"; {rank_s(p.done)} finished it"
-        lines.append(line)
+    lines = [_waiting(context, p) for p in ordered[:6] if p.waiters]
     for rank in cause.culprits[:8]:
-        host = context.hosts.get(rank)
-        facts = context.trace.ranks.get(rank)
-        why = context.unreadable.get(rank)
-        if why:
-            lines.append(f"rank {rank}: its dump cannot be read ({why[:80]})")
-        if host is None or facts is None:
-            if not why:
-                lines.append(f"rank {rank}: no dump and no log")
-            continue
-        words = [f"rank {rank}:"]
-        if host.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
-            words.append(host.end_text)
-        elif context.waits.out(rank):
-            words.append("waiting")
-        elif host.state != "unknown":
-            words.append(host.state)
-        doing = activity(host, facts)
-        if len(words) > 1 and is_held_up(host) and words[-1] == host.state:
-            words[-1] = doing
-        elif doing and doing != host.end_text and host.end is not End.CLEAN:
-            words.append(f"({doing})")
-        if len(words) > 1:
-            lines.append(" ".join(words))
-        lines += _dead_thread(facts)
-        if host.wait is not None and host.wait.helpers:
-            lines.append(f"rank {rank}: it had started {', '.join(host.wait.helpers)}")
-        no_code_runs = host.state in ("stopped", "gil-held")
-        apart = cause.verdict in (Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE)
-        if apart and not no_code_runs and len(cause.culprits) < 4:
-            lines += _other_threads(context, rank)
+        lines += _accused(context, cause, rank)
+    return lines + _logged(context, cause, room=_MOST_LINES - len(lines))
+
+
+def _waiting(context: Context, place: Place) -> str:
+    """Who waits at a place for how long, and what became of the others there."""
+    waiters = f"{rank_s(place.waiters)} {wait_s(place.waiters)}"
+    if is_lock(place):
+        return f"{waiters} for {lock_in_words(place)}, which {rank_s(place.targets)} holds"
+    line = f"{waiters} in {title_of(context, place)}"
+    age = context.age_s(place.waiters[0], place.began_ns)
+    if age is not None:
+        line += f" for {_lasting(age)}"
+    if place.absent:
+        line += f"; {rank_s(place.absent)} never issued it"
+    elif place.behind:
+        line += _behind(context, place.behind)
+    if place.done:
+        line += f"; {rank_s(place.done)} finished it"
+    return line
+
+
+def _behind(context: Context, behind: Sequence[int]) -> str:
+    """What keeps those who have issued what others wait in."""
+    hosts = {r: context.hosts[r] for r in behind if r in context.hosts}
+    stopped = [r for r, host in hosts.items() if host.state == "stopped"]
+    gone = [r for r, host in hosts.items() if host.gone and r not in stopped]
+    held = [r for r in behind if r not in gone and r not in stopped]
+    line = ""
+    if stopped:
+        line += f"; {rank_s(stopped)} issued it and {_was(stopped)} stopped"
+    if gone:
+        how = "ended" if context.trace.only_logs else "issued it and ended"
+        line += f"; {rank_s(gone)} {how}"
+    if held:
+        line += f"; {rank_s(held)} issued it but {is_are(held)} held up by something older"
+    return line
+
+
+def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
+    """What is known of one of the accused."""
+    lines = []
+    host = context.hosts.get(rank)
+    facts = context.trace.ranks.get(rank)
+    why = context.unreadable.get(rank)
+    if why:
+        lines.append(f"rank {rank}: its dump cannot be read ({why[:80]})")
+    if host is None or facts is None:
+        return lines or [f"rank {rank}: no dump and no log"]
+    state = _state(context, host, facts)
+    if state:
+        lines.append(f"rank {rank}: {state}")
+    lines += _dead_thread(facts)
+    if host.wait is not None and host.wait.helpers:
+        lines.append(f"rank {rank}: it had started {', '.join(host.wait.helpers)}")
+    no_code_runs = host.state in ("stopped", "gil-held")
+    apart = cause.verdict in (Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE)
+    if apart and not no_code_runs and len(cause.culprits) < 4:
+        lines += _other_threads(context, rank)
+    return lines
+
+
+def _state(context: Context, host: Host, facts: RankFacts) -> str:
+    """How a rank's process is, and in brackets what it does."""
+    if host.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
+        state = host.end_text
+    elif context.waits.out(host.rank):
+        state = "waiting"
+    else:
+        state = "" if host.state == "unknown" else host.state
+    doing = activity(host, facts)
+    if state and is_held_up(host) and state == host.state:
+        return doing
+    if doing and doing != host.end_text and host.end is not End.CLEAN:
+        return f"{state} ({doing})".lstrip()
+    return state
+
+
+def _logged(context: Context, cause: Cause, room: int) -> list[str]:
+    """What logs say of the accused, in no more than ``room`` lines if that leaves one."""
+    lines = []
     involved = set(cause.culprits)
     for claim in context.trace.claims:
         if claim.details.get(TWINS):
             lines.append(claim.text)
         elif involved & set(claim.accused) or (claim.reporter in involved and claim.text):
             lines.append(f"log: {shortened(claim.text)}")
-            if len(lines) > 16:
+            if len(lines) >= room:
                 break
     return lines
 
