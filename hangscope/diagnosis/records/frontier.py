@@ -127,26 +127,14 @@ class _Ends:
 
 def frontiers(trace: Trace) -> Frontiers:
     """Reduce a `Trace` to its frontiers, in time linear in its records."""
-    records, members = trace.records, trace.members
-    seq = records["collective_seq"]
+    seq = trace.records["collective_seq"]
     kinds = _kinds_of(trace)
     pairs = _pairs_of(trace)
     of_record = pairs.of_record
     ends = _ends_of(trace, kinds, pairs)
     ended = ends.everybody[pairs.group]
-
-    # Native counters do not tell sends from collectives: in a group that has both, or sends only,
-    # they count neither.
-    with_p2p = np.zeros(pairs.groups, bool)
-    with_p2p[records["group"][kinds.p2p | kinds.p2p_batch]] = True
-    pure = ~with_p2p[members["group"]] | (members["p2p_enqueued"] >= 0)
-    counted = (members["completed"] >= 0) & pure
-    counter = pairs.filled(UNKNOWN)
-    np.maximum.at(counter, pairs.of_member[counted], members["completed"][counted])
-
-    enqueued = pairs.filled(UNKNOWN)
+    counter, enqueued = _counted(trace, kinds, pairs)
     np.maximum.at(enqueued, of_record, seq)
-    np.maximum.at(enqueued, pairs.of_member[pure], members["enqueued"][pure])
     completed = np.maximum(counter, 0)
     finished = kinds.collective & ends.done
     np.maximum.at(completed, of_record[finished], seq[finished])
@@ -155,14 +143,8 @@ def frontiers(trace: Trace) -> Frontiers:
     open_rows = np.flatnonzero(kinds.collective & unfinished)
     pending = pairs.filled(_FAR)
     np.minimum.at(pending, of_record[open_rows], seq[open_rows])
-    # Counters alone (a log line, an only-active dump that lost entries) also tell of pending work.
-    # A ring's counter (and its export's) stops at what it cannot observe; there the record knows
-    # better. A native counter is kept by the backend itself.
-    on_record = np.zeros(len(pairs.keys), bool)
-    following = kinds.collective & (seq == counter[of_record] + 1) & from_rings(trace)
-    on_record[of_record[following]] = True
     reached = np.maximum(counter, ended - 1)  # peers' ends tell of what it had no time to count
-    ahead = (counter >= 0) & (enqueued > reached) & ~on_record
+    ahead = (enqueued > reached) & _counts_alone(trace, kinds, pairs, counter)
     pending = np.where(ahead & (pending == _FAR), reached + 1, pending)
     pending[pending == _FAR] = 0
 
@@ -179,7 +161,7 @@ def frontiers(trace: Trace) -> Frontiers:
     np.minimum.at(first, of_record[rows], seq[rows])
     first[first == _FAR] = 0
     last_row = pairs.filled(-1)
-    last_row[of_record] = np.arange(len(records))
+    last_row[of_record] = np.arange(len(trace.records))
     return Frontiers(
         rank=pairs.rank,
         group=pairs.group,
@@ -197,6 +179,37 @@ def frontiers(trace: Trace) -> Frontiers:
         p2p=kinds.p2p,
         batch_row=kinds.batch_row,
     )
+
+
+def _counted(trace: Trace, kinds: _Kinds, pairs: _Pairs) -> tuple[Ints, Ints]:
+    """Per pair the collectives completed and issued by its counters, `UNKNOWN` where none tells.
+
+    Native counters do not tell sends from collectives: in a group that has both, or sends only,
+    they count neither.
+    """
+    members = trace.members
+    with_p2p = np.zeros(pairs.groups, bool)
+    with_p2p[trace.records["group"][kinds.p2p | kinds.p2p_batch]] = True
+    pure = ~with_p2p[members["group"]] | (members["p2p_enqueued"] >= 0)
+    counted = (members["completed"] >= 0) & pure
+    completed, enqueued = pairs.filled(UNKNOWN), pairs.filled(UNKNOWN)
+    np.maximum.at(completed, pairs.of_member[counted], members["completed"][counted])
+    np.maximum.at(enqueued, pairs.of_member[pure], members["enqueued"][pure])
+    return completed, enqueued
+
+
+def _counts_alone(trace: Trace, kinds: _Kinds, pairs: _Pairs, counter: Ints) -> Bools:
+    """Pairs of which ``counter`` tells what is pending, without a record (a log line, an
+    only-active dump that lost entries).
+
+    A ring's counter (and its export's) stops at what it cannot observe; there the record knows
+    better. A native counter is kept by the backend itself.
+    """
+    next_one = trace.records["collective_seq"] == counter[pairs.of_record] + 1
+    on_record = np.zeros(len(pairs.keys), bool)
+    on_record[pairs.of_record[kinds.collective & next_one & from_rings(trace)]] = True
+    alone: Bools = (counter >= 0) & ~on_record
+    return alone
 
 
 def _kinds_of(trace: Trace) -> _Kinds:
