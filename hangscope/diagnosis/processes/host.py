@@ -13,7 +13,14 @@ from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import in_python, innermost
 from hangscope.diagnosis.processes.working import working_stack
 from hangscope.trace.facts import RUNS
-from hangscope.trace.model import CAUSED_BY, ON_ITS_WAY_OUT, KernelWait, RankFacts, Stack
+from hangscope.trace.model import (
+    CAUSED_BY,
+    ON_ITS_WAY_OUT,
+    ExceptionFacts,
+    KernelWait,
+    RankFacts,
+    Stack,
+)
 
 _SIGTERM, _SIGINT, _SIGHUP = 15, 2, 1
 LOADER = re.compile(
@@ -117,77 +124,83 @@ def host_of(
 
 def _host_of(facts: RankFacts, thread: int | None) -> Host:
     rank, exit_ = facts.rank, facts.exit
-    exception = facts.exception
-    own_failure = exception is not None and exception.is_main_thread
+    own_failure = _own_failure(facts)
     phase = facts.phases[-1].name if facts.phases else None
     stack = working_stack(facts, thread)
-    text = ""
-    by_thread = exit_ is not None and exit_.kind in ("exception", "code")
-    if exception is not None and (own_failure or by_thread):
-        text = exception.type_name.removeprefix("builtins.")
-        first_line = exception.message.strip().splitlines()
-        if first_line:
-            text += f": {shortened(first_line[0])}"
-        caused = exception.message.rpartition(CAUSED_BY)[2].strip().splitlines()
-        if CAUSED_BY in exception.message and caused:
-            text += f" (caused by {shortened(caused[0])})"
-    full_text = "\n".join(
-        x
-        for x in (
-            exception.type_name + ": " + exception.message if exception else "",
-            exit_.text if exit_ else "",
-        )
-        if x
-    )
-    secondary = is_secondary(full_text) or any(t in full_text for t in SECONDARY_TYPES)
-    if exception is not None and own_failure and is_about_others(exception) is False:
-        secondary = False
-    ended_ns = exit_.at_ns if exit_ else 0
-
-    if exit_ is not None and exit_.kind == "clean" and not own_failure:
+    if exit_ is not None and exit_.kind == "clean" and own_failure is None:
         how = "exit status 0" if exit_.code == 0 else "left by itself, with a status nobody saw"
-        return Host(rank, End.CLEAN, "exited", ended_ns, how, True, phase=phase)
+        return Host(rank, End.CLEAN, "exited", exit_.at_ns, how, True, phase=phase)
     gone = exit_ is not None or facts.alive is False or facts.process_state in ("zombie", "gone")
-    if own_failure or gone:
-        # The exception comes before the exit that it leads to, and is the time that counts.
-        if exception is not None and own_failure and exception.at_ns:
-            ended_ns = exception.at_ns
-        ended_ns = ended_ns or facts.heartbeat_ns
-        how = text or _how(facts)
-        torn = exit_ is not None and (
-            exit_.by_launcher
-            or exit_.signal in (_SIGTERM, _SIGINT, _SIGHUP)
-            or exit_.code in (-15, 143)
-        )
-        interrupted = exception is not None and exception.type_name.endswith("KeyboardInterrupt")
-        held_up = _held_up_to_the_end(facts)
-        if interrupted or (torn and not own_failure):
-            state = held_up or "exited"
-            return Host(
-                rank, End.TORN_DOWN, state, ended_ns, how, True, True, phase=phase, stack=stack
-            )
-        if phase == LEAVING and exception is None:
-            stack = ()  # what was seen of it is from before it left
-        if not stack and exception is not None:
-            stack = exception.stack
-        state = held_up or "crashed"
+    if own_failure is None and not gone:
+        state, frozen = _alive_state(facts)
         return Host(
-            rank, End.CRASHED, state, ended_ns, how, True, secondary, phase=phase, stack=stack
+            rank,
+            End.ALIVE if facts.alive else End.UNKNOWN,
+            state,
+            frozen=frozen,
+            phase=phase,
+            stack=stack,
+            held_by=(facts.held_by or "") if state == "stopped" else "",
+            in_kernel=facts.process_state == "disk-sleep",
         )
-    state, frozen = _alive_state(facts)
-    end = End.ALIVE if facts.alive else End.UNKNOWN
-    held_by = (facts.held_by or "") if state == "stopped" else ""
-    in_kernel = facts.process_state == "disk-sleep"
-    return Host(
-        rank,
-        end,
-        state,
-        frozen=frozen,
-        phase=phase,
-        stack=stack,
-        held_by=held_by,
-        in_kernel=in_kernel,
-    )
+    # The exception comes before the exit that it leads to, and is the time that counts.
+    ended_ns = own_failure.at_ns if own_failure else 0
+    ended_ns = ended_ns or (exit_.at_ns if exit_ else 0) or facts.heartbeat_ns
+    how = _failure(facts) or _how(facts)
+    held_up = _held_up_to_the_end(facts)
+    if _torn_down(facts):
+        state = held_up or "exited"
+        return Host(rank, End.TORN_DOWN, state, ended_ns, how, True, True, phase=phase, stack=stack)
+    if phase == LEAVING and facts.exception is None:
+        stack = ()  # what was seen of it is from before it left
+    if not stack and facts.exception is not None:
+        stack = facts.exception.stack
+    state, secondary = held_up or "crashed", _speaks_of_others(facts)
+    return Host(rank, End.CRASHED, state, ended_ns, how, True, secondary, phase=phase, stack=stack)
+
+
+def _own_failure(facts: RankFacts) -> ExceptionFacts | None:
+    """The exception that the main thread raised."""
+    exception = facts.exception
+    return exception if exception is not None and exception.is_main_thread else None
+
+
+def _torn_down(facts: RankFacts) -> bool:
+    """Whether a process that is gone was ended by others: its launcher, or who interrupted it."""
+    exit_, exception = facts.exit, facts.exception
+    if exception is not None and exception.type_name.endswith("KeyboardInterrupt"):
+        return True
+    if exit_ is None or _own_failure(facts) is not None:
+        return False
+    signalled = exit_.signal in (_SIGTERM, _SIGINT, _SIGHUP) or exit_.code in (-15, 143)
+    return exit_.by_launcher or signalled
+
+
+def _failure(facts: RankFacts) -> str:
+    """The exception that a process ended by, in one line; empty where it ended otherwise."""
+    exception = facts.exception
+    by_thread = facts.exit is not None and facts.exit.kind in ("exception", "code")
+    if exception is None or not (exception.is_main_thread or by_thread):
+        return ""
+    text = exception.type_name.removeprefix("builtins.")
+    first_line = exception.message.strip().splitlines()
+    if first_line:
+        text += f": {shortened(first_line[0])}"
+    caused = exception.message.rpartition(CAUSED_BY)[2].strip().splitlines()
+    if CAUSED_BY in exception.message and caused:
+        text += f" (caused by {shortened(caused[0])})"
+    return text
+
+
+def _speaks_of_others(facts: RankFacts) -> bool:
+    """Whether what a process failed of tells of somebody else's failure."""
+    own = _own_failure(facts)
+    if own is not None and is_about_others(own) is False:
+        return False
+    exception, exit_ = facts.exception, facts.exit
+    words = [f"{exception.type_name}: {exception.message}"] if exception else []
+    text = "\n".join([*words, exit_.text] if exit_ and exit_.text else words)
+    return is_secondary(text) or any(t in text for t in SECONDARY_TYPES)
 
 
 def _how(facts: RankFacts) -> str:
@@ -221,9 +234,8 @@ def _held_up_to_the_end(facts: RankFacts) -> str:
 
 def _went_on(facts: RankFacts) -> bool:
     """Whether a process came to its end by itself: what it had waited for before was over."""
-    own_failure = facts.exception is not None and facts.exception.is_main_thread
     left = facts.exit is not None and facts.exit.kind not in ("signal", "oom", "unknown")
-    return own_failure or left
+    return left or _own_failure(facts) is not None
 
 
 def _alive_state(facts: RankFacts) -> tuple[str, bool]:
