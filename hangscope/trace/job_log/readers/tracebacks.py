@@ -46,8 +46,11 @@ WORDS = (
 )  # fmt: skip
 _ASCENDS = re.compile(r"\s*E[A-Z]\d{4}: ")
 """Ascend's libraries tell in lines behind those of the exception what it came of."""
+_LINES_TO_ITS_FRAMES, _LINES_TO_ITS_END = 20, 400
+"""A traceback that has not come so far by then, between the lines of others, is given up."""
 _MAX_FRAMES = 128
 _MAX_MESSAGE_LINES = 4
+_MAX_TROUBLES = 50
 
 
 Writer = tuple[int | None, int | None, int | None]
@@ -82,69 +85,91 @@ class Tracebacks:
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of a traceback. Returns whether it was one."""
         key = _writer(line)
-        text = line.text
-        if _GROUP.match(text):
-            self._grouped.add(key)
-            text = text.replace("+ Exception Group ", "", 1)
-        elif key in self._grouped and _RAIL.match(text):
-            text = _RAIL.sub("", text)
-            line = line.saying(text)
-        else:
-            self._grouped.discard(key)
-        thread = _THREAD.search(text)
-        if thread:
-            self._thread[key] = clean.name(thread.group(1))
-        if _DIRECT_CAUSE in text and key in self._last:
-            self._causes[key] = self._last[key]
+        line = self._without_rail(key, line)
+        if self._links(key, line.text):
             return True
-        if _DURING in text and key in self._last:
-            self._handled[key] = self._last[key]
-            return True
-        head = _HEAD.match(text) or (_LOGGED.search(text) if line.rank is not None else None)
+        head = _HEAD.match(line.text) or (
+            _LOGGED.search(line.text) if line.rank is not None else None
+        )
         if head:
-            (
-                self._boxed.add
-                if "box" in head.groupdict() and head.group("box")
-                else self._boxed.discard
-            )(key)
-            of_rank = _OF_RANK.search(text)
-            self._open[key] = Trouble(
-                at_ns=at_ns,
-                line=line.number,
-                uncaught=line.excepthook,
-                thread_name=self._thread.pop(key, "MainThread"),
-                of_rank=int(of_rank[1]) if of_rank else None,
-            )
-            self._closed.pop(key, None)
+            self._begin(key, line, at_ns, boxed=bool(head.groupdict().get("box")))
             return True
         current = self._open.get(key)
         if current is None:
             self._last_line_alone(key, line, at_ns, evidence)
             return self._message_tail(key, line)
-        if key in self._boxed and text.lstrip().startswith("╰"):
+        if self._is_body(key, current, line.text):
+            return True
+        raised = RAISED.match(line.text.strip()) if current.frames else None
+        if raised is None:
+            patience = _LINES_TO_ITS_END if current.frames else _LINES_TO_ITS_FRAMES
+            if line.number - current.line > patience:
+                del self._open[key]
+            return False
+        self._end(key, current, raised)
+        if current.type_name.rsplit(".", 1)[-1] not in _LAUNCHER_ERRORS:
+            self._closed[key] = (current, line.number)
+            _file(current, line, evidence)
+        return False  # other readers may know the message
+
+    def _without_rail(self, key: Writer, line: LogLine) -> LogLine:
+        """The line as it would stand outside of an `ExceptionGroup`."""
+        if _GROUP.match(line.text):
+            self._grouped.add(key)
+            return line.saying(line.text.replace("+ Exception Group ", "", 1))
+        if key in self._grouped and _RAIL.match(line.text):
+            return line.saying(_RAIL.sub("", line.text))
+        self._grouped.discard(key)
+        return line
+
+    def _links(self, key: Writer, text: str) -> bool:
+        """Note what a line says of the traceback that follows. Returns whether that was all."""
+        thread = _THREAD.search(text)
+        if thread:
+            self._thread[key] = clean.name(thread.group(1))
+        if key in self._last:
+            for words, links in ((_DIRECT_CAUSE, self._causes), (_DURING, self._handled)):
+                if words in text:
+                    links[key] = self._last[key]
+                    return True
+        return False
+
+    def _begin(self, key: Writer, line: LogLine, at_ns: int, *, boxed: bool) -> None:
+        if boxed:
+            self._boxed.add(key)
+        else:
+            self._boxed.discard(key)
+        of_rank = _OF_RANK.search(line.text)
+        self._open[key] = Trouble(
+            at_ns=at_ns,
+            line=line.number,
+            uncaught=line.excepthook,
+            thread_name=self._thread.pop(key, "MainThread"),
+            of_rank=int(of_rank[1]) if of_rank else None,
+        )
+        self._closed.pop(key, None)
+
+    def _is_body(self, key: Writer, current: Trouble, text: str) -> bool:
+        """Note a frame or a source line. Returns whether the line was one, or part of a box."""
+        boxed = key in self._boxed
+        if boxed and text.lstrip().startswith("╰"):
             self._boxed.discard(key)
             return True
-        boxed = key in self._boxed
         frame = (_BOX_FRAME if boxed else _FRAME).match(text)
-        if boxed and not frame:
-            return True
         if frame:
             file, number, name = frame.groups()
             if len(current.frames) < _MAX_FRAMES:
                 current.frames.append(Frame(clean.name(name), clean.name(file), int(number)))
             return True
+        if boxed:
+            return True
         if text.startswith((" ", "\t")) and not text.lstrip().startswith("File"):
             _note_group(current, text)
             return True  # a source line, or the carets below it
-        if not current.frames:
-            if line.number - current.line > 20:
-                del self._open[key]
-            return False
-        raised = RAISED.match(text.strip())
-        if not raised:
-            if line.number - current.line > 400:
-                del self._open[key]
-            return False
+        return False
+
+    def _end(self, key: Writer, current: Trouble, raised: re.Match[str]) -> None:
+        """Complete a traceback by its last line and by the tracebacks it was raised from."""
         del self._open[key]
         current.type_name = clean.name(raised.group("type"))
         current.message = clean.prose(raised.group("message") or "", 2000)
@@ -157,19 +182,6 @@ class Tracebacks:
         if cause is not None:
             said = cause.message.strip().splitlines()
             current.cause = cause.cause or f"{cause.type_name}: {said[0] if said else ''}"[:1000]
-        if current.type_name.rsplit(".", 1)[-1] in _LAUNCHER_ERRORS:
-            return False
-        self._closed[key] = (current, line.number)
-        if current.of_rank is not None:  # told by every rank, and of the one behind its own words
-            notes = evidence.of(current.of_rank)
-            notes.troubles = [t for t in notes.troubles if t.of_rank is None] + [current]
-        elif line.rank is not None:
-            notes = evidence.of(line.rank)
-            if len(notes.troubles) < 50:
-                notes.troubles.append(current)
-        else:
-            evidence.troubles.append((line.local_rank, line.pid, line.node, current))
-        return False  # other readers may know the message
 
     def _last_line_alone(
         self,
@@ -209,6 +221,19 @@ class Tracebacks:
         if trouble.message.count("\n") < most and not line.level:
             trouble.message = (trouble.message + "\n" + line.text.strip())[:2000].strip()
         return False
+
+
+def _file(trouble: Trouble, line: LogLine, evidence: Evidence) -> None:
+    """Note a finished traceback with the rank that it is of, where that is known."""
+    if trouble.of_rank is not None:  # told by every rank, and of the one behind its own words
+        notes = evidence.of(trouble.of_rank)
+        notes.troubles = [t for t in notes.troubles if t.of_rank is None] + [trouble]
+    elif line.rank is not None:
+        notes = evidence.of(line.rank)
+        if len(notes.troubles) < _MAX_TROUBLES:
+            notes.troubles.append(trouble)
+    else:
+        evidence.troubles.append((line.local_rank, line.pid, line.node, trouble))
 
 
 def _writer(line: LogLine) -> Writer:
