@@ -20,11 +20,10 @@ from hangscope.trace.facts import RUNS
 from hangscope.trace.model import KernelWait, RankFacts, Records, Stack, ThreadStack
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import ProcessLook, is_here, look_here
-from hangscope.trace.rings.facts import facts_of, kernel_wait
+from hangscope.trace.rings.facts import STALE_BEATS, facts_of, kernel_wait
 from hangscope.trace.stack_dump import parse_sample
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_STALE_BEATS = 3
 _COMPARABLE_S = 0.2
 """Two looks closer together than this tell nothing of CPU use."""
 _HARDLY = 0.1
@@ -155,7 +154,7 @@ class ProcessView:
                 return known  # it had ended before
             now_ns, beat_ns = time.time_ns(), beat.heartbeat_ns
             silent_ns = now_ns - beat_ns if look.alive else 0
-            if silent_ns <= _STALE_BEATS * (known.heartbeat_interval_s or 1.0) * 1e9:
+            if silent_ns <= STALE_BEATS * (known.heartbeat_interval_s or 1.0) * 1e9:
                 at_ns = now_ns if look.alive else max(beat_ns, beat.exit_ns)
                 self.facts = self._moved_on(known, beat, look, at_ns, dropped, oldest, locks_now)
                 return self.facts

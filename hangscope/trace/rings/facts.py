@@ -8,7 +8,7 @@ import os
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +41,8 @@ from hangscope.trace.rings.values import frame
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
 
 _MOST_FRAMES = 256
+STALE_BEATS = 3
+"""Whose heart has not beaten for so many intervals cannot run, or something keeps it from that."""
 _UNOBSERVABLE_TEXT = {
     Unobservable.CUDA_GRAPH: "CUDA graph replay",
     Unobservable.SYMMETRIC_MEMORY: "symmetric memory",
@@ -84,28 +86,8 @@ def facts_of(
         been: it may have been stopped or killed since.
     """
     now_ns = time.time_ns()
-    look = look_at(
-        pid=header.pid,
-        start_ticks=header.start_ticks,
-        boot_id=decode_text(header.boot_id),
-        pid_namespace=header.pid_namespace,
-    )
-    interval_s = header.heartbeat_interval_s or 1.0
-    heartbeat_ns = header.heartbeat_ns
-    stale = now_ns - heartbeat_ns > 3 * interval_s * 1e9
-    if stale and look.alive and look.state != "stopped" and is_frozen(header.pid):
-        look = replace(look, state="stopped", held_by=FREEZER)
-    running = look.alive and look.state not in ("stopped", "zombie")
-    gil_blocked = bool(stale) if running and not header.exit_ns else None
-    end = _exit(header, look)
-    if gil_blocked and is_dumping_core(header.pid):
-        end, gil_blocked = ExitFacts("signal", text=DUMPS_CORE), None
-    wait = kernel_wait(header.pid, look) if running else None
-    threads = _threads(reader, header.sample_generation)
-    if gil_blocked and runs_another_program(header.pid, reader.name):
-        gil_blocked, threads, wait = None, (), exec_of(header.pid)
-    if header.left_stack:
-        threads = (*threads, _called_away(reader, header))
+    seen = _seen(reader, header, now_ns)
+    look, threads = seen.look, seen.threads
     if newest_call is not None:
         call = newest_call(max((t.sampled_ns for t in threads if t.is_main), default=0))
         threads = threads if call is None else (*threads, call)
@@ -127,17 +109,17 @@ def facts_of(
         alive=look.alive,
         process_state=look.state,
         held_by=look.held_by,
-        wait=wait,
-        heartbeat_ns=heartbeat_ns,
-        heartbeat_interval_s=interval_s,
-        gil_blocked=gil_blocked,
+        wait=seen.wait,
+        heartbeat_ns=header.heartbeat_ns,
+        heartbeat_interval_s=_interval_s(header),
+        gil_blocked=seen.gil_blocked,
         phases=_phases(texts or reader, header) if header.phase_count else (),
         initialized=bool(header.initialized),
         finalized=bool(header.finalized),
-        exit=end,
+        exit=seen.end,
         exception=_exception(reader, header) if header.exception else None,
         threads=threads,
-        observed_ns=now_ns if look.alive else max(heartbeat_ns, header.exit_ns),
+        observed_ns=now_ns if look.alive else max(header.heartbeat_ns, header.exit_ns),
         started_ns=header.created_ns,
         dropped=dropped,
         oldest_record_id=oldest,
@@ -146,6 +128,46 @@ def facts_of(
         if unobservable
         else (),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A process as it is now."""
+
+    look: ProcessLook
+    gil_blocked: bool | None
+    end: ExitFacts | None
+    wait: KernelWait | None
+    threads: tuple[ThreadStack, ...]
+
+
+def _seen(reader: RingReader, header: RingHeader, now_ns: int) -> _Seen:
+    """Look at the process that writes a ring: a late heartbeat means more than one thing."""
+    look = look_at(
+        pid=header.pid,
+        start_ticks=header.start_ticks,
+        boot_id=decode_text(header.boot_id),
+        pid_namespace=header.pid_namespace,
+    )
+    stale = now_ns - header.heartbeat_ns > STALE_BEATS * _interval_s(header) * 1e9
+    if stale and look.alive and look.state != "stopped" and is_frozen(header.pid):
+        look = replace(look, state="stopped", held_by=FREEZER)
+    running = look.alive and look.state not in ("stopped", "zombie")
+    gil_blocked = bool(stale) if running and not header.exit_ns else None
+    end = _exit(header, look)
+    if gil_blocked and is_dumping_core(header.pid):
+        end, gil_blocked = ExitFacts("signal", text=DUMPS_CORE), None
+    wait = kernel_wait(header.pid, look) if running else None
+    threads = _threads(reader, header.sample_generation)
+    if gil_blocked and runs_another_program(header.pid, reader.name):
+        gil_blocked, threads, wait = None, (), exec_of(header.pid)
+    if header.left_stack:
+        threads = (*threads, _called_away(reader, header))
+    return _Seen(look, gil_blocked, end, wait, threads)
+
+
+def _interval_s(header: RingHeader) -> float:
+    return header.heartbeat_interval_s or 1.0
 
 
 def kernel_wait(
