@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hangscope.diagnosis.records.alignment import Side, shift
-from hangscope.diagnosis.records.frontier import Frontiers, Ints
+from hangscope.diagnosis.records.frontier import Bools, Frontiers, Ints
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, which
-from hangscope.trace.model import NONE, Flag, Records, Trace
+from hangscope.trace.model import NONE, Flag, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,59 +26,102 @@ class Half:
     partner_row: int = NONE
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """All halves of a trace, finished or not: one value each, in the order of their records."""
+
+    row: Ints
+    rank: Ints
+    peer: Ints
+    """Negative: any source."""
+    group: Ints
+    is_send: Bools
+    batched: Bools
+    """Member of a batch."""
+    concluded: Bools
+    """Made up by a reader from what a log says."""
+    tag: Ints
+    """-1 where tags do not count."""
+    side: Side
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the records of a trace can tell of halves that are not among them."""
+
+    ranks: Set[int]
+    """Of which there is a record at all."""
+    hidden: Set[int]
+    """Whose early records are gone."""
+    from_first: Set[tuple[int, int]]
+    """(rank, group) of hidden ranks that lack no half there all the same."""
+    anybody: Mapping[tuple[int, int], list[int]]
+    """(rank, group) that receives from any source; the records of those still waiting."""
+
+
 def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> list[Half]:
     """Every unfinished half.
 
     ``hidden`` are ranks whose early records are gone (wrapped, or only active entries listed):
     there, halves are paired from the newest end, because the older ones finished in pairs.
     """
+    table = _halves_of(trace, front)
+    unfinished = table.side.unfinished
+    if not unfinished.any():
+        return []
+    lacks_none = _from_their_first(trace, table.row, hidden)
+    known = _Known(trace.ranks.keys(), hidden, lacks_none, _from_anybody(table))
+    halves: list[Half] = []
+    for part in _channels(table):
+        alike = _by_tag(table.tag, part)
+        found = [half for same in alike for half in _channel(table, known, same)]
+        halves += found if len(alike) == 1 else _across_tags(trace, found)
+    for i in np.flatnonzero(unfinished & (table.peer < 0)).tolist():
+        rank, group, row = int(table.rank[i]), int(table.group[i]), int(table.row[i])
+        halves.append(Half(rank, NONE, group, row, False, None))
+    return halves
+
+
+def _halves_of(trace: Trace, front: Frontiers) -> _Table:
     records = trace.records
     batch = (records["flags"] & int(Flag.COALESCED_BATCH)) != 0
     rows = np.flatnonzero(front.p2p & ~batch)  # a batch's own row names no partner
-    if not len(rows):
-        return []
-    is_send = which(trace, is_sending, rows)
+    flags, group = records["flags"][rows], records["group"][rows].astype(np.int64)
     rank = records["rank"][rows].astype(np.int64)
-    peer = _with_only_partner(trace, records["group"][rows], rank, records["peer"][rows])
-    open_ = front.unfinished[rows]
-    batched = front.batch_row[rows]
-    inside = batched >= 0
-    open_[inside] &= front.unfinished[batched[inside]]
-    if not open_.any():
-        return []
-    span = int(max(rank.max(), peer.max())) + 2
-    source = np.where(is_send, rank, peer) + 1
-    target = np.where(is_send, peer, rank) + 1
-    channel = (records["group"][rows].astype(np.int64) * span + source) * span + target
-    concerned = np.unique(channel[open_ & (peer >= 0)])
-    keep = np.isin(channel, concerned)
-    halves: list[Half] = []
-    anybody = _from_anybody(rows, rank, peer, records["group"][rows], is_send, open_)
-    order = np.flatnonzero(keep)
+    batch_row = front.batch_row[rows]
+    inside = batch_row >= 0
+    unfinished = front.unfinished[rows]
+    unfinished[inside] &= front.unfinished[batch_row[inside]]
+    ended = records["completed_ns"][rows].astype(np.int64)  # a batched one with its batch
+    ended[inside] = records["completed_ns"][batch_row[inside]]
+    return _Table(
+        row=rows,
+        rank=rank,
+        peer=_with_only_partner(trace, group, rank, records["peer"][rows]),
+        group=group,
+        is_send=which(trace, is_sending, rows),
+        batched=(flags & int(Flag.COALESCED_MEMBER)) != 0,
+        concluded=(flags & int(Flag.SYNTHETIC)) != 0,
+        tag=_tags(trace, rows),
+        side=Side(records["p2p_seq"][rows], records["created_ns"][rows], ended, unfinished),
+    )
+
+
+def _channels(table: _Table) -> list[Ints]:
+    """The halves of every channel on which one is unfinished, each channel's oldest first.
+
+    A channel is what one rank sends to one other in a group, with what that one receives of it.
+    """
+    span = int(max(table.rank.max(), table.peer.max())) + 2
+    source = np.where(table.is_send, table.rank, table.peer) + 1
+    target = np.where(table.is_send, table.peer, table.rank) + 1
+    channel = (table.group * span + source) * span + target
+    concerned = np.unique(channel[table.side.unfinished & (table.peer >= 0)])
+    order = np.flatnonzero(np.isin(channel, concerned))
     order = order[np.argsort(channel[order], kind="stable")]
-    early = _from_their_first(trace, rows, hidden)
-    if len(order):
-        bounds = np.flatnonzero(np.diff(channel[order])) + 1
-        tag = _tags(trace, rows)
-        side = Side(
-            records["p2p_seq"][rows],
-            records["created_ns"][rows],
-            _ended(records, rows, batched),
-            open_,
-        )
-        for part in np.split(order, bounds):
-            found: list[Half] = []
-            alike = _by_tag(tag, part)
-            for same in alike:
-                found += _channel(
-                    trace, rows, rank, peer, side, is_send, open_, same, hidden, early, anybody
-                )
-            halves += found if len(alike) == 1 else _across_tags(trace, found)
-    for i in np.flatnonzero(open_ & (peer < 0)).tolist():
-        halves.append(
-            Half(int(rank[i]), NONE, int(records["group"][rows[i]]), int(rows[i]), False, None)
-        )
-    return halves
+    if not len(order):
+        return []
+    return np.split(order, np.flatnonzero(np.diff(channel[order])) + 1)
 
 
 def _from_their_first(
@@ -100,28 +144,13 @@ def _from_their_first(
     return frozenset(zip(*table[:2, starts[whole]].tolist(), strict=True))
 
 
-def _ended(records: Records, rows: Ints, batched: Ints) -> Ints:
-    """When each half was seen to have finished, a batched one with its batch; 0: not known."""
-    ended: Ints = records["completed_ns"][rows].astype(np.int64)
-    inside = batched >= 0
-    ended[inside] = records["completed_ns"][batched[inside]]
-    return ended
-
-
-def _from_anybody(
-    rows: Ints,
-    rank: Ints,
-    peer: Ints,
-    group: Ints,
-    is_send: np.typing.NDArray[np.bool_],
-    open_: np.typing.NDArray[np.bool_],
-) -> dict[tuple[int, int], list[int]]:
+def _from_anybody(table: _Table) -> dict[tuple[int, int], list[int]]:
     """Per (rank, group) that receives from any source the records of its unfinished ones."""
     found: dict[tuple[int, int], list[int]] = {}
-    for i in np.flatnonzero((peer < 0) & ~is_send).tolist():
-        waiting = found.setdefault((int(rank[i]), int(group[i])), [])
-        if open_[i]:
-            waiting.append(int(rows[i]))
+    for i in np.flatnonzero((table.peer < 0) & ~table.is_send).tolist():
+        waiting = found.setdefault((int(table.rank[i]), int(table.group[i])), [])
+        if table.side.unfinished[i]:
+            waiting.append(int(table.row[i]))
     return found
 
 
@@ -174,78 +203,56 @@ def _across_tags(trace: Trace, halves: list[Half]) -> list[Half]:
     return [replace(h, matched=True, partner_row=met[h.row]) if h.row in met else h for h in halves]
 
 
-def _channel(
-    trace: Trace,
-    rows: Ints,
-    rank: Ints,
-    peer: Ints,
-    side: Side,
-    is_send: np.typing.NDArray[np.bool_],
-    open_: np.typing.NDArray[np.bool_],
-    part: Ints,
-    hidden: frozenset[int],
-    early: frozenset[tuple[int, int]],
-    anybody: dict[tuple[int, int], list[int]],
-) -> list[Half]:
-    sending, receiving = part[is_send[part]], part[~is_send[part]]
-    sample = int(part[0])
-    a, b = int(rank[sample]), int(peer[sample])
-    concluded = bool((trace.records["flags"][rows[part]] & int(Flag.SYNTHETIC)).any())
-    group = int(trace.records["group"][rows[sample]])
+def _channel(table: _Table, known: _Known, part: Ints) -> list[Half]:
+    """The unfinished halves of one channel, each with its other half."""
+    a, b, group = (int(column[part[0]]) for column in (table.rank, table.peer, table.group))
+    concluded = bool(table.concluded[part].any())
     # A receive from any source takes sends that then are missing here: counting is off.
-    takers = [anybody[key] for key in ((a, group), (b, group)) if key in anybody]
-    lacking = any(r in hidden and (r, group) not in early for r in (a, b))
-    partial = lacking or concluded or bool(takers)
-    absent = b not in trace.ranks
-    result = []
-    flags = trace.records["flags"][rows[part]]
-    batched = set(part[(flags & int(Flag.COALESCED_MEMBER)) != 0].tolist())
-    counted = partial and batched and not concluded and not takers
+    taken = (a, group) in known.anybody or (b, group) in known.anybody
+    lacking = any(r in known.hidden and (r, group) not in known.from_first for r in (a, b))
+    partial = lacking or concluded or taken
+    aligned = lacking and not concluded and not taken and bool(table.batched[part].any())
+    sending, receiving = part[table.is_send[part]], part[~table.is_send[part]]
+    halves = []
     for mine, others in ((sending, receiving), (receiving, sending)):
-        known = counted and len(mine) and len(others)
-        by = shift(side.at(mine), side.at(others)) if known else None
-        open_mine = mine[open_[mine]]
-        open_others = others[open_[others]]
-        done_mine = len(mine) - len(open_mine)
-        for k, i in enumerate(open_mine.tolist()):
-            partner = NONE
-            matched: bool | None
-            if absent or int(peer[i]) not in trace.ranks:
+        waiting = mine[table.side.unfinished[mine]]
+        by_newest = partial and not (aligned and len(mine) and len(others))
+        if by_newest:
+            others = others[table.side.unfinished[others]]
+            places = _from_newest(table, waiting, others)
+        elif partial:
+            by = shift(table.side.at(mine), table.side.at(others))
+            places = np.searchsorted(mine, waiting) + (len(others) - len(mine) + by)
+        else:
+            places = np.arange(len(mine) - len(waiting), len(mine))
+        for i, place in zip(waiting.tolist(), places.tolist(), strict=True):
+            peer, is_send = int(table.peer[i]), bool(table.is_send[i])
+            matched: bool | None = place < len(others)
+            partner = int(table.row[others[place]]) if 0 <= place < len(others) else NONE
+            if not {b, peer} <= known.ranks:
+                matched, partner = None, NONE
+            elif by_newest and not len(others) and peer in known.hidden:
                 matched = None
-            elif by is not None:
-                place = len(others) - len(mine) + int(np.flatnonzero(mine == i)[0]) + by
-                matched = place < len(others)
-                partner = int(rows[others[place]]) if 0 <= place < len(others) else NONE
-            elif partial:
-                place = _same_number(side.seq, i, open_others) if i in batched else k
-                matched = 0 <= place < len(open_others)
-                partner = int(rows[open_others[place]]) if matched else NONE
-                if not matched and int(peer[i]) in hidden and len(open_others) == 0:
-                    matched = None
-            else:
-                matched = done_mine + k < len(others)
-                partner = int(rows[others[done_mine + k]]) if matched else NONE
-            if not matched and is_send[i] and (taker := anybody.get((int(peer[i]), group))):
+            if not matched and is_send and (taker := known.anybody.get((peer, group))):
                 matched, partner = True, taker[0]
-            result.append(
-                Half(
-                    int(rank[i]),
-                    int(peer[i]),
-                    int(trace.records["group"][rows[i]]),
-                    int(rows[i]),
-                    bool(is_send[i]),
-                    matched,
-                    partner,
-                )
+            halves.append(
+                Half(int(table.rank[i]), peer, group, int(table.row[i]), is_send, matched, partner)
             )
-    return result
+    return halves
 
 
-def _same_number(seq: Ints, half: int, others: Ints) -> int:
-    """Place in ``others`` of the half with the same number, or -1.
+def _from_newest(table: _Table, waiting: Ints, others: Ints) -> Ints:
+    """Places in ``others`` of the other halves where both sides list what is unfinished.
 
     Batched exchanges are symmetric as a rule; a half whose batch waits for another half may have
-    been served long ago, so counting from the oldest unfinished one would be off.
+    been served long ago, so counting from the oldest unfinished one would be off: there the same
+    number counts. Behind the last: it has none.
     """
-    hits = np.flatnonzero(seq[others] == seq[half])
-    return int(hits[0]) if len(hits) else NONE
+    numbered: dict[int, int] = {}
+    for place, seq in enumerate(table.side.seq[others].tolist()):
+        numbered.setdefault(seq, place)
+    places = [
+        numbered.get(int(table.side.seq[i]), len(others)) if table.batched[i] else k
+        for k, i in enumerate(waiting.tolist())
+    ]
+    return np.array(places, np.int64)
