@@ -16,73 +16,89 @@ from hangscope.diagnosis.processes.host import activity
 from hangscope.diagnosis.processes.stacks import in_framework, is_library, parting, user_frames
 from hangscope.trace.model import NONE, Flag, Stack
 
+_MOST_ALONE = 8
+"""Ranks that a report shows one by one."""
+
 
 def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side, ...]:
-    sides: list[Side] = []
+    """Who did what where the job parted, each with where it differs from the others.
+
+    Parameters
+    ----------
+    place:
+        The one that the summary speaks of.
+    """
+    paired = cause.verdict is Verdict.P2P_UNMATCHED and bool(cause.sides)
     if cause.mismatch is not None:
-        sides = [
-            _side_of_row(context, p.ranks, p.shown, cause.mismatch.seq, "")
-            for p in cause.mismatch.parts
-        ]
-    elif cause.verdict is Verdict.DEADLOCK_CYCLE or (
-        cause.verdict is Verdict.P2P_UNMATCHED and cause.sides
-    ):
-        for ranks in cause.sides:
-            here = [context.waits.places[i] for i in cause.places]
-            mine = [p for p in here if ranks[0] in p.waiters]
-            if mine and mine[0].phase:
-                sides.append(_side_in_phase(context, ranks, mine[0]))
-            elif mine:
-                sides.append(
-                    _side_of_row(
-                        context,
-                        ranks,
-                        _own_row(context, ranks[0], mine[0]),
-                        mine[0].seq,
-                        context.place_op(mine[0]),
-                    )
-                )
-            elif cause.crossed:
-                sides.append(_side_of_absent(context, ranks, _group_of(context, cause)))
-    elif place is not None and place.phase:
+        seq = cause.mismatch.seq
+        sides = [_side_of_row(context, p.ranks, p.shown, seq, "") for p in cause.mismatch.parts]
+    elif cause.verdict is Verdict.DEADLOCK_CYCLE or paired:
+        sides = _across_places(context, cause)
+    elif place is None:
+        sides = _absent_each(context, tuple(cause.culprits[:_MOST_ALONE]), NONE)
+    elif place.phase:
         inside = cause.sides or [tuple(sorted(place.waiters))]
         sides = [_side_in_phase(context, ranks, place) for ranks in inside if ranks]
-        outside = [r for r in sorted(cause.culprits) if r not in place.waiters]
-        sides += [_side_of_absent(context, (r,), NONE) for r in outside[:8]]
-        if len(outside) > 8:
-            sides.append(_side_of_absent(context, tuple(outside[8:]), NONE))
-    elif place is not None:
-        if place.waiters:
-            sides.append(
-                _side_of_row(
-                    context,
-                    tuple(sorted(place.waiters)),
-                    place.row,
-                    place.seq,
-                    context.place_op(place),
-                )
-            )
-        blamed = tuple(sorted(cause.culprits)) if not cause.odd_one else cause.sides[0]
-        blamed = tuple(r for r in blamed if r not in place.waiters)
-        # A culprit may wait itself, in the same operation of another group.
-        elsewhere = [context.waits.places[i] for i in cause.places]
-        for rank in blamed[:8]:
-            own = next((p for p in elsewhere if p is not place and rank in p.waiters), None)
-            sides.append(
-                _side_of_row(context, (rank,), own.row, own.seq, context.place_op(own))
-                if own is not None and cause.verdict is Verdict.STUCK_COLLECTIVE
-                else _side_of_absent(context, (rank,), place.group)
-            )
-        if len(blamed) > 8:
-            sides.append(_side_of_absent(context, blamed[8:], place.group))
-    elif cause.culprits:
-        sides = [_side_of_absent(context, (r,), NONE) for r in cause.culprits[:8]]
+        outside = tuple(r for r in sorted(cause.culprits) if r not in place.waiters)
+        sides += _absent_each(context, outside, NONE)
+    else:
+        sides = _around(context, cause, place)
     if cause.stack:
         shown = user_frames(cause.stack)
         sides = [s for s in sides if s.ranks != cause.culprits]
         doing = f"in {shown[0].name}"
         sides.append(Side(cause.culprits, stack=shown, full_stack=cause.stack, activity=doing))
     return _with_parting(_told_apart(sides))
+
+
+def _across_places(context: Context, cause: Cause) -> list[Side]:
+    """The sides of a cause, each where it waits: on a circle, or for its halves of exchanges."""
+    sides = []
+    here = [context.waits.places[i] for i in cause.places]
+    for ranks in cause.sides:
+        own = next((p for p in here if ranks[0] in p.waiters), None)
+        if own is not None and own.phase:
+            sides.append(_side_in_phase(context, ranks, own))
+        elif own is not None:
+            row, op = _own_row(context, ranks[0], own), context.place_op(own)
+            sides.append(_side_of_row(context, ranks, row, own.seq, op))
+        elif cause.crossed:
+            sides.append(_side_of_absent(context, ranks, _group_of(context, cause)))
+    return sides
+
+
+def _around(context: Context, cause: Cause, place: Place) -> list[Side]:
+    """Those who wait at a place, and those who are to blame."""
+    sides = []
+    if place.waiters:
+        waiters, op = tuple(sorted(place.waiters)), context.place_op(place)
+        sides.append(_side_of_row(context, waiters, place.row, place.seq, op))
+    blamed = tuple(sorted(cause.culprits)) if not cause.odd_one else cause.sides[0]
+    blamed = tuple(r for r in blamed if r not in place.waiters)
+    if cause.verdict is not Verdict.STUCK_COLLECTIVE:
+        return sides + _absent_each(context, blamed, place.group)
+    # A culprit may wait itself, in the same operation of another group.
+    elsewhere = [context.waits.places[i] for i in cause.places]
+    for rank in blamed[:_MOST_ALONE]:
+        own = next((p for p in elsewhere if p is not place and rank in p.waiters), None)
+        sides.append(
+            _side_of_row(context, (rank,), own.row, own.seq, context.place_op(own))
+            if own is not None
+            else _side_of_absent(context, (rank,), place.group)
+        )
+    return sides + _absent_together(context, blamed, place.group)
+
+
+def _absent_each(context: Context, ranks: tuple[int, ...], group: int) -> list[Side]:
+    """One side for each rank that is elsewhere, as far as a report can show them apart."""
+    alone = [_side_of_absent(context, (r,), group) for r in ranks[:_MOST_ALONE]]
+    return alone + _absent_together(context, ranks, group)
+
+
+def _absent_together(context: Context, ranks: tuple[int, ...], group: int) -> list[Side]:
+    """One side for all those of whom there are too many to show each."""
+    others = ranks[_MOST_ALONE:]
+    return [_side_of_absent(context, others, group)] if others else []
 
 
 def _told_apart(sides: list[Side]) -> list[Side]:
