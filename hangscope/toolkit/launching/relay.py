@@ -17,6 +17,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, Protocol
 
 CONNECT_TIMEOUT_S = 30.0
 PERIOD_S = 0.5
@@ -49,20 +50,28 @@ def main() -> int:
     return 0
 
 
+class Store(Protocol):
+    """What is used of ``torch.distributed.Store``, which takes bytes though it does not say so."""
+
+    def set(self, key: str, value: Any) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def check(self, keys: list[str]) -> bool: ...
+
+
 class Carrier:
     """Moves files to and from a store.
 
     Parameters
     ----------
     store:
-        Anything with ``set``, ``get`` and ``check``.
+        Where the nodes leave what they have for each other.
     directory:
         Where the monitor puts and expects files.
     node, nodes:
         This node's rank and the number of nodes. Node 0 collects.
     """
 
-    def __init__(self, store: object, directory: Path, node: int, nodes: int) -> None:
+    def __init__(self, store: Store, directory: Path, node: int, nodes: int) -> None:
         self._store = store
         self._directory = directory
         self._node = node
@@ -79,11 +88,11 @@ class Carrier:
             for node in range(1, self._nodes):
                 self._receive(node)
             return
-        if not self._hears_first and self._store.check(["node/0/stamp"]):  # type: ignore[attr-defined]
+        if not self._hears_first and self._store.check(["node/0/stamp"]):
             self._write("first", b"")
             self._hears_first = True
-        if self._store.check(["verdict"]):  # type: ignore[attr-defined]
-            self._write("verdict", self._store.get("verdict"))  # type: ignore[attr-defined]
+        if self._store.check(["verdict"]):
+            self._write("verdict", self._store.get("verdict"))
 
     def _send(self, name: str, key: str) -> None:
         path = self._directory / name
@@ -94,18 +103,18 @@ class Carrier:
             content = path.read_bytes()
         except OSError:
             return
-        self._store.set(key, content)  # type: ignore[attr-defined]
-        self._store.set(f"{key}/stamp", str(time.time_ns()))  # type: ignore[attr-defined]
+        self._store.set(key, content)
+        self._store.set(f"{key}/stamp", str(time.time_ns()))
         self._sent[name] = changed_ns
 
     def _receive(self, node: int) -> None:
         stamp_key = f"node/{node}/stamp"
-        if not self._store.check([stamp_key]):  # type: ignore[attr-defined]
+        if not self._store.check([stamp_key]):
             return
-        stamp = self._store.get(stamp_key)  # type: ignore[attr-defined]
+        stamp = self._store.get(stamp_key)
         if self._received.get(node) == stamp:
             return
-        self._write(f"node_{node}", self._store.get(f"node/{node}"))  # type: ignore[attr-defined]
+        self._write(f"node_{node}", self._store.get(f"node/{node}"))
         self._received[node] = stamp
 
     def _write(self, name: str, content: bytes) -> None:
