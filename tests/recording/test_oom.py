@@ -7,7 +7,6 @@ stand-in in the formats of both versions; the job, its death and the monitor are
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +77,6 @@ def test_an_oom_kill_is_told_from_another(
 
 def test_the_counter_is_read_where_the_process_is() -> None:
     """The files of this very process's groups; where none can be read, that is said."""
-    assert all(str(path).startswith("/sys/fs/cgroup/") for path in processes._memory_event_files())
-    assert processes.oom_kills() >= -1
-    assert os.path.exists("/proc/self/cgroup")
+    files = processes._memory_event_files()
+    assert {path.parts[:4] for path in files} == {("/", "sys", "fs", "cgroup")}
+    assert (processes.oom_kills() >= 0) == any(path.is_file() for path in files)

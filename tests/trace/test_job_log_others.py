@@ -422,6 +422,7 @@ def test_the_launchers_own_traceback_is_nobodys() -> None:
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
         + TABLE.format(code=-9, name="", trace="Signal 9 (SIGKILL) received by PID 5002")
     )
+    assert trace.ranks[9].exit is not None
     assert all(f.exception is None for f in trace.ranks.values())
 
 
