@@ -124,10 +124,10 @@ class RingRank:
             8192, 0, flags, self.last,
         )  # fmt: skip
         if publish:
-            self.ring.set_cell(LAST_RECORD_CELL, self.last)
+            self.ring.cells[LAST_RECORD_CELL] = self.last
         cells = self.ring.group_cells(group)
-        self.ring.set_cell(cells + (_P2P if pair else _ENQUEUED), seqs[pair])
-        self.ring.set_cell(cells + _ENQUEUED_NS, now)
+        self.ring.cells[cells + (_P2P if pair else _ENQUEUED)] = seqs[pair]
+        self.ring.cells[cells + _ENQUEUED_NS] = now
         if not flags & SlotFlag.UNOBSERVED:
             self.open[self.last] = group, 0 if pair else seqs[0]
         if not signed:
@@ -140,7 +140,7 @@ class RingRank:
         flags = int(SlotFlag.RETIRED) | (0 if seq else int(SlotFlag.P2P))
         self.ring.set_record(record, state=2, flags=flags, completed_ns=time.time_ns())
         if seq:
-            self.ring.set_cell(self.ring.group_cells(group) + _COMPLETED, seq)
+            self.ring.cells[self.ring.group_cells(group) + _COMPLETED] = seq
 
     def sample(self, line: int) -> None:
         """Publish a stack of the main thread, inside its unfinished operation, and beat."""

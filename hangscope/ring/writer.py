@@ -239,10 +239,6 @@ class RingWriter:
         """Index of the first eight-byte cell of a group's entry (``group`` as from `add_group`)."""
         return (self._groups_at + (group - 1) * GROUP.itemsize) // 8
 
-    def set_cell(self, cell: int, value: int) -> None:
-        """Store one signed eight-byte counter."""
-        self.cells[cell] = value
-
     # -- records -----------------------------------------------------------------------------
 
     def slot_at(self, record_id: int) -> int:

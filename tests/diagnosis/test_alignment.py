@@ -64,6 +64,10 @@ def test_without_times_as_many_have_finished_on_both_sides() -> None:
     assert shift(mine, others) == 1
 
 
+def test_the_same_numbers_on_both_sides_count_before_how_many_have_finished() -> None:
+    assert shift(side([0] * 5, 2), side([0] * 5, 1)) == 0
+
+
 def test_what_is_left_on_one_side_may_all_be_later_than_what_is_left_on_the_other() -> None:
     """Numbers without holes count the halves of this channel: 104 to 112 here, 90 to 97 there."""
     assert shift(side([0] * 9, 9, 104), side([0] * 8, 0, 90)) == 15

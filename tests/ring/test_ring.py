@@ -34,7 +34,7 @@ def write_records(ring: RingWriter, first: int, last: int, group: int = 1, stack
             ring.memory, ring.slot_at(number), number, 1000 + number, 0, 0, number, 0, number, 7,
             group, signature, stack, -1, -1, 5, 1000, 4, 4, 0, 0, number,
         )  # fmt: skip
-        ring.set_cell(LAST_RECORD_CELL, number)
+        ring.cells[LAST_RECORD_CELL] = number
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_half_written_slot_is_dropped_and_counted(ring: RingWriter) -> None:
 def test_the_same_where_it_lies_over_the_oldest(ring: RingWriter, complete: bool) -> None:
     last = ring.slot_count + 3
     write_records(ring, 1, last)
-    ring.set_cell(LAST_RECORD_CELL, last - 1)
+    ring.cells[LAST_RECORD_CELL] = last - 1
     if not complete:
         end = ring.slot_at(last) + layout.SLOT.itemsize - 8
         struct.pack_into("=Q", ring.memory, end, last - ring.slot_count)
@@ -124,7 +124,7 @@ def test_the_same_where_it_lies_over_the_oldest(ring: RingWriter, complete: bool
 
 def test_a_record_complete_but_not_yet_published_counts(ring: RingWriter) -> None:
     write_records(ring, 1, 10)
-    ring.set_cell(LAST_RECORD_CELL, 9)  # killed between the record and its publication
+    ring.cells[LAST_RECORD_CELL] = 9  # killed between the record and its publication
     slots, _ = RingReader(ring.path).slots()
     assert slots["record_id"][-1] == 10
 

@@ -267,5 +267,13 @@ def test_commands_are_taken_apart() -> None:
     assert nested.inner is not None
     assert nested.inner.options == {"nproc-per-node": "8"}
     assert nested.inner.script == "a.py"
+    module = parse_command(
+        ["python3", "-m", "accelerate.commands.launch", "--num_machines=2", "t.py"]
+    )
+    assert module is not None
+    assert (module.launcher, module.options["num-machines"]) == ("accelerate", "2")
+    program = parse_command(["python3", "-u", "-m", "pkg.train", "--rank", "3"])
+    assert program is not None
+    assert program.launcher == "python"
     assert parse_command(["ls"]) is None
     assert parse_command([]) is None

@@ -158,7 +158,7 @@ def _ring(
                 ring.memory, ring.slot_at(number), number, last_ns, 0, 0, seq, 0, number, 7,
                 place, signature, 0, -1, -1, 5, 1000, 4, 4, 2 if seq == 1 else 0, 0, number,
             )  # fmt: skip
-            ring.set_cell(LAST_RECORD_CELL, number)
+            ring.cells[LAST_RECORD_CELL] = number
 
 
 def _told(trace: Trace) -> list[tuple[object, ...]]:

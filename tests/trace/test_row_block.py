@@ -35,7 +35,7 @@ def _ring(path: Path, rank: int, count: int, *, slots: int = 16, bare: bool = Fa
             ring.memory, ring.slot_at(number), number, 1000 + number, 0, 0, number, 0, number, 7,
             group, signature, stack, -1, -1, 5, 1000, 4, 4, 0, 0, number,
         )  # fmt: skip
-        ring.set_cell(LAST_RECORD_CELL, number)
+        ring.cells[LAST_RECORD_CELL] = number
 
 
 def _lines(trace_records: Records, stacks: object) -> list[tuple[int, int, int]]:

@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "srun", "mpirun", "mpiexec")
+_RUN_AS_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+}
 
 _FLAGS = {
     "torchrun": ("--standalone", "--no-python", "-m", "--module", "--run-path", "--no_python"),
@@ -64,12 +69,10 @@ def parse_command(words: Sequence[str]) -> LaunchCommand | None:
         return None
     name = PurePath(rest[0]).name
     if name.startswith("python"):
-        module = next((i for i, word in enumerate(rest[:4]) if word == "-m"), None)
-        target = rest[module + 1] if module is not None and len(rest) > module + 1 else ""
-        if module is not None and target in ("torch.distributed.run", "torch.distributed.launch"):
-            return _options("torchrun", rest[module + 2 :])
-        if module is not None and target == "accelerate.commands.launch":
-            return _options("accelerate", rest[module + 2 :])
+        at = rest.index("-m") + 1 if "-m" in rest[:4] else len(rest)
+        launcher = _RUN_AS_MODULES.get("".join(rest[at : at + 1]))
+        if launcher is not None:
+            return _options(launcher, rest[at + 1 :])
         return _options("python", rest[1:])
     if name == "accelerate" and len(rest) > 1 and rest[1] == "launch":
         return _options("accelerate", rest[2:])

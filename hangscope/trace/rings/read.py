@@ -34,11 +34,6 @@ _NEWEST = 64
 """So many rows are looked through first for the main thread's newest call."""
 
 
-def looks_like_ring(prefix: bytes) -> bool:
-    """Whether a file that begins so is a ring of some version."""
-    return prefix.startswith(layout.PREFIX)
-
-
 def read_ring(
     path: str | os.PathLike[str],
     *,
@@ -236,6 +231,3 @@ def _newest_row(rows: Records, columns: Columns, thread: int) -> int | None:
         if len(found):
             return start + int(found[-1])
     return None
-
-
-__all__ = ["fragment_of", "looks_like_ring", "read_ring"]

@@ -202,6 +202,7 @@ class _LazyStacks(Sequence[Stack]):
 
 @functools.lru_cache(_KEPT_FRAMES)
 def frame(raw: bytes) -> Frame:
+    """A frame as the ring keeps it: name, file and line, parted by zeros."""
     name, _, rest = raw.decode("utf-8", "replace").partition("\x00")
     filename, _, line = rest.partition("\x00")
     number = int(line) if line.isdecimal() and line.isascii() else 0
