@@ -144,6 +144,23 @@ class _Progress:
 _PROGRESS = _Progress()
 
 
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """What a member comes to a meeting with, and how it tells the time (seconds, monotonic)."""
+
+    say: str
+    compare: bool
+    site: str
+    began_s: float
+    deadline_s: float
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+
+    def waited_s(self) -> float:
+        """For how long the member has been here."""
+        return self.clock() - self.began_s
+
+
 def meet(
     circle: Circle,
     *,
@@ -167,93 +184,64 @@ def meet(
         clock: seconds, monotonic.
         sleep: waits that many seconds.
     """
-    began = clock()
+    began_s = clock()
+    visit = _Visit(say, compare, site, began_s, began_s + timeout_s, clock, sleep)
     try:
         while True:
-            generation = progress.take(circle)
-            outcome = _attend(
-                circle, generation, began, timeout_s, say, compare, site, progress, clock, sleep
-            )
+            outcome = _attend(circle, visit, progress.take(circle), progress)
             if outcome is not None:
                 return outcome
     except RuntimeError as error:  # torch's DistError and its children
-        return Outcome(False, store_error=_one_line(error), waited_s=clock() - began)
+        return Outcome(False, store_error=_one_line(error), waited_s=visit.waited_s())
 
 
-def _attend(
-    circle: Circle,
-    generation: int,
-    began: float,
-    timeout_s: float,
-    say: str,
-    compare: bool,
-    site: str,
-    progress: _Progress,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> Outcome | None:
+def _attend(circle: Circle, visit: _Visit, generation: int, progress: _Progress) -> Outcome | None:
     """One generation; ``None`` means that it had failed before, elsewhere: try the next."""
     store, key = circle.store, f"{circle.key}/{generation}"
     if store.has_extended_api():
-        store.append(f"{key}/roll", _line(circle.me, say))
+        store.append(f"{key}/roll", _line(circle.me, visit.say))
     else:  # a FileStore cannot append atomically
-        store.set(f"{key}/roll/{circle.me}", _line(circle.me, say))
+        store.set(f"{key}/roll/{circle.me}", _line(circle.me, visit.say))
     if store.add(f"{key}/count", 1) == len(circle.ranks):
-        verdict = _decide(circle, key, _met(circle, key, compare))
+        verdict = _decide(circle, key, _met(circle, key, visit.compare))
     else:
-        verdict = _await(circle, key, began + timeout_s, clock, sleep) or _judge(
-            circle, key, site, clock, sleep
-        )
-    waited = clock() - began
+        verdict = _await(circle, visit, key, visit.deadline_s) or _judge(circle, visit, key)
+    waited_s = visit.waited_s()
     if verdict.get("met"):
         _tidy(circle, generation, progress)
         said = {text: tuple(expand(ranks)) for text, ranks in verdict.get("said", {}).items()}
-        return Outcome(
-            True, arrived=circle.ranks, said=said, waited_s=waited, generation=generation
-        )
+        return Outcome(True, circle.ranks, said=said, waited_s=waited_s, generation=generation)
     missing = tuple(expand(verdict["missing"]))
     late = circle.me in missing
-    if late and verdict.get("site") != site:
+    if late and verdict.get("site") != visit.site:
         return None
     hosts = {int(rank): host for rank, host in verdict.get("hosts", {}).items()}
     arrived = tuple(expand(verdict["arrived"]))
     if not late:
         store.add(f"{key}/gone", 1)
         progress.goodbye = (store, f"{key}/gone", len(arrived))
-    return Outcome(False, arrived, missing, hosts, late=late, waited_s=waited)
+    return Outcome(False, arrived, missing, hosts, late=late, waited_s=waited_s)
 
 
-def _await(
-    circle: Circle,
-    key: str,
-    deadline: float,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> dict[str, Any] | None:
+def _await(circle: Circle, visit: _Visit, key: str, deadline_s: float) -> dict[str, Any] | None:
     """Look for the verdict until the deadline."""
     cap = min(LONGEST_CAP_S, max(SHORTEST_CAP_S, len(circle.ranks) / SERVER_LOOKS_PER_S))
     pause = FIRST_PAUSE_S
     while not circle.store.check([f"{key}/verdict"]):
-        left = deadline - clock()
+        left = deadline_s - visit.clock()
         if left <= 0:
             return None
-        sleep(min(pause, left))
+        visit.sleep(min(pause, left))
         pause = min(pause * 1.5, cap)
     return _loads(circle.store.get(f"{key}/verdict"))
 
 
-def _judge(
-    circle: Circle,
-    key: str,
-    site: str,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> dict[str, Any]:
+def _judge(circle: Circle, visit: _Visit, key: str) -> dict[str, Any]:
     """Time is up: one member finds out who is missing, the others wait for its word."""
     for election in range(JUDGES):
         if circle.store.add(f"{key}/judge{election}", 1) == 1:
             break
-        verdict = _await(circle, key, clock() + JUDGE_GRACE_S, clock, sleep)
+        verdict = _await(circle, visit, key, visit.clock() + JUDGE_GRACE_S)
         if verdict is not None:
             return verdict
     members = _roll(circle, key)
@@ -269,7 +257,7 @@ def _judge(
             "missing": compress(missing),
             "arrived": compress(here),
             "hosts": _hosts(circle, missing[:NAMED_HOSTS], [m for m, _ in members]),
-            "site": site,
+            "site": visit.site,
         },
     )
 
