@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import (
     MEMBER_DTYPE,
     RECORD_DTYPE,
@@ -17,6 +18,7 @@ from hangscope.trace.model import (
     Signature,
     Stack,
     State,
+    ThreadStack,
     Trace,
 )
 
@@ -162,3 +164,14 @@ class Job:
             observed_ns=observed,
         )
         return replace(trace, **changes)
+
+
+def blame(diagnosis: Diagnosis) -> tuple[str, tuple[int, ...]]:
+    """The verdict and whom it names."""
+    return diagnosis.verdict.value, diagnosis.culprits
+
+
+def stack_of(function: str, line: int = 41) -> tuple[ThreadStack, ...]:
+    """The main thread of a rank that stands in a function of the user's."""
+    frames = (Frame(function, "/home/me/data.py", line), Frame("<module>", "/home/me/train.py", 1))
+    return (ThreadStack("MainThread", True, frames, START),)

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import (
     ExceptionFacts,
     ExitFacts,
     Flag,
-    Frame,
     Phase,
-    ThreadStack,
 )
-from tests.diagnosis.builder import SECOND, START, Job
-
-
-def blame(diagnosis: Diagnosis) -> tuple[str, tuple[int, ...]]:
-    return diagnosis.verdict.value, diagnosis.culprits
-
-
-def stack_of(function: str, line: int = 41) -> tuple[ThreadStack, ...]:
-    frames = (Frame(function, "/home/me/data.py", line), Frame("<module>", "/home/me/train.py", 1))
-    return (ThreadStack("MainThread", True, frames, START),)
+from tests.diagnosis.builder import SECOND, START, Job, blame, stack_of
 
 
 def test_a_rank_in_its_loader_is_missing() -> None:
@@ -269,35 +257,6 @@ def test_opposite_order_when_the_host_runs_ahead() -> None:
     assert blame(diagnose(job.trace())) == ("deadlock_cycle", (3,))
 
 
-def test_a_circle_of_receives() -> None:
-    job = Job(4)
-    job.steps(2)
-    for rank in range(4):
-        job.op(rank, "recv", peer=(rank - 1) % 4, done=False)
-    assert blame(diagnose(job.trace())) == ("deadlock_cycle", (0, 1, 2, 3))
-
-
-def test_a_receive_whose_sender_went_on() -> None:
-    job = Job(3)
-    job.steps(2)
-    job.op(0, "recv", peer=1, done=False)
-    for rank in (1, 2):
-        job.op(rank, done=False)
-    assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))
-
-
-def test_matched_pairs_are_not_accused() -> None:
-    job = Job(4, live=True)
-    for _ in range(5):
-        job.op(0, "send", peer=1)
-        job.op(1, "recv", peer=0)
-    job.op(0, done=False)
-    job.op(1, done=False)
-    job.op(2, done=False)
-    job.rank(3, threads=stack_of("evaluate"))
-    assert blame(diagnose(job.trace())) == ("missing_rank", (3,))
-
-
 def test_everybody_in_and_nobody_out() -> None:
     job = Job(4)
     job.steps(3)
@@ -410,15 +369,6 @@ def test_nothing_at_all() -> None:
     assert diagnose(job.trace(world_size=None)).verdict is Verdict.INCONCLUSIVE
 
 
-def test_batched_point_to_point_is_judged_by_its_batch() -> None:
-    job = Job(2)
-    for rank in range(2):
-        for op in ("send", "recv"):
-            job.op(rank, op, peer=1 - rank, done=False, flags=Flag.COALESCED_MEMBER)
-        job.op(rank, "coalesced", flags=Flag.COALESCED_BATCH)
-    assert diagnose(job.trace()).verdict is Verdict.QUIESCENT
-
-
 def test_a_difference_that_was_overwritten_is_told_by_the_running_hash() -> None:
     job = Job(4)
     for step in range(6):
@@ -439,97 +389,6 @@ def test_a_hash_stricter_than_the_wire_accuses_nobody() -> None:
             strict = rank == 3 and step >= 3
             job.op(rank, history=900 + step if strict else 100 + step, done=step < 5)
     assert blame(diagnose(job.trace())) == ("stuck_collective", ())
-
-
-def test_an_all_to_all_that_expects_more_than_is_sent() -> None:
-    job = Job(4)
-    job.steps(2)
-    for rank in range(4):
-        job.op(rank, "all_to_all", size=(8,), out=(8 + (rank == 2),), done=False)
-    found = diagnose(job.trace())
-    assert found.verdict is Verdict.SHAPE_MISMATCH
-    assert "32 elements are sent and 33 expected" in found.summary
-    assert found.confidence is Confidence.AMBIGUOUS
-
-
-def test_splits_that_contradict_each_other_although_a_rank_is_lost() -> None:
-    job = Job(4)
-    job.steps(2)
-    for rank in range(4):
-        job.op(rank, "all_to_all", size=(8,), out=(8,), line=rank, done=False)
-    even = replace(job.trace().signatures[-1], input_splits=(2,) * 4, output_splits=(2,) * 4)
-    odd = replace(even, input_splits=(2, 2, 4, 2))
-    trace = job.trace()
-    rows = (trace.records["rank"] == 1) & (trace.records["collective_seq"] == 3)
-    trace.records["signature"][rows] = len(trace.signatures)
-    trace = replace(trace, signatures=(*trace.signatures[:-1], even, odd))
-    kept = trace.records[trace.records["rank"] != 3]
-    facts = {rank: told for rank, told in trace.ranks.items() if rank != 3}
-    found = diagnose(replace(trace, records=kept, ranks=facts))
-    assert (found.verdict.value, found.culprits) == ("shape_mismatch", (1, 2))
-    assert "rank 1 sends 4 to rank 2, which expects 2" in found.summary
-
-
-@pytest.mark.parametrize("splits", [(), None], ids=["in even parts", "not told"])
-def test_an_exchange_in_even_parts_is_compared_like_any_collective(
-    splits: tuple[int, ...] | None,
-) -> None:
-    """Rank 2 left one exchange out: its next one meets that of the others, and those abort."""
-    job = Job(4)
-    job.steps(2)
-    for rank in range(4):
-        size = (24,) if rank == 2 else (20,)
-        job.op(rank, "all_to_all", size=size, out=size, done=rank == 2)
-    trace = job.trace()
-    told = [
-        replace(s, input_splits=splits, output_splits=splits) if s.op == "all_to_all" else s
-        for s in trace.signatures
-    ]
-    for rank in (0, 1, 3):
-        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=6))
-    found = diagnose(replace(trace, signatures=tuple(told), ranks=job.trace().ranks))
-    assert (found.verdict is Verdict.SHAPE_MISMATCH) is (splits == ())
-    assert (found.culprits == (2,)) is (splits == ())
-
-
-def test_even_parts_are_compared_with_split_lists() -> None:
-    job = Job(3)
-    job.steps(2)
-    for rank in range(3):
-        size = (9,) if rank == 2 else (6,)
-        job.op(rank, "all_to_all", size=size, out=size, done=rank == 2)
-    trace = job.trace()
-    splits = {(9,): (4, 4, 1), (6,): ()}
-    told = tuple(
-        replace(s, input_splits=splits[s.input_sizes[0]], output_splits=splits[s.input_sizes[0]])
-        if s.op == "all_to_all" and s.input_sizes is not None
-        else s
-        for s in trace.signatures
-    )
-    for rank in (0, 1):
-        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=6))
-    found = diagnose(replace(trace, signatures=told, ranks=job.trace().ranks))
-    assert (found.verdict.value, found.culprits) == ("shape_mismatch", (2,))
-    assert "which expects" in found.summary
-
-
-def test_a_pair_of_different_sizes() -> None:
-    job = Job(2)
-    for _ in range(4):
-        job.op(0, "send", peer=1)
-        job.op(1, "recv", peer=0)
-    job.op(0, "send", peer=1, size=(7,), done=False)
-    job.op(1, "recv", peer=0, done=False)
-    assert blame(diagnose(job.trace())) == ("shape_mismatch", (0,))
-
-
-def test_batches_are_compared_by_what_is_in_them() -> None:
-    job = Job(3)
-    for rank in range(3):
-        for op in ("all_reduce", "all_gather" if rank == 1 else "all_reduce"):
-            job.op(rank, op, flags=Flag.COALESCED_MEMBER, done=False)
-        job.op(rank, "coalesced", flags=Flag.COALESCED_BATCH, done=False)
-    assert blame(diagnose(job.trace())) == ("collective_mismatch", (1,))
 
 
 def test_unobservable_completion_is_judged_by_who_came() -> None:
@@ -558,26 +417,6 @@ def test_half_a_world_of_dumps_accuses_nobody() -> None:
     found = diagnose(job.trace())
     assert blame(found) == ("inconclusive", ())
     assert any("left no dump" in u for u in found.findings[0].unknowns)
-
-
-def test_two_partners_wait_for_one_that_went_on() -> None:
-    job = Job(4)
-    job.steps(2)
-    for rank in (1, 3):
-        job.op(rank, "recv", peer=2, done=False)
-    for rank in (0, 2):
-        job.op(rank, "barrier", done=False)
-    assert blame(diagnose(job.trace())) == ("p2p_unmatched", (2,))
-
-
-def test_a_chain_of_receives_ends_at_who_left_its_half_out() -> None:
-    job = Job(4)
-    job.steps(2)
-    job.op(3, "recv", peer=2, done=False)
-    job.op(2, "recv", peer=1, done=False)
-    for rank in (0, 1):
-        job.op(rank, "barrier", done=False)
-    assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))
 
 
 def test_ranks_that_all_ended_cleanly_wait_for_nobody() -> None:
@@ -609,73 +448,6 @@ def test_a_dump_of_a_moving_job_is_healthy() -> None:
     found = diagnose(job.trace(after_s=0.3))
     assert found.verdict is Verdict.HEALTHY
     assert "moving" in found.notes[0]
-
-
-def test_a_lost_neighbour_is_excused_by_a_rank_that_waits_for_nobody() -> None:
-    job = Job(4)
-    a, b = job.group(0, 1, desc="tp"), job.group(2, 3, desc="tp")
-    c, d = job.group(0, 2, desc="dp"), job.group(1, 3, desc="dp")
-    for group in (a, b, c, d):
-        job.all(group=group)
-    job.op(2, group=c, done=False)
-    job.op(3, group=d)
-    job.op(1, group=d)
-    job.op(3, group=b)
-    job.op(2, group=b)
-    job.op(3, group=d, done=False)
-    job.lose(0)
-    found = diagnose(job.trace())
-    assert found.culprits == (1,)
-    assert found.confidence is Confidence.LIKELY
-
-
-def test_a_neighbour_that_has_done_its_part_is_not_accused_for_a_lost_rank() -> None:
-    job = Job(4)
-    pairs = [job.group(0, 1, desc="tensor"), job.group(2, 3, desc="tensor")]
-    across = [job.group(0, 2, desc="data"), job.group(1, 3, desc="data")]
-    for _ in range(3):
-        for group in (*pairs, *across):
-            job.all(group=group)
-    job.all(group=across[0])
-    job.op(1, group=across[1], done=False)
-    job.lose(3)
-    found = diagnose(job.trace())
-    assert (found.verdict, found.culprits) == (Verdict.RANK_LOST, (3,))
-
-
-def test_who_left_a_collective_out_and_went_on_to_a_pair() -> None:
-    """Rank 3 skips the last all_reduce and waits for the next round of its pipeline already."""
-    job = Job(4)
-    pipes = [job.group(0, 2, desc="pipe"), job.group(1, 3, desc="pipe")]
-    for _ in range(3):
-        for first, last, group in ((0, 2, pipes[0]), (1, 3, pipes[1])):
-            job.op(first, "send", group=group, peer=last)
-            job.op(last, "recv", group=group, peer=first)
-        job.all()
-    for first, last, group in ((0, 2, pipes[0]), (1, 3, pipes[1])):
-        job.op(first, "send", group=group, peer=last)
-        job.op(last, "recv", group=group, peer=first)
-    for rank in (0, 1, 2):
-        job.op(rank, done=False)
-    job.op(3, "recv", group=pipes[1], peer=1, done=False)
-    assert blame(diagnose(job.trace())) == ("deadlock_cycle", (3,))
-
-
-def test_who_left_its_half_out_although_all_others_reached_the_collective() -> None:
-    """The same picture, but the waiting half is one that its counterpart has had."""
-    job = Job(4)
-    pipes = [job.group(0, 2, desc="pipe"), job.group(1, 3, desc="pipe")]
-    for _ in range(3):
-        for first, last, group in ((0, 2, pipes[0]), (1, 3, pipes[1])):
-            job.op(first, "send", group=group, peer=last)
-            job.op(last, "recv", group=group, peer=first)
-        job.all()
-    job.op(0, "send", group=pipes[0], peer=2)
-    job.op(2, "recv", group=pipes[0], peer=0)
-    job.op(3, "recv", group=pipes[1], peer=1, done=False)
-    for rank in (0, 1, 2):
-        job.op(rank, done=False)
-    assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.15, "healthy"), (0.02, "quiescent")])

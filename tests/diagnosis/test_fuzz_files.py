@@ -20,7 +20,8 @@ from hangscope.trace.model import Fragment
 from tests.trace.dumps import dump, entry, pending
 from tests.trace.logs import timeout
 from tests.trace.test_fuzz import check, paths, replaced, values
-from tests.trace.test_job_log_others import DESYNC, TABLE
+from tests.trace.test_job_log_agreement import DESYNC
+from tests.trace.test_job_log_others import TABLE
 from tests.trace.test_job_log_starters import HYDRA, OPEN_MPI, RICH, SPAWN_ERROR
 
 SOME = settings(

@@ -7,6 +7,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from tests.diagnosis.builder import blame
 from tests.trace.logs import timeout, trace_of
 
 HEAD = "[rank{r}]:[E816 12:10:03.111111111 ProcessGroupNCCL.cpp"
@@ -46,10 +47,6 @@ Root Cause (first observed failure):
 
 def found(text: str) -> Diagnosis:
     return diagnose(trace_of(text))
-
-
-def blame(diagnosis: Diagnosis) -> tuple[str, tuple[int, ...]]:
-    return diagnosis.verdict.value, diagnosis.culprits
 
 
 def test_the_rank_whose_counters_lag() -> None:

@@ -7,6 +7,8 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from hangscope.trace.model import State, Trace
+
 FRAMES = [
     {"name": "forward", "filename": "/app/model.py", "line": 12},
     {"name": "<module>", "filename": "/app/train.py", "line": 40},
@@ -94,3 +96,15 @@ def write(folder: Path, name: str, document: Any) -> Path:
     else:
         path.write_bytes(pickle.dumps(document, 2))
     return path
+
+
+def ops(trace: Trace, rank: int) -> list[tuple[str, int, int]]:
+    """(op, sequence number, state) of one rank in order."""
+    rows = trace.records[trace.records["rank"] == rank]
+    return [
+        (trace.signatures[r["signature"]].op, int(r["collective_seq"]), int(r["state"]))
+        for r in rows
+    ]
+
+
+USUAL = [("all_reduce", 1, State.COMPLETED), ("all_reduce", 2, State.SCHEDULED)]

@@ -25,7 +25,8 @@ from hangscope.trace.model import Trace
 
 from .dumps import dump, entry, pending, write
 from .logs import timeout
-from .test_job_log_others import DESYNC, TABLE
+from .test_job_log_agreement import DESYNC
+from .test_job_log_others import TABLE
 
 QUICK = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

@@ -1,0 +1,84 @@
+"""All-to-alls: what each rank sends must be what the others expect of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import ExitFacts
+from tests.diagnosis.builder import Job
+
+
+def test_an_all_to_all_that_expects_more_than_is_sent() -> None:
+    job = Job(4)
+    job.steps(2)
+    for rank in range(4):
+        job.op(rank, "all_to_all", size=(8,), out=(8 + (rank == 2),), done=False)
+    found = diagnose(job.trace())
+    assert found.verdict is Verdict.SHAPE_MISMATCH
+    assert "32 elements are sent and 33 expected" in found.summary
+    assert found.confidence is Confidence.AMBIGUOUS
+
+
+def test_splits_that_contradict_each_other_although_a_rank_is_lost() -> None:
+    job = Job(4)
+    job.steps(2)
+    for rank in range(4):
+        job.op(rank, "all_to_all", size=(8,), out=(8,), line=rank, done=False)
+    even = replace(job.trace().signatures[-1], input_splits=(2,) * 4, output_splits=(2,) * 4)
+    odd = replace(even, input_splits=(2, 2, 4, 2))
+    trace = job.trace()
+    rows = (trace.records["rank"] == 1) & (trace.records["collective_seq"] == 3)
+    trace.records["signature"][rows] = len(trace.signatures)
+    trace = replace(trace, signatures=(*trace.signatures[:-1], even, odd))
+    kept = trace.records[trace.records["rank"] != 3]
+    facts = {rank: told for rank, told in trace.ranks.items() if rank != 3}
+    found = diagnose(replace(trace, records=kept, ranks=facts))
+    assert (found.verdict.value, found.culprits) == ("shape_mismatch", (1, 2))
+    assert "rank 1 sends 4 to rank 2, which expects 2" in found.summary
+
+
+@pytest.mark.parametrize("splits", [(), None], ids=["in even parts", "not told"])
+def test_an_exchange_in_even_parts_is_compared_like_any_collective(
+    splits: tuple[int, ...] | None,
+) -> None:
+    """Rank 2 left one exchange out: its next one meets that of the others, and those abort."""
+    job = Job(4)
+    job.steps(2)
+    for rank in range(4):
+        size = (24,) if rank == 2 else (20,)
+        job.op(rank, "all_to_all", size=size, out=size, done=rank == 2)
+    trace = job.trace()
+    told = [
+        replace(s, input_splits=splits, output_splits=splits) if s.op == "all_to_all" else s
+        for s in trace.signatures
+    ]
+    for rank in (0, 1, 3):
+        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=6))
+    found = diagnose(replace(trace, signatures=tuple(told), ranks=job.trace().ranks))
+    assert (found.verdict is Verdict.SHAPE_MISMATCH) is (splits == ())
+    assert (found.culprits == (2,)) is (splits == ())
+
+
+def test_even_parts_are_compared_with_split_lists() -> None:
+    job = Job(3)
+    job.steps(2)
+    for rank in range(3):
+        size = (9,) if rank == 2 else (6,)
+        job.op(rank, "all_to_all", size=size, out=size, done=rank == 2)
+    trace = job.trace()
+    splits = {(9,): (4, 4, 1), (6,): ()}
+    told = tuple(
+        replace(s, input_splits=splits[s.input_sizes[0]], output_splits=splits[s.input_sizes[0]])
+        if s.op == "all_to_all" and s.input_sizes is not None
+        else s
+        for s in trace.signatures
+    )
+    for rank in (0, 1):
+        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=6))
+    found = diagnose(replace(trace, signatures=told, ranks=job.trace().ranks))
+    assert (found.verdict.value, found.culprits) == ("shape_mismatch", (2,))
+    assert "which expects" in found.summary

@@ -1,0 +1,152 @@
+"""Sends and receives: who is waited for, and who waits for nobody."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import Flag
+from tests.diagnosis.builder import Job, blame, stack_of
+
+
+def test_a_circle_of_receives() -> None:
+    job = Job(4)
+    job.steps(2)
+    for rank in range(4):
+        job.op(rank, "recv", peer=(rank - 1) % 4, done=False)
+    assert blame(diagnose(job.trace())) == ("deadlock_cycle", (0, 1, 2, 3))
+
+
+def test_a_receive_whose_sender_went_on() -> None:
+    job = Job(3)
+    job.steps(2)
+    job.op(0, "recv", peer=1, done=False)
+    for rank in (1, 2):
+        job.op(rank, done=False)
+    assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))
+
+
+def test_matched_pairs_are_not_accused() -> None:
+    job = Job(4, live=True)
+    for _ in range(5):
+        job.op(0, "send", peer=1)
+        job.op(1, "recv", peer=0)
+    job.op(0, done=False)
+    job.op(1, done=False)
+    job.op(2, done=False)
+    job.rank(3, threads=stack_of("evaluate"))
+    assert blame(diagnose(job.trace())) == ("missing_rank", (3,))
+
+
+def test_batched_point_to_point_is_judged_by_its_batch() -> None:
+    job = Job(2)
+    for rank in range(2):
+        for op in ("send", "recv"):
+            job.op(rank, op, peer=1 - rank, done=False, flags=Flag.COALESCED_MEMBER)
+        job.op(rank, "coalesced", flags=Flag.COALESCED_BATCH)
+    assert diagnose(job.trace()).verdict is Verdict.QUIESCENT
+
+
+def test_a_pair_of_different_sizes() -> None:
+    job = Job(2)
+    for _ in range(4):
+        job.op(0, "send", peer=1)
+        job.op(1, "recv", peer=0)
+    job.op(0, "send", peer=1, size=(7,), done=False)
+    job.op(1, "recv", peer=0, done=False)
+    assert blame(diagnose(job.trace())) == ("shape_mismatch", (0,))
+
+
+def test_batches_are_compared_by_what_is_in_them() -> None:
+    job = Job(3)
+    for rank in range(3):
+        for op in ("all_reduce", "all_gather" if rank == 1 else "all_reduce"):
+            job.op(rank, op, flags=Flag.COALESCED_MEMBER, done=False)
+        job.op(rank, "coalesced", flags=Flag.COALESCED_BATCH, done=False)
+    assert blame(diagnose(job.trace())) == ("collective_mismatch", (1,))
+
+
+def test_two_partners_wait_for_one_that_went_on() -> None:
+    job = Job(4)
+    job.steps(2)
+    for rank in (1, 3):
+        job.op(rank, "recv", peer=2, done=False)
+    for rank in (0, 2):
+        job.op(rank, "barrier", done=False)
+    assert blame(diagnose(job.trace())) == ("p2p_unmatched", (2,))
+
+
+def test_a_chain_of_receives_ends_at_who_left_its_half_out() -> None:
+    job = Job(4)
+    job.steps(2)
+    job.op(3, "recv", peer=2, done=False)
+    job.op(2, "recv", peer=1, done=False)
+    for rank in (0, 1):
+        job.op(rank, "barrier", done=False)
+    assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))
+
+
+def test_a_lost_neighbour_is_excused_by_a_rank_that_waits_for_nobody() -> None:
+    job = Job(4)
+    a, b = job.group(0, 1, desc="tp"), job.group(2, 3, desc="tp")
+    c, d = job.group(0, 2, desc="dp"), job.group(1, 3, desc="dp")
+    for group in (a, b, c, d):
+        job.all(group=group)
+    job.op(2, group=c, done=False)
+    job.op(3, group=d)
+    job.op(1, group=d)
+    job.op(3, group=b)
+    job.op(2, group=b)
+    job.op(3, group=d, done=False)
+    job.lose(0)
+    found = diagnose(job.trace())
+    assert found.culprits == (1,)
+    assert found.confidence is Confidence.LIKELY
+
+
+def test_a_neighbour_that_has_done_its_part_is_not_accused_for_a_lost_rank() -> None:
+    job = Job(4)
+    pairs = [job.group(0, 1, desc="tensor"), job.group(2, 3, desc="tensor")]
+    across = [job.group(0, 2, desc="data"), job.group(1, 3, desc="data")]
+    for _ in range(3):
+        for group in (*pairs, *across):
+            job.all(group=group)
+    job.all(group=across[0])
+    job.op(1, group=across[1], done=False)
+    job.lose(3)
+    found = diagnose(job.trace())
+    assert (found.verdict, found.culprits) == (Verdict.RANK_LOST, (3,))
+
+
+def test_who_left_a_collective_out_and_went_on_to_a_pair() -> None:
+    """Rank 3 skips the last all_reduce and waits for the next round of its pipeline already."""
+    job = Job(4)
+    pipes = [job.group(0, 2, desc="pipe"), job.group(1, 3, desc="pipe")]
+    for _ in range(3):
+        for first, last, group in ((0, 2, pipes[0]), (1, 3, pipes[1])):
+            job.op(first, "send", group=group, peer=last)
+            job.op(last, "recv", group=group, peer=first)
+        job.all()
+    for first, last, group in ((0, 2, pipes[0]), (1, 3, pipes[1])):
+        job.op(first, "send", group=group, peer=last)
+        job.op(last, "recv", group=group, peer=first)
+    for rank in (0, 1, 2):
+        job.op(rank, done=False)
+    job.op(3, "recv", group=pipes[1], peer=1, done=False)
+    assert blame(diagnose(job.trace())) == ("deadlock_cycle", (3,))
+
+
+def test_who_left_its_half_out_although_all_others_reached_the_collective() -> None:
+    """The same picture, but the waiting half is one that its counterpart has had."""
+    job = Job(4)
+    pipes = [job.group(0, 2, desc="pipe"), job.group(1, 3, desc="pipe")]
+    for _ in range(3):
+        for first, last, group in ((0, 2, pipes[0]), (1, 3, pipes[1])):
+            job.op(first, "send", group=group, peer=last)
+            job.op(last, "recv", group=group, peer=first)
+        job.all()
+    job.op(0, "send", group=pipes[0], peer=2)
+    job.op(2, "recv", group=pipes[0], peer=0)
+    job.op(3, "recv", group=pipes[1], peer=1, done=False)
+    for rank in (0, 1, 2):
+        job.op(rank, done=False)
+    assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))

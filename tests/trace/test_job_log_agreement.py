@@ -1,0 +1,147 @@
+"""Desync reports, monitored barriers and fingerprints: who came, and what each side issued."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Verdict
+from hangscope.trace.model import State
+
+from .logs import claims, counters, overdue, trace_of
+
+MODEL = "ddp_model_mismatch"
+DESYNC = """\
+[rank1]:[E ProcessGroupNCCL.cpp:1] Rank 1
+\t - [1] Timeout at collective: ALLREDUCE, #21
+\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
+\t   - [0, 1] joined but didn't finish collective #21 (count from 1)
+\t     [2] finished collective #20, but didn't join collective #21 (count from 1)
+\t - Snapshot of ranks' latest states:
+\t   #20 finished ranks:
+\t     [2] finished BROADCAST
+\t   #21 started ranks:
+\t     [0, 1] started ALLREDUCE
+"""
+
+
+def test_a_desync_report_names_and_counts() -> None:
+    trace = trace_of(DESYNC)
+    (claim,) = [c for c in claims(trace, "desync_report") if c.accused]
+    assert claim.accused == (2,)
+    assert claim.seq == 21
+    assert counters(trace)[2, "0"] == (20, 20)
+    assert counters(trace)[0, "0"] == (21, 20)
+    assert overdue(trace) == [
+        (0, "0", "all_reduce", 21),
+        (1, "0", "all_reduce", 21),
+        (2, "0", "broadcast", 20),
+    ]
+    assert trace.records["state"].tolist() == [State.STARTED, State.STARTED, State.COMPLETED]
+
+
+SNAPSHOT = """\
+[rank0]:[E816 10:00:00.000000001 ProcessGroupNCCL.cpp:1700] Rank 0
+\t - [0] Timeout at collective: ALLREDUCE, #52
+\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
+\t   - [2] joined but didn't finish collective #51 (count from 1)
+\t - Snapshot of ranks' latest states:
+\t   #51 started ranks:
+\t     [2] started ALLREDUCE
+\t   #52 started ranks:
+\t     [0, 1, 3] started ALLREDUCE
+"""
+
+
+def test_a_desync_report_tells_what_the_others_have_finished() -> None:
+    """Kernels of a group run one after the other: who has begun the next has finished this one."""
+    trace = trace_of(SNAPSHOT)
+    assert counters(trace)[(1, "0")] == (52, 51)
+    assert counters(trace)[(2, "0")] == (51, 50)
+    found = diagnose(trace)
+    assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, (2,))
+
+
+def test_a_desync_report_of_a_smaller_group_numbers_its_members() -> None:
+    """Its writer is rank 5, and calls itself 1: who is 2 there is not told."""
+    trace = trace_of("world_size=8\n" + DESYNC.replace("[rank1]", "[rank5]"))
+    assert [c.accused for c in claims(trace, "desync_report")] == [()]
+    assert not counters(trace)
+    assert not overdue(trace)
+    after = trace_of(DESYNC.replace("[rank1]", "[rank5]") + DESYNC)
+    assert (2,) in [c.accused for c in claims(after, "desync_report")]
+
+
+BARRIER = (
+    "[rank{first}]: RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms\n"
+    "[rank{second}]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received "
+    "errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n"
+)
+
+
+def test_a_monitored_barrier_of_a_smaller_group_numbers_its_members() -> None:
+    whole = diagnose(trace_of(BARRIER.format(first=0, second=1)))
+    assert (whole.verdict, whole.culprits) == (Verdict.MISSING_RANK, (2,))
+    smaller = diagnose(trace_of(BARRIER.format(first=1, second=2)))
+    assert (smaller.verdict, smaller.culprits) == (Verdict.INCONCLUSIVE, ())
+
+
+def test_a_model_without_parameters_of_a_smaller_group_is_no_rank_s_of_that_number() -> None:
+    text = (
+        "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 8 params, while "
+        "rank 1 has inconsistent 0 params.\n"
+    )
+    told = [c.accused for r in (0, 4) for c in claims(trace_of(f"[rank{r}]: {text}"), MODEL)]
+    assert told == [(1,), ()]
+
+
+def test_ranks_that_never_joined_anything() -> None:
+    trace = trace_of(
+        "\t - To our best knowledge, ranks [3, 5] are the lagging ranks that caused this timeout. "
+        "They never joined any collectives\n"
+    )
+    assert claims(trace, "desync_report")[0].accused == (3, 5)
+    assert counters(trace)[5, "0"] == (0, 0)
+
+
+FP = (
+    "CollectiveFingerPrint(SequenceNumber={seq}, OpType={op}, TensorShape=[{shape}], "
+    "TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cpu, "
+    "layout=Strided (default), requires_grad=false (default), pinned_memory=false (default), "
+    "memory_format=(nullopt)))"
+)
+
+
+def test_fingerprints_become_what_each_side_issued() -> None:
+    a, b = FP.format(seq=7, op="ALLREDUCE", shape="4"), FP.format(seq=7, op="ALLREDUCE", shape="5")
+    text = (
+        f"[rank0]: RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running "
+        f"collective: {a}, but Rank 2 is running collective: {b}.Collectives differ in the "
+        "following aspects: \t Tensor Tensor shapes: 4vs 5\n"
+        f"[rank1]: RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running "
+        f"collective: {a}, but Rank 2 is running collective: {b}.\n"
+    )
+    trace = trace_of(text)
+    assert overdue(trace) == [(r, "0", "all_reduce", 7) for r in (0, 1, 2)]
+    sizes = {int(r["rank"]): trace.signatures[r["signature"]].input_sizes for r in trace.records}
+    assert sizes == {0: ((4,),), 1: ((4,),), 2: ((5,),)}
+    assert trace.signatures[0].input_dtypes == ("Float",)
+    assert {c.reporter for c in claims(trace, "fingerprint_mismatch")} == {0, 1}
+
+
+def test_a_garbage_sequence_number_is_not_believed() -> None:
+    a = FP.format(seq=7, op="ALLREDUCE", shape="4")
+    b = FP.format(seq=513876813, op="BROADCAST", shape="4")
+    trace = trace_of(
+        f"RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running "
+        f"collective: {a}, but Rank 1 is running collective: {b}.\n"
+    )
+    assert overdue(trace) == [(0, "0", "all_reduce", 7), (1, "0", "broadcast", 7)]
+
+
+def test_the_oldest_form_has_one_side_per_rank() -> None:
+    text = "".join(
+        f"RuntimeError: Detected mismatch between collectives on ranks. Rank {r} is running "
+        f"inconsistent collective: CollectiveFingerPrint(OpType={op}, TensorShape=[2], "
+        "TensorDtypes=Float, TensorDeviceTypes=cpu)\n"
+        for r, op in ((0, "ALLREDUCE"), (1, "BROADCAST"))
+    )
+    assert overdue(trace_of(text)) == [(0, "0", "all_reduce", 1), (1, "0", "broadcast", 1)]
