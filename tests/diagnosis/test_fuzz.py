@@ -118,7 +118,7 @@ def traces(draw: st.DrawFn) -> Trace:
     )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(traces())
 def test_any_trace_gets_an_answer(trace: Trace) -> None:
     found = diagnose(trace)

@@ -24,9 +24,7 @@ from tests.trace.test_job_log_agreement import DESYNC
 from tests.trace.test_job_log_others import TABLE
 from tests.trace.test_job_log_starters import HYDRA, OPEN_MPI, RICH, SPAWN_ERROR
 
-SOME = settings(
-    max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
+SOME = settings(max_examples=80, suppress_health_check=list(HealthCheck), derandomize=True)
 MOST_S = 10.0
 
 

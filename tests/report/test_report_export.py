@@ -151,7 +151,7 @@ def native_dump(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(native_dump())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 def test_a_round_trip_keeps_every_field_of_an_entry(tmp_path: Path, dump: dict[str, Any]) -> None:
     file = tmp_path / "nccl_trace_rank_0"
     file.write_bytes(pickle.dumps(dump))

@@ -63,7 +63,7 @@ JOBS = [samples.hang(4, steps=1), samples.deadlock(), samples.healthy(), samples
 
 
 @given(damaged(), st.sampled_from(JOBS))
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 def test_reports_of_anything(trace: Trace, job: samples.Job) -> None:
     timing = spans(trace)
     assert (timing.end_ns >= timing.start_ns).all()

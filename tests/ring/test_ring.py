@@ -192,9 +192,7 @@ def test_a_truncated_file_is_refused(ring: RingWriter, tmp_path: Path) -> None:
         RingReader(cut)
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     patches=st.lists(
         st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=16)), min_size=1, max_size=12

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hangscope.trace.files.unpickle import load_plain
@@ -28,9 +28,7 @@ from .logs import timeout
 from .test_job_log_agreement import DESYNC
 from .test_job_log_others import TABLE
 
-QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+QUICK = settings(max_examples=60, derandomize=True)
 
 numbers = st.one_of(
     st.integers(-3, 70),
@@ -186,7 +184,7 @@ OPCODES = [
 ]
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400, derandomize=True)
 @given(st.lists(st.one_of(st.sampled_from(OPCODES), st.binary(max_size=4)), max_size=30))
 def test_random_opcodes_never_call_anything(parts: list[bytes]) -> None:
     try:

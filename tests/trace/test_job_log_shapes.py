@@ -81,7 +81,7 @@ def _with_care(raw: bytes) -> list[LogLine]:
         return list(stream.read_lines(io.BytesIO(raw)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(LOGS)
 def test_a_plain_line_is_read_as_with_care(text: str) -> None:
     raw = ("Watchdog of a job\n" + text).encode()
@@ -91,7 +91,7 @@ def test_a_plain_line_is_read_as_with_care(text: str) -> None:
         assert not line.shape or len(line.shape) == len(line.text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(LINES)
 def test_every_byte_of_a_shape_keeps_its_place(text: str) -> None:
     raw = text.encode()
@@ -126,7 +126,7 @@ def test_a_line_that_is_not_shown_to_a_reader_is_none_of_its(name: str, module: 
     form = module.TABLE if name.startswith("_T_") else getattr(module, "FORM", None)
     reader = Reader(lambda *_: False, getattr(module, "WORDS", ()), form)
 
-    @settings(max_examples=EXAMPLES, deadline=None, database=None, phases=[Phase.generate])
+    @settings(max_examples=EXAMPLES, database=None, phases=[Phase.generate])
     @given(st.from_regex(getattr(module, name)))
     def check(text: str) -> None:
         assert reader.may_know(shapes.shape_of(text)), text

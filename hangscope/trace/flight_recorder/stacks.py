@@ -20,9 +20,12 @@ _FRAME_FIELDS: Callable[[Any], tuple[Any, ...]] = itemgetter("name", "filename",
 _PROBE = 64
 _FLAT = frozenset({str, int})
 
+Fields = tuple[tuple[Any, ...], ...]
+"""Name, file and line of each frame of a stack, as they were read."""
 _MADE_BEFORE: dict[tuple[str, str, int], Frame] = {}
+_STACKS_BEFORE: dict[Fields, Stack] = {}
 """The ranks of a job run the same code, and a process reads the dumps of many ranks."""
-_MAX_MADE, _MAX_CHARACTERS = 32_768, 600
+_MAX_MADE, _MAX_STACKS, _MAX_CHARACTERS = 32_768, 4_096, 600
 
 
 class Stacks:
@@ -77,8 +80,24 @@ class Stacks:
         except (KeyError, TypeError, IndexError):
             return self._intern(frames)
         if known is None:
-            known = self._by_fields[key] = self._intern(frames)
+            known = self._by_fields[key] = self._again(key, frames)
         return known
+
+    def _again(self, key: Fields, frames: Sequence[Any]) -> int:
+        """`_intern` for frames whose fields may be those of a stack of another rank's dump."""
+        stack = _STACKS_BEFORE.get(key)
+        if stack is None:
+            index = self._intern(frames)
+            stack = self.table[index]
+            if stack == key:  # nothing in it had to be mended
+                if len(_STACKS_BEFORE) >= _MAX_STACKS:
+                    _STACKS_BEFORE.clear()
+                _STACKS_BEFORE[key] = stack
+            return index
+        index = self._add(stack)
+        if type(frames) is list and {3}.issuperset(map(len, frames)):
+            self._plain.setdefault(index, frames)  # name, file and line, and nothing else
+        return index
 
     def _intern(self, frames: Sequence[Any]) -> int:
         index = self._add(tuple([self._frame(frame) for frame in frames]))

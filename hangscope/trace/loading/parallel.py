@@ -20,16 +20,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
+from hangscope.ring import place
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
+from hangscope.trace.loading.shared_values import Receiver, Sender
 from hangscope.trace.model import Unread
-from hangscope.trace.rank_lists import Receiver, Sender
 
 MAX_WORKERS = 16
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MEMORY_FLOOR = 2 << 30
 _MEMORY_PER_BYTE = 40
 """A pickle's values take ten to fifteen times its bytes."""
 SECONDS_FLOOR = 20.0
 _SECONDS_PER_MB = 2.0
+_STARVED = 5
+"""So many times its seconds may pass for a worker while other processes have the processors."""
 _LOOKS_UP_S = 0.5
 """How often it is said that files are still being read."""
 
@@ -41,8 +45,12 @@ class _Worker:
     output: Connection[object, object]
     process: subprocess.Popen[bytes] | None = None
     task: Task | None = None
+    began: float = 0.0
+    """When it was given its task, and when it is to be looked at, by the monotonic clock."""
     deadline: float = 0.0
-    lists: Receiver = field(default_factory=Receiver)
+    used_s: float = 0.0
+    """Processor time it had used before."""
+    shared: Receiver = field(default_factory=Receiver)
 
 
 def cores() -> int:
@@ -90,10 +98,33 @@ def read_in_workers(
 def _give(worker: _Worker, queue: deque[Task]) -> None:
     worker.task = queue.popleft() if queue else None
     if worker.task is not None:
-        worker.deadline = (
-            time.monotonic() + SECONDS_FLOOR + _SECONDS_PER_MB * worker.task.size / (1 << 20)
-        )
+        worker.began = time.monotonic()
+        worker.deadline = worker.began + _seconds_for(worker.task)
+        worker.used_s = _processor_s(worker.pid)
         worker.connection.send_bytes(pickle.dumps(worker.task))
+
+
+def _seconds_for(task: Task) -> float:
+    return SECONDS_FLOOR + _SECONDS_PER_MB * task.size / (1 << 20)
+
+
+def _is_too_slow(worker: _Worker, task: Task) -> bool:
+    """Whether a file takes too long to read; if not, the worker's deadline is a later one.
+
+    What counts is processor time: on a busy machine little of a second is the worker's.
+    """
+    now, seconds = time.monotonic(), _seconds_for(task)
+    left_s = seconds - (_processor_s(worker.pid) - worker.used_s)
+    if now - worker.began >= seconds * _STARVED or left_s < seconds / 10:
+        return True
+    worker.deadline = now + left_s
+    return False
+
+
+def _processor_s(pid: int) -> float:
+    """Processor time of a process, in seconds; zero where no one tells."""
+    fields = place.stat_fields(pid)
+    return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def _collect(pool: list[_Worker], queue: deque[Task], limit: int) -> Iterator[Loaded]:
@@ -108,14 +139,16 @@ def _collect(pool: list[_Worker], queue: deque[Task], limit: int) -> Iterator[Lo
         problem = ""
         if worker.output in ready:
             try:
-                # The worker's own answer: what it read has been through the safe unpickler.
-                packed, unread = pickle.loads(worker.output.recv_bytes())
-                _give(worker, queue)
-                yield Loaded(worker.lists.unpack(packed), unread)
-                continue
+                answer = worker.output.recv_bytes()
             except (EOFError, OSError):
                 problem = "needs more memory than there is; its reader was killed"
-        elif time.monotonic() >= worker.deadline:
+            else:
+                _give(worker, queue)  # at once: it reads on while its answer is unpacked here
+                # The worker's own answer: what it read has been through the safe unpickler.
+                packed, unread = pickle.loads(answer)
+                yield Loaded(worker.shared.unpack(packed), unread)
+                continue
+        elif time.monotonic() >= worker.deadline and _is_too_slow(worker, task):
             problem = "takes too long to read; given up"
         if problem:
             _stop(worker)
@@ -201,14 +234,14 @@ def serve(
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         if hard == resource.RLIM_INFINITY or limit < hard:
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    lists = Sender()
+    shared = Sender()
     while True:
         try:
             task = pickle.loads(tasks.recv_bytes())
         except EOFError:
             return
         loaded = read_task(task, isolated=True)
-        answer = lists.pack(loaded.fragments), loaded.unread
+        answer = shared.pack(loaded.fragments), loaded.unread
         answers.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
 
 
