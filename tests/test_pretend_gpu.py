@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tools.pretend_gpu.build import HERE, OURS, Wanted, needed_in, stubs, undefined_in
+import re
+
+from tools.pretend_gpu.build import HERE, OURS, Wanted, headers_of, needed_in, stubs, symbols_in
 
 DYNAMIC = """
  0x0000000000000001 (NEEDED)             Shared library: [libcudart.so.13]
@@ -15,30 +17,56 @@ UNDEFINED = """
                  U nvshmem_malloc@NVSHMEM
                  U memcpy@GLIBC_2.14
 """
+OF_CUDA_12 = """
+Requires-Dist: filelock
+Requires-Dist: nvidia-cuda-runtime-cu12 (==12.1.105) ; platform_system == "Linux"
+Requires-Dist: nvidia-nccl-cu12 (==2.19.3) ; platform_system == "Linux"
+"""
+OF_CUDA_13 = """
+Requires-Dist: cuda-toolkit[cublas,cudart]==13.2.2; platform_system == "Linux"
+Requires-Dist: cuda-bindings<14,>=13.0.3; platform_system == "Linux"
+Requires-Dist: nvidia-nccl-cu13==2.30.7; platform_system == "Linux"
+"""
 
 
 def test_what_libraries_need_is_read_from_their_headers() -> None:
     assert needed_in(DYNAMIC) == {"libcudart.so.13", "libnccl.so.2"}
-    assert "ncclAllReduce" in undefined_in(UNDEFINED)
+    assert "ncclAllReduce" in symbols_in(UNDEFINED)
 
 
 def test_each_library_gets_the_functions_that_are_expected_in_it() -> None:
-    wanted = Wanted(frozenset(needed_in(DYNAMIC)), frozenset(undefined_in(UNDEFINED)))
+    wanted = Wanted(frozenset(needed_in(DYNAMIC)), frozenset(symbols_in(UNDEFINED)))
     assert wanted.functions_of("libcudart.so.13") == {"cudaMalloc"}
     assert wanted.functions_of("libnccl.so.2") == {"ncclAllReduce"}
     assert wanted.functions_of("libnvshmem_host.so.3") == {"nvshmem_malloc"}
     assert wanted.functions_of("libcufft.so.12") == set()
 
 
-def test_only_what_no_source_defines_is_made_up() -> None:
-    made = stubs({"cudaMalloc", "cudaProfilerStart"}, ["API cudaMalloc(void** p, size_t n) {"])
+def test_the_headers_are_those_that_torch_was_built_with() -> None:
+    assert headers_of(OF_CUDA_12) == (
+        "nvidia-cuda-runtime-cu12==12.1.105",
+        "nvidia-cuda-nvcc-cu12==12.1.*",
+        "nvidia-nccl-cu12==2.19.3",
+    )
+    assert headers_of(OF_CUDA_13) == (
+        "nvidia-cuda-runtime==13.2.*",
+        "nvidia-cuda-crt==13.2.*",
+        "nvidia-nccl-cu13==2.30.7",
+    )
+
+
+def test_what_is_made_up_does_nothing() -> None:
+    made = stubs({"cudaProfilerStart"})
     assert made == 'extern "C" long long cudaProfilerStart() { return 0; }\n'
 
 
 def test_what_decides_the_order_of_things_is_not_made_up() -> None:
     """A function that is renamed by mistake would be replaced by one that does nothing."""
-    sources = [(HERE / name).read_text() for name in OURS["libcudart.so.13"]]
-    decisive = {"cudaEventQuery", "cudaStreamSynchronize", "cudaMemcpyAsync", "__cudaLaunchKernel"}
-    assert stubs(decisive, sources) == ""
-    nccl = [(HERE / name).read_text() for name in OURS["libnccl.so.2"]]
-    assert stubs({"ncclAllReduce", "ncclGroupEnd", "ncclCommSplit", "ncclCommAbort"}, nccl) == ""
+    decisive = {
+        "libcudart": ("cudaEventQuery", "cudaStreamSynchronize", "cudaMemcpyAsync"),
+        "libnccl": ("ncclAllReduce", "ncclGroupEnd", "ncclCommSplit", "ncclCommAbort"),
+    }
+    for library, functions in decisive.items():
+        source = "".join((HERE / name).read_text() for name in OURS[library])
+        for function in functions:
+            assert re.search(rf"^API {function}\(", source, re.M), function

@@ -16,37 +16,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TORCH = "torch===2.13.0"  # three signs: not the build for processors, which calls itself 2.13.0+cpu
-HEADERS = (
-    "nvidia-cuda-runtime>=13.0,<13.1",
-    "nvidia-cuda-crt>=13.0,<13.1",
-    "nvidia-nccl-cu13==2.29.7",
-)
 OURS = {
-    "libcudart.so.13": ("runtime.cpp", "streams.cpp", "engine.cpp"),
-    "libnccl.so.2": ("nccl.cpp",),
-    "libcuda.so.1": ("driver.cpp",),
+    "libcudart": ("runtime.cpp", "streams.cpp", "engine.cpp"),
+    "libnccl": ("nccl.cpp",),
+    "libcuda": ("driver.cpp",),
 }
 """Libraries with sources of their own."""
 UNVERSIONED = {
-    "libcuda.so.1": "cu[A-Z]",
-    "libcufile.so.0": "cuFile",
-    "libcurand.so.10": "curand",
-    "libcusolver.so.12": "cusolver",
-    "libcusparseLt.so.0": "cusparseLt",
-    "libnccl.so.2": "nccl",
-    "libnvrtc.so.13": "nvrtc",
-    "libnvshmem_host.so.3": "nvshmem",
+    "libcuda": "cu[A-Z]",
+    "libcudnn": "cudnn",
+    "libcufile": "cuFile",
+    "libcurand": "curand",
+    "libcusolver": "cusolver",
+    "libcusparseLt": "cusparseLt",
+    "libnccl": "nccl",
+    "libnvToolsExt": "nvtx",
+    "libnvrtc": "nvrtc",
+    "libnvshmem_host": "nvshmem",
 }
 """How the functions of libraries begin whose symbols do not tell where they are from."""
-VERSION_NODES = {"libnvshmem_host.so.3": "NVSHMEM"}
+VERSION_NODES = {"libnvshmem_host": "NVSHMEM"}
 """Symbol versions that are not called like their library."""
 VALUES = {"cudnnGetVersion": 92000, "cudnnGetCudartVersion": 13000}
 """What functions return of which torch wants more than success."""
 _VENDOR = re.compile(r"lib(cu|nccl|nv)")
-_DEFINED = re.compile(r"\b((?:__cuda|cuda|nccl|cu[A-Z])\w+)\(")
-# Headers that need a compiler for devices; nothing of theirs is used.
-_LEFT_OUT = ("__CUDA_FP16_H__", "__CUDA_BF16_H__", "__CUDA_FP8_H__")
+# Headers for device compilers are left out; older ones of NCCL ask whether halves are known.
+_MACROS = ("__CUDA_FP16_H__", "__CUDA_BF16_H__", "__CUDA_FP8_H__", "__CUDA_BF16_TYPES_EXIST__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +54,23 @@ class Wanted:
 
     def functions_of(self, library: str) -> set[str]:
         """The functions expected in one library."""
-        node = VERSION_NODES.get(library, library)
+        node = VERSION_NODES.get(stem(library), library)
         found = {name for name, _, of in map(_split, self.symbols) if of == node}
-        prefix = UNVERSIONED.get(library)
+        prefix = UNVERSIONED.get(stem(library))
         if prefix is not None:
             found |= {n for n, _, of in map(_split, self.symbols) if not of and re.match(prefix, n)}
         return found
 
 
-def build(folder: Path) -> None:
+def build(folder: Path, version: str) -> None:
     """Download, unpack and compile into ``folder``; what is there already is kept.
+
+    Parameters
+    ----------
+    folder:
+        Where torch and the libraries go.
+    version:
+        Of torch, ``2.5.1``.
 
     Raises
     ------
@@ -76,9 +78,12 @@ def build(folder: Path) -> None:
         If pip, binutils or g++ fail; they have said why.
     """
     site, headers, out = folder / "site", folder / "headers", folder / "lib"
-    for target, names in ((site, (TORCH,)), (headers, HEADERS)):
-        if not target.exists():
-            _unpack(_download(names, folder / "wheels"), target)
+    if not site.exists():
+        # Three signs: not the build for processors, which calls itself 2.13.0+cpu.
+        _unpack(_download((f"torch==={version}",), folder / "wheels"), site)
+    if not headers.exists():
+        metadata = next(site.glob("torch-*.dist-info/METADATA")).read_text()
+        _unpack(_download(headers_of(metadata), folder / "wheels"), headers)
     out.mkdir(exist_ok=True)
     wanted = wanted_by(sorted((site / "torch" / "lib").glob("lib*.so*")))
     # The runtime first: NCCL is linked with it.
@@ -96,14 +101,28 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
+def headers_of(metadata: str) -> tuple[str, ...]:
+    """The packages with the headers of CUDA and NCCL that a wheel of torch was built with."""
+    asked = dict(re.findall(r"^Requires-Dist: ([\w.-]+)[^;\n]*==([\d.]+)", metadata, re.M))
+    nccl = [f"{name}=={asked[name]}" for name in asked if name.startswith("nvidia-nccl-")]
+    if "cuda-toolkit" in asked:  # from CUDA 13 on packages have no suffix, nor numbers of their own
+        minor = ".".join(asked["cuda-toolkit"].split(".")[:2])
+        return (f"nvidia-cuda-runtime=={minor}.*", f"nvidia-cuda-crt=={minor}.*", *nccl)
+    runtime = next(name for name in asked if name.startswith("nvidia-cuda-runtime-"))
+    crt = runtime.replace("runtime", "nvcc")
+    minor = ".".join(asked[runtime].split(".")[:2])
+    return (f"{runtime}=={asked[runtime]}", f"{crt}=={minor}.*", *nccl)
+
+
 def wanted_by(libraries: Iterable[Path]) -> Wanted:
-    """What these libraries need and do not define."""
+    """What these libraries need that neither they nor their neighbours are."""
     needed: set[str] = set()
     symbols: set[str] = set()
-    for path in libraries:
+    paths = list(libraries)
+    for path in paths:
         needed |= needed_in(_output("readelf", "-d", str(path)))
-        symbols |= undefined_in(_output("nm", "-D", "--undefined-only", str(path)))
-    return Wanted(frozenset(needed), frozenset(symbols))
+        symbols |= symbols_in(_output("nm", "-D", "--undefined-only", str(path)))
+    return Wanted(frozenset(needed - {path.name for path in paths}), frozenset(symbols))
 
 
 def needed_in(listing: str) -> set[str]:
@@ -111,18 +130,22 @@ def needed_in(listing: str) -> set[str]:
     return set(re.findall(r"\(NEEDED\).*\[(.+)\]", listing))
 
 
-def undefined_in(listing: str) -> set[str]:
-    """The symbols that ``nm -D --undefined-only`` lists."""
+def symbols_in(listing: str) -> set[str]:
+    """The symbols that ``nm`` lists."""
     return {line.split()[-1].replace("@@", "@") for line in listing.splitlines() if line.strip()}
 
 
-def stubs(functions: Iterable[str], sources: Iterable[str]) -> str:
-    """C++ source of the functions that no source defines."""
-    defined = {name for source in sources for name in _DEFINED.findall(source)}
+def stubs(functions: Iterable[str]) -> str:
+    """C++ source of functions that do nothing."""
     return "".join(
         f'extern "C" long long {name}() {{ return {VALUES.get(name, 0)}; }}\n'
-        for name in sorted(set(functions) - defined)
+        for name in sorted(functions)
     )
+
+
+def stem(library: str) -> str:
+    """``libcudart`` of ``libcudart.so.13``."""
+    return library.partition(".")[0]
 
 
 def _split(symbol: str) -> tuple[str, str, str]:
@@ -130,17 +153,24 @@ def _split(symbol: str) -> tuple[str, str, str]:
 
 
 def _compile(library: str, functions: set[str], headers: Path, out: Path) -> None:
-    sources = [HERE / name for name in OURS.get(library, ())]
+    compiler = ["g++", "-std=c++17", "-O1", "-w", "-fPIC", *(f"-D{name}" for name in _MACROS)]
+    compiler += [f"-I{path}" for path in sorted(headers.glob("nvidia/*/include"))]
+    objects = []
+    for name in OURS.get(stem(library), ()):
+        objects.append(str(out / f"{name}.o"))
+        subprocess.run([*compiler, "-c", str(HERE / name), "-o", objects[-1]], check=True)
+    # Asked of the objects: CUDA's headers give some functions other names (cudaMalloc_v2).
+    defined = symbols_in(_output("nm", "--defined-only", *objects)) if objects else set()
     rest = out / f"{library}.cpp"
-    rest.write_text(stubs(functions, [path.read_text() for path in sources]))
-    versions = out / f"{library}.map"
-    versions.write_text(f"{VERSION_NODES.get(library, library)} {{ global: *; }};\n")
-    command = ["g++", "-std=c++17", "-O1", "-w", "-fPIC", "-shared", f"-Wl,-soname,{library}"]
-    command += [f"-D{name}" for name in _LEFT_OUT]
-    command += [f"-I{path}" for path in sorted(headers.glob("nvidia/*/include"))]
-    command += ["-o", str(out / library), *map(str, sources), str(rest)]
-    command += [f"-Wl,--version-script={versions}"] if library not in ("libnccl.so.2",) else []
-    command += [str(out / "libcudart.so.13")] if library == "libnccl.so.2" else []
+    rest.write_text(stubs(functions - defined))
+    command = [*compiler, "-shared", f"-Wl,-soname,{library}", "-o", str(out / library)]
+    command += [*objects, str(rest)]
+    if library.startswith("libnccl."):
+        command += [str(path) for path in out.glob("libcudart.so.*[0-9]")]
+    else:
+        versions = out / f"{library}.map"
+        versions.write_text(f"{VERSION_NODES.get(stem(library), library)} {{ global: *; }};\n")
+        command += [f"-Wl,--version-script={versions}"]
     subprocess.run([*command, "-lpthread", "-lrt"], check=True)
 
 

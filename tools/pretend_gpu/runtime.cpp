@@ -89,11 +89,11 @@ API cudaSetDevice(int d) {
   return cudaSuccess;
 }
 API cudaDriverGetVersion(int* v) {
-  *v = 13000;
+  *v = CUDART_VERSION;
   return cudaSuccess;
 }
 API cudaRuntimeGetVersion(int* v) {
-  *v = 13000;
+  *v = CUDART_VERSION;
   return cudaSuccess;
 }
 API cudaGetDeviceProperties(cudaDeviceProp* p, int d) {

@@ -6,5 +6,12 @@
 
 #define API extern "C" cudaError_t
 
+// A parameter that CUDA 13 has added.
+#if CUDART_VERSION >= 13000
+#define SINCE_13(parameter) , parameter
+#else
+#define SINCE_13(parameter)
+#endif
+
 // The stream behind a handle; null is the default stream of the thread's device.
 Stream* stream_of(cudaStream_t handle);

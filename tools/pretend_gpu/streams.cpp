@@ -69,13 +69,13 @@ API cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* c) {
   return cudaSuccess;
 }
 API cudaStreamGetCaptureInfo(cudaStream_t s, cudaStreamCaptureStatus* c, unsigned long long* id,
-                             cudaGraph_t* g, const cudaGraphNode_t** d, const cudaGraphEdgeData** e,
+                             cudaGraph_t* g,
+                             const cudaGraphNode_t** d SINCE_13(const cudaGraphEdgeData**),
                              size_t* n) {
   *c = stream_of(s)->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   if (id) *id = 1;
   if (g) *g = reinterpret_cast<cudaGraph_t>(1);
   if (d) *d = nullptr;
-  if (e) *e = nullptr;
   if (n) *n = 0;
   return cudaSuccess;
 }
@@ -83,11 +83,13 @@ API cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
   stream_of(s)->capturing = true;
   return cudaSuccess;
 }
+#if CUDART_VERSION >= 12030
 API cudaStreamBeginCaptureToGraph(cudaStream_t s, cudaGraph_t, const cudaGraphNode_t*,
                                   const cudaGraphEdgeData*, size_t, cudaStreamCaptureMode) {
   stream_of(s)->capturing = true;
   return cudaSuccess;
 }
+#endif
 API cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* g) {
   stream_of(s)->capturing = false;
   *g = reinterpret_cast<cudaGraph_t>(1);
@@ -101,7 +103,8 @@ API cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t* n) {
   *n = 1;
   return cudaSuccess;
 }
-API cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cudaGraphEdgeData*, size_t* n) {
+API cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t* SINCE_13(cudaGraphEdgeData*),
+                                 size_t* n) {
   *n = 0;
   return cudaSuccess;
 }
