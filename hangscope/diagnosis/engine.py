@@ -38,6 +38,7 @@ from hangscope.diagnosis.records.compared import with_compared_operations
 from hangscope.diagnosis.records.counters import with_first_numbers, with_own_counters
 from hangscope.diagnosis.records.frontier import frontiers
 from hangscope.diagnosis.records.laid_numbers import with_laid_numbers
+from hangscope.diagnosis.records.lone_halves import with_lone_halves
 from hangscope.diagnosis.records.mismatch import mismatches, parted_before
 from hangscope.diagnosis.waiting import lasting
 from hangscope.diagnosis.waiting.moments import Moment, moment_of
@@ -126,7 +127,7 @@ def _comparable(given: Trace) -> tuple[Trace, Concluded]:
     trace = with_compared_operations(with_original_exceptions(trace))
     trace, members = with_believable_members(trace)
     trace, numbers = with_laid_numbers(with_own_counters(with_first_numbers(trace)))
-    trace = without_latecomers(before_the_first_gave_up(trace))
+    trace = with_lone_halves(without_latecomers(before_the_first_gave_up(trace)))
     return trace, Concluded(members, numbers, clocks=skewed)
 
 

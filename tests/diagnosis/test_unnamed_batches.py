@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.load import load_trace
+from hangscope.trace.model import Flag
+from tests.trace.dumps import dump, entry, pending, write
 from tests.trace.logs import trace_of
 
 SIZE = 18446744073709551615
@@ -68,3 +74,51 @@ def test_stages_that_wait_for_nothing_are_not_accused_alone() -> None:
     found = diagnose(trace_of(text))
     assert (found.culprits, found.confidence) == ((1, 5), Confidence.AMBIGUOUS)
     assert all(0 not in finding.culprits for finding in found.findings)
+
+
+WORLD = "0(default_pg)"
+
+
+def test_a_batch_for_one_of_those_that_wait_for_its_rank_names_nobody() -> None:
+    """Ranks 0, 2 and 3 are past a batch in which rank 1 still stands: one of them has left its half
+    out, or rank 1 has begun one too many."""
+    text = "world_size=4\n" + overdue(1, "COALESCED", 9, WORLD, 1, SIZE)
+    text += "".join(overdue(rank, "ALLREDUCE", 10, WORLD, rank) for rank in (0, 2, 3))
+    found = diagnose(trace_of(text))
+    assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
+
+
+def _batched(rank: int, others: tuple[tuple[str, int], ...], over: bool) -> dict[str, Any]:
+    """torch 2.5: a batch is counted with the collectives, and what is in it never seen to end."""
+    entries = [entry(n, record_id=n - 1) for n in range(1, 9)]
+    for verb, peer in others:
+        name = f"nccl:{verb} {rank}{'->' if verb == 'send' else '<-'}{peer}"
+        entries.append(pending(9, name, record_id=len(entries), is_p2p=True))
+    end = entry if over else pending
+    entries.append(end(9, "nccl:coalesced", record_id=len(entries), input_sizes=[]))
+    if over:
+        entries.append(pending(10, record_id=len(entries)))
+    return dump(entries, world=4)
+
+
+def test_a_log_beside_dumps_tells_of_a_batch_that_these_know(tmp_path: Path) -> None:
+    for rank in range(4):
+        halves = [("send", (rank + 1) % 4), ("recv", (rank - 1) % 4)]
+        told = tuple(halves[:1] if rank == 2 else halves)
+        write(tmp_path, f"nccl_trace_rank_{rank}", _batched(rank, told, over=rank != 1))
+    text = overdue(1, "COALESCED", 9, WORLD, 1, SIZE)
+    text += "".join(overdue(rank, "ALLREDUCE", 10, WORLD, rank) for rank in (0, 2, 3))
+    (tmp_path / "job.log").write_text(text.replace("E1009 08:53:20", "E0615 15:16:50"))
+    trace = load_trace([tmp_path])
+    assert not (trace.records["flags"] & int(Flag.SYNTHETIC)).any()
+    assert int(((trace.records["flags"] & int(Flag.TIMED_OUT)) != 0).sum()) == 4
+    found = diagnose(trace)
+    assert (found.verdict, found.culprits) == (Verdict.P2P_UNMATCHED, (2,))
+
+
+def test_what_an_absent_rank_does_instead_is_in_no_log() -> None:
+    """It may wait in a smaller group, whose timeout is longer."""
+    text = "".join(overdue(rank, "ALLREDUCE", 6, WORLD, rank) for rank in (0, 2, 3)) + heard(1)
+    found = diagnose(trace_of("world_size=4\n" + text))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))
+    assert found.confidence is Confidence.LIKELY

@@ -375,3 +375,25 @@ def test_a_field_that_only_some_operations_have_is_read_where_all_have_as_many(
     assert roots[0, 2] == 0
     assert roots[1, 2] == 1
     assert roots[0, 1] == roots[1, 3] == -1
+
+
+def test_what_stands_in_a_batch_is_not_over_before_the_batch(tmp_path: Path) -> None:
+    """torch 2.4 to 2.9: the event behind a collective in ``_coalescing_manager`` lies before the
+    launch, and the group's counter follows it."""
+    op = "nccl:all_gather_into_tensor_coalesced"
+    for rank in range(4):
+        entries = [
+            entry(1, op, record_id=0),
+            entry(1, "nccl:coalesced", record_id=1, input_sizes=[], output_sizes=[]),
+        ]
+        if rank != 0:
+            entries += [
+                entry(2, op, record_id=2),
+                pending(2, "nccl:coalesced", record_id=3, input_sizes=[], output_sizes=[]),
+            ]
+        write(tmp_path, f"nccl_trace_rank_{rank}", dump(entries, world=4))
+    trace = load_trace([tmp_path])
+    assert trace.records["state"][-2:].tolist() == [State.SCHEDULED, State.SCHEDULED]
+    assert trace.members["completed"].tolist() == [1, 1, 1, 1]
+    found = diagnose(trace)
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (0,))

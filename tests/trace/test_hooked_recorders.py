@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Flag, State, Trace
 from tests.trace.dumps import BASE_NS, dump, entry, pending, write
@@ -180,3 +180,78 @@ def test_a_recorder_that_was_reset_has_lost_its_beginning(tmp_path: Path) -> Non
     rows = [entry(400, record_id=0), pending(401, record_id=1)]
     _written(tmp_path, 0, dump(rows, 1))
     assert load_trace([tmp_path]).ranks[0].oldest_record_id > 1
+
+
+def _nccl2(rank: int, received: int, steps: int = 4) -> dict[str, Any]:
+    """torch 2.15: a ring of batches with a collective at the end of each step, which it observes;
+    of what is in a batch it notes the end when it is issued.
+    """
+    entries: list[dict[str, Any]] = []
+    pairs, number = 0, 0
+
+    def add(op: str, *, over_after_ns: int | None, p2p: bool, size: int) -> None:
+        nonlocal pairs, number
+        pairs, number = pairs + p2p, number + (not p2p)
+        created = BASE_NS + len(entries) * 10_000_000
+        over = None if over_after_ns is None else created + over_after_ns
+        entries.append(
+            entry(
+                number,
+                f"nccl2:{op}",
+                record_id=len(entries),
+                op_id=len(entries),
+                p2p_seq_id=pairs,
+                time_created_ns=created,
+                state="scheduled" if over is None else "completed",
+                time_discovered_started_ns=over,
+                time_discovered_completed_ns=over,
+                retired=over is not None,
+                is_p2p=p2p,
+                input_sizes=[[size]],
+                output_sizes=[[size]],
+                timeout_ms=10_000,
+            )
+        )
+
+    for step in range(steps):
+        last = step == steps - 1
+        add(f"send {rank}->{(rank + 1) % WORLD}", over_after_ns=3_000, p2p=True, size=8)
+        if step < received:
+            add(f"recv {rank}<-{(rank - 1) % WORLD}", over_after_ns=800_000, p2p=True, size=8)
+        if not (last and received > step and rank == 1):
+            add("all_reduce", over_after_ns=None if last else 2_000_000, p2p=False, size=64)
+    document = dump(entries, world=WORLD)
+    document["pg_status"]["0"] |= {
+        "last_enqueued_collective": len(entries) - 1,
+        "last_completed_collective": max(
+            e["op_id"] for e in entries if e["retired"] and not e["is_p2p"]
+        ),
+    }
+    return document
+
+
+def test_ends_that_were_noted_at_issue_are_none(tmp_path: Path) -> None:
+    """What lies before a collective that has ended is over, what comes after it is not known."""
+    _written(tmp_path, 0, _nccl2(0, received=4))
+    records = load_trace([tmp_path]).records
+    pairs = records[(records["flags"] & int(Flag.P2P)) != 0]
+    assert pairs["state"].tolist() == [State.COMPLETED] * 6 + [State.SCHEDULED] * 2
+    assert ((pairs["flags"] & int(Flag.UNOBSERVED)) != 0).tolist() == [False] * 6 + [True] * 2
+    collectives = records[(records["flags"] & int(Flag.P2P)) == 0]
+    assert collectives["state"].tolist() == [State.COMPLETED] * 3 + [State.SCHEDULED]
+
+
+def test_a_half_that_cannot_have_met_another_waits(tmp_path: Path) -> None:
+    """Rank 2 leaves a receive out: rank 1, whose send has no partner, is not the one to blame."""
+    for rank in range(WORLD):
+        _written(tmp_path, rank, _nccl2(rank, received=3 if rank == 2 else 4))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict, found.culprits) == (Verdict.P2P_UNMATCHED, (2,))
+    assert found.confidence is not Confidence.CERTAIN
+
+
+def test_halves_that_all_have_partners_excuse_nobody(tmp_path: Path) -> None:
+    """Rank 1 has issued all of its last batch, and so have its partners: it is elsewhere."""
+    for rank in range(WORLD):
+        _written(tmp_path, rank, _nccl2(rank, received=4))
+    assert _judged(tmp_path) == (Verdict.MISSING_RANK, (1,))

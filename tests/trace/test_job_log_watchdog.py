@@ -389,3 +389,21 @@ def test_overdue_collectives_with_a_hole_between_them_are_of_several_groups(
     text += overdue_at(1, 600_020, seqs[0]).replace("_ALLGATHER_BASE", "BROADCAST")
     text += "".join(overdue_at(p, 600_030 + p, seqs[1]) for p in (0, 2, 3))
     assert diagnose(trace_of(text)).culprits == named
+
+
+TORCHCOMMS = (
+    "[rank{r}]:[E1122 10:07:56.387468530 WorkNCCL.cpp:372] [TC][rank={r}][name=0] Operation timed "
+    "out after 10791 ms\n"
+    "[rank{r}]:[E1122 10:07:56.398395359 ProcessGroupNCCL.cpp:638] [TC][rank={r}][name=0] Aborting "
+    "process on rank {r} due to timeout - timeout watchdog detected operation timeout\n"
+)
+
+
+def test_the_watchdog_of_torch_2_15_tells_who_waited_and_not_in_what() -> None:
+    trace = trace_of("".join(TORCHCOMMS.format(r=r) for r in (0, 1, 3)))
+    assert trace.records["rank"].tolist() == [0, 1, 3]
+    assert (trace.records["flags"] & int(Flag.TIMED_OUT)).all()
+    assert {g.name for g in trace.groups} == {"0"}
+    found = diagnose(trace)
+    assert found.culprits == ()
+    assert "ranks 0, 1, 3" in found.summary

@@ -107,11 +107,15 @@ def doubt_gaps(context: Context, causes: list[Cause]) -> None:
             cause.doubt(f"{rank_s(missing)} left no dump")
         if unread and cause.verdict is not Verdict.RANK_LOST:
             cause.doubt(f"what {rank_s(unread)} left cannot be read")
-        if cause.verdict is Verdict.P2P_UNMATCHED and cause.confidence is Confidence.CERTAIN:
-            hosts = [context.hosts.get(rank) for rank in cause.culprits]
-            if any(host is None or host.state == "unknown" for host in hosts):
-                # One side has a half too many or the other one too few: dumps alone do not tell.
-                cause.doubt("nothing shows what that rank does instead")
+        hosts = [context.hosts.get(rank) for rank in cause.culprits]
+        unseen = any(host is None or host.state == "unknown" for host in hosts)
+        certain = cause.confidence is Confidence.CERTAIN
+        if cause.verdict is Verdict.P2P_UNMATCHED and certain and unseen:
+            # One side has a half too many or the other one too few: dumps alone do not tell.
+            cause.doubt("nothing shows what that rank does instead")
+        if cause.verdict is Verdict.MISSING_RANK and from_logs and unseen:
+            # It may wait in another group, whose timeout is longer: watchdogs tell of no such wait.
+            cause.doubt("the log does not tell what that rank does instead")
         if _unlisted(context, cause):
             cause.doubt("the members of the group are not listed; the dumps given stand for them")
         majority = cause.mismatch is not None or cause.verdict in _OF_THE_MOST

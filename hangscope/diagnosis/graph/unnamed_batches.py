@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +14,16 @@ from hangscope.trace.model import Flag, Trace
 _ONLY_LOGGED = int(Flag.P2P | Flag.COALESCED_BATCH | Flag.SYNTHETIC)
 
 
-def unnamed_batches(trace: Trace, front: Frontiers, waiting: Collection[int]) -> list[Place]:
+def unnamed_batches(
+    trace: Trace, front: Frontiers, waiting: Collection[int], places: Sequence[Place]
+) -> list[Place]:
     """A place for each overdue batch; ``waiting`` are ranks that wait for anything else.
 
     Where members of the group wait in something else, it is for one of them as a rule: who waits
     for nothing has mostly done its part. Where all others wait in such batches too, the only one
-    that has spoken and waits for nothing is who it is; several are too many to tell.
+    that has spoken and waits for nothing is who it is; several are too many to tell. So are those
+    that wait for the rank themselves, at one of the other ``places``: any of them may have left its
+    half out, or the rank have begun one too many.
     """
     records = trace.records
     rows = np.flatnonzero(((records["flags"] & _ONLY_LOGGED) == _ONLY_LOGGED) & front.unfinished)
@@ -28,7 +32,8 @@ def unnamed_batches(trace: Trace, front: Frontiers, waiting: Collection[int]) ->
         inside.setdefault(int(records["group"][row]), set()).add(int(records["rank"][row]))
     busy = {*waiting, *records["rank"][rows].tolist()}
     others = {group: _beside(trace, group, ranks, busy) for group, ranks in inside.items()}
-    places = []
+    behind = _behind(places, frozenset().union(*inside.values()))
+    found = []
     for row in rows.tolist():
         record = records[row]
         rank, group = int(record["rank"]), int(record["group"])
@@ -42,15 +47,25 @@ def unnamed_batches(trace: Trace, front: Frontiers, waiting: Collection[int]) ->
             began_ns=int(record["created_ns"]),
             members=beside.members or (rank,),
         )
-        if beside.elsewhere and not beside.lost:
-            place.behind = [*beside.elsewhere]
+        elsewhere = [r for r in beside.elsewhere if r not in behind.get(rank, ())]
+        if elsewhere and not beside.lost:
+            place.behind = elsewhere
         elif len(beside.idle) == 1 and not beside.lost:
             place.absent = [*beside.idle]
         else:
             place.unknown = [*beside.idle, *beside.lost]
         place.blind = not place.targets
-        places.append(place)
-    return places
+        found.append(place)
+    return found
+
+
+def _behind(places: Sequence[Place], ranks: Set[int]) -> dict[int, set[int]]:
+    """Per rank those that wait for it in a collective."""
+    found: dict[int, set[int]] = {}
+    for place in places:
+        for rank in () if place.p2p else ranks & set(place.absent):
+            found.setdefault(rank, set()).update(place.waiters)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

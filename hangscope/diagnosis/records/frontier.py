@@ -203,11 +203,13 @@ def _counts_alone(trace: Trace, kinds: _Kinds, pairs: _Pairs, counter: Ints) -> 
     only-active dump that lost entries).
 
     A ring's counter (and its export's) stops at what it cannot observe; there the record knows
-    better. A native counter is kept by the backend itself.
+    better. A native counter is kept by the backend itself; it tells nothing new where the next
+    number is a batch of sends and receives.
     """
     next_one = trace.records["collective_seq"] == counter[pairs.of_record] + 1
     on_record = np.zeros(len(pairs.keys), bool)
-    on_record[pairs.of_record[kinds.collective & next_one & from_rings(trace)]] = True
+    known = (kinds.collective & from_rings(trace)) | kinds.p2p_batch
+    on_record[pairs.of_record[known & next_one]] = True
     alone: Bools = (counter >= 0) & ~on_record
     return alone
 

@@ -89,7 +89,7 @@ class Builder:
         for index, place in enumerate(self.places):
             if place.half is not None and place.done and not place.targets:
                 self.device[place.half.rank] = index
-        self.places += unnamed_batches(self.trace, self.front, self.oldest_row)
+        self.places += unnamed_batches(self.trace, self.front, self.oldest_row, self.places)
         self.places += phase_places(self.trace, self.front, self.hosts)
         waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)
         self.places += store_places(self.trace, self.hosts, waiting)

@@ -4,8 +4,9 @@ torchcomms' recorder has one counter for all communicators of the process, begin
 sends and receives with it; it notes that an operation is over by retiring it, with a duration, and
 mostly leaves its state as it was. torch's own hook for backends without a recorder counts in
 ``pg_status`` what it calls ``op_id``; for backends that do not report when an operation is over
-(UCC, MPI, plugins) it retires each when it is issued. Sources: torchcomms' ``hooks/fr``,
-``c10d/hooks/FlightRecorderHook``.
+(UCC, MPI, plugins) it retires each when it is issued. That hook is what records NCCL from torch
+2.15 on, where the backend calls itself ``nccl2``; what is sent and received in a batch it takes for
+finished at once. Sources: torchcomms' ``hooks/fr``, ``c10d/hooks/FlightRecorderHook``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from hangscope.trace.model import NONE, Flag, Records, State
 
 _NATIVE = frozenset({"nccl", "gloo", "xccl", "hccl", "mccl", "cncl", "bccl", "rccl"})
 """Backends that record themselves: what they retire has ended, well or not."""
+
+_AT_ONCE_NS = 50_000
+"""No send or receive is issued, carried out and found to be over within this time."""
 
 Bools = npt.NDArray[np.bool_]
 
@@ -90,6 +94,31 @@ def settle_retired(records: Records, entries: Entries, backends: set[str]) -> bo
     records["flags"] |= np.uint16(Flag.UNOBSERVED)
     records["flags"] &= ~np.uint16(Flag.RETIRED)
     return True
+
+
+def hide_ends_of_batches(records: Records, backends: set[str]) -> None:
+    """Take back the ends of sends and receives that were noted when they were issued.
+
+    What stands in a batch is carried out when the batch ends; until then the hook finds a Work that
+    stands for nothing and calls it completed. Where most pairs of a group ended at once, the others
+    were only noted a little later. What lies before a collective that has ended is over anyhow.
+    """
+    ended = (records["flags"] & np.uint16(Flag.P2P)) != 0
+    ended &= (records["state"] == State.COMPLETED) & (records["created_ns"] > 0)
+    ended &= records["completed_ns"] > 0
+    if backends & _NATIVE or not ended.any():
+        return
+    at_once = ended & (records["completed_ns"] - records["created_ns"] <= _AT_ONCE_NS)
+    for group in np.unique(records["group"][at_once]).tolist():
+        here = records["group"] == group
+        few = 2 * int((here & at_once).sum()) < int((here & ended).sum())
+        unseen = here & (at_once if few else ended)
+        seen = np.flatnonzero(here & ~ended & (records["state"] == State.COMPLETED))
+        unseen[: int(seen[-1]) if len(seen) else 0] = False
+        records["state"][unseen] = State.SCHEDULED
+        records["completed_ns"][unseen] = 0
+        records["flags"][unseen] |= np.uint16(Flag.UNOBSERVED)
+        records["flags"][unseen] &= ~np.uint16(Flag.RETIRED)
 
 
 def counted_ids(enqueued: int, own: Records) -> bool:

@@ -83,6 +83,31 @@ def _ended_alone(records: Records, flags: Any, numbered: bool) -> Any:
     return np.concatenate(found)
 
 
+def ended_early(records: Records) -> Any:
+    """Rows of operations in batches that claim to be over while the batch itself is not.
+
+    NCCL launches a batch when its last operation has been added. The event that torch notes behind
+    an operation inside it (``_coalescing_manager`` over collectives) lies before that launch and
+    tells nothing; the batch's own row, which follows, tells.
+    """
+    batch = (records["flags"] & np.uint16(Flag.COALESCED_BATCH)) != 0
+    over = records["state"] == State.COMPLETED
+    waiting = set(zip(*_place(records, batch & ~over), strict=True))
+    if not waiting:
+        return np.zeros(0, np.int64)
+    inside = [place in waiting for place in zip(*_place(records, over), strict=True)]
+    return np.flatnonzero(over)[np.array(inside, bool)]
+
+
+def _place(records: Records, rows: Any) -> tuple[list[int], list[int], list[int]]:
+    """Group and numbers, which a batch shares with what is inside it."""
+    return (
+        records["group"][rows].tolist(),
+        records["collective_seq"][rows].tolist(),
+        records["p2p_seq"][rows].tolist(),
+    )
+
+
 def set_peers(records: Records, signatures: Signatures, table: GroupTable, rank: int) -> None:
     """Global ranks of the other side, where the group's members are known."""
     parsed = [operations.parse(s.raw) for s in signatures.table]

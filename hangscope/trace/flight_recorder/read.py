@@ -27,7 +27,8 @@ from hangscope.trace.flight_recorder.entry_groups import made_again
 from hangscope.trace.flight_recorder.entry_records import ID_FIELDS, Tables, read_records
 from hangscope.trace.flight_recorder.extent import lists_active_only, oldest_record
 from hangscope.trace.flight_recorder.groups import GroupTable, has_rank, read_config
-from hangscope.trace.flight_recorder.hooks import settle_retired
+from hangscope.trace.flight_recorder.hooks import hide_ends_of_batches, settle_retired
+from hangscope.trace.flight_recorder.pairs import ended_early
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.flight_recorder.wrappers import find_dumps, names_of, parts_of
 from hangscope.trace.model import (
@@ -100,7 +101,8 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     native_gloo = _is_native_gloo(tables.signatures, dump)
     if native_gloo:
         _settle_gloo(records)
-    at_issue = settle_retired(records, dump.entries, {s.backend for s in tables.signatures.table})
+    backends = {s.backend for s in tables.signatures.table}
+    at_issue = settle_retired(records, dump.entries, backends)
     own = dump.document.get(own_story.KEY)
     flags = own_story.flags_of(own, len(records))
     if flags is not None:
@@ -108,8 +110,9 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     members = read_status(dump.status, tables.groups, records, rank, native_gloo)
     if at_issue:
         members["completed"] = NONE  # what nobody reports is not counted either
+    if foreign := own is None and not native_gloo:
+        take_back(records, members, ended_early(records))
     observed_ns = _observed(dump.document, records, origin.written_ns)
-    foreign = own is None and not native_gloo
     aborted = let_go(records, observed_ns) if foreign else np.zeros(0, np.int64)
     if len(aborted):
         take_back(records, members, aborted)
@@ -117,6 +120,8 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     if not native_gloo and not len(aborted):
         records["state"][finished_halves(dump.status, tables.groups, records)] = State.COMPLETED
         settle_by_counters(records, members)
+    if foreign:
+        hide_ends_of_batches(records, backends)
     return Fragment(
         source=Source(
             path=origin.path,

@@ -39,9 +39,13 @@ def _synthetic(records: Records) -> npt.NDArray[np.bool_]:
 
 
 def _keys(records: Records) -> list[tuple[int, bool, int]]:
-    """(group, is a pair, its sequence number); members of a batch are told apart by their op_id."""
+    """(group, is a pair, its sequence number); members of a batch are told apart by their op_id.
+
+    Batches of pairs are counted with the collectives up to torch 2.5.
+    """
     pair = (records["flags"] & Flag.P2P) != 0
-    seq = np.where(pair, records["p2p_seq"], records["collective_seq"])
+    own = pair & ((records["p2p_seq"] > 0) | (records["collective_seq"] < 0))
+    seq = np.where(own, records["p2p_seq"], records["collective_seq"])
     return list(zip(records["group"].tolist(), pair.tolist(), seq.tolist(), strict=True))
 
 

@@ -58,6 +58,9 @@ _GIVES_UP = re.compile(
     r"Stack\s*trace\s*of\s*the\s*failed\s*collective|First\s*PG\s*on\s*this\s*rank\s*to\s*signal\s*dumping"
 )
 """What only those say who were in a collective that failed; which it was stands elsewhere."""
+_TC = re.compile(r"\[TC\]\s*\[rank=(?P<place>\d{1,7})\]\s*\[name=(?P<name>[^\]]{0,200})\]")
+"""The label of torchcomms, and of NCCL from torch 2.15 on; nothing tells which operation it was."""
+_TC_TIMED_OUT = re.compile(r"Operation\s*timed\s*out\s*after\s*(?P<ms>\d[\d\s]*?)\s*ms")
 _XCCL = re.compile(r"Work\s*ran\s*time\s*out\s*after\s*\d+\s*milliseconds")
 _TERMINATED = re.compile(r"watchdog\s*thread\s*terminated\s*with\s*exception:\s*(?P<msg>.*)", re.S)
 _NOTIFY = re.compile(
@@ -69,12 +72,12 @@ _ABORTED = re.compile(r"communicator was aborted on rank (\d+)")
 _GIL = re.compile(r"Could not acquire GIL within")
 _FOR_S = re.compile(r"stuck\s*for\s*(\d{1,7})\s*seconds|timed\s*out\s*in\s*(\d{1,7})\s*seconds")
 _OF_WATCHDOGS = (
-    "ork", "atchdog", "signal", "abort", "Notify", "dump", "perations", "entire", "failed",
+    "ork", "atchdog", "signal", "abort", "Notify", "dump", "perations", "entire", "failed", "[TC]",
 )  # fmt: skip
 WORDS = (
     "[PG", "[Rank", "collective", "timed", "enqueued", "preparing", "Observed", "Notify", "stuck",
     "Heartbeat", "terminated", "aborted", "Could not acquire GIL", "operations", "entire",
-    "dumping", "milliseconds", "heartbeat",
+    "dumping", "milliseconds", "heartbeat", "[TC]",
 )  # fmt: skip
 _SLACK_NS = 60 * 10**9
 _MOST = 1 << 62
@@ -115,6 +118,8 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if "preparing" in text and _PREPARING.search(text) and rank is not None:
         notes.half_told = True
         return True
+    if "[TC]" in text:
+        return _of_torchcomms(line, at_ns, evidence)
     if "time" in text and _XCCL.search(text):
         evidence.claim("timeout", line, at_ns, reporter=rank, certain=False)
         return True
@@ -248,6 +253,34 @@ def _timeout(
             text=line.text.strip()[:400],
         )
     )
+
+
+def _of_torchcomms(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """A timeout of which only the group is told; what the process does about it is no news."""
+    label_ = _TC.search(line.text)
+    timed_out = _TC_TIMED_OUT.search(line.text)
+    if label_ is None:
+        return False
+    if timed_out is None or line.rank is None:
+        return True
+    evidence.given_up = True
+    name = label_.group("name")
+    notes = evidence.of(line.rank)
+    if not notes.operations:
+        notes.operations.append(
+            Operation(
+                seq=0,
+                signature=Signature(op="collective", raw="collective", backend="nccl"),
+                group=(name, "default_pg" if name == "0" else ""),
+                place=int(label_.group("place")),
+                timed_out=True,
+                ran_ms=_number(timed_out.group("ms")) or 0,
+                at_ns=at_ns,
+                line=line.number,
+                text=line.text.strip()[:400],
+            )
+        )
+    return True
 
 
 def _is_of_another_life(notes: RankNotes, began_ns: int, evidence: Evidence) -> bool:

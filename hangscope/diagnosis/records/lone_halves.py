@@ -1,0 +1,102 @@
+"""Sends and receives whose ends nobody observes: which of them cannot have met their other halves.
+
+On NCCL the halves between two ranks meet in their order and none ends without its partner. So where
+both sides have all of them on record and one has issued fewer, the newest of the other side wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.diagnosis.records.evidence import hidden_ranks
+from hangscope.diagnosis.records.kinds import is_on_host, is_sending, which
+from hangscope.diagnosis.records.returned import from_rings
+from hangscope.trace.model import Flag, State, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Unpaired:
+    """One direction between two ranks of a group in which one side has issued fewer halves."""
+
+    group: int
+    source: int
+    target: int
+    surplus: int
+    """Sends without a receive; negative: receives without a send."""
+    rows: tuple[int, ...]
+    """The newest halves of the side that has issued more, as many as lack a partner."""
+
+    @property
+    def row(self) -> int:
+        """The last of them."""
+        return self.rows[-1]
+
+    @property
+    def waiting(self) -> int:
+        """The rank whose half has no partner."""
+        return self.source if self.surplus > 0 else self.target
+
+    @property
+    def owing(self) -> int:
+        """The rank that never issued the other half."""
+        return self.target if self.surplus > 0 else self.source
+
+
+def with_lone_halves(trace: Trace) -> Trace:
+    """The trace of dumps, where halves that cannot have met another count as unfinished.
+
+    Of rings that is concluded only once nothing moves any more: their processes go on.
+    """
+    unseen = (trace.records["flags"] & int(Flag.UNOBSERVED)) != 0
+    if trace.live or not unseen.any():
+        return trace
+    found = unpaired_halves(trace, ~from_rings(trace))
+    rows = [row for half in found for row in half.rows if unseen[row]]
+    if not rows:
+        return trace
+    records = trace.records.copy()
+    records["flags"][rows] &= ~np.uint16(Flag.UNOBSERVED)
+    return replace(trace, records=records)
+
+
+def unpaired_halves(trace: Trace, told: npt.NDArray[np.bool_]) -> list[Unpaired]:
+    """Every direction in which two ranks have issued different numbers of halves.
+
+    ``told``: the records that are looked at.
+    """
+    records = trace.records
+    flags = records["flags"]
+    rows = np.flatnonzero(
+        ((flags & int(Flag.P2P)) != 0)
+        & ((flags & int(Flag.COALESCED_BATCH)) == 0)
+        & ~which(trace, is_on_host)
+        & told
+    )
+    if not len(rows) or trace.missing_ranks:
+        return []
+    seen = (flags[rows] & int(Flag.UNOBSERVED)) == 0
+    if (seen | (records["state"][rows] == int(State.COMPLETED))).all():
+        return []  # who has finished is on record, and has been judged by that
+    if (records["peer"][rows] < 0).any():
+        return []  # from any source: whose half it takes is not on record
+    hidden = hidden_ranks(trace)
+    rank = records["rank"][rows].astype(np.int64)
+    peer = records["peer"][rows].astype(np.int64)
+    sends = which(trace, is_sending, rows)
+    span = int(max(rank.max(), peer.max())) + 1
+    source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
+    channel = (records["group"][rows].astype(np.int64) * span + source) * span + target
+    keys, of_row = np.unique(channel, return_inverse=True)
+    surplus = np.bincount(of_row, np.where(sends, 1, -1), len(keys)).astype(np.int64)
+    found = []
+    for index in np.flatnonzero(surplus).tolist():
+        group, pair = divmod(int(keys[index]), span * span)
+        one, two = divmod(pair, span)
+        if hidden.isdisjoint((one, two)):
+            mine = rows[(of_row == index) & (sends == (surplus[index] > 0))]
+            newest = mine[-abs(int(surplus[index])) :].tolist()
+            found.append(Unpaired(group, one, two, int(surplus[index]), tuple(newest)))
+    return found
