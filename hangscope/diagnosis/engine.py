@@ -127,8 +127,8 @@ def _comparable(given: Trace) -> tuple[Trace, Concluded]:
     trace = with_compared_operations(with_original_exceptions(trace))
     trace, members = with_believable_members(trace)
     trace, numbers = with_laid_numbers(with_own_counters(with_first_numbers(trace)))
-    trace = with_lone_halves(without_latecomers(before_the_first_gave_up(trace)))
-    return trace, Concluded(members, numbers, clocks=skewed)
+    trace, halves = with_lone_halves(without_latecomers(before_the_first_gave_up(trace)))
+    return trace, Concluded(members, numbers, clocks=skewed, halves=halves)
 
 
 def _standstill(trace: Trace) -> _Standstill:

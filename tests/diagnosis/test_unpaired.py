@@ -43,7 +43,7 @@ def test_a_receive_without_its_send_names_who_did_not_send() -> None:
     diagnosis = judge(pipeline(sends=1))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (0,))
     assert diagnosis.confidence is Confidence.LIKELY
-    assert "Rank 0 never issued its send for a recv of rank 1" in diagnosis.summary
+    assert "Rank 0 never issued its send for recv 1←0" in diagnosis.summary
 
 
 def test_a_send_without_its_receive_names_who_did_not_receive() -> None:

@@ -24,6 +24,9 @@ class Concluded:
     """Groups whose sequence numbers follow from times and the order of issue."""
     clocks: bool
     """Hosts whose clocks disagreed were put on one clock."""
+    halves: frozenset[int] = frozenset()
+    """Records of sends and receives that count as unfinished, as there are more than on the other
+    side."""
 
 
 def doubt_concluded(context: Context, causes: list[Cause], concluded: Concluded) -> None:
@@ -32,6 +35,8 @@ def doubt_concluded(context: Context, causes: list[Cause], concluded: Concluded)
         _doubt_members(context, cause, concluded.members)
         _doubt_senders(context, cause)
         _doubt_numbers(context, cause, concluded.numbers)
+        if any(context.waits.places[i].row in concluded.halves for i in cause.places):
+            cause.doubt("that a send or receive waits is concluded: the other side issued fewer")
 
 
 def _doubt_members(context: Context, cause: Cause, groups: frozenset[int]) -> None:

@@ -17,7 +17,6 @@ from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.quiet.accusations import from_claims, told_of
 from hangscope.diagnosis.quiet.last_words import by_last_words, places_of_waits
 from hangscope.diagnosis.quiet.signs import DEAD_THREAD, how_to_meet, signs
-from hangscope.diagnosis.quiet.unpaired import unpaired
 from hangscope.diagnosis.waiting.moments import Moment
 from hangscope.diagnosis.words import playbook
 from hangscope.diagnosis.words.crashes import crash
@@ -77,7 +76,7 @@ def without_cause(context: Context, killed: str | None, moment: Moment | None) -
     if killed is not None and not moving and not finished:
         stood_s = _stood_before_the_end(context)
         if stood_s >= trace.timeout_s:
-            return Quiet((unpaired(context, stood_s) or _quiescent(context, stood_s),))
+            return Quiet((_quiescent(context, stood_s),))
     if moment is not None and len(trace.missing_ranks) >= len(trace.ranks):
         return Quiet((_inconclusive(context),))  # what half of the ranks did tells little
     if moment is not None and not moment.moved:
@@ -135,7 +134,7 @@ def _live(context: Context) -> Quiet:
     alone = trace.world_size == 1 and not any(group.outsiders for group in trace.groups)
     if silent_s < trace.timeout_s or moving or finishing or alone or trace.looks < 2:
         return Quiet()
-    return Quiet((unpaired(context, silent_s) or _quiescent(context, silent_s),))
+    return Quiet((_quiescent(context, silent_s),))
 
 
 def _dumped(context: Context) -> Quiet:

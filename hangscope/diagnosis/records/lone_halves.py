@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, which
-from hangscope.diagnosis.records.returned import from_rings
 from hangscope.trace.model import Flag, State, Trace
+
+_SECOND_NS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +46,26 @@ class Unpaired:
         return self.target if self.surplus > 0 else self.source
 
 
-def with_lone_halves(trace: Trace) -> Trace:
-    """The trace of dumps, where halves that cannot have met another count as unfinished.
+def with_lone_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
+    """The trace, where halves that cannot have met another count as unfinished, and their records.
 
-    Of rings that is concluded only once nothing moves any more: their processes go on.
+    Of a job that runs only those that nobody has met for as long as an operation may wait: hosts
+    issue far ahead of each other.
     """
-    unseen = (trace.records["flags"] & int(Flag.UNOBSERVED)) != 0
-    if trace.live or not unseen.any():
-        return trace
-    found = unpaired_halves(trace, ~from_rings(trace))
+    records = trace.records
+    unseen = (records["flags"] & int(Flag.UNOBSERVED)) != 0
+    if trace.live:
+        waited_ns = trace.observed_ns - records["created_ns"]
+        unseen &= waited_ns >= trace.timeout_s * _SECOND_NS
+    if not unseen.any():
+        return trace, frozenset()
+    found = unpaired_halves(trace, np.ones(len(records), bool))
     rows = [row for half in found for row in half.rows if unseen[row]]
     if not rows:
-        return trace
-    records = trace.records.copy()
+        return trace, frozenset()
+    records = records.copy()
     records["flags"][rows] &= ~np.uint16(Flag.UNOBSERVED)
-    return replace(trace, records=records)
+    return replace(trace, records=records), frozenset(rows)
 
 
 def unpaired_halves(trace: Trace, told: npt.NDArray[np.bool_]) -> list[Unpaired]:
