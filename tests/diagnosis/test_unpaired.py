@@ -57,6 +57,27 @@ def test_pairs_that_are_whole_accuse_nobody_and_nothing_is_called_finished() -> 
     assert "Every rank issued the same last collective" in diagnosis.summary
 
 
+def test_a_rank_that_goes_on_waits_for_no_half_of_its_own() -> None:
+    """Rank 1 has sent something that nobody takes, and has issued a collective just now."""
+    trace = on_nccl(pipeline(sends=1))
+    records = trace.records.copy()
+    newest = records[records["rank"] == 1]["created_ns"].max()
+    records["created_ns"][records["created_ns"] == newest] = trace.observed_ns - 10**9
+    assert not diagnose(replace(trace, records=records)).culprits
+
+
+def test_a_rank_behind_a_half_without_its_other_is_not_the_missing_one() -> None:
+    """Rank 1 waits for the device, where its receive stands: it has not come to the all-reduce."""
+    job = Job(4, live=True)
+    job.all(done=False, flags=UNSEEN)
+    job.op(1, "recv", peer=0, done=False, flags=Flag.UNOBSERVED | Flag.BLOCKING, line=30)
+    for rank in (0, 2, 3):
+        job.op(rank, done=False)
+    diagnosis = judge(job)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (0,))
+    assert diagnosis.confidence is Confidence.LIKELY
+
+
 def test_a_ring_that_has_lost_its_first_records_is_not_counted() -> None:
     job = pipeline(sends=1)
     job.rank(0, oldest_record_id=40)

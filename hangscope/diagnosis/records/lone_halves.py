@@ -49,14 +49,16 @@ class Unpaired:
 def with_lone_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
     """The trace, where halves that cannot have met another count as unfinished, and their records.
 
-    Of a job that runs only those that nobody has met for as long as an operation may wait: hosts
-    issue far ahead of each other.
+    Of a job that runs only those of ranks that have issued nothing for as long as an operation may
+    wait: hosts issue far ahead of each other, and a send may be left alone.
     """
     records = trace.records
     unseen = (records["flags"] & int(Flag.UNOBSERVED)) != 0
-    if trace.live:
-        waited_ns = trace.observed_ns - records["created_ns"]
-        unseen &= waited_ns >= trace.timeout_s * _SECOND_NS
+    if trace.live and unseen.any():
+        newest = np.zeros(int(records["rank"].max()) + 1, np.int64)
+        np.maximum.at(newest, records["rank"], records["created_ns"])
+        still_ns = trace.observed_ns - newest[records["rank"]]
+        unseen &= still_ns >= trace.timeout_s * _SECOND_NS
     if not unseen.any():
         return trace, frozenset()
     found = unpaired_halves(trace, np.ones(len(records), bool))

@@ -1,9 +1,9 @@
 """PyTorch Flight Recorder dumps, pickled or JSON, of every version and dialect, as fragments.
 
-Versions: none (a bare list of entries, torch 2.2), 1.x and 2.0 to 2.11 (docs/recorder.md has what
-each torch writes); see the module's tests for
-one of each. Other collectors write the same tables with their own spellings: lists for tuples,
-strings for numbers, no frames, unfinished entries only, several ranks in one file.
+Versions: none (a bare list of entries, torch 2.2), 1.x and 2.0 to 2.11; see docs/recorder.md for
+what each torch writes, and the module's tests for one of each. Other collectors write the same
+tables with their own spellings: lists for tuples, strings for numbers, no frames, unfinished
+entries only, several ranks in one file.
 """
 
 from __future__ import annotations
