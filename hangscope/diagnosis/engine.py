@@ -15,6 +15,7 @@ from hangscope.diagnosis.causes.doubts import (
     doubt_concluded,
     doubt_gaps,
     doubt_logs,
+    doubt_unheard,
 )
 from hangscope.diagnosis.causes.explain import graph_causes
 from hangscope.diagnosis.causes.odd_ones import doubt_equal_sides
@@ -29,6 +30,7 @@ from hangscope.diagnosis.ends.giving_up import before_the_first_gave_up
 from hangscope.diagnosis.ends.latecomers import without_latecomers
 from hangscope.diagnosis.ends.own_doing import judge, killed_together
 from hangscope.diagnosis.ends.swept import not_before_last_record, swept_up
+from hangscope.diagnosis.ends.vanished import with_vanished
 from hangscope.diagnosis.groups.hypotheses import by_meshes
 from hangscope.diagnosis.groups.memberships import with_believable_members
 from hangscope.diagnosis.model import Diagnosis, Verdict
@@ -124,7 +126,7 @@ def _comparable(given: Trace) -> tuple[Trace, Concluded]:
     """The trace with times, members and numbers that mean the same on every rank."""
     trace = align_clocks(given)
     skewed = trace is not given
-    trace = with_compared_operations(with_original_exceptions(trace))
+    trace = with_compared_operations(with_original_exceptions(with_vanished(trace)))
     trace, members = with_believable_members(trace)
     trace, numbers = with_laid_numbers(with_own_counters(with_first_numbers(trace)))
     trace, halves = with_lone_halves(without_latecomers(before_the_first_gave_up(trace)))
@@ -178,6 +180,7 @@ def _doubt(context: Context, causes: list[Cause], concluded: Concluded) -> froze
     doubt_equal_sides(context, causes)
     doubt_concluded(context, causes, concluded)
     doubt_logs(context, causes)
+    doubt_unheard(context, causes)
     too_early = doubt_overtaken(context, causes)
     too_early |= doubt_dumped_before(context, causes)
     doubt_contradicted(context, causes)

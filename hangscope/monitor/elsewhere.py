@@ -1,4 +1,4 @@
-"""Keeps a monitor that sees only part of a job from accusing ranks it cannot see."""
+"""What a monitor that sees only part of a job may say: nothing of ranks it cannot see."""
 
 from __future__ import annotations
 
@@ -6,11 +6,37 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.diagnosis.words.phrases import capital, rank_s
 
 _FIX = (
-    "run `hangscope analyze` over the run directories of all nodes, or look at the log of the node "
-    "that has those ranks"
+    "see whether the host of those ranks is up, and look at the log of its node; or run `hangscope "
+    "analyze` over the run directories of all nodes"
 )
+_MISMATCHES = frozenset(
+    {
+        Verdict.COLLECTIVE_MISMATCH,
+        Verdict.SHAPE_MISMATCH,
+        Verdict.DTYPE_MISMATCH,
+        Verdict.ARGUMENT_MISMATCH,
+    }
+)
+
+
+def is_for_all_to_tell(diagnosis: Diagnosis, seen: Collection[int]) -> bool:
+    """Whether members that cannot be seen may turn a mismatch: the larger side is right."""
+    first = diagnosis.findings[0] if diagnosis.findings else None
+    if first is None or first.verdict not in _MISMATCHES or first.group is None:
+        return False
+    return not set(first.group.ranks) <= set(seen)
+
+
+def in_one_line(diagnosis: Diagnosis, where: str) -> str:
+    """Of ranks that ended with the rest of their job, where nothing here explains why."""
+    return (
+        f"{diagnosis.summary}. The job has ended, and nothing on this node explains why: look at "
+        f"the logs of the other nodes, or run `hangscope analyze` over the run directories of all "
+        f"of them (this node's: {where})"
+    )
 
 
 def only_what_is_seen(diagnosis: Diagnosis, seen: Collection[int]) -> Diagnosis:
@@ -28,18 +54,18 @@ def only_what_is_seen(diagnosis: Diagnosis, seen: Collection[int]) -> Diagnosis:
         return diagnosis
     first = hidden[0]
     waiting = sorted(set(first.victims) & set(seen))
+    unheard = sorted(set(first.culprits) - set(seen))
     where = f" in {first.op} #{first.seq}" if first.op and first.seq is not None else ""
-    summary = (
-        f"{len(waiting)} ranks of this node wait{where} for ranks on other nodes, which cannot be "
-        "seen from here"
-    )
+    who = f"{capital(rank_s(waiting))} wait" if waiting else "The job waits"
+    who += "s" if len(waiting) == 1 else ""
+    summary = f"{who}{where} for {rank_s(unheard)} on other nodes, of which nothing is heard"
     finding = replace(
         first,
         verdict=Verdict.INCONCLUSIVE,
         culprits=(),
         confidence=Confidence.AMBIGUOUS,
         summary=summary,
-        why="the ranks they wait for are not in this node's run directory",
+        why=f"no report of {rank_s(unheard)} has come from the monitor of another node",
         fix=_FIX,
     )
     return replace(

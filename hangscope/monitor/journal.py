@@ -14,6 +14,7 @@ from typing import Any
 
 from hangscope.monitor.processes import ProcessEnd
 from hangscope.replay.observed import seen_event
+from hangscope.ring.place import boot_id, machine_id, pid_namespace
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import RankFacts
 from hangscope.trace.witnesses.journal import HEADER_KEY, VERSION
@@ -68,6 +69,7 @@ class Journal:
                         "run_id": self._key.run_id,
                         "attempt": self._key.attempt,
                         "host": socket.gethostname(),
+                        "machine": machine_id(boot_id(), pid_namespace()),
                         "started_ns": time.time_ns(),
                     }
                     file.write(json.dumps(head, separators=(",", ":")) + "\n")

@@ -76,7 +76,7 @@ class LocalRanks:
         self._directory = directory
         self._processes = processes
         self._oom_at_start = oom_kills()
-        self._host_of: dict[int, str] = {}
+        self._machine_of: dict[int, str] = {}
         self._looks: dict[int, RankFacts] = {}
         self._told: dict[int, tuple[str | None, bool | None, KernelWait | None]] = {}
         self._is_hung = False
@@ -103,7 +103,7 @@ class LocalRanks:
             self.node_rank = header.node_rank
             if self.journal is None:
                 self.journal = Journal(self._directory, self.key)
-            self._host_of[pid] = decode_text(header.host)
+            self._machine_of[pid] = ring.machine
             if not self._processes.add(ring.rank, pid):
                 # It ended before we could look; nobody saw how.
                 self._note_end(ProcessEnd(ring.rank, pid, time.time_ns()))
@@ -195,7 +195,7 @@ class LocalRanks:
             self.failed_at_ns = end.at_ns
         # A process may have said after it was first seen which rank it is.
         ranks = self._run.rank_of_process()
-        rank = ranks.get((self._host_of.get(end.pid, ""), end.pid), end.rank)
+        rank = ranks.get((self._machine_of.get(end.pid, ""), end.pid), end.rank)
         if rank is None:
             return  # it only started ranks
         end = replace(end, rank=rank)

@@ -51,9 +51,14 @@ class OtherNodes:
         self._said_at_s = 0.0
         self._told = False
 
-    def stalled(self, stalled_s: float, node_count: int, trace: Trace) -> None:
-        """This node has stood still for so long; asks the others when that is long enough."""
-        if stalled_s < self._ask_after_s or node_count < 2:
+    def stalled(
+        self, stalled_s: float, node_count: int, trace: Trace, *, asks: bool = False
+    ) -> None:
+        """This node has stood still for so long; asks the others when that is long enough.
+
+        ``asks``: what it has found is for the others to decide, whether it stands still or not.
+        """
+        if (stalled_s < self._ask_after_s and not asks) or node_count < 2:
             self._stands_since_s = None
             return
         if self._stands_since_s is None:

@@ -12,7 +12,7 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.monitor.claims import claim
 from hangscope.monitor.corruption import Corruptions
-from hangscope.monitor.elsewhere import only_what_is_seen
+from hangscope.monitor.elsewhere import in_one_line, is_for_all_to_tell, only_what_is_seen
 from hangscope.monitor.helpers import Helpers
 from hangscope.monitor.judge import Judge, cause_of
 from hangscope.monitor.local_ranks import TICK_S, LocalRanks
@@ -107,6 +107,8 @@ class Monitor:
         self._look_cost_s = 0.0
         self._looked_at_s = time.monotonic()
         self._others: OtherNodes | None = None
+        self._asks = False
+        """Whether this node has found what the others have to decide."""
         self.last: Diagnosis | None = None
 
     @property
@@ -194,8 +196,10 @@ class Monitor:
             # Seen as gone before it was known how: the status decides between crash and exit.
             trace = self._with_other_nodes(self._run.look(), stalled_s)
             diagnosis = diagnose(trace)
-        if self._sees_part(trace):
+        if partly := self._sees_part(trace):
             diagnosis = self._restrained(diagnosis, trace, final=final)
+        else:
+            self._asks = False
         quiet = diagnosis.verdict is Verdict.QUIESCENT and not final
         if quiet and self._helpers.at_work(self._ranks.seen.values()):
             # Nobody waits in a collective: all of them wait for a compiler of theirs, say.
@@ -224,6 +228,9 @@ class Monitor:
             self._judge.hush()
             self._end_if_asked()
         elif self._judge.hear(diagnosis, progress, final=final, now_s=now_s):
+            if final and partly and diagnosis.verdict is Verdict.INCONCLUSIVE:
+                say(in_one_line(diagnosis, str(self._config.directory)), self._out)
+                return
             trace, diagnosis = self._with_pulse(trace, diagnosis)
             if diagnosis.findings:
                 self._speak(diagnosis, trace)
@@ -267,16 +274,18 @@ class Monitor:
             return trace
         rings = [(ring.rank, ring.reader.path) for ring in self._ranks.rings]
         local = max(self._ranks.local_world_size, 1)
-        self._others.stalled(stalled_s, -(-world // local), trace)
+        self._others.stalled(stalled_s, -(-world // local), trace, asks=self._asks)
         self._others.tell(trace, rings)
         fragments = self._others.fragments()
         return self._run.look(fragments) if fragments else trace
 
     def _restrained(self, diagnosis: Diagnosis, trace: Trace, *, final: bool) -> Diagnosis:
         """Not every rank can be seen: accuse none of the others, and let node 0 speak first."""
-        if not final and self._others is not None and self._others.is_patient():
+        asked, self._asks = self._asks, is_for_all_to_tell(diagnosis, trace.ranks)
+        if not final and self._others is not None:
             first = diagnosis.findings[0] if diagnosis.findings else None
-            if first is None or first.verdict not in ENDED:
+            patient = self._others.is_patient() or (self._asks and not asked)
+            if patient and (first is None or first.verdict not in ENDED):
                 return replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
         return only_what_is_seen(diagnosis, trace.ranks)
 
@@ -290,6 +299,8 @@ class Monitor:
             self._end_if_asked()  # another node's monitor has said it: it ends its own ranks only
             return
         where = f"more: hangscope analyze {self._config.directory}"
+        if len(self._ranks.rings) < len(trace.ranks) or self._sees_part(trace):
+            where += " and the run directories of the other nodes"
         self._ranks.note_look(trace.ranks, hung=True)
         speak(diagnosis, where=where, out=self._out)
         if self._others is not None:

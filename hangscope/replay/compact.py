@@ -19,6 +19,7 @@ import numpy.typing as npt
 from hangscope.replay.redact import Redactor
 from hangscope.ring import layout
 from hangscope.ring.layout import SLOT, ValueKind
+from hangscope.ring.place import machine_id
 from hangscope.ring.reader import RingReader, decode_text
 
 
@@ -137,7 +138,8 @@ def _compact(
     if redactor is not None:
         header["host"] = redactor.host(decode_text(header["host"])).encode()
         header["cwd"] = redactor.path(decode_text(header["cwd"])).encode()
-    header["boot_id"] = b""
+    boot = decode_text(header["boot_id"])
+    header["boot_id"] = machine_id(boot, int(header["pid_namespace"])).encode()
     header["pid_namespace"] = 0
     header["fault_signal"] = 0
     header["slot_count"] = len(slots)

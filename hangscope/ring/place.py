@@ -5,6 +5,7 @@ The writer notes it in the ring's header; a reader compares it with what it sees
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -49,3 +50,13 @@ def pid_namespace() -> int:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return 0
+
+
+def machine_id(boot: str, namespace: int) -> str:
+    """A short name for a boot and pid namespace: hosts may be named alike. Empty: not known.
+
+    What stands for the boot without a namespace is such a name already, in a copy of a ring.
+    """
+    if not boot or not namespace:
+        return boot
+    return hashlib.blake2b(f"{boot}/{namespace}".encode(), digest_size=4).hexdigest()

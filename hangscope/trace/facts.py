@@ -27,6 +27,11 @@ def tcp_address(meeting: str) -> tuple[str, str] | None:
     return (host.strip("[]"), port) if scheme == "tcp" else None
 
 
+def machine_name(host: str, machine: str) -> str:
+    """A name that no two machines share: the host's, and behind a slash what tells it apart."""
+    return f"{host}/{machine}" if machine else host
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """What a rank is doing outside collectives: ``init_process_group``, ``checkpoint``, ..."""
@@ -140,6 +145,8 @@ class RankFacts:
 
     rank: int
     host: str | None = None
+    machine: str = ""
+    """Which machine and pid namespace that is: hosts may be named alike. Empty: not known."""
     pid: int | None = None
     local_rank: int | None = None
     node_rank: int | None = None
@@ -192,6 +199,11 @@ class RankFacts:
     """Add to this rank's times to get the reference clock."""
     unobservable: tuple[str, ...] = ()
     """What this rank does that no record shows (``"cuda graph replay"``, ...)."""
+
+    @property
+    def process(self) -> tuple[str, int]:
+        """What tells its process from all others: machine and process id."""
+        return machine_name(self.host or "", self.machine), self.pid or 0
 
     @property
     def main_stack(self) -> Stack:

@@ -71,6 +71,28 @@ def test_waiting_less_than_the_timeout_is_healthy_while_alive() -> None:
     assert not found.findings
 
 
+def test_what_another_node_has_told_of_before_lasts_until_it_tells_otherwise() -> None:
+    """Its ranks wait as long as all others, but were last looked at before the timeout."""
+    job = Job(6, live=True, timeout_s=6.0)
+    host = job.group(2, 3)
+    across = job.group(0, 2, 4)
+    for _ in range(2):
+        job.all(group=host)
+        job.all(group=across)
+    job.op(2, group=host, done=False)
+    for rank in (0, 4):
+        job.op(rank, group=across, done=False)
+    for rank in (2, 3):
+        job.rank(rank, observed_ns=START + int((job.now + 3) * SECOND))
+    found = diagnose(job.trace(after_s=7))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (3,))
+    assert found.findings[0].confidence is Confidence.CERTAIN
+    assert len(found.findings) == 1
+    long_ago = diagnose(job.trace(after_s=40))
+    assert (long_ago.culprits, long_ago.confidence) == ((3,), Confidence.LIKELY)
+    assert "ranks 2, 3 was last heard of 37 s ago" in str(long_ago.findings[0].unknowns)
+
+
 @pytest.mark.parametrize(
     ("how", "verdict", "aspect"),
     [

@@ -392,3 +392,25 @@ def test_who_had_left_its_groups_may_end_with_any_status(finalized: bool, verdic
         end = ExitFacts("code", code=1, at_ns=at_ns, text=WITHOUT_A_WORD)
         job.rank(rank, finalized=finalized, exit=end, alive=False)
     assert diagnose(job.trace()).verdict.value == verdict
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_launchers_of_several_hosts_that_were_told_to_stop(hosts: int) -> None:
+    """A healthy job is stopped: ranks of hosts that hear of it later lose connections before.
+
+    On one host the same ends are those of one rank that was told to, and of its echoes.
+    """
+    closed = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:4711"
+    job = _job(6, waiting=(2, 3, 4, 5))
+    for rank in range(6):
+        node, at_ns = rank // 2, END + rank * SECOND // 100
+        first = rank % 2 == 0 and node < hosts
+        exit_ = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=not first)
+        job.rank(rank, alive=False, host=f"h{node}", exit=exit_, heartbeat_ns=END)
+        if node:
+            exit_ = replace(exit_, kind="exception", code=1, signal=15 if first else None)
+            echo = _raise("RuntimeError", closed, TORCH, at_ns=at_ns)
+            job.rank(rank, exit=exit_, exception=echo)
+    found = diagnose(job.trace(after_s=6))
+    expected = ("rank_crashed", (0,)) if hosts == 1 else ("healthy", ())
+    assert _blame(found) == expected

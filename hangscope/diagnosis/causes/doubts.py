@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hangscope.diagnosis.cause import Cause, shown_place
-from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import NONE, Flag
 
 _OF_THE_MOST = (Verdict.STUCK_COLLECTIVE, Verdict.DEADLOCK_CYCLE)
 """What counts ranks: a log may hold some of them only."""
+_UNHEARD_NS = 30 * SECOND_NS
+"""A node that stands still says so three times in this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,25 @@ def doubt_concluded(context: Context, causes: list[Cause], concluded: Concluded)
         _doubt_numbers(context, cause, concluded.numbers)
         if any(context.waits.places[i].row in concluded.halves for i in cause.places):
             cause.doubt("that a send or receive waits is concluded: the other side issued fewer")
+
+
+def doubt_unheard(context: Context, causes: list[Cause]) -> None:
+    """Doubt what rests on ranks whose node has fallen silent: they may have gone on since."""
+    trace = context.trace
+    if not trace.live:
+        return
+    silent_ns = {
+        rank: trace.observed_ns - facts.observed_ns
+        for rank, facts in trace.ranks.items()
+        if facts.alive and 0 < facts.observed_ns < trace.observed_ns - _UNHEARD_NS
+    }
+    for cause in causes if silent_ns else ():
+        places = [context.waits.places[i] for i in cause.places]
+        concerned = {*cause.culprits, *(rank for place in places for rank in place.waiters)}
+        unheard = tuple(sorted(concerned.intersection(silent_ns)))
+        if unheard:
+            longest_s = max(silent_ns[rank] for rank in unheard) / SECOND_NS
+            cause.doubt(f"the node of {rank_s(unheard)} was last heard of {longest_s:.0f} s ago")
 
 
 def _doubt_members(context: Context, cause: Cause, groups: frozenset[int]) -> None:

@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from signal import SIGABRT
+from signal import SIGABRT, SIGTERM
 
 from hangscope.diagnosis.processes.embedded import failed_ranks, own_places
 from hangscope.diagnosis.processes.host import (
@@ -34,7 +34,6 @@ _TWIN_NS = 2_000_000_000
 _NOTICED_NS = 100_000_000
 """A peer's connection may break before the end that breaks it is noticed; a launcher that answers
 a failure needs longer."""
-
 _ANSWERED_NS = 1_000_000_000
 """A launcher that answers a failure stops nobody so long before the failure."""
 
@@ -56,7 +55,8 @@ def judge(trace: Trace) -> dict[int, Host]:
         rank: host_of(facts, threads.get(rank), of_host[facts.host])
         for rank, facts in trace.ranks.items()
     }
-    hosts = _stopped_alone(_told_by_all(hosts, trace), trace)
+    hosts = _told_on_several_hosts(_told_by_all(hosts, trace), trace)
+    hosts = _stopped_alone(hosts, trace)
     hosts = _answering(_after_the_stop(hosts, trace), trace)
     return _outlived_a_failure(_victims_of_launcher(hosts, trace), trace)
 
@@ -157,6 +157,23 @@ def _stopped_alone(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     if trace.missing_ranks or any(_ended_before(h, alone, trace) for h in others):
         return hosts
     return {**hosts, torn[0]: replace(alone, end=End.CRASHED, secondary=False)}
+
+
+def _told_on_several_hosts(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Where launchers of several hosts were told to stop, echoes of that are no failures.
+
+    A launcher answers a failure with SIGTERM as well, but only among its own ranks and once one of
+    these has ended otherwise. What ranks raise meanwhile, as connections close, came of the stop.
+    """
+    told = {
+        facts.host
+        for facts in trace.ranks.values()
+        if facts.exit is not None and facts.exit.signal == SIGTERM and not facts.exit.by_launcher
+    }
+    if len(told - {None}) < 2:
+        return hosts
+    echoes = {r: h for r, h in hosts.items() if h.end is End.CRASHED and h.secondary}
+    return hosts | {r: replace(h, end=End.TORN_DOWN) for r, h in echoes.items()}
 
 
 def _ended_before(host: Host, alone: Host, trace: Trace) -> bool:
@@ -289,6 +306,8 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
             return None
         interrupted = exception is not None and exception.type_name.endswith("KeyboardInterrupt")
         if exception is not None and not interrupted:
+            if host.end is End.TORN_DOWN:
+                continue  # an echo of the stop
             return None
         if exit_ is not None and (exit_.kind == "oom" or exit_.signal in _OWN_SIGNALS):
             return None

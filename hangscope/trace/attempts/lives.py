@@ -18,7 +18,7 @@ class Start:
     rank: int
     created_ns: int
     process: tuple[str, int]
-    """Host and process id: a process may begin recording more than once."""
+    """Machine and process id: a process may begin recording more than once."""
     last_sign_ns: int
     meets_at: str = ""
     """Where it meets the other ranks, where that is known."""
@@ -26,7 +26,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One ring, and who started its process: host and process id of the parent."""
+    """One ring, and who started its process: machine and process id of the parent."""
 
     start: Start
     launcher: tuple[str, int]

@@ -67,13 +67,11 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
 
 def _of_other_worlds(all_named: Sequence[Fragment], named: Sequence[Fragment]) -> list[str]:
     """A line for each job that was started beside the one that is kept."""
-    kept = {(f.facts.host, f.facts.pid) for f in named if f.source.format == formats.RING}
+    kept = {f.facts.process for f in named if f.source.format == formats.RING}
     left = Counter(
         (_folder_of(f), f.facts.rendezvous or "")
         for f in all_named
-        if f.source.format == formats.RING
-        and f.facts.declared
-        and (f.facts.host, f.facts.pid) not in kept
+        if f.source.format == formats.RING and f.facts.declared and f.facts.process not in kept
     )
     return [f"{folder}: {other_world(at, count)}" for (folder, at), count in sorted(left.items())]
 
@@ -150,7 +148,7 @@ def _of_other_numbers(kept: Sequence[Fragment], named: Sequence[Fragment]) -> li
 
 
 def _member(ring: Fragment) -> Member:
-    return Member(start_of(ring), (ring.facts.host or "", ring.facts.parent_pid or 0))
+    return Member(start_of(ring), (ring.facts.process[0], ring.facts.parent_pid or 0))
 
 
 def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:

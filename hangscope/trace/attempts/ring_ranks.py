@@ -53,7 +53,7 @@ def ranks_of(
     present:
         All rings of one run and attempt.
     living:
-        Processes (host, process id) that are known to live just now.
+        Processes (machine, process id) that are known to live just now.
     """
     ranks: list[int | None] = [one.start.rank for one in present]
     job = world_followed(present, living)
@@ -95,7 +95,7 @@ def world_followed(
     present:
         All rings of one run and attempt.
     living:
-        Processes (host, process id) that are known to live just now.
+        Processes (machine, process id) that are known to live just now.
     """
     worlds: dict[str, list[int]] = defaultdict(list)
     for place, one in enumerate(present):
@@ -200,7 +200,7 @@ def with_ranks_of_rings(fragments: Sequence[Fragment]) -> list[Fragment]:
         rings = [fragments[place] for place in places]
         for place, rank in zip(places, _ranks_of(rings), strict=True):
             facts = fragments[place].facts
-            known[facts.host or "", facts.pid or 0] = rank
+            known[facts.process] = rank
             out[place] = None if rank is None else as_rank(fragments[place], rank)
     return [
         found
@@ -240,14 +240,14 @@ def _meets_again(ring: Fragment) -> bool:
 def with_rank_of_process(
     fragment: Fragment, ranks: Mapping[tuple[str, int], int | None]
 ) -> Fragment | None:
-    """A journal's fragment under the rank that its process (host, process id) is by its ring.
+    """A journal's fragment under the rank that its process (machine, process id) is by its ring.
 
     None where that process is no rank.
     """
     facts = fragment.facts
     if fragment.source.format != formats.JOURNAL or not facts.pid or facts.rank == NONE:
         return fragment
-    rank = ranks.get((facts.host or "", facts.pid), facts.rank)
+    rank = ranks.get(facts.process, facts.rank)
     return None if rank is None else as_rank(fragment, rank)
 
 
@@ -277,7 +277,7 @@ def start_of(fragment: Fragment) -> Start:
     return Start(
         facts.rank,
         facts.started_ns,
-        (facts.host or "", facts.pid or 0),
+        facts.process,
         last_sign(fragment) if not facts.alive else facts.observed_ns,
         facts.rendezvous or "",
     )

@@ -22,7 +22,7 @@ KEY = "two_processes"
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """One rank, and two processes (host, process id) that claimed it at the same time."""
+    """One rank, and two processes (machine, process id) that claimed it at the same time."""
 
     rank: int
     one: tuple[str, int]
@@ -100,5 +100,6 @@ def are_together(one: Start, two: Start, living: Collection[tuple[str, int]]) ->
 
 
 def _spell(process: tuple[str, int]) -> str:
-    host, pid = process
+    machine, pid = process
+    host = machine.partition("/")[0]
     return f"pid {pid}" + (f" on host {host}" if host else "")

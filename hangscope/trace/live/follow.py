@@ -20,6 +20,7 @@ from hangscope.trace.live.rings import JournalFiles, OpenRing, RingFolder, RunKe
 from hangscope.trace.live.table import LiveTable, StaleError
 from hangscope.trace.merging.facts import merge_facts
 from hangscope.trace.merging.groups import GroupMatcher
+from hangscope.trace.merging.hosts import told_apart
 from hangscope.trace.merging.merge import in_order, merge
 from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
 from hangscope.trace.processes.file_locks import FileLocks
@@ -235,7 +236,7 @@ class LiveRun:
             ]
             rest = merged.trace.sources[len(rings) :]
             merged.trace = replace(table.into(merged.trace), sources=(*merged.sources, *rest))
-        return replace(merged.trace, ranks=facts)
+        return replace(merged.trace, ranks=told_apart(facts))
 
     def _merge(self, rings: list[OpenRing], others: Sequence[Fragment]) -> Trace:
         """Read everything that has changed, and merge all."""

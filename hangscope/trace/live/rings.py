@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import HEADER, ExitKind, header_offset
+from hangscope.ring.place import machine_id
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.attempts.lives import Member, Start, beside, of_newest_life
 from hangscope.trace.attempts.ring_ranks import Presence, other_world, ranks_of
 from hangscope.trace.attempts.twins import Twins, twins
+from hangscope.trace.facts import machine_name
 from hangscope.trace.live.facts import ProcessView
 from hangscope.trace.model import Fragment
 
@@ -65,7 +67,8 @@ class OpenRing:
     rank: int
     """Of this process in its job: what the ring says, or what `ranks_of` makes of it."""
     created_ns: int
-    host: str
+    machine: str
+    """Where its process runs, told apart from others of that name."""
     process: ProcessView
     parent_pid: int = 0
     is_rank: bool = True
@@ -99,7 +102,7 @@ class RingFolder:
         """Ranks that two living processes claim."""
         self.followed: RunKey | None = None
         self.declared: set[tuple[str, int]] = set()
-        """Processes (host, process id) that have said themselves which rank they are."""
+        """Processes (machine, process id) that have said themselves which rank they are."""
         self._wanted = key
         self._skip = skip
         self._rings: dict[str, OpenRing] = {}
@@ -129,12 +132,12 @@ class RingFolder:
         return [newest[rank] for rank in sorted(newest)]
 
     def rank_of_process(self) -> dict[tuple[str, int], int | None]:
-        """The rank of each process (host, process id) that has a ring in the directory.
+        """The rank of each process (machine, process id) that has a ring in the directory.
 
         None for those that are no rank.
         """
         return {
-            (ring.host, ring.process.pid): ring.rank if ring.is_rank else None
+            (ring.machine, ring.process.pid): ring.rank if ring.is_rank else None
             for ring in self._rings.values()
         }
 
@@ -182,7 +185,10 @@ class RingFolder:
             RunKey(decode_text(header.run_id), header.attempt),
             header.rank,
             header.created_ns,
-            decode_text(header.host),
+            machine_name(
+                decode_text(header.host),
+                machine_id(decode_text(header.boot_id), header.pid_namespace),
+            ),
             ProcessView.of(reader, header),
             header.parent_pid,
         )
@@ -195,7 +201,7 @@ class RingFolder:
         self._named, self._said = rings, said
         headers = [ring.reader.header() for ring in rings]
         self.declared = {
-            (ring.host, ring.process.pid)
+            (ring.machine, ring.process.pid)
             for ring, header in zip(rings, headers, strict=True)
             if header.declared
         }
@@ -290,7 +296,7 @@ def files_of(directory: Path) -> Listing:
 
 
 def _member(ring: OpenRing) -> Member:
-    return Member(_start(ring), (ring.host, ring.parent_pid))
+    return Member(_start(ring), (ring.machine, ring.parent_pid))
 
 
 def _presence(ring: OpenRing, header: RingHeader) -> Presence:
@@ -308,5 +314,5 @@ def _start(ring: OpenRing, header: RingHeader | None = None) -> Start:
     header = header or ring.reader.header()
     last_sign_ns = max(header.heartbeat_ns, header.exit_ns)
     meets_at = ring.reader.text(header.rendezvous) if header.rendezvous else ""
-    process = (ring.host, ring.process.pid)
+    process = (ring.machine, ring.process.pid)
     return Start(ring.rank, ring.created_ns, process, last_sign_ns, meets_at)

@@ -17,6 +17,7 @@ from hangscope.trace import operations
 from hangscope.trace.flight_recorder.pairs import global_peer
 from hangscope.trace.merging.facts import TRUST, merge_facts
 from hangscope.trace.merging.groups import GroupMatcher, sizes_by_use
+from hangscope.trace.merging.hosts import told_apart
 from hangscope.trace.merging.records import (
     combine_rank,
     counters_of,
@@ -119,7 +120,7 @@ def merge(
     """
     ordered = in_order(fragments)
     matcher = GroupMatcher(ordered)
-    facts = facts_by_rank(ordered)
+    facts = told_apart(facts_by_rank(ordered))
     implied = _implied(ordered, matcher)
     sizes = sizes_by_use(ordered, matcher)
     stated = merge_members(_moved([(f, f.members) for f in ordered], matcher))

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import ExitKind, Unobservable, ValueKind
+from hangscope.ring.place import machine_id
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace import clean
 from hangscope.trace.facts import LEFT, WITHOUT_A_WORD
@@ -95,6 +96,7 @@ def facts_of(
     return RankFacts(
         rank=header.rank if rank is None else rank,
         host=_name(header.host) or None,
+        machine=machine_id(decode_text(header.boot_id), header.pid_namespace),
         pid=header.pid,
         local_rank=header.local_rank,
         node_rank=header.node_rank,

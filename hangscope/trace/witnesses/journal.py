@@ -141,6 +141,7 @@ def _process(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
     return RankFacts(
         rank=rank,
         host=str(head["host"]) if head.get("host") else None,
+        machine=as_name(head.get("machine")),
         pid=as_int(event.get("pid"), 0, low=0, high=_MOST) or None,
         run_id=str(head["run_id"]) if head.get("run_id") else None,
         attempt=None if attempt == NONE else attempt,

@@ -1,0 +1,62 @@
+"""A host that vanished: its rings note no end, and the connections of all others were closed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame
+from tests.diagnosis.builder import SECOND, START, Job
+
+TORCH = Frame("all_reduce", "/site-packages/torch/distributed/distributed_c10d.py", 1)
+CLIENT = Frame("request", "/site-packages/http/client.py", 1)
+END = START + SECOND
+CLOSED = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:4711"
+
+
+def found(*, words: str = CLOSED, at: Frame = TORCH, **of_rank_3: Any) -> Diagnosis:
+    """Three hosts of two ranks each: all but those of the second came to the next collective."""
+    job = Job(6)
+    job.steps(20)
+    for rank in (0, 1, 4, 5):
+        job.op(rank, done=False)
+        failure = ExceptionFacts("RuntimeError", words, (at,), at_ns=END + rank)
+        job.rank(rank, alive=False, exit=ExitFacts("exception", at_ns=END + rank),
+                 exception=failure, heartbeat_ns=END)  # fmt: skip
+    for rank in range(6):
+        job.rank(rank, host=f"h{rank // 2}", pid=12 + rank % 2)
+    for rank in (2, 3):
+        job.rank(rank, heartbeat_ns=END - SECOND // 2)
+    job.facts[3] = replace(job.facts[3], **of_rank_3)
+    return diagnose(job.trace(after_s=6))
+
+
+def test_the_ranks_of_a_host_that_vanished_have_ended() -> None:
+    answer = found()
+    assert (answer.verdict, answer.culprits) == (Verdict.RANK_CRASHED, (2, 3))
+    assert answer.confidence is Confidence.LIKELY
+    assert "its process is gone" in answer.summary or "are gone" in answer.summary
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"heartbeat_ns": END + 10 * SECOND},  # it lives on
+        {"host": "h0"},  # somebody has seen others of its host end, but not it
+        {"words": "Connection reset by peer", "at": CLIENT},  # of a rank's own data server
+        {"words": "Timed out waiting 60000ms for recv operation to complete"},
+    ],
+)
+def test_that_they_have_is_concluded_only_where_nothing_else_closed_the_connections(
+    how: dict[str, Any],
+) -> None:
+    assert found(**how).verdict is not Verdict.RANK_CRASHED or found(**how).culprits != (2, 3)
+
+
+def test_nor_where_one_of_the_others_has_left_in_order() -> None:
+    job_over = ExitFacts("clean", code=0, at_ns=END - SECOND // 4)
+    assert found(alive=False, exit=job_over).culprits != (2, 3)
