@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 
 from hangscope.diagnosis import diagnose
+from hangscope.trace.job_log.lines.stream import read_lines
 from tests.trace.logs import timeout, trace_of
 
 TRACEBACK = (
@@ -62,6 +64,20 @@ def test_a_traceback_is_its_writers(text: str) -> None:
 def test_a_place_in_a_dimension_is_no_rank(prefix: str) -> None:
     trace = trace_of(each(prefix) + timeout(1, 7))
     assert 0 not in trace.ranks
+
+
+@pytest.mark.parametrize(
+    ("number", "file", "pid"),
+    [
+        ("4711", "torch/elastic/api.py", 4711),
+        ("139930221004544", "torch/elastic/api.py", None),
+        ("4711", "caffe2/ProcessGroupNCCL.cpp", None),
+    ],
+)
+def test_the_number_in_a_head_may_be_a_thread_s(number: str, file: str, pid: int | None) -> None:
+    head = f"E0816 12:10:05.123456 {number} {file}:869] "
+    (line,) = read_lines(io.BytesIO(f"{head}RuntimeError: no\n".encode()))
+    assert (line.text, line.level, line.pid) == ("RuntimeError: no", "E", pid)
 
 
 def test_a_role_named_rank_is_a_label_of_torchruns() -> None:
