@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.monitor import local_ranks
 from hangscope.monitor.watch import Monitor, MonitorConfig
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.processes.process import _own_place
@@ -18,11 +19,16 @@ from tests.live_rings import RingRank
 Children = list[subprocess.Popen[bytes]]
 
 
+def _deaf() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 @pytest.fixture
-def mismatched(tmp_path: Path) -> Iterator[Children]:
+def mismatched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Children]:
     """Two living processes whose rings say that they issued different operations."""
     boot_id, namespace = _own_place() or ("", 0)
-    children = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    first_acts = getattr(request, "param", (None, None))
+    children = [subprocess.Popen(["sleep", "60"], preexec_fn=act) for act in first_acts]
     for rank, (child, op) in enumerate(zip(children, ("all_reduce", "broadcast"), strict=True)):
         stat = Path(f"/proc/{child.pid}/stat").read_bytes()
         start = int(stat.rsplit(b")", 1)[1].split()[19])
@@ -40,6 +46,17 @@ def mismatched(tmp_path: Path) -> Iterator[Children]:
     for child in children:
         child.kill()
         child.wait()
+
+
+@pytest.mark.parametrize("mismatched", [(None, _deaf)], indirect=True)
+def test_neither_who_is_stopped_nor_who_does_not_listen_stays(
+    tmp_path: Path, mismatched: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_ranks, "KILL_GRACE_S", 0.5)
+    mismatched[0].send_signal(signal.SIGSTOP)
+    config = MonitorConfig(tmp_path, RunKey("live", 0), 2, timeout_s=30.0, on_hang="kill")
+    Monitor(config, out=io.StringIO()).follow()
+    assert [child.wait(10) for child in mismatched] == [-signal.SIGTERM, -signal.SIGKILL]
 
 
 def test_also_who_finds_the_cause_said_ends_its_ranks(tmp_path: Path, mismatched: Children) -> None:
