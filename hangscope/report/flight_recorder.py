@@ -20,7 +20,7 @@ from hangscope.report.json import frames
 from hangscope.trace.attempts.twins import KEY as TWINS
 from hangscope.trace.attempts.twins import doubled
 from hangscope.trace.flight_recorder import own_story
-from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, Trace
+from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, Trace, flagged
 
 VERSION = "2.10"
 FILE_PREFIX = "comm_lib_trace_rank_"
@@ -158,7 +158,7 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
     trace = shared.trace
     rows = shared.rows(rank)
     shift = _shift(trace, rank, rows)
-    rows = rows[(rows["flags"] & int(Flag.SYNTHETIC)) == 0]
+    rows = rows[~flagged(rows["flags"], Flag.SYNTHETIC)]
     members = shared.counters(rank)
     numbers = _groups_of(shared, rank, rows, members)
     names = _names(trace.groups, list(numbers))
@@ -235,7 +235,7 @@ def _names(groups: Sequence[Group], used: list[int]) -> dict[int, str]:
 def _status(rows: Records, members: Records) -> dict[int, dict[str, int]]:
     """``pg_status`` of each group, from counters where a source had them, else from the rows."""
     out: dict[int, dict[str, int]] = {}
-    collective = rows[(rows["flags"] & int(Flag.P2P)) == 0]
+    collective = rows[~flagged(rows["flags"], Flag.P2P)]
     for g in dict.fromkeys(collective["group"][collective["group"] >= 0].tolist()):
         mine = collective[collective["group"] == g]
         done = mine[mine["state"] == State.COMPLETED]["collective_seq"]

@@ -19,7 +19,7 @@ from hangscope.diagnosis.model import Diagnosis
 from hangscope.report.escape import plain
 from hangscope.report.spans import End, Spans, spans
 from hangscope.report.words import place, tensors
-from hangscope.trace.model import Flag, Trace
+from hangscope.trace.model import Flag, Trace, flagged
 
 HOST_TID = 1_000_000_000
 """The lane that shows what a culprit did outside any collective."""
@@ -204,8 +204,8 @@ def _flows(trace: Trace, timing: Spans) -> tuple[npt.NDArray[np.int64], npt.NDAr
     part = np.zeros(len(records), np.uint8)
     ids = np.zeros(len(records), np.int64)
     flags = records["flags"]
-    p2p = (flags & int(Flag.P2P)) != 0
-    inner = (flags & int(Flag.COALESCED_MEMBER)) != 0
+    p2p = flagged(flags, Flag.P2P)
+    inner = flagged(flags, Flag.COALESCED_MEMBER)
     known = timing.start_ns > 0
     rows = np.flatnonzero(~p2p & ~inner & known & (records["collective_seq"] > 0))
     keys = [(rows, _key(records["group"][rows], records["collective_seq"][rows]))]

@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.trace.model import Flag, State, Trace
+from hangscope.trace.model import Flag, State, Trace, flagged
 
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]
@@ -66,8 +66,8 @@ def spans(trace: Trace) -> Spans:
     last_ns = max(trace.observed_ns if trace.observed_ns < _LATEST else 0, latest)
 
     done = (records["state"] == State.COMPLETED) | (completed > 0) | _counted_done(trace)
-    timed_out = (records["flags"] & int(Flag.TIMED_OUT)) != 0
-    unsure = ((records["flags"] & _NO_END) != 0) & ~timed_out
+    timed_out = flagged(records["flags"], Flag.TIMED_OUT)
+    unsure = flagged(records["flags"], _NO_END) & ~timed_out
     end_kind = np.full(len(records), End.OPEN, np.uint8)
     end_kind[done | unsure] = End.ASSUMED
     end_kind[completed > 0] = End.SEEN
@@ -116,7 +116,7 @@ def _counted_done(trace: Trace) -> npt.NDArray[np.bool_]:
     key, completed = key[order], members["completed"][order]
     wanted = records["rank"].astype(np.int64) * width + records["group"]
     at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
-    p2p = (records["flags"] & int(Flag.P2P)) != 0
+    p2p = flagged(records["flags"], Flag.P2P)
     found = (key[at] == wanted) & ~p2p & (records["collective_seq"] > 0)
     done[found] = records["collective_seq"][found] <= completed[at[found]]
     return done

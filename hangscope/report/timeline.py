@@ -16,7 +16,7 @@ from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side
 from hangscope.report.palette import KINDS, kind_of
 from hangscope.report.spans import End, Int64, Spans, spans
 from hangscope.report.words import duration
-from hangscope.trace.model import Flag, State, Trace
+from hangscope.trace.model import Flag, State, Trace, flagged
 
 WIDTH, LEFT, ROW, BAR, THIN = 960.0, 92.0, 24.0, 15.0, 5.0
 _BREAK = 0.70
@@ -190,7 +190,7 @@ def parting_rows(trace: Trace, finding: Finding, side: Side) -> Int64:
     records = trace.records
     p2p = kind_of(op or "") == "p2p"
     hit = records["p2p_seq" if p2p else "collective_seq"] == seq
-    hit &= ((records["flags"] & int(Flag.P2P)) != 0) == p2p
+    hit &= flagged(records["flags"], Flag.P2P) == p2p
     hit &= np.isin(records["rank"], side.ranks)
     named = [i for i, s in enumerate(trace.signatures) if s.op == op]
     if named and (alike := hit & np.isin(records["signature"], named)).any():

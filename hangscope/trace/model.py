@@ -34,6 +34,7 @@ from hangscope.trace.rows import (
     Flag,
     Records,
     State,
+    flagged,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ __all__ = [
     "ThreadStack",
     "Trace",
     "Unread",
+    "flagged",
 ]
 
 

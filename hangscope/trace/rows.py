@@ -119,3 +119,9 @@ MEMBER_DTYPE = np.dtype(
 
 Records = npt.NDArray[np.void]
 """An array of `RECORD_DTYPE` or `MEMBER_DTYPE`."""
+
+
+def flagged(flags: npt.NDArray[np.uint16], wanted: int) -> npt.NDArray[np.bool_]:
+    """Per record, of its ``flags``: whether any of the wanted `Flag` values is set."""
+    found: npt.NDArray[np.bool_] = (flags & int(wanted)) != 0
+    return found

@@ -16,7 +16,7 @@ from hangscope.report.palette import kind_of
 from hangscope.report.ranks import named
 from hangscope.report.spans import End
 from hangscope.report.timeline import group_index
-from hangscope.trace.model import Flag
+from hangscope.trace.model import Flag, flagged
 from hangscope.tui import paint
 from hangscope.tui.lines import LineList
 from hangscope.tui.snapshot import Snapshot
@@ -120,7 +120,7 @@ class SequenceView(LineList):
         seq = trace.records["collective_seq"]
         flags = trace.records["flags"]
         here = in_group & (seq >= self._first) & (seq < self._first + width)
-        here &= (flags & int(Flag.P2P | Flag.COALESCED_MEMBER)) == 0
+        here &= ~flagged(flags, Flag.P2P | Flag.COALESCED_MEMBER)
         rows = np.flatnonzero(here)
         self._matrix = np.full((len(self.members), width), -1, np.int64)
         place = np.full(max(self.members, default=0) + 2, -1, np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side
 from hangscope.report.spans import End, Spans, spans
 from hangscope.report.timeline import parted_ns, parting_rows
-from hangscope.trace.model import Flag, Stack, Trace
+from hangscope.trace.model import Flag, Stack, Trace, flagged
 
 RATE_WINDOW_NS = 10 * 1_000_000_000
 """How far back the rate of operations looks."""
@@ -95,7 +95,7 @@ class Snapshot:
         lo, hi = self.rows(rank)
         mine = self.trace.records[lo:hi]
         same = (mine["group"] == row["group"]) & (mine["collective_seq"] == row["collective_seq"])
-        hits = np.flatnonzero(same & ((mine["flags"] & int(Flag.P2P)) == 0))
+        hits = np.flatnonzero(same & ~flagged(mine["flags"], Flag.P2P))
         return lo + int(hits[-1]) if len(hits) else None
 
     def record_at_parting(self, rank: int) -> int | None:

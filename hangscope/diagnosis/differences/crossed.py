@@ -17,7 +17,7 @@ from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_sending, which
 from hangscope.diagnosis.records.pairing import Half, pending_halves
 from hangscope.diagnosis.words.phrases import rank_s
-from hangscope.trace.model import NONE, Flag
+from hangscope.trace.model import NONE, Flag, flagged
 
 _OF_PAIRS = (Verdict.P2P_UNMATCHED, Verdict.DEADLOCK_CYCLE, Verdict.RANK_LOST)
 _ACCUSING = (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK, Verdict.RANK_EXITED)
@@ -175,8 +175,8 @@ class _Pairs:
         records = trace.records
         flags = records["flags"]
         rows = np.flatnonzero(
-            ((flags & int(Flag.P2P)) != 0)
-            & ((flags & int(Flag.COALESCED_BATCH)) == 0)
+            flagged(flags, Flag.P2P)
+            & ~flagged(flags, Flag.COALESCED_BATCH)
             & (records["group"] == half.group)
             & ((records["rank"] == half.rank) | (records["peer"] == half.rank))
         )

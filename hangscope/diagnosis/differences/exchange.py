@@ -19,7 +19,7 @@ from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_sending, which
 from hangscope.diagnosis.records.pairing import Half, pending_halves, tags_count
 from hangscope.trace import formats
-from hangscope.trace.model import NONE, Flag, Signature, State
+from hangscope.trace.model import NONE, Flag, Signature, State, flagged
 
 _MAX_BROKEN = 4096
 _NOT_TOLD = -1
@@ -151,7 +151,7 @@ def _odd_tag(context: Context, rank: int, row: int) -> bool:
     sends = is_sending(context.trace.signatures[int(record["signature"])])
     same = (part["group"] == record["group"]) & (part["peer"] == record["peer"])
     same &= which(context.trace, is_sending, np.arange(low, row)) == sends
-    same &= (part["flags"] & int(Flag.P2P)) != 0
+    same &= flagged(part["flags"], Flag.P2P)
     before = part["root"][same].astype(np.int64)
     steps = np.unique(np.diff(before))
     if not len(before) or len(steps) > 1:

@@ -17,7 +17,7 @@ from hangscope.diagnosis.words.phrases import capital, rank_s
 from hangscope.trace import formats
 from hangscope.trace.attempts.twins import doubled
 from hangscope.trace.facts import tcp_address
-from hangscope.trace.model import NONE, Flag, State
+from hangscope.trace.model import NONE, Flag, State, flagged
 
 _SHOWN_PLACES = 4
 _OWN_WORD = (formats.RING, formats.JOURNAL, *formats.DUMPS)
@@ -207,7 +207,7 @@ def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
         return []
     if any(s.format not in _OWN_WORD for s in trace.sources):
         return []
-    pairs = (trace.records["flags"] & int(Flag.P2P)) != 0
+    pairs = flagged(trace.records["flags"], Flag.P2P)
     if ((trace.records["state"] == int(State.COMPLETED)) & ~pairs).any():
         return []
     if all(facts.finalized for facts in trace.ranks.values()):

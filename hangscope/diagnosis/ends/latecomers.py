@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.evidence import rank_bounds
-from hangscope.trace.model import NONE, Flag, RankFacts, Records, State, Trace
+from hangscope.trace.model import NONE, Flag, RankFacts, Records, State, Trace, flagged
 
 WAITED_IN_VAIN = re.compile(r"timed? ?out|monitored ?barrier|wait timeout", re.IGNORECASE)
 """What an exception says of a wait that nobody has ended."""
@@ -64,7 +64,7 @@ def _rows_at(
     found = np.flatnonzero(
         np.isin(records["group"], groups)
         & np.isin(records["collective_seq"], numbers)
-        & ((records["flags"] & int(Flag.P2P)) == 0)
+        & ~flagged(records["flags"], Flag.P2P)
     )
     rows: dict[tuple[int, int], list[int]] = defaultdict(list)
     for row, group, seq in zip(

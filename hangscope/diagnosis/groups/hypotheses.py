@@ -22,7 +22,7 @@ from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.diagnosis.records.agreement import ONE_SIDED, Terms, disagreement, terms
 from hangscope.diagnosis.records.evidence import rank_bounds
 from hangscope.trace import formats, operations
-from hangscope.trace.model import NONE, Flag, Group, State, Trace
+from hangscope.trace.model import NONE, Flag, Group, State, Trace, flagged
 
 _MOST_RANKS = 512
 _MOST_WAYS = 48
@@ -301,5 +301,5 @@ def _shared_out(trace: Trace, mesh: Mapping[int, Shape], world: int) -> Trace:
         sources=sources,
         world_size=world,
     )
-    set_peers(made, np.flatnonzero((records["flags"] & int(Flag.P2P)) != 0))
+    set_peers(made, np.flatnonzero(flagged(records["flags"], Flag.P2P)))
     return made

@@ -19,7 +19,7 @@ from hangscope.diagnosis.groups.local_numbers import with_groups_apart, with_log
 from hangscope.diagnosis.records.agreement import group_size
 from hangscope.trace import formats, operations
 from hangscope.trace.flight_recorder.pairs import global_peer
-from hangscope.trace.model import NONE, Flag, Group, Source, Trace
+from hangscope.trace.model import NONE, Flag, Group, Source, Trace, flagged
 
 _MOST_LOST = 8
 _DEFAULTS = ("", "default_pg", "undefined", "unknown group")
@@ -241,7 +241,7 @@ def _named_places(trace: Trace) -> dict[int, int]:
     """Per group the least size that the names of its pairs allow: ``recv 0<-3`` has a place 3."""
     found: dict[int, int] = {}
     records = trace.records
-    pairs = records[(records["flags"] & int(Flag.P2P)) != 0]
+    pairs = records[flagged(records["flags"], Flag.P2P)]
     for group, signature in set(
         zip(pairs["group"].tolist(), pairs["signature"].tolist(), strict=True)
     ):

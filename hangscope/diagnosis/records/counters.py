@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.trace.model import Flag, Trace
+from hangscope.trace.model import Flag, Trace, flagged
 
 _COUNTS_TWICE = "monitored_barrier"
 
@@ -27,7 +27,7 @@ def with_first_numbers(trace: Trace) -> Trace:
         return trace
     records = trace.records.copy()
     rows = twice[records["signature"]] & (records["collective_seq"] > 1)
-    rows &= (records["flags"] & int(Flag.SYNTHETIC)) == 0
+    rows &= ~flagged(records["flags"], Flag.SYNTHETIC)
     records["collective_seq"][rows] -= 1
     return replace(trace, records=records)
 
@@ -36,7 +36,7 @@ def with_own_counters(trace: Trace) -> Trace:
     """The trace with separate counters in every group that had a common one."""
     records = trace.records
     flags = records["flags"]
-    p2p = (flags & int(Flag.P2P)) != 0
+    p2p = flagged(flags, Flag.P2P)
     if not p2p.any():
         return trace
     groups = max(len(trace.groups), 1)
@@ -54,7 +54,7 @@ def with_own_counters(trace: Trace) -> Trace:
     records["p2p_seq"][rows[is_pair]] = old[is_pair]
     key = records["rank"][rows].astype(np.int64) * groups + records["group"][rows]
     order = np.argsort(key, kind="stable")
-    member = (flags[rows] & int(Flag.COALESCED_MEMBER)) != 0
+    member = flagged(flags[rows], Flag.COALESCED_MEMBER)
     counts = (~is_pair & ~member)[order].astype(np.int64)
     running = np.cumsum(counts)
     starts = np.concatenate([[0], np.flatnonzero(np.diff(key[order])) + 1])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hangscope.diagnosis.records.agreement import Terms, terms
 from hangscope.diagnosis.records.alignment import Side, shift
-from hangscope.trace.model import Flag, Records, State, Trace
+from hangscope.trace.model import Flag, Records, State, Trace, flagged
 
 _LOST = 1000
 """Numbers of groups of which no member knows any begin here: not with the first operation."""
@@ -31,7 +31,7 @@ def with_laid_numbers(trace: Trace) -> tuple[Trace, frozenset[int]]:
     """
     records = trace.records
     inside = int(Flag.P2P | Flag.COALESCED_MEMBER | Flag.SYNTHETIC)
-    collective = (records["flags"] & inside) == 0
+    collective = ~flagged(records["flags"], inside)
     lost = collective & (records["collective_seq"] == 0) & (records["created_ns"] > 0)
     if not lost.any():
         return trace, frozenset()

@@ -10,7 +10,7 @@ import numpy as np
 from hangscope.diagnosis.records.alignment import Side, shift
 from hangscope.diagnosis.records.frontier import Bools, Frontiers, Ints
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, which
-from hangscope.trace.model import NONE, Flag, Trace
+from hangscope.trace.model import NONE, Flag, Trace, flagged
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
 
 def _halves_of(trace: Trace, front: Frontiers) -> _Table:
     records = trace.records
-    batch = (records["flags"] & int(Flag.COALESCED_BATCH)) != 0
+    batch = flagged(records["flags"], Flag.COALESCED_BATCH)
     rows = np.flatnonzero(front.p2p & ~batch)  # a batch's own row names no partner
     flags, group = records["flags"][rows], records["group"][rows].astype(np.int64)
     rank = records["rank"][rows].astype(np.int64)
@@ -100,8 +100,8 @@ def _halves_of(trace: Trace, front: Frontiers) -> _Table:
         peer=_with_only_partner(trace, group, rank, records["peer"][rows]),
         group=group,
         is_send=which(trace, is_sending, rows),
-        batched=(flags & int(Flag.COALESCED_MEMBER)) != 0,
-        concluded=(flags & int(Flag.SYNTHETIC)) != 0,
+        batched=flagged(flags, Flag.COALESCED_MEMBER),
+        concluded=flagged(flags, Flag.SYNTHETIC),
         tag=_tags(trace, rows),
         side=Side(records["p2p_seq"][rows], records["created_ns"][rows], ended, unfinished),
     )

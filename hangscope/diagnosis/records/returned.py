@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from hangscope.diagnosis.records.kinds import is_on_host, which
 from hangscope.trace import formats
-from hangscope.trace.model import Flag, State, Trace
+from hangscope.trace.model import Flag, State, Trace, flagged
 
 Bools = npt.NDArray[np.bool_]
 
@@ -22,7 +22,7 @@ def blocks_caller(trace: Trace) -> Bools:
     loose = int(Flag.ASYNC | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.TIMED_OUT)
     # Of pairs only those that say so: isend and send may have left the same record.
     pair = flags & int(Flag.P2P | Flag.BLOCKING)
-    found: Bools = which(trace, is_on_host) & ((flags & loose) == 0)
+    found: Bools = which(trace, is_on_host) & ~flagged(flags, loose)
     found &= pair != int(Flag.P2P)
     return found & from_rings(trace)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hangscope.diagnosis.context import Context
-from hangscope.trace.model import Flag, State
+from hangscope.trace.model import Flag, State, flagged
 
 
 def just_finished(context: Context) -> frozenset[int]:
@@ -18,7 +18,7 @@ def just_finished(context: Context) -> frozenset[int]:
     for rank, (low, high) in context.bounds.items():
         part = context.trace.records[low:high]
         ended = np.where(part["state"] == int(State.COMPLETED), part["completed_ns"], 0)
-        noted = (part["flags"] & int(Flag.RETIRED)) != 0
+        noted = flagged(part["flags"], Flag.RETIRED)
         if ended[noted].any() and ended[~noted].max(initial=0) > ended[noted].max():
             found.add(rank)
     return frozenset(found)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hangscope.trace import clean
-from hangscope.trace.model import NONE, Flag, Fragment, State
+from hangscope.trace.model import NONE, Flag, Fragment, State, flagged
 
 _DIGITS = re.compile(r"\d+")
 _COPIED_NS = 60 * 10**9
@@ -144,6 +144,6 @@ def _waits(job: _Job) -> int:
         np.concatenate([f.records[column] for f in job.fragments()])
         for column in ("flags", "state")
     )
-    left = (states != State.COMPLETED) & ((flags & int(Flag.COALESCED_MEMBER)) == 0)
-    known = left & ((flags & int(Flag.UNOBSERVED)) == 0)
+    left = (states != State.COMPLETED) & ~flagged(flags, Flag.COALESCED_MEMBER)
+    known = left & ~flagged(flags, Flag.UNOBSERVED)
     return 2 if known.any() else int(left.any())

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hangscope.trace.model import Flag, Records, State
+from hangscope.trace.model import Flag, Records, State, flagged
 
 _SECOND_NS = 10**9
 _BURST_NS = 5 * _SECOND_NS
@@ -54,7 +54,7 @@ def let_go(records: Records, observed_ns: int) -> Any:
     waited = np.where(issued[burst] > 0, ended[burst] - issued[burst], 0)
     limits = records["timeout_ms"][burst].astype(np.float64) * 1e6
     shortest = float(limits[limits > 0].min(initial=np.inf))
-    noted = (records["flags"] & int(Flag.RETIRED)) != 0
+    noted = flagged(records["flags"], Flag.RETIRED)
     unnoted = bool(noted.any()) and not noted[burst].any()
     if began - before < min(_UNNOTED_NS if unnoted else _SILENCE_NS, _NEARLY * shortest):
         return none

@@ -11,7 +11,7 @@ from hangscope.trace import clean
 from hangscope.trace.flight_recorder.columns import snake_keys
 from hangscope.trace.flight_recorder.groups import GroupTable, match_status
 from hangscope.trace.flight_recorder.hooks import counted_ids, number_of_id
-from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records, State
+from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records, State, flagged
 
 
 def read_status(
@@ -40,8 +40,8 @@ def finished_halves(status: Any, table: GroupTable, records: Records) -> Any:
     what was issued in earlier batches, which run one after the other. Of other numbers below it
     nothing is said: operations with several partners finish in any order.
     """
-    half = (records["flags"] & Flag.P2P) != 0
-    batched = half & ((records["flags"] & Flag.COALESCED_MEMBER) != 0)
+    half = flagged(records["flags"], Flag.P2P)
+    batched = half & flagged(records["flags"], Flag.COALESCED_MEMBER)
     found = [np.zeros(0, np.int64)]
     for group, numbers in _stated(status, table):
         here = records["group"] == group
@@ -74,11 +74,11 @@ def settle_by_counters(records: Records, members: Records) -> None:
     members:
         Its counters as `read_status` gives them; -1 where they count something else.
     """
-    unknown = (records["flags"] & np.uint16(Flag.UNOBSERVED)) != 0
+    unknown = flagged(records["flags"], Flag.UNOBSERVED)
     if not unknown.any():
         return
-    half = (records["flags"] & np.uint16(Flag.P2P)) != 0
-    batched = (records["flags"] & np.uint16(Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH)) != 0
+    half = flagged(records["flags"], Flag.P2P)
+    batched = flagged(records["flags"], Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH)
     over = records["state"] == State.COMPLETED
     told = np.zeros(len(records), bool)
     for row in members:

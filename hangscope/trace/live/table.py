@@ -26,6 +26,7 @@ from hangscope.trace.model import (
     Stack,
     State,
     Trace,
+    flagged,
 )
 from hangscope.trace.rings.read import members_of, with_numels
 from hangscope.trace.rings.values import values_of
@@ -196,9 +197,9 @@ class LiveTable:
 
         # From where to read next time; what may never change is given up after a while.
         flags = raw["flags"]
-        waits = (flags & int(Flag.RETIRED | Flag.UNOBSERVED)) == 0
+        waits = ~flagged(flags, Flag.RETIRED | Flag.UNOBSERVED)
         waits &= whole
-        maybe = ~whole | ((flags & int(Flag.RETIRED)) == 0) | (raw["signature"] == 0)
+        maybe = ~whole | ~flagged(flags, Flag.RETIRED) | (raw["signature"] == 0)
         waits |= maybe & (expected > end[place] - _UNSURE)
         again = end + 1
         at = np.flatnonzero(waits)[::-1]
@@ -332,7 +333,7 @@ class LiveTable:
         some = self.high > self.low
         again[some] = ids[self.high[some] - 1] - _UNSURE + 1
         again[~some] = 1
-        waits = (self.records["flags"] & int(Flag.RETIRED | Flag.UNOBSERVED)) == 0
+        waits = ~flagged(self.records["flags"], Flag.RETIRED | Flag.UNOBSERVED)
         at = np.flatnonzero(waits)[::-1]
         ring = np.searchsorted(self._ranks, rank_column[at])
         oldest = again.copy()
@@ -352,7 +353,7 @@ class LiveTable:
 
     def _imply(self, place: Ints, rows: Records) -> None:
         """Raise the counters that records imply (see `hangscope.trace.merging.records`)."""
-        pair = (rows["flags"] & int(Flag.P2P)) != 0
+        pair = flagged(rows["flags"], Flag.P2P)
         seq = rows["collective_seq"]
         done = np.where((rows["state"] == State.COMPLETED) & ~pair, seq, NONE)
         for row, values in enumerate((seq, done, rows["p2p_seq"])):
