@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import multiprocessing.process
 import multiprocessing.util
 import os
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from hangscope.recording.exceptions import describe_exception
 from hangscope.recording.phases import Patches, PhaseStack
 from hangscope.ring.layout import ExitKind
 from hangscope.ring.writer import RingWriter
@@ -26,8 +26,6 @@ _FIRST = 1000
 """Before whatever else ``multiprocessing`` ends: queues, managers, temporary folders."""
 _BOOTSTRAP = multiprocessing.process.BaseProcess._bootstrap.__code__  # type: ignore[attr-defined]
 _SPAWN = "multiprocessing.spawn"
-MAX_FRAMES = 64
-MAX_MESSAGE = 8000
 
 
 class Lifecycle:
@@ -234,57 +232,3 @@ class Lifecycle:
         from hangscope.recording.samples import sample_threads
 
         self._ring.write_sample(sample_threads())
-
-
-_MOST_CAUSES = 32
-
-
-def describe_exception(
-    kind: type[BaseException],
-    value: BaseException | None,
-    trace: TracebackType | None,
-    thread: threading.Thread | None,
-) -> bytes:
-    """An exception as JSON: type, message, thread and frames (innermost first)."""
-    walked = list(traceback.walk_tb(trace))[-MAX_FRAMES:]  # reads no source, unlike extract_tb
-    frames = [
-        [frame.f_code.co_name, frame.f_code.co_filename, line or 0]
-        for frame, line in reversed(walked)
-    ]
-    module = kind.__module__
-    name = (
-        kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"
-    )
-    message = _text(value)[:MAX_MESSAGE]
-    first = _first_cause(value)
-    if first is not None:
-        kept = f"\ncaused by {type(first).__name__}: {_text(first)}"[: MAX_MESSAGE // 2]
-        message = message[: MAX_MESSAGE - len(kept)] + kept
-    return json.dumps(
-        {
-            "type": name,
-            "message": message,
-            "thread": thread.name if thread is not None else "MainThread",
-            "main": thread is None or thread is threading.main_thread(),
-            "native_id": getattr(thread, "native_id", None) or 0,
-            "frames": frames,
-        }
-    ).encode()
-
-
-def _text(value: BaseException | None) -> str:
-    try:
-        return str(value)
-    except Exception:
-        return "<its __str__ failed>"
-
-
-def _first_cause(value: BaseException | None) -> BaseException | None:
-    """What the exception was raised from (``raise ... from ...``), back to the first."""
-    found = None
-    for _ in range(_MOST_CAUSES):
-        value = value.__cause__ if value is not None else None
-        if value is None:
-            break
-        found = value
-    return found

@@ -26,7 +26,7 @@ from hangscope.recording.operations import OpSpec, pair_manner
 from hangscope.recording.plans import MAX_PLANS, Plan, PlanKey, Planner
 from hangscope.recording.reductions import MAX_UNREAD, Reductions
 from hangscope.recording.signatures import FACTOR, INCREMENT, MASK, SignatureInterner
-from hangscope.recording.stacks import LEAVING, StackInterner
+from hangscope.recording.stacks import HANDLING, StackInterner
 from hangscope.ring.atomic import exclusive
 from hangscope.ring.layout import SLOT_FORMAT, SlotFlag, Unobservable, group_offset, header_offset
 from hangscope.ring.writer import LAST_RECORD_CELL, RingWriter
@@ -37,7 +37,6 @@ _MEMBER = int(SlotFlag.COALESCED_MEMBER)
 _BATCH = int(SlotFlag.COALESCED_BATCH)
 _FAILED = int(SlotFlag.FAILED)
 _UNOBSERVED = int(SlotFlag.UNOBSERVED)
-_LEAVING = int(SlotFlag.LEAVING)
 _COALESCED_COLLECTIVE = 1
 _COALESCED_P2P = 2
 _NOT_THE_CALLER = frozenset({"hangscope", "contextlib"})
@@ -156,8 +155,9 @@ class Recorder:
                     stack = stacks.main_thread()
                 else:
                     stack = stacks.current(frame)
-                if stack >= LEAVING:
-                    plan, stack = (plan[0] | _LEAVING, *plan[1:]), stack - LEAVING
+                if stack >= HANDLING:
+                    stack, mark = stacks.unmarked(stack)
+                    plan = (plan[0] | mark, *plan[1:])
             token = write(state, plan, stack)
             if 0 <= reduce_at < len(args):
                 waiting = unread if len(unread) < MAX_UNREAD else newest
@@ -350,7 +350,7 @@ class Recorder:
         ):
             frame = frame.f_back
         stack = self._stacks.current(frame) or self._stacks.main_thread()
-        return (stack - LEAVING, _LEAVING) if stack >= LEAVING else (stack, 0)
+        return self._stacks.unmarked(stack) if stack >= HANDLING else (stack, 0)
 
     def _capture_seen(self) -> None:
         """A CUDA graph is being captured with collectives in it: its replays dispatch nothing."""

@@ -14,8 +14,9 @@ import time
 from types import CodeType, FrameType
 from typing import Any
 
+from hangscope.recording.handling import HandledExceptions, is_handling
 from hangscope.recording.leaving import Place, called_away_from, places_of
-from hangscope.ring.layout import ValueKind
+from hangscope.ring.layout import SlotFlag, ValueKind
 from hangscope.ring.writer import RingWriter
 
 MAX_FRAMES = 128
@@ -28,9 +29,12 @@ MAX_CANDIDATES = 1024
 LEAVING = 1 << 31
 """Added to the id of a stack on which the process is on its way out. It cannot be part of what the
 ring interns: a ``finally`` clause has the same lines with and without an exception."""
+HANDLING = 1 << 30
+"""Added to the id of a stack on which another exception is handled."""
 SAME_END_NS = 60 * 10**9
 """What leaves within a minute of another leaves for the same reason: a handler may be called more
 than once, and what it was called from first is what counts."""
+_LEAVING, _HANDLING = int(SlotFlag.LEAVING), int(SlotFlag.HANDLING)
 Site = tuple[int, int, int]
 Candidate = tuple[list[CodeType], list[tuple[CodeType, int]], bool, int]
 """The newest stack of a call site: the code of its three innermost frames, whose offsets are the
@@ -48,9 +52,11 @@ class StackInterner:
         self._candidates: dict[Site, Candidate] = {}
         self._main = threading.main_thread().ident
         self._left_ns = 0
+        self._handled = HandledExceptions(ring)
 
     def current(self, frame: FrameType | None, *, own_thread: bool = True) -> int:
-        """Id of the stack that starts at ``frame`` (innermost), or 0; perhaps with `LEAVING`.
+        """Id of the stack that starts at ``frame`` (innermost), or 0; perhaps with `LEAVING` or
+        `HANDLING`, which `unmarked` takes off again.
 
         ``own_thread``: whether it is the calling thread's.
         """
@@ -89,6 +95,16 @@ class StackInterner:
             return 0
         return self.current(sys._current_frames().get(self._main), own_thread=False)
 
+    def unmarked(self, marked: int) -> tuple[int, int]:
+        """The id without its mark, and the flag of a record that follows from it.
+
+        Called where an operation is issued: what is being handled there is kept.
+        """
+        if marked & LEAVING:
+            return marked - LEAVING, _LEAVING
+        self._handled.note()
+        return marked - HANDLING, _HANDLING
+
     def _look_up(self, frame: FrameType, site: Site | None, own_thread: bool) -> int:
         """The slow way, for a stack that is not its site's newest."""
         key: list[int] = []
@@ -111,12 +127,15 @@ class StackInterner:
         return identifier
 
     def _first_seen(self, frame: FrameType, own_thread: bool) -> int:
-        """Put a stack into the ring: its id, with `LEAVING` where the process is on its way out."""
+        """Put a stack into the ring: its id, marked where an exception or the end is dealt with.
+
+        That the mark is stable follows from the byte code, see `called_away_from`.
+        """
         places = places_of(frame)
         identifier = self._intern(places[:MAX_FRAMES])
         left = called_away_from(places, own_thread=own_thread)
         if left is None:
-            return identifier
+            return identifier | HANDLING if own_thread and is_handling() else identifier
         now_ns = time.time_ns()
         if left and now_ns - self._left_ns > SAME_END_NS:
             self._left_ns = now_ns

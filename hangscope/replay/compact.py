@@ -128,7 +128,8 @@ def _compact(
     slots["stack"] = _column(values, slots["stack"], ValueKind.STACK)
     for name in ("disabled", "backend", "rendezvous"):
         header[name] = values.move(int(header[name]), ValueKind.TEXT)
-    header["exception"] = values.move(int(header["exception"]), ValueKind.EXCEPTION)
+    for name in ("exception", "handled"):
+        header[name] = values.move(int(header[name]), ValueKind.EXCEPTION)
     header["left_stack"] = values.move(int(header["left_stack"]), ValueKind.STACK)
     for index in range(layout.PHASE_DEPTH):
         for name in ("name", "detail"):

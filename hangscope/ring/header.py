@@ -82,6 +82,8 @@ class RingHeader(NamedTuple):
     rendezvous: int
     left_stack: int
     left_ns: int
+    handled_ns: int
+    handled: int
     phases: bytes
     """All `PHASE_DEPTH` places; `open_phases` gives those in use."""
 

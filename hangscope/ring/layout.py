@@ -55,7 +55,7 @@ HEADER = np.dtype(
             "sample_ns", "initialized", "finalized", "exit_kind", "exit_code", "exit_signal",
             "exception", "exit_ns", "exception_ns", "fault_signal", "unobservable", "disabled",
             "clock_offset_ns", "main_thread", "backend", "watcher_thread", "rendezvous",
-            "left_stack", "left_ns", "phases",
+            "left_stack", "left_ns", "handled_ns", "handled", "phases",
         ],
         "formats": [
             "S8", "<u4", "<u4", "<u4", "<u4", "<u4",
@@ -70,7 +70,7 @@ HEADER = np.dtype(
             "<i8", "<u4", "<u4", "<u4", "<i4", "<i4",
             "<u4", "<i8", "<i8", "<u4", "<u4", "<u4",
             "<i8", "<i8", "<u4", "<i8", "<u4", "<u4",
-            "<i8", (PHASE, (PHASE_DEPTH,)),
+            "<i8", "<i8", "<u4", (PHASE, (PHASE_DEPTH,)),
         ],
         "offsets": [
             0, 8, 12, 16, 20, 24,
@@ -85,7 +85,7 @@ HEADER = np.dtype(
             1096, 1104, 1108, 1112, 1116, 1120,
             1124, 1128, 1136, 1144, 1148, 1152,
             1160, 1168, 1176, 1184, 1192, 1196,
-            1200, 1280,
+            1200, 1208, 1216, 1280,
         ],
         "itemsize": HEADER_BYTES,
     }
@@ -94,8 +94,9 @@ HEADER = np.dtype(
 (`hangscope.replay.compact`), because they are not in it any more. The recorder itself loses none:
 it stops at its first failure, and ``disabled`` says so. ``rendezvous`` is the id of the text that
 says where ``init_process_group`` meets the others, ``left_stack`` that of the stack from which the
-main thread was called away when it issued an operation on its way out, first at ``left_ns``; 0 in
-older files."""
+main thread was called away when it issued an operation on its way out, first at ``left_ns``;
+``handled`` is that of the newest exception that was being handled where an operation was issued,
+first at ``handled_ns``; 0 in older files."""
 
 FIXED_START = struct.Struct("<8s6I6Q")
 """The header's fields from ``magic`` to ``values_bytes`` as one `struct` call."""
@@ -212,6 +213,9 @@ class SlotFlag(IntFlag):
     LEAVING = 2048
     """Issued on the way out: in a signal handler, while KeyboardInterrupt or SystemExit ends the
     process, or at its exit."""
+    HANDLING = 4096
+    """Issued while another exception was handled: in an ``except`` or ``finally`` clause, or at the
+    end of a ``with`` block."""
 
 
 class RingFlag(IntFlag):

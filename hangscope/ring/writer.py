@@ -314,6 +314,15 @@ class RingWriter:
         self.put_u4("exception", self.intern(ValueKind.EXCEPTION, value))
         self.put_i8("exception_ns", time.time_ns())
 
+    def record_handled(self, value: bytes | None) -> None:
+        """Keep the exception (JSON) that is being handled from now on; None: nobody knows which."""
+        # A reader in between sees none: the old time never stands beside the new exception.
+        self.put_u4("handled", 0)
+        self.put_i8("handled_ns", time.time_ns())
+        if value is not None:
+            identifier = self.intern(ValueKind.EXCEPTION, value, essential=False)
+            self.put_u4("handled", identifier)
+
 
 def _make_file(path: Path, size: int) -> mmap.mmap:
     """Create the file with all its blocks reserved and map it; leaves nothing behind on failure."""

@@ -160,7 +160,7 @@ def shifted(
 
 def moved(facts: RankFacts, shift: int) -> RankFacts:
     """Facts of a process with all its own times on the other clock."""
-    exit_, exception = facts.exit, facts.exception
+    exit_, exception, handled = facts.exit, facts.exception, facts.handled
     return replace(
         facts,
         heartbeat_ns=facts.heartbeat_ns and facts.heartbeat_ns + shift,
@@ -169,6 +169,7 @@ def moved(facts: RankFacts, shift: int) -> RankFacts:
         exit=exit_ and replace(exit_, at_ns=exit_.at_ns and exit_.at_ns + shift),
         exception=exception
         and replace(exception, at_ns=exception.at_ns and exception.at_ns + shift),
+        handled=handled and replace(handled, at_ns=handled.at_ns and handled.at_ns + shift),
         threads=tuple(
             replace(t, sampled_ns=t.sampled_ns and t.sampled_ns + shift) for t in facts.threads
         ),

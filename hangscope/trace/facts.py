@@ -47,7 +47,7 @@ CAUSED_BY = "\ncaused by "
 
 @dataclass(frozen=True, slots=True)
 class ExceptionFacts:
-    """An uncaught exception: ``type_name`` as ``module.Class``, frames innermost first."""
+    """An exception: ``type_name`` as ``module.Class``, frames innermost first."""
 
     type_name: str
     message: str = ""
@@ -184,6 +184,10 @@ class RankFacts:
     """Whether ``destroy_process_group`` of the default group has been entered."""
     exit: ExitFacts | None = None
     exception: ExceptionFacts | None = None
+    """What was not caught."""
+    handled: ExceptionFacts | None = None
+    """What was being handled when the rank issued its newest operation with `Flag.HANDLING`; its
+    time is that of the first of them."""
     threads: tuple[ThreadStack, ...] = ()
     observed_ns: int = 0
     """When this rank was looked at or its dump written."""

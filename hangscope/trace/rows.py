@@ -63,6 +63,9 @@ class Flag(IntFlag):
     LEAVING = 2048
     """Issued on the rank's way out: in a signal handler, while what ends the process is handled, or
     at its exit. Only HangScope's recorder tells."""
+    HANDLING = 4096
+    """Issued while an exception was handled: in an ``except`` or ``finally`` clause, or at the end
+    of a ``with`` block. Only HangScope's recorder tells."""
 
 
 _SLOT_OFFSETS = {name: int(place[1]) for name, place in (layout.SLOT.fields or {}).items()}

@@ -20,6 +20,7 @@ from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.diagnosis.words import playbook
 from hangscope.diagnosis.words.circles import Crossing, crossing
 from hangscope.diagnosis.words.crashes import aborted_at_its_end, crash, crash_of_all
+from hangscope.diagnosis.words.handled import handled_alone
 from hangscope.diagnosis.words.lines import (
     been_there,
     in_finalizer,
@@ -38,6 +39,11 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
     """The fix for one cause; ``place`` is the one that its summary speaks of."""
     if cause.words.fix:
         return Advice(cause.words.fix, "D19")
+    handled = handled_alone(context, cause)
+    if handled is not None:
+        whose = rank_s((handled.rank,))
+        ended = handled.is_end_of_data
+        return playbook.data_ended(whose) if ended else playbook.handling(whose, handled.words)
     if cause.mismatch is not None:
         return _mismatch(context, cause, cause.mismatch, sides)
     if cause.crossed:

@@ -31,7 +31,16 @@ _BLOCKED_IN_CALL = (
 """Library functions that wait for something else than others of their file."""
 _BLOCKED_IN = (
     (r"hangscope/recording/store_waits\.py$", "nobody sets the key that it waits for in the store"),
-    (r"torch/utils/data/", "a worker of its data loader does not deliver"),
+    (
+        r"torch/utils/data/",
+        "a worker of its data loader does not deliver: py-spy dump shows where it is; forked while "
+        "a thread held a lock, it waits for that lock for ever",
+    ),
+    (
+        r"torch/utils/file_baton\.py$",
+        "somebody builds that extension, or was killed while building it: then delete the file "
+        "`lock` (below ~/.cache/torch_extensions)",
+    ),
     (r"torch/(?:futures|distributed/rpc)/", "another rank has not answered a remote call"),
     (r"/(?:pdb|bdb)\.py$", "a debugger waits for somebody to type: take the breakpoint out"),
     (r"/ray/(?:_private|actor|util|train)", "a task or an actor of Ray has not answered"),

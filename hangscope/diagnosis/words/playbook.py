@@ -9,6 +9,7 @@ from hangscope.diagnosis.processes.host import CHECKPOINT, LOADER, Host
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.words.blocked import blocked_in, frame_names
 
+_WORKS = ("busy", "running")
 SYMPTOM = "; the hang of the others is its symptom"
 
 
@@ -62,7 +63,13 @@ def mismatch(aspect: str, *, guarded: bool = False) -> Advice:
             "overwritten",
             "D19",
         )
-    return Advice("pass the same root and reduce operation on every member", "D19")
+    if aspect == "root":
+        return Advice(
+            "pass the same src or dst on every member: it is a global rank, in a subgroup, too "
+            "(dist.get_global_rank, or group_src and group_dst)",
+            "D19",
+        )
+    return Advice("pass the same reduce operation on every member", "D19")
 
 
 def out_of_step(ranks: str) -> Advice:
@@ -90,6 +97,35 @@ def left_block(ranks: str) -> Advice:
         f"look for an exception that ended the `with` block on {ranks} alone: what runs at its end "
         "must not wait for the others",
         "D20, D19",
+    )
+
+
+def handling(rank: str, error: str) -> Advice:
+    """``rank`` came to a collective in an ``except`` or ``finally`` clause, and nobody else did."""
+    return Advice(
+        f"mend what raised {error}: {rank} alone was handling that; what runs in `except`, "
+        "`finally` or `__exit__` must not wait for the others",
+        "D20, D19",
+    )
+
+
+def fewer_steps(more: str = "") -> Advice:
+    """A rank that was done with its program, or its loop, before the others."""
+    return Advice(
+        "equalise the number of batches over ranks (sampler and drop_last), wrap the loop in "
+        f"Join{more}; where they are equal, look for a step that it left out (`continue`, a NaN "
+        "check, a caught exception) or a loop that it left early (early stopping, a time limit): "
+        "all ranks must decide that together",
+        "D9, D22",
+    )
+
+
+def data_ended(rank: str) -> Advice:
+    """``rank`` came to a collective as its iterator had nothing left."""
+    return Advice(
+        f"the data of {rank} ended before that of the others: equalise the number of batches over "
+        "ranks (sampler and drop_last), or wrap the loop in Join",
+        "D9, D22",
     )
 
 
@@ -248,11 +284,7 @@ def missing(
             "D19",
         )
     if finalized or phase == "destroy_process_group":
-        return Advice(
-            "equalise the number of batches over ranks (sampler and drop_last), or wrap the loop "
-            "in Join",
-            "D9, D22",
-        )
+        return fewer_steps()
     if first:
         return Advice(
             f"{look}; check RANK, WORLD_SIZE and MASTER_ADDR of that process and what runs before "
@@ -265,8 +297,14 @@ def missing(
             f"{look}; a checkpoint written by one rank must not outlast the timeout of the others",
             "D23, D21",
         )
-    if LOADER.search(names):
+    if LOADER.search(names) and not inside:
         return Advice(f"{look}; if loaders differ in length, equalise them or use Join", "D9, D22")
+    if state in _WORKS and not inside:
+        return Advice(
+            f"{look}; if that only takes long, raise the timeout of init_process_group, or do it "
+            "before that call",
+            "D19",
+        )
     return Advice(f"{look}; every rank must reach the collective that the others are in", "D19")
 
 
@@ -295,11 +333,7 @@ def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
             f"fix the first error of that rank{_at(detail)}{SYMPTOM}",
             "D20",
         ),
-        Verdict.RANK_EXITED: Advice(
-            "equalise the number of batches over ranks (sampler and drop_last), wrap the loop in "
-            "Join, or keep the rank until all have finished",
-            "D9, D22",
-        ),
+        Verdict.RANK_EXITED: fewer_steps(", or keep the rank until all have finished"),
         Verdict.RANK_LOST: Advice(
             f"look for that rank's process and host{' ' + detail if detail else ''}: scheduler and "
             "kernel log, and its dump if it wrote one",

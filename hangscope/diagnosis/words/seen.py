@@ -13,6 +13,7 @@ from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.host import End, Host, activity
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames, where
+from hangscope.diagnosis.words.handled import handled_alone
 from hangscope.diagnosis.words.phrases import is_are, is_held_up, rank_s, title_of, wait_s
 from hangscope.trace.attempts.twins import KEY as TWINS
 from hangscope.trace.model import RankFacts
@@ -33,6 +34,9 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
     lines = [_waiting(context, p) for p in ordered[:6] if p.waiters]
     for rank in cause.culprits[:8]:
         lines += _accused(context, cause, rank)
+    handled = handled_alone(context, cause)
+    if handled is not None:
+        lines.append(f"rank {handled.rank}: it issued that while it handled {handled.words}")
     return lines + _logged(context, cause, room=_MOST_LINES - len(lines))
 
 

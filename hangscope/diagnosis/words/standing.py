@@ -10,6 +10,7 @@ from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.host import End, in_communication
 from hangscope.diagnosis.processes.stacks import inside_package, is_library, user_frames, where
 from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words.blocked import blocked_in
 from hangscope.diagnosis.words.phrases import is_are, rank_s
 from hangscope.trace.model import Frame, Stack
 
@@ -75,6 +76,8 @@ def places_of_threads(context: Context) -> tuple[str, ...]:
             at += f", inside {package[0]} ({where(package[1])})"
         elif inner and frames and inner[0] != frames[0]:
             at += f", inside {inner[0].name}"
+        if at and (waits_for := blocked_in(host)):
+            at += f": {waits_for}"
         if at:
             ranks.setdefault(at, []).append(rank)
     return tuple(f"{rank_s(those)}: at {at}" for at, those in ranks.items())[:_SHOWN]

@@ -119,7 +119,8 @@ def facts_of(
         initialized=bool(header.initialized),
         finalized=bool(header.finalized),
         exit=seen.end,
-        exception=_exception(reader, header) if header.exception else None,
+        exception=_exception(reader, header.exception, header.exception_ns),
+        handled=_exception(reader, header.handled, header.handled_ns),
         threads=threads,
         observed_ns=now_ns if look.alive else max(header.heartbeat_ns, header.exit_ns),
         started_ns=header.created_ns,
@@ -228,8 +229,8 @@ def _exit(header: RingHeader, look: ProcessLook) -> ExitFacts | None:
         return ExitFacts("unknown", at_ns=at_ns)
 
 
-def _exception(reader: RingReader, header: RingHeader) -> ExceptionFacts | None:
-    raw = reader.value(header.exception, ValueKind.EXCEPTION)
+def _exception(reader: RingReader, identifier: int, at_ns: int) -> ExceptionFacts | None:
+    raw = reader.value(identifier, ValueKind.EXCEPTION) if identifier else None
     if raw is None:
         return None
     try:
@@ -241,7 +242,7 @@ def _exception(reader: RingReader, header: RingHeader) -> ExceptionFacts | None:
                 Frame(clean.name(str(name)), clean.name(str(file)), int(line))
                 for name, file, line in fields["frames"]
             ),
-            at_ns=header.exception_ns,
+            at_ns=at_ns,
             thread_name=clean.name(str(fields["thread"])),
             is_main_thread=bool(fields["main"]),
             native_id=clean.as_int(fields.get("native_id"), 0, low=0),

@@ -1,0 +1,66 @@
+"""An exception as JSON, for the ring."""
+
+from __future__ import annotations
+
+import json
+import threading
+import traceback
+from types import TracebackType
+
+MAX_FRAMES = 64
+MAX_MESSAGE = 8000
+_MOST_CAUSES = 32
+
+
+def describe_exception(
+    kind: type[BaseException],
+    value: BaseException | None,
+    trace: TracebackType | None,
+    thread: threading.Thread | None,
+    *,
+    most_frames: int = MAX_FRAMES,
+    most_text: int = MAX_MESSAGE,
+) -> bytes:
+    """Type, message, thread and the innermost frames (innermost first) of an exception."""
+    walked = list(traceback.walk_tb(trace))[-most_frames:]  # reads no source, unlike extract_tb
+    frames = [
+        [frame.f_code.co_name, frame.f_code.co_filename, line or 0]
+        for frame, line in reversed(walked)
+    ]
+    module = kind.__module__
+    name = (
+        kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"
+    )
+    message = text_of(value)[:most_text]
+    first = _first_cause(value)
+    if first is not None:
+        kept = f"\ncaused by {type(first).__name__}: {text_of(first)}"[: most_text // 2]
+        message = message[: most_text - len(kept)] + kept
+    return json.dumps(
+        {
+            "type": name,
+            "message": message,
+            "thread": thread.name if thread is not None else "MainThread",
+            "main": thread is None or thread is threading.main_thread(),
+            "native_id": getattr(thread, "native_id", None) or 0,
+            "frames": frames,
+        }
+    ).encode()
+
+
+def text_of(value: BaseException | None) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return "<its __str__ failed>"
+
+
+def _first_cause(value: BaseException | None) -> BaseException | None:
+    """What the exception was raised from (``raise ... from ...``), back to the first."""
+    found = None
+    for _ in range(_MOST_CAUSES):
+        value = value.__cause__ if value is not None else None
+        if value is None:
+            break
+        found = value
+    return found

@@ -1,0 +1,82 @@
+"""The exception that is being handled where an operation is issued is kept beside its record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from hangscope.recording.handling import MOST_KEPT
+from hangscope.recording.session import Session
+from hangscope.replay.compact import compact_ring
+from hangscope.trace.model import Flag
+from hangscope.trace.rings.read import read_ring
+
+
+def clean_up() -> None:
+    dist.barrier()
+
+
+def train(error: str) -> None:
+    if error:
+        raise ValueError(error)
+
+
+def program(error: str) -> None:
+    try:
+        train(error)
+    finally:
+        clean_up()
+
+
+def fail(error: str) -> None:
+    try:
+        program(error)
+    except ValueError:
+        pass
+
+
+def test_the_newest_is_kept_beside_the_records_it_belongs_to(
+    recording_gloo: Session, tmp_path: Path
+) -> None:
+    for error in ("", "first sample", "second sample"):
+        fail(error)
+    dist.all_reduce(torch.ones(1))
+    ring, small = recording_gloo.ring.path, tmp_path / "small.ring"
+    compact_ring(ring, small)
+    for path in (ring, small):
+        fragment = read_ring(path)
+        marked = (fragment.records["flags"] & Flag.HANDLING) != 0
+        assert marked.tolist() == [False, True, True, False]
+        kept = fragment.facts.handled
+        assert kept is not None
+        assert (kept.type_name, kept.message) == ("ValueError", "second sample")
+        assert [frame.name for frame in kept.stack] == ["train", "program"]
+        created = fragment.records["created_ns"]
+        assert created[1] < kept.at_ns <= created[2]
+        assert fragment.facts.exception is None, "it was handled"
+
+
+def test_one_that_is_handled_all_the_time_keeps_its_first_moment(recording_gloo: Session) -> None:
+    try:
+        train("from the first step to the last")
+    except ValueError:
+        for _ in range(3):
+            dist.all_reduce(torch.ones(1))
+    fragment = read_ring(recording_gloo.ring.path)
+    assert (fragment.records["flags"] & Flag.HANDLING).all()
+    assert fragment.facts.handled is not None
+    assert fragment.facts.handled.at_ns <= fragment.records["created_ns"][0]
+
+
+def test_beyond_the_bound_no_old_one_is_told(recording_gloo: Session) -> None:
+    for number in range(MOST_KEPT):
+        fail(f"sample {number}")
+    handled = read_ring(recording_gloo.ring.path).facts.handled
+    assert handled is not None
+    assert handled.message == f"sample {MOST_KEPT - 1}"
+    fail("one more")
+    assert read_ring(recording_gloo.ring.path).facts.handled is None
+    fail("sample 3")
+    assert read_ring(recording_gloo.ring.path).facts.handled is not None
