@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Group, ThreadStack
 from tests.diagnosis.builder import SECOND, START, Job
@@ -132,6 +134,24 @@ def test_who_is_at_a_line_before_the_others_has_left_no_loop() -> None:
     fix = _parted(10, "train")
     assert "loop" not in fix
     assert fix.endswith("compare train.py:10 in train with train.py:14 in train")
+
+
+@pytest.mark.parametrize("parted", [0, 1])
+@pytest.mark.parametrize("usual", [False, True])
+def test_of_two_ranks_nobody_decides_between_the_advice_names_none_alone_without_a_reason(
+    parted: int, usual: bool
+) -> None:
+    job = Job(2, live=True)
+    for _ in range(4):
+        job.all(line=14)
+        if usual:
+            job.all("barrier", line=20)
+    job.op(1 - parted, line=14, done=False)
+    job.op(parted, "barrier", line=20, done=False)
+    found = diagnose(job.trace())
+    assert (found.culprits, found.confidence.value) == ((0, 1), "ambiguous")
+    told = "what made one of ranks 0, 1 repeat" if usual else f"rank {parted} left that early"
+    assert told in found.findings[0].fix
 
 
 def test_the_end_of_a_block_is_where_an_exception_leads_to() -> None:

@@ -97,7 +97,9 @@ def test_where_all_crashed_of_the_same_nobody_is_left_to_hang() -> None:
     job = Job(2)
     job.steps(2)
     for rank in range(2):
-        error = ExceptionFacts("TypeError", "bad", (Frame("load", "/job/data.py", 4),), START)
+        at = ("0x7f6a73ba1bf0", "0x7f6a73ba1db0")[rank]
+        raised = (Frame("load", "/job/data.py", 4),)
+        error = ExceptionFacts("TypeError", f"no member of <Group object at {at}>", raised, START)
         job.rank(rank, exception=error, exit=ExitFacts("exception", at_ns=START), alive=False)
     first = diagnose(job.trace(after_s=1.0)).findings[0]
     assert first.culprits == (0, 1)

@@ -382,7 +382,7 @@ def alike(failed: Sequence[Host]) -> bool:
 
 def _but_numbers(text: str) -> str:
     """A message without its numbers: ranks, sizes and addresses differ from rank to rank."""
-    return re.sub(r"\d+", "#", text)
+    return re.sub(r"0x[0-9a-f]+|\d+", "#", text, flags=re.I)
 
 
 _OWN_ERRORS = frozenset({"device_error", "oom", "nan", "ddp_unused_parameters", "ddp_marked_twice"})

@@ -11,7 +11,7 @@ from hangscope.diagnosis.ends.threads import dead_thread, race_of_threads
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.stores import PREFIX as STORE
-from hangscope.diagnosis.model import Side, Verdict
+from hangscope.diagnosis.model import Confidence, Side, Verdict
 from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.host import End, is_late_abort
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
@@ -76,7 +76,7 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
         or (found.aspect == "numel" and guarded(sides))
         or _another_call(sides, found.aspect)
     ):
-        advice = _other_operations(context, found, sides)
+        advice = _other_operations(context, cause, found.group, sides)
     if race_of_threads(context, found):
         advice = playbook.two_threads()
     if found.leaving(context.trace.records):
@@ -85,19 +85,35 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
     return _comparing(advice, cause, lines)
 
 
-def _other_operations(context: Context, found: Mismatch, sides: tuple[Side, ...]) -> Advice:
-    """Calls met that were not meant for each other: which of the two sides took another way?"""
+def _other_operations(
+    context: Context, cause: Cause, group: int, sides: tuple[Side, ...]
+) -> Advice:
+    """Calls met that were not meant for each other: which of the two sides took another way?
+
+    Where nothing decides between them, it is the one at a line at which the other has never been;
+    else neither may be named alone.
+    """
     advice = playbook.mismatch("op", guarded=guarded(sides))
     if len(sides) != 2 or not sides[0].stack or not sides[1].stack:
         return advice
     most, few = sides
     if in_finalizer(few) or in_finalizer(most):
         return playbook.finalizer()
+    undecided = cause.confidence is Confidence.AMBIGUOUS
+    if undecided and (
+        leaves_a_block(most, few)
+        or (
+            been_there(context, most.ranks, group, few.stack)
+            and not been_there(context, few.ranks, group, most.stack)
+        )
+    ):
+        most, few = few, most
     if leaves_a_block(few, most):
         return playbook.left_block(rank_s(few.ranks))
-    if few.stack != most.stack and been_there(context, most.ranks, found.group, few.stack):
-        return playbook.out_of_step(rank_s(few.ranks))
-    if stands_behind(few, most) and been_there(context, few.ranks, found.group, most.stack):
+    if few.stack != most.stack and been_there(context, most.ranks, group, few.stack):
+        either = f"one of {rank_s({*few.ranks, *most.ranks})}"
+        return playbook.out_of_step(either if undecided else rank_s(few.ranks))
+    if stands_behind(few, most) and been_there(context, few.ranks, group, most.stack):
         return playbook.guarded_or_early(rank_s(few.ranks))
     return advice
 
