@@ -42,10 +42,17 @@ def describe_exception(
             "message": message,
             "thread": thread.name if thread is not None else "MainThread",
             "main": thread is None or thread is threading.main_thread(),
-            "native_id": getattr(thread, "native_id", None) or 0,
+            "native_id": _native_id(thread),
             "frames": frames,
         }
     ).encode()
+
+
+def _native_id(thread: threading.Thread | None) -> int:
+    """The kernel's number of a thread; in a forked process the main thread's own word is old."""
+    if thread is threading.current_thread():
+        return threading.get_native_id()
+    return getattr(thread, "native_id", None) or 0
 
 
 def text_of(value: BaseException | None) -> str:

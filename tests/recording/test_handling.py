@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -68,6 +70,16 @@ def test_one_that_is_handled_all_the_time_keeps_its_first_moment(recording_gloo:
     assert (fragment.records["flags"] & Flag.HANDLING).all()
     assert fragment.facts.handled is not None
     assert fragment.facts.handled.at_ns <= fragment.records["created_ns"][0]
+
+
+def test_a_forked_process_knows_its_main_thread(
+    recording_gloo: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.current_thread(), "_native_id", 1)
+    fail("first sample")
+    fragment = read_ring(recording_gloo.ring.path)
+    assert fragment.facts.handled is not None
+    assert fragment.facts.handled.native_id == int(fragment.records["thread"][0])
 
 
 def test_beyond_the_bound_no_old_one_is_told(recording_gloo: Session) -> None:
