@@ -9,7 +9,10 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.trace import formats
 from hangscope.trace.load import load_trace
+from hangscope.trace.model import ExitFacts, RankFacts, Source
+from tests.diagnosis.builder import SECOND, START, Job
 from tests.trace.dumps import dump, entry, pending, write
 
 Rows = list[dict[str, Any]]
@@ -118,3 +121,18 @@ def test_a_send_that_the_waiting_rank_never_received_may_be_what_holds_its_rank_
     found = judged(tmp_path, rows, {})
     assert (found.culprits, found.confidence) == ((0, 2), Confidence.AMBIGUOUS)
     assert "never received" in found.summary
+
+
+def test_who_is_seen_to_have_finished_needs_no_ring_to_count() -> None:
+    """Rank 0 gathers alone, both others have finished; of rank 1 only the journal is left."""
+    job = Job(3)
+    job.steps(4)
+    job.op(0, "all_gather", done=False)
+    job.lose(1)
+    well = ExitFacts("clean", 0, at_ns=START + int((job.now + 1) * SECOND))
+    job.facts[1] = RankFacts(1, alive=False, exit=well)
+    job.rank(2, alive=False, exit=well)
+    rings = tuple(Source(f"rank_{r}.ring", formats.RING, rank=r) for r in (0, 2))
+    found = diagnose(job.trace(sources=(*rings, Source("monitor.journal", formats.JOURNAL))))
+    assert (found.culprits, found.confidence) == ((0, 2), Confidence.AMBIGUOUS)
+    assert "rank 1 left nothing and may be on either" in found.findings[0].why

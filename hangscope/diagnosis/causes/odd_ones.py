@@ -38,15 +38,18 @@ def odd_ones(context: Context, absent: tuple[int, ...], places: list[int]) -> tu
     Three ranks that all finished are not wrong because a fourth issued one more collective. Where
     as many wait, that counts only if nothing is known of what the absent do. Members that left
     nothing may have come or not: they do not make the fewer who wait right where the absent are
-    seen to do the same.
+    seen to do the same. One whose ring is gone, and which a journal has seen to end well, has not.
     """
     waits = context.waits
     if any(waits.places[i].phase for i in places):
         return ()
     waiters = sorted({r for i in places for r in waits.places[i].waiters})
     unknown = {r for i in places for r in waits.places[i].unknown}
-    tie = len(waiters) == len(absent) and not unknown
-    if (len(waiters) >= len(absent) and not tie) or len(absent) < 2:
+    finished = {r for r in unknown & context.unrecorded if context.hosts[r].end is End.CLEAN}
+    unknown -= finished
+    many = len(absent) + len(finished)
+    tie = len(waiters) == many and not unknown
+    if (len(waiters) >= many and not tie) or many < 2:
         return ()
     group = _where_they_meet(context, waiters, absent, places)
     if group is None:
@@ -57,7 +60,7 @@ def odd_ones(context: Context, absent: tuple[int, ...], places: list[int]) -> tu
     hosts = [context.hosts.get(r) for r in absent]
     if any(h is not None and h.state in ("stopped", "gil-held") for h in hosts):
         return ()
-    doing = set()
+    doing = {"finished"} if finished else set()
     for rank, host in zip(absent, hosts, strict=True):
         facts = context.trace.ranks.get(rank)
         if host is None or facts is None:
@@ -71,7 +74,7 @@ def odd_ones(context: Context, absent: tuple[int, ...], places: list[int]) -> tu
             doing.add(f"{frame.filename}:{frame.name}" if frame is not None else "")
     if tie and (doing != {""} or _is_unobserved(context, places)):
         return ()  # what the absent do instead is known, or they may wait in what is not recorded
-    if len(waiters) + len(unknown) >= len(absent) and not tie and doing == {""}:
+    if len(waiters) + len(unknown) >= many and not tie and doing == {""}:
         return ()  # nothing says that the absent do the same
     return tuple(waiters) if len(doing) == 1 else ()
 

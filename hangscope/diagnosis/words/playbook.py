@@ -351,7 +351,11 @@ def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
             "errors); code is not the cause",
             "D19",
         ),
-        Verdict.INCONCLUSIVE: Advice("collect the dumps or logs of the other ranks", "D19"),
+        Verdict.INCONCLUSIVE: Advice(
+            "collect the dumps or logs of the other ranks; where there are none, run it again with "
+            "HANGSCOPE=1",
+            "D19",
+        ),
         Verdict.QUIESCENT: Advice(
             "nothing waits in a collective: look at what the ranks do outside (stacks, I/O, "
             "evaluation on one rank)",
