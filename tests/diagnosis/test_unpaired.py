@@ -7,8 +7,8 @@ from dataclasses import replace
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace import formats
-from hangscope.trace.model import Flag, Source, Trace
-from tests.diagnosis.builder import Job
+from hangscope.trace.model import ExitFacts, Flag, Source, Trace
+from tests.diagnosis.builder import START, Job
 
 UNSEEN = Flag.UNOBSERVED | Flag.ASYNC
 
@@ -88,3 +88,20 @@ def test_receives_from_any_source_are_not_counted() -> None:
     job = pipeline(sends=1)
     job.op(3, "recv", peer=-1, done=False, flags=UNSEEN)
     assert judge(job).verdict is Verdict.QUIESCENT
+
+
+def test_what_comes_after_the_watchdogs_let_go_does_not_count() -> None:
+    """They abort the communicators before the process: rank 0 comes back and sends after all."""
+    job = Job(4)
+    job.all(done=False, flags=UNSEEN)
+    job.op(1, "recv", peer=0, done=False, flags=Flag.UNOBSERVED | Flag.BLOCKING, line=30)
+    for rank in (0, 2, 3):
+        job.op(rank, done=False, flags=UNSEEN)
+    job.op(0, "send", peer=1, done=False, flags=UNSEEN, line=20, at=30.1)
+    for rank in range(4):
+        ended = ExitFacts(kind="signal", signal=6, at_ns=START + 30_200_000_000)
+        job.rank(rank, exit=ended, host="node0")
+    trace = on_nccl(job)
+    trace.records["timeout_ms"] = 30_000
+    diagnosis = diagnose(trace)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (0,))

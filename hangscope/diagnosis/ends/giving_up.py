@@ -8,6 +8,7 @@ clause, at exit.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from hangscope.trace.facts import LEFT
 from hangscope.trace.model import Flag, RankFacts, State, Trace
 
 _SECOND_NS = 1_000_000_000
+_MS_NS = 1_000_000
 
 
 def before_the_first_gave_up(trace: Trace) -> Trace:
@@ -29,7 +31,7 @@ def before_the_first_gave_up(trace: Trace) -> Trace:
     Clocks of other hosts than that rank's may be wrong by `MARGIN_NS`. A job that still moved at
     that moment is left as it is: there, what was under way says nothing.
     """
-    gave_up, left = gave_up_ns(trace), _left_ns(trace)
+    gave_up, left = gave_up_ns(trace) | _expired_ns(trace), _left_ns(trace)
     if not gave_up and not left:
         return trace
     first, at_ns = min([*gave_up.items(), *left.items()], key=lambda item: item[1])
@@ -50,6 +52,28 @@ def before_the_first_gave_up(trace: Trace) -> Trace:
     told = {r: _told_to_end(trace.ranks[r], until_ns[r]) for r in left}
     trace = replace(trace, ranks={**trace.ranks, **told})
     return _rewound(trace, issued, ended, until_ns)
+
+
+def _expired_ns(trace: Trace) -> dict[int, int]:
+    """Ranks that aborted without a word after a time limit had passed, and when it had (ns).
+
+    A watchdog lets go of all communicators before it ends the process: what waited comes back, and
+    the program goes on for a moment.
+    """
+    bounds = rank_bounds(trace)
+    found: dict[int, int] = {}
+    for rank, facts in trace.ranks.items():
+        end = facts.exit
+        aborted = end is not None and end.signal == signal.SIGABRT and facts.exception is None
+        if end is None or not aborted or rank not in bounds:
+            continue
+        rows = trace.records[slice(*bounds[rank])]
+        limit = rows["created_ns"] + rows["timeout_ms"].astype(np.int64) * _MS_NS
+        passed = (rows["timeout_ms"] > 0) & (rows["state"] != int(State.COMPLETED))
+        passed &= limit <= end.at_ns
+        if passed.any():
+            found[rank] = int(limit[passed].max())
+    return found
 
 
 def _somebody_waits(
