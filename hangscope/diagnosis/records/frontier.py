@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hangscope.diagnosis.records.kinds import is_one_sided, which
 from hangscope.diagnosis.records.returned import from_rings, returned
-from hangscope.trace.model import Flag, State, Trace
+from hangscope.trace.model import Flag, State, Trace, flagged
 
 UNKNOWN = -1
 """No counter, no record and no way to conclude one."""
@@ -217,9 +217,9 @@ def _counts_alone(trace: Trace, kinds: _Kinds, pairs: _Pairs, counter: Ints) -> 
 def _kinds_of(trace: Trace) -> _Kinds:
     records = trace.records
     flags = records["flags"]
-    p2p = (flags & int(Flag.P2P)) != 0
-    member = (flags & int(Flag.COALESCED_MEMBER)) != 0
-    batch = (flags & int(Flag.COALESCED_BATCH)) != 0
+    p2p = flagged(flags, Flag.P2P)
+    member = flagged(flags, Flag.COALESCED_MEMBER)
+    batch = flagged(flags, Flag.COALESCED_BATCH)
     batch_row, p2p_batch = _batches(trace, p2p, member, batch)
     # A terminator of sends and recvs is a point-to-point matter: members of the group need not
     # all have one, so it is never aligned by its collective number.
@@ -258,7 +258,7 @@ def _ends_of(trace: Trace, kinds: _Kinds, pairs: _Pairs) -> _Ends:
     # A peer that finished a later collective of all members had this rank's part of it, which a
     # communicator carries out after all that was issued before.
     untold = collective & ~done & (seq < everybody[records["group"]])
-    unobserved = (records["flags"] & int(Flag.UNOBSERVED)) != 0
+    unobserved = flagged(records["flags"], Flag.UNOBSERVED)
     late = np.zeros(len(pairs.keys), bool)
     late[of_record[untold & ~unobserved]] = True
     return _Ends(done | untold, everybody, late)
@@ -267,9 +267,9 @@ def _ends_of(trace: Trace, kinds: _Kinds, pairs: _Pairs) -> _Ends:
 def _unfinished(trace: Trace, kinds: _Kinds, done: Bools, counter: Ints) -> Bools:
     """Per record: known not to have finished; ``counter`` is that of its pair."""
     flags = trace.records["flags"]
-    unobserved = (flags & int(Flag.UNOBSERVED)) != 0
-    retired = (flags & int(Flag.RETIRED)) != 0
-    timed_out = (flags & int(Flag.TIMED_OUT)) != 0
+    unobserved = flagged(flags, Flag.UNOBSERVED)
+    retired = flagged(flags, Flag.RETIRED)
+    timed_out = flagged(flags, Flag.TIMED_OUT)
     unfinished: Bools = ~done & ~unobserved
     # Where a counter vouches for the collective, the entry's own state is only late.
     vouched = trace.records["collective_seq"] <= counter

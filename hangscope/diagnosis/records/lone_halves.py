@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, which
-from hangscope.trace.model import Flag, State, Trace
+from hangscope.trace.model import Flag, State, Trace, flagged
 
 _SECOND_NS = 10**9
 
@@ -53,7 +53,7 @@ def with_lone_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
     wait: hosts issue far ahead of each other, and a send may be left alone.
     """
     records = trace.records
-    unseen = (records["flags"] & int(Flag.UNOBSERVED)) != 0
+    unseen = flagged(records["flags"], Flag.UNOBSERVED)
     if trace.live and unseen.any():
         newest = np.zeros(int(records["rank"].max()) + 1, np.int64)
         np.maximum.at(newest, records["rank"], records["created_ns"])
@@ -78,14 +78,14 @@ def unpaired_halves(trace: Trace, told: npt.NDArray[np.bool_]) -> list[Unpaired]
     records = trace.records
     flags = records["flags"]
     rows = np.flatnonzero(
-        ((flags & int(Flag.P2P)) != 0)
-        & ((flags & int(Flag.COALESCED_BATCH)) == 0)
+        flagged(flags, Flag.P2P)
+        & ~flagged(flags, Flag.COALESCED_BATCH)
         & ~which(trace, is_on_host)
         & told
     )
     if not len(rows) or trace.missing_ranks:
         return []
-    seen = (flags[rows] & int(Flag.UNOBSERVED)) == 0
+    seen = ~flagged(flags[rows], Flag.UNOBSERVED)
     if (seen | (records["state"][rows] == int(State.COMPLETED))).all():
         return []  # who has finished is on record, and has been judged by that
     if (records["peer"][rows] < 0).any():

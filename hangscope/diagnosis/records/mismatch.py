@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hangscope.diagnosis.records.agreement import ROOTED, Terms, aspect_of, terms
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.diagnosis.records.inside_batches import first_difference
-from hangscope.trace.model import Flag, Records, State, Trace
+from hangscope.trace.model import Flag, Records, State, Trace, flagged
 
 _SPARSE_FACTOR = 8
 
@@ -111,7 +111,7 @@ def _completed(
     flags = trace.records["flags"][rows]
     doubtful = int(Flag.UNOBSERVED | Flag.TIMED_OUT | Flag.SYNTHETIC)
     open_ = front.unfinished[rows] | (trace.records["state"][rows] != int(State.COMPLETED))
-    open_ |= (flags & doubtful) != 0
+    open_ |= flagged(flags, doubtful)
     over = np.ones(places, bool)
     over[position[open_]] = False
     return over

@@ -15,7 +15,7 @@ from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.timeouts import NEARLY, Timeouts, recorded_timeouts
 from hangscope.diagnosis.waiting.unnoted import just_finished
 from hangscope.trace import formats
-from hangscope.trace.model import Flag, State
+from hangscope.trace.model import Flag, State, flagged
 
 _OF_TIME = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTIVE)
 """Verdicts that a job which moves would get as well, at some moment."""
@@ -247,7 +247,7 @@ def _all_unobserved(context: Context, rows: list[int]) -> bool:
 def _may_be_held_up(context: Context, cause: Cause) -> bool:
     """Whether somebody who waits has issued before what nobody says it has finished."""
     records = context.trace.records
-    hidden = (records["flags"] & int(Flag.UNOBSERVED)) != 0
+    hidden = flagged(records["flags"], Flag.UNOBSERVED)
     if not hidden.any():
         return False
     hidden &= records["state"] != int(State.COMPLETED)

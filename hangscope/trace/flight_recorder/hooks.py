@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hangscope.trace.flight_recorder.columns import Entries, pick, values_of
 from hangscope.trace.flight_recorder.extent import SMALLEST_BUFFER
-from hangscope.trace.model import NONE, Flag, Records, State
+from hangscope.trace.model import NONE, Flag, Records, State, flagged
 
 _NATIVE = frozenset({"nccl", "gloo", "xccl", "hccl", "mccl", "cncl", "bccl", "rccl"})
 """Backends that record themselves: what they retire has ended, well or not."""
@@ -72,7 +72,7 @@ def settle_retired(records: Records, entries: Entries, backends: set[str]) -> bo
     bool
         Whether the recorder retires what it issues.
     """
-    retired = (records["flags"] & np.uint16(Flag.RETIRED)) != 0
+    retired = flagged(records["flags"], Flag.RETIRED)
     retired &= records["state"] < State.COMPLETED
     if not retired.any():
         return False
@@ -103,7 +103,7 @@ def hide_ends_of_batches(records: Records, backends: set[str]) -> None:
     stands for nothing and calls it completed. Where most pairs of a group ended at once, the others
     were only noted a little later. What lies before a collective that has ended is over anyhow.
     """
-    ended = (records["flags"] & np.uint16(Flag.P2P)) != 0
+    ended = flagged(records["flags"], Flag.P2P)
     ended &= (records["state"] == State.COMPLETED) & (records["created_ns"] > 0)
     ended &= records["completed_ns"] > 0
     if backends & _NATIVE or not ended.any():
@@ -132,5 +132,5 @@ def counted_ids(enqueued: int, own: Records) -> bool:
 
 def number_of_id(op_id: int, own: Records) -> int:
     """The sequence number of the collective with an ``op_id``; -1 where there is none."""
-    found = np.flatnonzero((own["op_id"] == op_id) & ((own["flags"] & Flag.P2P) == 0))
+    found = np.flatnonzero((own["op_id"] == op_id) & ~flagged(own["flags"], Flag.P2P))
     return int(own["collective_seq"][found[-1]]) if len(found) and op_id >= 0 else NONE

@@ -9,7 +9,7 @@ import numpy as np
 from hangscope.trace import operations
 from hangscope.trace.flight_recorder.groups import GroupTable
 from hangscope.trace.flight_recorder.signatures import Signatures
-from hangscope.trace.model import NONE, Flag, Records, State
+from hangscope.trace.model import NONE, Flag, Records, State, flagged
 
 _BATCHES_SEEN = 3
 """Lone halves, each with its successor left out, that are more than chance."""
@@ -66,9 +66,9 @@ def _ended_alone(records: Records, flags: Any, numbered: bool) -> Any:
     gap = (ids[1:] != ids[:-1] + 1) | (not numbered)
     if not gap.any():
         return nothing
-    batch = (flags & np.uint16(Flag.COALESCED_BATCH)) != 0
-    half = ((flags & np.uint16(Flag.P2P)) != 0) & ~batch & (records["p2p_seq"] > 0)
-    member = half & ((flags & np.uint16(Flag.COALESCED_MEMBER)) != 0)
+    batch = flagged(flags, Flag.COALESCED_BATCH)
+    half = flagged(flags, Flag.P2P) & ~batch & (records["p2p_seq"] > 0)
+    member = half & flagged(flags, Flag.COALESCED_MEMBER)
     found = [nothing]
     for group in np.unique(records["group"][half & ~member]).tolist():
         here = records["group"] == group
@@ -90,7 +90,7 @@ def ended_early(records: Records) -> Any:
     an operation inside it (``_coalescing_manager`` over collectives) lies before that launch and
     tells nothing; the batch's own row, which follows, tells.
     """
-    batch = (records["flags"] & np.uint16(Flag.COALESCED_BATCH)) != 0
+    batch = flagged(records["flags"], Flag.COALESCED_BATCH)
     over = records["state"] == State.COMPLETED
     waiting = set(zip(*_place(records, batch & ~over), strict=True))
     if not waiting:

@@ -41,6 +41,7 @@ from hangscope.trace.model import (
     Records,
     Source,
     State,
+    flagged,
 )
 
 MAX_ENTRIES = 5_000_000
@@ -288,7 +289,7 @@ def _is_native_gloo(signatures: Signatures, dump: _Dump) -> bool:
 
 def _settle_gloo(records: Records) -> None:
     """Read what Gloo does say: a retired entry has finished; the rest cannot be seen."""
-    retired = (records["flags"] & Flag.RETIRED) != 0
+    retired = flagged(records["flags"], Flag.RETIRED)
     records["state"][retired] = State.COMPLETED
     records["flags"][~retired] |= np.uint16(Flag.UNOBSERVED)
 

@@ -39,6 +39,7 @@ from hangscope.trace.model import (
     Source,
     Trace,
     Unread,
+    flagged,
 )
 from hangscope.trace.row_block import RowBlock
 from hangscope.trace.stack_table import StackTable
@@ -278,7 +279,7 @@ def _resolve_peers(
     """Peers of pairs whose group's members only another source knew."""
     if not any(operations.is_p2p(operations.parse(s.raw).op) for s in signatures):
         return
-    open_rows = np.flatnonzero(((records["flags"] & Flag.P2P) != 0) & (records["peer"] == NONE))
+    open_rows = np.flatnonzero(flagged(records["flags"], Flag.P2P) & (records["peer"] == NONE))
     for row in open_rows.tolist():
         group = records["group"][row]
         if group == NONE:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records, State
+from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records, State, flagged
 
 _P2P, _COMPLETED = np.uint16(Flag.P2P), np.uint8(State.COMPLETED)
 _COUNTERS = ("enqueued", "started", "completed", "p2p_enqueued", "enqueued_ns", "completed_ns")
@@ -34,8 +34,7 @@ def combine_rank(parts: Sequence[Records]) -> Records:
 
 
 def _synthetic(records: Records) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = (records["flags"] & Flag.SYNTHETIC) != 0
-    return found
+    return flagged(records["flags"], Flag.SYNTHETIC)
 
 
 def _keys(records: Records) -> list[tuple[int, bool, int]]:
@@ -43,14 +42,14 @@ def _keys(records: Records) -> list[tuple[int, bool, int]]:
 
     Batches of pairs are counted with the collectives up to torch 2.5.
     """
-    pair = (records["flags"] & Flag.P2P) != 0
+    pair = flagged(records["flags"], Flag.P2P)
     own = pair & ((records["p2p_seq"] > 0) | (records["collective_seq"] < 0))
     seq = np.where(own, records["p2p_seq"], records["collective_seq"])
     return list(zip(records["group"].tolist(), pair.tolist(), seq.tolist(), strict=True))
 
 
 def _fold(base: Records, extra: Records, *, beyond_only: bool) -> Records:
-    member = (base["flags"] & Flag.COALESCED_MEMBER) != 0
+    member = flagged(base["flags"], Flag.COALESCED_MEMBER)
     place: dict[tuple[int, bool, int], int] = {}
     span: dict[tuple[int, bool], tuple[int, int]] = {}
     for i, (key, inner) in enumerate(zip(_keys(base), member.tolist(), strict=True)):
