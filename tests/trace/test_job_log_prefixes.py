@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.trace.job_log.lines.stream import read_lines
-from tests.trace.logs import timeout, trace_of
+from hangscope.trace.load import load_trace
+from tests.trace.logs import WORK, overdue, timeout, trace_of
 
 TRACEBACK = (
     "Traceback (most recent call last):",
@@ -199,3 +201,25 @@ def test_a_head_with_another_prefix_than_its_frames_belongs_to_them() -> None:
     error = trace_of(text).ranks[2].exception
     assert error is not None
     assert [frame.name for frame in error.stack] == ["main"]
+
+
+def test_a_folder_that_is_called_like_a_rank_says_nothing_where_several_write(
+    tmp_path: Path,
+) -> None:
+    ends = WORK.format(seq=65, op="ALLREDUCE", n=1)
+    log = "".join(
+        (
+            *(timeout(rank, 65, "ALLREDUCE", 1) for rank in (2, 3, 1)),
+            timeout(0, 65, "BROADCAST", 16),
+            "  what():  [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog thread "
+            f"terminated with exception: [Rank 2] Watchdog caught collective operation timeout: "
+            f"{ends} ran for 20087 milliseconds before timing out.\n",
+        )
+    )
+    for folder in ("job", "eval_rank0"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "job.log").write_text(log, "utf-8")
+        trace = load_trace([tmp_path / folder])
+        of_rank_0 = [op for rank, _, op, _ in overdue(trace) if rank == 0]
+        assert of_rank_0 == ["broadcast"], folder
+        assert trace.sources[0].rank is None

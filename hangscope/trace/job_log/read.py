@@ -51,7 +51,7 @@ def read_job_log(
     path:
         Its name as reports show it.
     file:
-        Its real path: a log whose name holds a rank is that rank's.
+        Its real path: a log whose name holds a rank is that rank's, unless others write into it.
     year:
         Of its lines, which carry none; by default that of the file, else the present one.
     """
@@ -59,6 +59,10 @@ def read_job_log(
     if year is None:
         year = _year_of(file)
     evidence = gather(read_lines(stream), year, own_rank=own_rank, own_local=own_local)
+    if evidence.not_its_own and stream.seekable():
+        stream.seek(0)
+        own_rank = None
+        evidence = gather(read_lines(stream), year, own_local=own_local)
     for seen in evidence.stacks:
         seen.at_ns = seen.at_ns or _written_ns(file)
     return fragments_of(evidence, path, whole_file_rank=own_rank)
@@ -71,8 +75,12 @@ def gather(
     own_rank: int | None = None,
     own_local: int | None = None,
 ) -> Evidence:
-    """Run every line past the readers that may know it."""
+    """Run every line past the readers that may know it.
+
+    Returns at once, with `Evidence.not_its_own`, where another rank than ``own_rank`` writes.
+    """
     evidence = Evidence()
+    of_file = own_rank
     readers = Readers(year)
     unknown = UnknownPrefix()
     skip_own = 0
@@ -93,7 +101,11 @@ def gather(
                 continue
         if text.startswith(_FILE) and text.endswith(_FILE_ENDS):
             own_rank, own_local = _of_file(text[len(_FILE) : -len(_FILE_ENDS)])
+            of_file = None
             continue
+        if of_file is not None and line.rank not in (None, of_file) and not line.printed:
+            evidence.not_its_own = True
+            return evidence
         if line.rank is None and (own_rank is not None or own_local is not None):
             line = line._replace(
                 rank=own_rank,

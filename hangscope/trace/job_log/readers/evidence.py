@@ -188,6 +188,8 @@ class Evidence:
     """torchrun speaks in it: it starts several processes, and a scheduler's task is one of it."""
     shared_tasks: bool = False
     """A line with the number of a task bears another rank: a task holds several."""
+    not_its_own: bool = False
+    """Its name states a rank, and another one writes into it: the name means something else."""
     cut: bool = False
     """It ends in the middle of a watchdog's line: somebody pasted the beginning of a log."""
     meeting: tuple[int, int, int, int] | None = None
