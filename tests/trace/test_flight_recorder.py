@@ -397,3 +397,16 @@ def test_what_stands_in_a_batch_is_not_over_before_the_batch(tmp_path: Path) -> 
     assert trace.members["completed"].tolist() == [1, 1, 1, 1]
     found = diagnose(trace)
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (0,))
+
+
+def test_who_is_not_the_root_of_a_scatter_gives_no_tensor(tmp_path: Path) -> None:
+    """torch writes an undefined tensor down for the empty list: no size and no dtype of its own."""
+    there = {"output_sizes": [[4096], [4096]], "output_dtypes": ["Float", "Float"]}
+    nothing = {"output_sizes": [[0]], "output_dtypes": ["UNKNOWN_SCALAR"]}
+    for rank, outs in enumerate((there, nothing)):
+        rows = [entry(1, "nccl:scatter", **outs), pending(2)]
+        write(tmp_path, f"nccl_trace_rank_{rank}", dump(rows))
+    trace = load_trace([tmp_path])
+    scatters = [s for s in trace.signatures if s.op == "scatter"]
+    assert {s.output_dtypes for s in scatters} == {("Float", "Float"), ()}
+    assert diagnose(trace).verdict is not Verdict.DTYPE_MISMATCH

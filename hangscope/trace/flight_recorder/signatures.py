@@ -20,8 +20,12 @@ from hangscope.trace.flight_recorder.columns import (
 from hangscope.trace.flight_recorder.intern import Key, Row, Rows
 from hangscope.trace.model import Signature
 
+Sizes = tuple[tuple[int, ...], ...]
+Dtypes = tuple[str, ...]
 _MADE_BEFORE: dict[Key, Signature] = {}
 """The ranks of a job have the same signatures, and a process reads the dumps of many ranks."""
+_NO_TENSOR = "UNKNOWN_SCALAR"
+"""The dtype of an undefined tensor, which stands for an empty list."""
 _MAX_MADE, _MAX_KEY_BYTES = 4096, 4096
 
 
@@ -77,15 +81,25 @@ def _signature(
     text = clean.as_name(raw, "unknown") or "unknown"
     parsed = operations.parse(text)
     batch = parsed.op == "coalesced"
+    in_sizes, in_dtypes = _given(sizes(ins), dtypes(in_types))
+    out_sizes, out_dtypes = _given(sizes(outs), dtypes(out_types))
     return Signature(
         op=parsed.op,
         raw=text,
         backend=parsed.backend,
-        input_sizes=None if batch and not ins else sizes(ins),
-        output_sizes=None if batch and not outs else sizes(outs),
-        input_dtypes=None if batch and not in_types else dtypes(in_types),
-        output_dtypes=None if batch and not out_types else dtypes(out_types),
+        input_sizes=None if batch and not ins else in_sizes,
+        output_sizes=None if batch and not outs else out_sizes,
+        input_dtypes=None if batch and not in_types else in_dtypes,
+        output_dtypes=None if batch and not out_types else out_dtypes,
         reduce_op=clean.as_name(reduce_op).upper() or None,
         input_splits=numbers(in_splits),
         output_splits=numbers(out_splits),
     )
+
+
+def _given(shapes: Sizes | None, types: Dtypes | None) -> tuple[Sizes | None, Dtypes | None]:
+    """Sizes and dtypes of those tensors that there are: who is not the root gives none."""
+    if not shapes or not types or _NO_TENSOR not in types or len(shapes) != len(types):
+        return shapes, types
+    there = [i for i, dtype in enumerate(types) if dtype != _NO_TENSOR]
+    return tuple(shapes[i] for i in there), tuple(types[i] for i in there)
