@@ -195,7 +195,7 @@ class Recorder:
                 state.coalesced_kinds |= kind
                 flags |= _MEMBER
             if flags & _P2P:
-                if fresh:
+                if fresh and not flags & _BATCH:  # which has the number of its members
                     state.p2p_seq += 1
             else:
                 if fresh:

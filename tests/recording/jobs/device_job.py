@@ -53,7 +53,7 @@ def native_numbers() -> list[int]:
 def counters_of_world() -> tuple[int, int]:
     """(last enqueued, last completed) of the default group, as a reader of the ring gets them."""
     fragment = read_ring(session().ring.path)
-    (position,) = (
+    position = next(
         at for at, group in enumerate(fragment.groups) if group.ranks == tuple(range(SIZE))
     )
     (row,) = (row for row in fragment.members if row["group"] == position)
@@ -80,6 +80,24 @@ with report.check("numbers are those of the native recorder"):
         wait_for_device()
     assert seen.ops == list(CALLS), seen.ops
     assert native_numbers()[before:] == seen.sequence, (native_numbers()[before:], seen.sequence)
+
+with report.check("a batch of sends and receives has one number"):
+    if ON_GPU and SIZE > 1:  # Gloo makes no batches
+        to, of = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+        numbers, pair = [], dist.new_group()
+        for _ in range(2):
+            halves = [
+                dist.P2POp(dist.isend, ones(), to, pair),
+                dist.P2POp(dist.irecv, ones(), of, pair),
+            ]
+            for work in dist.batch_isend_irecv(halves):
+                work.wait()
+            wait_for_device()
+            records = read_ring(session().ring.path).records[-3:]
+            numbers.append(set(records["p2p_seq"].tolist()))
+        assert numbers == [{1}, {2}], numbers
+    else:
+        report.values["a batch of sends and receives has one number"] = "no batch"
 
 with report.check("what has finished becomes known without asking the device"):
     dist.all_reduce(ones())
