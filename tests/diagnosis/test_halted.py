@@ -133,3 +133,13 @@ def test_what_a_rank_was_seen_to_wait_for_is_over_where_it_went_on_by_itself(kil
         exception=None if killed else ExceptionFacts("RuntimeError", "Connection closed by peer"),
     )
     assert (host_of(facts, None).wait is not None) == killed
+
+
+def test_who_is_stopped_in_what_its_ring_cannot_observe_holds_the_others_up() -> None:
+    """The others' dumps tell that nobody has finished; the stopped rank left its ring alone."""
+    job = Job(4, live=True)
+    job.steps(3)
+    for rank in range(4):
+        job.op(rank, done=False, flags=Flag.UNOBSERVED if rank == 1 else Flag(0))
+    job.rank(1, process_state="stopped", heartbeat_ns=START + int(job.now * SECOND))
+    assert found_in(job) == [(Verdict.STUCK_COLLECTIVE, (1,))]

@@ -435,3 +435,14 @@ def test_statuses_without_a_word_after_a_hang_explain_nothing() -> None:
         job.rank(rank, exit=end, alive=False)
     found = diagnose(job.trace())
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
+
+
+def test_who_is_killed_after_watchdogs_have_ended_the_others_was_missing() -> None:
+    """A stopped rank outlives the launcher's SIGTERM by half a minute."""
+    job = _hung()
+    job.rank(2, process_state="stopped")
+    for rank in (0, 1, 3):
+        at_ns = START + int((job.now + 20.0) * SECOND)
+        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=6, at_ns=at_ns))
+    _killed(job, 2, 50.0)
+    assert _told(job.trace()) == ("missing_rank", (2,), "certain")

@@ -55,14 +55,16 @@ def accuse_who_was_never_seen(context: Context, cause: Cause) -> None:
 
 
 def stopped_in(context: Context, index: int) -> tuple[int, ...]:
-    """Ranks that wait in a collective and cannot carry their part of it out.
+    """Ranks that have begun a collective and cannot carry their part of it out.
 
-    ``index``: of the place.
+    ``index``: of the place. Whether such a rank has finished may be what it could not write down.
     """
     place, ranks = context.waits.places[index], context.trace.ranks
     if place.phase or place.p2p:
         return ()
-    stopped = [r for r in place.waiters if r in ranks and ranks[r].process_state == "stopped"]
+    over = {*place.done, *place.absent, *place.behind, *place.unknown}
+    begun = {*place.waiters, *place.members} - over
+    stopped = [r for r in begun if r in ranks and ranks[r].process_state == "stopped"]
     if not stopped:
         return ()
     records = context.trace.records

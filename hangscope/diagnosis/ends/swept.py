@@ -87,10 +87,10 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
     alone = all(
         h is first or h.end_ns - first.end_ns > TOGETHER_NS for h in ended.values()
     ) and not (waited or _was_waiting(front, first.rank))
-    # Who is ended after others were is ended with them, however long that takes.
+    # Who is ended after others were, or had given up, is ended with them, however long that takes.
     after_others = any(
-        h.end is End.TORN_DOWN and stood_ns <= h.end_ns < first.end_ns and _signalled(trace, r)
-        for r, h in hosts.items()
+        stood_ns <= h.end_ns < first.end_ns and (_was_ended(trace, h) or _in_vain(h))
+        for h in hosts.values()
     )
     if alone and not after_others and first.rank not in unrecorded:
         del ended[first.rank]
@@ -162,10 +162,12 @@ def _from_outside(facts: RankFacts, unrecorded: bool) -> bool:
     return exit_.signal in _OUTSIDE or (wordless and exit_.kind == "code")
 
 
-def _signalled(trace: Trace, rank: int) -> bool:
-    """Whether somebody saw that the rank was ended by a signal from outside."""
-    exit_ = trace.ranks[rank].exit
-    return exit_ is not None and exit_.kind == "signal" and exit_.signal in _OUTSIDE
+def _was_ended(trace: Trace, host: Host) -> bool:
+    """Whether somebody saw that a rank was ended by a signal from outside or by its watchdog."""
+    exit_ = trace.ranks[host.rank].exit
+    if exit_ is None or exit_.kind != "signal" or exit_.signal is None:
+        return False
+    return host.end is End.TORN_DOWN and exit_.signal in (*_OUTSIDE, SIGABRT)
 
 
 def _in_vain(host: Host) -> bool:
