@@ -36,6 +36,9 @@ FAMILIES = {
 }
 """Names that a backend carries out in the same way: mixing them hangs nobody."""
 
+HOST_BACKENDS = frozenset({"gloo", "mpi"})
+"""Backends whose operations run on the caller's time: waiting for one holds the caller up. They
+match sends and receives by tag; devices ignore tags."""
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 """Operations with a root."""
 
@@ -59,7 +62,8 @@ _WITH_REDUCTION = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What must be equal: operation family, element count per member, dtype and reduce op."""
+    """What must be equal: operation family, element count per member, dtype, reduce op, and whether
+    the tensors lie on the host or on a device."""
 
     op: str
     numel: int | None = None
@@ -67,6 +71,7 @@ class Terms:
     reduce_op: str | None = None
     batch: int = 0
     """A mark of what is inside a coalesced batch; 0: not on record."""
+    on_host: bool | None = None
 
     @property
     def known(self) -> int:
@@ -121,7 +126,8 @@ def terms(signature: Signature) -> Terms:
         dtypes = signature.output_dtypes or signature.input_dtypes
     dtype = dtypes[0] if dtypes and len(set(dtypes)) == 1 else None
     reduction = signature.reduce_op if op in _WITH_REDUCTION else None
-    return Terms(op, count, dtype, reduction.upper() if reduction else None)
+    on_host = signature.backend in HOST_BACKENDS if signature.backend else None
+    return Terms(op, count, dtype, reduction.upper() if reduction else None, on_host=on_host)
 
 
 def _in_even_parts(signature: Signature) -> bool:
@@ -136,7 +142,8 @@ def _uneven(sizes: tuple[tuple[int, ...], ...] | None) -> bool:
 
 
 def disagreement(a: Terms, b: Terms) -> str | None:
-    """The first term that cannot go together: ``op``, ``numel``, ``dtype`` or ``reduce_op``.
+    """The first term that cannot go together: ``op``, ``dtype``, ``numel``, ``reduce_op`` or
+    ``device``.
 
     None where the two can be one operation of one group.
     """
@@ -150,6 +157,8 @@ def disagreement(a: Terms, b: Terms) -> str | None:
         return "numel"
     if a.reduce_op and b.reduce_op and a.reduce_op != b.reduce_op:
         return "reduce_op"
+    if a.on_host is not None and b.on_host is not None and a.on_host != b.on_host:
+        return "device"
     return None
 
 

@@ -7,12 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.records.agreement import ONE_SIDED, family
+from hangscope.diagnosis.records.agreement import HOST_BACKENDS, ONE_SIDED, family
 from hangscope.trace.model import Signature, Trace
-
-HOST_BACKENDS = frozenset({"gloo", "mpi"})
-"""Backends whose operations run on the caller's time: waiting for one holds the caller up. They
-match sends and receives by tag; devices ignore tags."""
 
 
 def which(
@@ -34,6 +30,13 @@ def is_sending(signature: Signature) -> bool:
 def is_one_sided(signature: Signature) -> bool:
     """Whether a member may finish the operation alone."""
     return family(signature.op) in ONE_SIDED
+
+
+def same_backend(trace: Trace, row: int, other: int) -> bool:
+    """Whether two operations of a group that may have several backends ran on the same one."""
+    of = trace.records["signature"]
+    one, two = trace.signatures[int(of[row])], trace.signatures[int(of[other])]
+    return one.backend == two.backend
 
 
 def is_on_host(signature: Signature) -> bool:

@@ -16,6 +16,9 @@ from hangscope.trace.model import Flag, Records, State, Trace, flagged
 
 _SPARSE_FACTOR = 8
 
+_ASPECTS = ("op", "dtype", "numel", "reduce_op", "device", "root", None)
+"""What differs, the most telling first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -234,7 +237,7 @@ def _parts(
         return None
     merged.sort(key=lambda item: (-len(item[1]), min(item[1])))
     aspects = {_aspect(examples[merged[0][0]], examples[c]) for c, _ in merged[1:]}
-    aspect = next(a for a in ("op", "dtype", "numel", "reduce_op", "root", None) if a in aspects)
+    aspect = next(a for a in _ASPECTS if a in aspects)
     parts = tuple(Part(tuple(sorted(m)), row_of[c]) for c, m in merged)
     return Mismatch(group, seq, aspect or "op", parts)
 

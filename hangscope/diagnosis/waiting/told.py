@@ -10,7 +10,7 @@ import numpy as np
 from hangscope.diagnosis.processes.host import Host, in_communication
 from hangscope.diagnosis.records.evidence import hidden_ranks, rank_bounds, recorded_ranks
 from hangscope.diagnosis.records.frontier import Frontiers
-from hangscope.diagnosis.records.kinds import is_one_sided, which
+from hangscope.diagnosis.records.kinds import is_one_sided, same_backend, which
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.records.returned import blocks_caller
 from hangscope.trace.model import NONE, Flag, State, Trace
@@ -47,6 +47,13 @@ class Told:
             & self.front.collective[low:high]
         )
         return int(low + hit[0]) if len(hit) else NONE
+
+    def would_show_end(self, before: int, row: int) -> bool:
+        """Whether an earlier operation was seen to finish as the later one would be, which has the
+        same backend: a group may have several."""
+        if before < 0 or self.trace.records["state"][before] != int(State.COMPLETED):
+            return False
+        return same_backend(self.trace, before, row)
 
     def needs_all(self, group: int, row: int) -> bool:
         """Whether nobody can finish the operation before every member has issued it (rule 3)."""

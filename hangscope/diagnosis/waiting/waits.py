@@ -297,13 +297,13 @@ class Builder:
 
         In a group with operations that some finish alone, at the first that nobody can. Where
         everybody is equally far, the last operation is unfinished if the recorder did say of the
-        one before that it finished, and the rank has issued nothing since: waits for functional
-        collectives are not seen, and who has gone on waits in what came later.
+        one before, on the same backend, that it finished, and the rank has issued nothing since:
+        waits for functional collectives are not seen, and who has gone on waits in what came later.
         """
         if not self.unobserved:
             return
         hidden = int(Flag.UNOBSERVED)
-        flags, states = self.trace.records["flags"], self.trace.records["state"]
+        flags = self.trace.records["flags"]
         for i, rank in enumerate(standing.ranks.tolist()):
             enqueued = int(standing.enqueued[i])
             if standing.pending[i] or enqueued < max(lowest, 1):
@@ -317,7 +317,7 @@ class Builder:
             if enqueued == lowest:
                 before = self.told.row_of(group, rank, lowest - 1)
                 is_newest = row + 1 >= self.told.bounds[rank][1]
-                if not is_newest or before < 0 or states[before] != int(State.COMPLETED):
+                if not is_newest or not self.told.would_show_end(before, row):
                     continue
             standing.pending[i], standing.rows[i] = due, row
 

@@ -57,6 +57,12 @@ def mismatch(aspect: str, *, guarded: bool = False) -> Advice:
             "dtypes alike on every rank",
             "D14, D19",
         )
+    if aspect == "device":
+        return Advice(
+            "move the tensors to the same device on every member: a group with a backend for each "
+            "(cpu:gloo,cuda:nccl) takes either without a word",
+            "D19",
+        )
     if aspect == "history":
         return Advice(
             "record more (HANGSCOPE_BUFFER) and run again: the first difference has been "

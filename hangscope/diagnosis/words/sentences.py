@@ -277,6 +277,8 @@ def _mismatch(context: Context, cause: Cause) -> Words:
         words = describe(signature, reduction=signature is None or signature.op not in unknown)
         if mismatch.aspect == "root":
             words += f" root {int(context.trace.records['root'][part.shown])}"
+        if mismatch.aspect == "device" and signature is not None:
+            words += f" on {signature.backend}"
         if mismatch.inside >= 0:
             batch = context.signature(part.row)
             words += f" as operation {mismatch.inside + 1} of {batch.op if batch else 'a batch'}"
@@ -295,6 +297,7 @@ def _mismatch(context: Context, cause: Cause) -> Words:
         "dtype": "the dtypes differ",
         "reduce_op": "the reduce operations differ",
         "root": "the roots differ",
+        "device": "some tensors lie on the host and others on a device, whose backends never meet",
     }[mismatch.aspect]
     why = f"{aspect}, so this collective cannot complete or returns garbage"
     if leaving := mismatch.leaving(context.trace.records):
