@@ -4,7 +4,13 @@
 #include <thread>
 
 namespace {
-constexpr std::chrono::microseconds kPause{100};
+constexpr std::chrono::microseconds kPause{100}, kLongPause{5000};
+
+// How long to sleep between two looks at what has not moved for so many of them: a job that hangs
+// should cost its machine nothing.
+std::chrono::microseconds pause(int looks) {
+  return std::min(kLongPause, kPause * (1 + looks / 200));
+}
 
 bool ready(const Node& node) {
   return std::all_of(node.after.begin(), node.after.end(), [](auto& n) { return n->done.load(); });
@@ -39,7 +45,7 @@ bool Engine::idle(Stream* stream) {
 }
 
 void Engine::wait(const NodePtr& node) {
-  while (node && !node->done) std::this_thread::sleep_for(kPause);
+  for (int looks = 0; node && !node->done; looks++) std::this_thread::sleep_for(pause(looks));
 }
 
 void Engine::wait(Stream* stream) {
@@ -52,18 +58,18 @@ void Engine::wait(Stream* stream) {
 }
 
 void Engine::wait_for_all() {
-  for (;;) {
+  for (int looks = 0;; looks++) {
     {
       std::lock_guard<std::mutex> guard(mutex);
       if (pending_.empty()) return;
     }
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(pause(looks));
   }
 }
 
 void Engine::run() {
   std::unique_lock<std::mutex> guard(mutex);
-  for (;;) {
+  for (int looks = 0;; looks++) {
     bool moved = false;
     for (auto at = pending_.begin(); at != pending_.end();) {
       NodePtr node = *at;
@@ -86,11 +92,12 @@ void Engine::run() {
         ++at;
       }
     }
+    if (moved) looks = 0;
     if (pending_.empty()) {
       wake_.wait(guard);
     } else if (!moved) {
       guard.unlock();
-      std::this_thread::sleep_for(2 * kPause);
+      std::this_thread::sleep_for(2 * pause(looks));
       guard.lock();
     }
   }

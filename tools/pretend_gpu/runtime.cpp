@@ -195,6 +195,7 @@ API cudaMalloc(void** p, size_t n) {
 }
 API cudaMallocAsync(void** p, size_t n, cudaStream_t) { return cudaMalloc(p, n); }
 API cudaFree(void* p) {
+  engine().wait_for_all();  // as a device does: what stands in a stream may use it
   release(p);
   return cudaSuccess;
 }
