@@ -105,3 +105,24 @@ def test_what_comes_after_the_watchdogs_let_go_does_not_count() -> None:
     trace.records["timeout_ms"] = 30_000
     diagnosis = diagnose(trace)
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (0,))
+
+
+def test_a_batch_stands_with_the_half_in_it_that_has_no_partner() -> None:
+    """A ring of four in which rank 1 makes a hop fewer: ranks 0 and 2 stand on their devices, and
+    have not gone missing from what ranks 1 and 3 came to."""
+    job = Job(4, live=True)
+    job.all(done=False, flags=UNSEEN)
+    member, batch = UNSEEN | Flag.COALESCED_MEMBER, UNSEEN | Flag.P2P | Flag.COALESCED_BATCH
+    for rank in range(4):
+        for hop in range(2 if rank == 1 else 3):
+            job.op(rank, "send", peer=(rank + 1) % 4, done=False, flags=member, line=20)
+            job.op(rank, "recv", peer=(rank - 1) % 4, done=False, flags=member, line=21)
+            job.op(rank, "coalesced", done=False, flags=batch, line=22)
+            job.seq[rank, 0] = 1  # what stands for a batch of halves is no collective
+            for row in job.rows[-3:]:
+                row["collective_seq"], row["p2p_seq"] = 1, hop + 1
+    for rank in (1, 3):
+        job.op(rank, line=30, done=False, flags=UNSEEN)
+    diagnosis = judge(job)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (1,))
+    assert diagnosis.confidence is not Confidence.CERTAIN

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, which
-from hangscope.trace.model import Flag, State, Trace, flagged
+from hangscope.trace.model import Flag, Records, State, Trace, flagged
 
 _SECOND_NS = 10**9
 
@@ -65,9 +65,24 @@ def with_lone_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
     rows = [row for half in found for row in half.rows if unseen[row]]
     if not rows:
         return trace, frozenset()
+    rows += _batches_of(records, np.array(rows, np.int64)).tolist()
     records = records.copy()
     records["flags"][rows] &= ~np.uint16(Flag.UNOBSERVED)
     return replace(trace, records=records), frozenset(rows)
+
+
+def _batches_of(records: Records, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The records that stand for the batches of some halves: those are carried out as a whole."""
+    batches = np.flatnonzero(flagged(records["flags"], Flag.COALESCED_BATCH))
+    members = rows[flagged(records["flags"][rows], Flag.COALESCED_MEMBER)]
+    if not len(batches) or not len(members):
+        return members[:0]
+    after = batches[np.minimum(np.searchsorted(batches, members), len(batches) - 1)]
+    same = after > members
+    for name in ("rank", "group", "p2p_seq"):
+        same &= records[name][after] == records[name][members]
+    found: npt.NDArray[np.int64] = np.unique(after[same])
+    return found
 
 
 def unpaired_halves(trace: Trace, told: npt.NDArray[np.bool_]) -> list[Unpaired]:
