@@ -126,3 +126,15 @@ def test_a_batch_stands_with_the_half_in_it_that_has_no_partner() -> None:
     diagnosis = judge(job)
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (1,))
     assert diagnosis.confidence is not Confidence.CERTAIN
+
+
+def test_who_may_stand_in_its_last_half_is_not_certain_to_be_missing() -> None:
+    """Rank 1 waits for rank 0, and comes to what it sends to rank 2 only afterwards."""
+    job = Job(4, live=True)
+    job.all(done=False, flags=UNSEEN)
+    job.op(1, "recv", peer=0, done=False, flags=UNSEEN, line=20)
+    job.op(1, "send", peer=2, done=False, flags=UNSEEN, line=21)
+    job.op(2, "recv", peer=1, done=False, flags=UNSEEN, line=22)
+    for rank in (0, 3):
+        job.op(rank, line=30, done=False, flags=UNSEEN)
+    assert judge(job).confidence is not Confidence.CERTAIN

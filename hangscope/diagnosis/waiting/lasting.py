@@ -231,7 +231,10 @@ def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
             for row in last
             if row >= 0
             and int(trace.records["flags"][row]) & int(Flag.UNOBSERVED)
-            and int(trace.records["group"][row]) not in groups
+            and (
+                int(trace.records["group"][row]) not in groups
+                or int(trace.records["flags"][row]) & int(Flag.P2P)
+            )
         ]
         if unsure:
             several = len(cause.culprits) > 1
