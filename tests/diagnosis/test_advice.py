@@ -210,3 +210,13 @@ def test_a_thread_that_died_may_be_what_a_rank_waits_for() -> None:
     fix = _fix_of(job)
     assert "anything into that queue" in fix
     assert fix.endswith("see what ended its thread producer, at shards.py:9 in read")
+
+
+def test_who_works_for_longer_than_the_others_wait_may_do_so_before() -> None:
+    for state, words in (("running", "raise the timeout"), ("sleeping", "if loaders differ")):
+        job = Job(2, live=True)
+        job.op(1, "barrier", done=False)
+        at = (Frame("tokenize", "/home/me/data.py", 13), *MAIN[1:])
+        thread = ThreadStack("MainThread", True, at, START)
+        job.rank(0, process_state=state, threads=(thread,))
+        assert words in _fix_of(job), state

@@ -303,14 +303,15 @@ def missing(
             f"{look}; a checkpoint written by one rank must not outlast the timeout of the others",
             "D23, D21",
         )
-    if LOADER.search(names) and not inside:
-        return Advice(f"{look}; if loaders differ in length, equalise them or use Join", "D9, D22")
+    loads = LOADER.search(names) is not None
     if state in _WORKS and not inside:
         return Advice(
             f"{look}; if that only takes long, raise the timeout of init_process_group, or do it "
             "before that call",
-            "D19",
+            "D22" if loads else "D19",
         )
+    if loads and not inside:
+        return Advice(f"{look}; if loaders differ in length, equalise them or use Join", "D9, D22")
     return Advice(f"{look}; every rank must reach the collective that the others are in", "D19")
 
 
