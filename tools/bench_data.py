@@ -166,7 +166,7 @@ def write_rings(folder: Path, ranks: int, entries: int, *, apart: int = 0) -> in
         ahead = rank * 7 % apart if apart else 0
         slots = renumbered(table, identifiers, ahead)
         ring.memory[ring.slot_at(1) : ring.slot_at(1) + len(slots)] = slots
-        ring.set_cell(LAST_RECORD_CELL, entries)
+        ring.cells[LAST_RECORD_CELL] = entries
         total += path.stat().st_size
     return total
 

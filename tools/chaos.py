@@ -21,6 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hangscope.replay import Expected, write_fixture
 from hangscope.ring.reader import RingError, RingReader
@@ -209,7 +210,7 @@ def _follow(truth: Draw, directory: Path, server: Server, result: Result) -> Non
             return
 
 
-def _first_verdict(directory: Path) -> dict[str, object] | None:
+def _first_verdict(directory: Path) -> dict[str, Any] | None:
     for path in directory.glob("*.journal"):
         for line in path.read_text("utf-8").splitlines():
             if '"event":"verdict"' in line:

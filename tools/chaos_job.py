@@ -70,7 +70,7 @@ class Saboteur:
 
     def _is_here(self) -> bool:
         due = self.step == args.step and self._point >= args.point
-        here = self._armed and (due or self.step > args.step)
+        here: bool = self._armed and (due or self.step > args.step)
         self._point += 1
         if here:
             self._armed = False
@@ -217,7 +217,7 @@ def train_ddp() -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(Mlp(), Mlp()), bucket_cap_mb=0.004)
     if args.fault == "hook" and args.rank == RANK:
-        next(model.parameters()).register_hook(lambda _: saboteur.sleep_in_hook())
+        next(model.parameters()).register_hook(lambda _: saboteur.sleep_in_hook())  # type: ignore[no-untyped-call]
     for step in steps():
         saboteur.place()
         loss = model(batch(step)).square().mean()
@@ -253,7 +253,7 @@ def train_sharded() -> None:
             saboteur.place()
             x = layer(x)
         saboteur.place()
-        x.square().mean().backward()
+        x.square().mean().backward()  # type: ignore[no-untyped-call]
         saboteur.reduce(4)
         swap = args.fault == "swap" and args.rank == RANK and step == args.step
         for group, size in ((groups[0], 6), (groups[1], 8))[:: -1 if swap else 1]:

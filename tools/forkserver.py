@@ -209,7 +209,9 @@ def _fork_store(port: int) -> int:
     os.close(0)
     import torch.distributed as dist
 
-    keep = dist.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+    keep = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", port, None, True, wait_for_workers=False
+    )
     os.write(writer, b"x")
     while keep is not None:
         time.sleep(3600)

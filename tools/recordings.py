@@ -54,5 +54,5 @@ def recordings() -> tuple[Recording, ...]:
 
 
 def _recording(table: dict[str, Any]) -> Recording:
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
     return Recording(**values)
