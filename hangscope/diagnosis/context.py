@@ -101,13 +101,13 @@ class Context:
         host = self.hosts.get(rank)
         if host is not None and host.gone and host.end_ns:
             return host.end_ns
+        told_ns = facts.observed_ns if facts is not None else 0
         if self.trace.live:
             # Of another node the newest report is as old as its news: what has not been told to be
             # over lasts. Measured by each report alone, waits of one moment would differ in length.
-            return self.trace.observed_ns
-        if facts is not None and facts.observed_ns:
-            return facts.observed_ns
-        return self.trace.observed_ns
+            # Only a clock that is ahead tells of a later moment than the present.
+            return max(told_ns, self.trace.observed_ns)
+        return told_ns or self.trace.observed_ns
 
     def age_s(self, rank: int, since_ns: int) -> float | None:
         """Seconds from ``since_ns`` until `now_ns`; None where either is unknown."""
