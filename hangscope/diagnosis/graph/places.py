@@ -43,6 +43,8 @@ class Place:
     members: tuple[int, ...] = ()
     blind: bool = False
     """Whom it waits for is not recorded (a receive from any source, a group without a list)."""
+    counted: bool = False
+    """Only a backend's own counter tells that it has not finished."""
     phase: str = ""
     """A phase all ranks must enter together (``init_process_group``); then there is no group."""
 

@@ -42,6 +42,9 @@ match sends and receives by tag; devices ignore tags."""
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 """Operations with a root."""
 
+FROM_ROOT = frozenset({"broadcast", "scatter"})
+"""Operations in which the others receive from the root."""
+
 ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter", "send", "recv"})
 """A member may finish these before every other member has come."""
 

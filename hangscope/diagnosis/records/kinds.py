@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.records.agreement import HOST_BACKENDS, ONE_SIDED, family
+from hangscope.diagnosis.records.agreement import FROM_ROOT, HOST_BACKENDS, ONE_SIDED, family
 from hangscope.trace.model import Signature, Trace
 
 
@@ -30,6 +30,11 @@ def is_sending(signature: Signature) -> bool:
 def is_one_sided(signature: Signature) -> bool:
     """Whether a member may finish the operation alone."""
     return family(signature.op) in ONE_SIDED
+
+
+def comes_from_root(signature: Signature) -> bool:
+    """Whether all other members wait for the root."""
+    return family(signature.op) in FROM_ROOT
 
 
 def same_backend(trace: Trace, row: int, other: int) -> bool:

@@ -212,6 +212,7 @@ def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
             rows = [context.waits.places[i].row for i in cause.places]
             native = _without_pairs(context, tuple(context.waits.places[cause.places[0]].waiters))
             unobserved = native and _all_unobserved(context, rows)
+            unobserved |= any(context.waits.places[i].counted for i in cause.places)
             unobserved = unobserved or _may_be_held_up(context, cause)
             if cause.confidence is Confidence.CERTAIN and unobserved:
                 cause.confidence = Confidence.LIKELY

@@ -10,9 +10,10 @@ import numpy as np
 from hangscope.diagnosis.processes.host import Host, in_communication
 from hangscope.diagnosis.records.evidence import hidden_ranks, rank_bounds, recorded_ranks
 from hangscope.diagnosis.records.frontier import Frontiers
-from hangscope.diagnosis.records.kinds import is_one_sided, same_backend, which
+from hangscope.diagnosis.records.kinds import comes_from_root, is_one_sided, same_backend, which
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.records.returned import blocks_caller
+from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, State, Trace
 
 
@@ -26,8 +27,11 @@ class Told:
         self.hidden = hidden_ranks(trace)
         self.recorded = recorded_ranks(trace)
         self.bounds = rank_bounds(trace)
+        self.counting = {s.rank for s in trace.sources if s.format == formats.RING}
+        """Ranks whose rings tell, which count on when their records wrap."""
         self._blocking = blocks_caller(trace)
         self._one_sided = which(trace, is_one_sided)
+        self._comes_from_root = which(trace, comes_from_root)
         rows = self._one_sided & front.collective
         self.one_sided_groups = frozenset(np.unique(trace.records["group"][rows]).tolist())
         """Groups with operations that some of their members may finish alone."""
@@ -61,14 +65,25 @@ class Told:
             return True
         return row >= 0 and not self._one_sided[row]
 
-    def first_that_needs_all(self, group: int, rank: int, start: int) -> int:
-        """Number of the first operation from ``start`` on that nobody finishes alone; 0: none."""
+    def first_unmet(self, group: int, rank: int, start: int, issued: Mapping[int, int]) -> int:
+        """Number of the first operation from ``start`` on that the rank cannot finish; 0: none.
+
+        One that nobody finishes alone, or one whose root has not come to it. ``issued``: the last
+        number of each member of whom it is known.
+        """
         low, high = self.bounds.get(rank, (0, 0))
         part = self.trace.records[low:high]
         later = (part["group"] == group) & (part["collective_seq"] >= start)
         rows = low + np.flatnonzero(later & self.front.collective[low:high])
         numbers = self.trace.records["collective_seq"]
-        return next((int(numbers[row]) for row in rows.tolist() if self.needs_all(group, row)), 0)
+        for row in rows.tolist():
+            number = int(numbers[row])
+            root = int(self.trace.records["root"][row])
+            if self.needs_all(group, row) or (
+                self._comes_from_root[row] and root in issued and issued[root] < number
+            ):
+                return number
+        return 0
 
     def has_left(self, rank: int, row: int) -> bool:
         """Whether the rank's own stack shows that a call that blocks until it is done is over."""

@@ -20,8 +20,8 @@ from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.frontier import UNKNOWN, Bools, Frontiers, Ints
 from hangscope.diagnosis.records.pairing import Half, pending_halves
 from hangscope.diagnosis.records.turns import in_turn
+from hangscope.diagnosis.waiting.device_places import device_places
 from hangscope.diagnosis.waiting.told import Told
-from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, State, Trace
 
 
@@ -57,7 +57,6 @@ class Builder:
         self.front = front
         self.hosts = hosts
         self.told = Told(trace, front, hosts)
-        self.counting = {s.rank for s in trace.sources if s.format == formats.RING}
         self.places: list[Place] = []
         self.oldest_row: dict[int, int] = {}
         """Per rank the record of its oldest unfinished operation."""
@@ -94,6 +93,8 @@ class Builder:
         waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)
         self.places += store_places(self.trace, self.hosts, waiting)
         self.places += lock_places(self.trace, self.told.bounds, self.hosts, self.places)
+        if not self.places:  # no rank waits for another: do their devices?
+            self.places += device_places(self.trace, self.front, self.told)
         self._without_the_finished()
         places_of: dict[int, list[int]] = defaultdict(list)
         for index, place in enumerate(self.places):
@@ -174,7 +175,7 @@ class Builder:
         for i, rank in enumerate(here.ranks.tolist()):
             if here.enqueued[i] <= 0 and not self.told.knows_start(rank):
                 # A ring counts on when its records wrap: it knows that nothing was ever issued.
-                counted = here.enqueued[i] == 0 and rank in self.counting
+                counted = here.enqueued[i] == 0 and rank in self.told.counting
                 here.enqueued[i] = 0 if counted else UNKNOWN
             elif here.enqueued[i] < 0:
                 here.enqueued[i] = 0
@@ -295,7 +296,7 @@ class Builder:
     def _unobserved(self, group: int, standing: _Standing, lowest: int) -> None:
         """Where completion cannot be seen, a rank ahead of a member waits where that one is due.
 
-        In a group with operations that some finish alone, at the first that nobody can. Where
+        In a group with operations that some finish alone, at the first that it cannot. Where
         everybody is equally far, the last operation is unfinished if the recorder did say of the
         one before, on the same backend, that it finished, and the rank has issued nothing since:
         waits for functional collectives are not seen, and who has gone on waits in what came later.
@@ -304,13 +305,17 @@ class Builder:
             return
         hidden = int(Flag.UNOBSERVED)
         flags = self.trace.records["flags"]
+        known = standing.known
+        issued = dict(
+            zip(standing.ranks[known].tolist(), standing.enqueued[known].tolist(), strict=True)
+        )
         for i, rank in enumerate(standing.ranks.tolist()):
             enqueued = int(standing.enqueued[i])
             if standing.pending[i] or enqueued < max(lowest, 1):
                 continue
             due = min(lowest + 1, enqueued)
             if group in self.told.one_sided_groups:
-                due = self.told.first_that_needs_all(group, rank, lowest + 1)
+                due = self.told.first_unmet(group, rank, lowest + 1, issued)
             row = self.told.row_of(group, rank, due) if due else NONE
             if row < 0 or not flags[row] & hidden:
                 continue

@@ -1,0 +1,61 @@
+"""Where devices stand, as their backend counts, when no rank waits for another.
+
+The recorder does not ask NCCL whether an operation has finished; it copies NCCL's own counters into
+the ring, a second late at most. What all members have issued and none has finished waits for no
+rank: for something else on a device, or for the network.
+"""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.records.frontier import Frontiers
+from hangscope.diagnosis.waiting.told import Told
+from hangscope.trace.model import Flag, State, Trace
+
+
+def device_places(trace: Trace, front: Frontiers, told: Told) -> list[Place]:
+    """The oldest collectives that stand on devices; of several of one rank only the first."""
+    if any(facts.unobservable for facts in trace.ranks.values()):
+        return []  # a captured operation is counted as issued, none of its replays as finished
+    found = []
+    for group, pairs in front.of_group().items():
+        ranks = front.rank[pairs].tolist()
+        members = trace.groups[group].ranks
+        if len(ranks) < 2 or set(ranks) != set(members) or not told.counting.issuperset(ranks):
+            continue
+        issued, done = int(front.enqueued[pairs].min()), int(front.completed[pairs].max())
+        if done >= issued or int(front.completed[pairs].min()) < 1:
+            continue
+        last = [told.row_of(group, rank, done) for rank in ranks]
+        rows = [told.row_of(group, rank, done + 1) for rank in ranks]
+        if min(rows) < 0 or not all(_counted_natively(trace, row) for row in last):
+            continue
+        began_ns = int(trace.records["created_ns"][rows].min())
+        found.append(
+            Place(
+                group,
+                done + 1,
+                ranks,
+                row=rows[0],
+                members=members,
+                began_ns=began_ns,
+                counted=True,
+            )
+        )
+    found.sort(key=lambda place: place.began_ns)
+    first = []
+    standing: set[int] = set()
+    for place in found:
+        if standing.isdisjoint(place.waiters):
+            first.append(place)
+        standing.update(place.waiters)
+    return first
+
+
+def _counted_natively(trace: Trace, row: int) -> bool:
+    """Whether only a backend can have counted an operation: nobody saw its end."""
+    if row < 0:
+        return False
+    record = trace.records[row]
+    hidden = int(record["flags"]) & int(Flag.UNOBSERVED) != 0
+    return hidden and record["state"] != int(State.COMPLETED)

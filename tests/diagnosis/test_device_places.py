@@ -1,0 +1,107 @@
+"""Operations on devices, whose ends nobody sees: what NCCL's counters and roots tell of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace import formats
+from hangscope.trace.model import Flag, Source, Trace
+from tests.diagnosis.builder import Job
+
+UNSEEN = {"done": False, "flags": Flag.UNOBSERVED | Flag.ASYNC}
+
+
+def rings(job: Job) -> Trace:
+    return job.trace(
+        sources=tuple(Source(f"rank_{r}.ring", formats.RING, "3", r) for r in range(job.world))
+    )
+
+
+def judged(trace: Trace) -> tuple[Verdict, tuple[int, ...], Confidence]:
+    found = diagnose(trace)
+    return found.verdict, found.culprits, found.confidence
+
+
+def count(job: Job, finished: list[int], group: int = 0) -> None:
+    """What NCCL has counted of a group, per rank."""
+    for rank, done in enumerate(finished):
+        if rank in job.groups[group].ranks:
+            job.members.append(
+                {
+                    "rank": rank,
+                    "group": group,
+                    "enqueued": job.seq[rank, group],
+                    "completed": done,
+                    "p2p_enqueued": 0,
+                }
+            )
+
+
+def test_what_all_have_issued_and_none_has_finished_stands_on_devices() -> None:
+    job = Job(4)
+    for _ in range(6):
+        job.all(**UNSEEN)
+    count(job, [5, 5, 5, 5])
+    assert judged(rings(job)) == (Verdict.STUCK_COLLECTIVE, (), Confidence.LIKELY)
+
+
+def test_the_oldest_of_several_in_flight_is_told() -> None:
+    job = Job(2)
+    for line in range(1, 9):
+        job.all(line=line, **UNSEEN)
+    count(job, [4, 5])
+    assert "all_reduce #6" in diagnose(rings(job)).summary
+
+
+@pytest.mark.parametrize("finished", [[6, 6, 6, 6], [5, 5, 6, 5], [0, 0, 0, 0], [5, 5, 5, 0]])
+def test_nothing_is_known_to_stand_where_a_counter_is_there_or_tells_nothing(
+    finished: list[int],
+) -> None:
+    job = Job(4)
+    for _ in range(6):
+        job.all(**UNSEEN)
+    count(job, finished)
+    assert diagnose(rings(job)).verdict is not Verdict.STUCK_COLLECTIVE
+
+
+def test_captured_operations_are_never_counted_as_finished() -> None:
+    job = Job(4)
+    for _ in range(6):
+        job.all(**UNSEEN)
+    count(job, [5, 5, 5, 5])
+    job.rank(2, unobservable=("a CUDA graph",))
+    assert diagnose(rings(job)).verdict is not Verdict.STUCK_COLLECTIVE
+
+
+def test_a_stream_may_wait_for_what_a_rank_owes_to_another_group() -> None:
+    """Ranks 0 and 1 have both issued the last reduction of their group, behind one of all ranks to
+    which rank 3 does not come."""
+    job = Job(4)
+    pair = job.group(0, 1)
+    for _ in range(3):
+        job.all(**UNSEEN)
+        job.all(group=pair, **UNSEEN)
+    for rank in (0, 1, 2):
+        job.op(rank, **UNSEEN)
+    job.all(group=pair, **UNSEEN)
+    count(job, [3, 3, 3, 3])
+    count(job, [3, 3], group=pair)
+    assert judged(rings(job))[:2] == (Verdict.MISSING_RANK, (3,))
+
+
+def test_who_receives_from_a_root_that_has_not_come_waits_for_it() -> None:
+    job = Job(4)
+    job.all("barrier", **UNSEEN)
+    for rank in (1, 2, 3):
+        job.op(rank, "broadcast", root=0, **UNSEEN)
+    assert judged(rings(job))[:2] == (Verdict.MISSING_RANK, (0,))
+
+
+def test_a_root_that_has_sent_waits_for_nobody() -> None:
+    job = Job(4)
+    job.all("barrier", **UNSEEN)
+    for rank in (0, 1, 2):
+        job.op(rank, "broadcast", root=0, **UNSEEN)
+    assert diagnose(rings(job)).culprits == ()
