@@ -64,7 +64,7 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
             return playbook.locks_in_order()
         held_at = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*place.targets}]
         return playbook.release_lock(held_at[0] if held_at else "")
-    return _for_process(context, cause, place) or _for_circle(context, cause, sides)
+    return _for_process(context, cause, place) or _for_all(context, cause, place, sides)
 
 
 def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side, ...]) -> Advice:
@@ -116,6 +116,16 @@ def _other_operations(
     if stands_behind(few, most) and been_there(context, few.ranks, group, most.stack):
         return playbook.guarded_or_early(rank_s(few.ranks))
     return advice
+
+
+def _are_compared(context: Context, place: Place) -> bool:
+    """Whether what all members passed is on record, and who they are."""
+    signature = context.signature(place.row)
+    if signature is None or not 0 <= place.group < len(context.trace.groups):
+        return False
+    passed = (signature.input_sizes, signature.input_dtypes)
+    compared = signature.op == "barrier" or None not in passed
+    return compared and context.trace.groups[place.group].listed
 
 
 def _another_call(sides: tuple[Side, ...], aspect: str) -> bool:
@@ -227,8 +237,15 @@ def _and(line: str, at: str) -> str:
     return " ".join(x for x in (line, at) if x)
 
 
-def _for_circle(context: Context, cause: Cause, sides: tuple[Side, ...]) -> Advice:
+def _for_all(
+    context: Context, cause: Cause, place: Place | None, sides: tuple[Side, ...]
+) -> Advice:
     """The verdict's own advice; of a circle also which of its lines to look at."""
+    if cause.verdict is Verdict.STUCK_COLLECTIVE and place is not None:
+        if place.counted:
+            return playbook.stuck(", and what else stands in their streams")
+        if not _are_compared(context, place):
+            return playbook.stuck("; whether all passed the same arguments is not recorded")
     advice = playbook.by_verdict(cause.verdict)
     if cause.verdict is not Verdict.DEADLOCK_CYCLE:
         return advice

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
 from hangscope.diagnosis.words.ranks import rank_reports
+from hangscope.trace import formats
 from hangscope.trace.model import Trace
 
+_OWN_RECORDS = (formats.RING, *formats.DUMPS)
 _BELIEVABLE_S = 7 * 86_400.0
 _SHOWN_CORRUPTIONS = 5
 _MANY_EDGES = 4096
@@ -44,9 +46,19 @@ def _healthy(trace: Trace) -> Finding:
         verdict=Verdict.HEALTHY,
         culprits=(),
         victims=(),
-        confidence=Confidence.LIKELY if trace.missing_ranks else Confidence.CERTAIN,
+        confidence=Confidence.CERTAIN if _all_told(trace) else Confidence.LIKELY,
         summary="Nothing waits for longer than it should",
     )
+
+
+def _all_told(trace: Trace) -> bool:
+    """Whether every rank has left a record of its own, where any has.
+
+    What a journal or another rank says of one does not tell what it has issued.
+    """
+    own = {source.rank for source in trace.sources if source.format in _OWN_RECORDS}
+    told = not own or own.issuperset(range(trace.world_size or 0))
+    return told and not trace.missing_ranks
 
 
 def _backends(trace: Trace) -> list[str]:

@@ -333,6 +333,12 @@ def unreadable(whose: str) -> Advice:
     )
 
 
+def stuck(rest: str) -> Advice:
+    """All have come and nobody finishes; ``rest`` is what this says of the job's code."""
+    what = "check the network and the devices of the members (NCCL_DEBUG=INFO, Xid and link errors)"
+    return Advice(what + rest, "D19")
+
+
 def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
     """The remaining kinds."""
     fixed = {
@@ -353,11 +359,7 @@ def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
             "issue the matching send or recv, in the order in which the partner issues its halves",
             "D19",
         ),
-        Verdict.STUCK_COLLECTIVE: Advice(
-            "check the network and the devices of the members (NCCL_DEBUG=INFO, Xid and link "
-            "errors); code is not the cause",
-            "D19",
-        ),
+        Verdict.STUCK_COLLECTIVE: stuck("; code is not the cause"),
         Verdict.INCONCLUSIVE: Advice(
             "collect the dumps or logs of the other ranks; where there are none, run it again with "
             "HANGSCOPE=1",
