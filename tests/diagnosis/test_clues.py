@@ -5,9 +5,9 @@ from __future__ import annotations
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace import formats
-from hangscope.trace.model import Flag, Source
+from hangscope.trace.model import ExitFacts, Flag, Source
 
-from .builder import Job
+from .builder import SECOND, START, Job
 
 
 def skipping(agreed: int) -> Job:
@@ -112,10 +112,12 @@ def test_silence_about_completion_makes_no_answer_certain() -> None:
 def test_that_nothing_waits_is_not_certain_where_a_rank_has_left_no_record() -> None:
     job = Job(3)
     job.steps(3)
+    for rank in range(3):
+        job.rank(rank, alive=False, exit=ExitFacts("clean", code=0, at_ns=START + SECOND))
     rings = [Source(f"rank_{r}.ring", formats.RING, "3", r) for r in range(3)]
-    whole = diagnose(job.trace(1.0, sources=tuple(rings)))
+    whole = diagnose(job.trace(sources=tuple(rings)))
     assert (whole.verdict, whole.confidence) == (Verdict.HEALTHY, Confidence.CERTAIN)
     job.rows = [row for row in job.rows if row["rank"] != 2]
     journal = Source("monitor.journal", formats.JOURNAL, "1", None)
-    part = diagnose(job.trace(1.0, sources=(*rings[:2], journal)))
+    part = diagnose(job.trace(sources=(*rings[:2], journal)))
     assert part.confidence is not Confidence.CERTAIN
