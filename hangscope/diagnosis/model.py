@@ -32,6 +32,17 @@ class Verdict(str, Enum):
     QUIESCENT = "quiescent"
 
 
+MISMATCHES = frozenset(
+    {
+        Verdict.COLLECTIVE_MISMATCH,
+        Verdict.SHAPE_MISMATCH,
+        Verdict.DTYPE_MISMATCH,
+        Verdict.ARGUMENT_MISMATCH,
+    }
+)
+"""Those of calls that met and do not go together."""
+
+
 class Confidence(str, Enum):
     """How far the verdict may be trusted."""
 

@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.diagnosis.model import MISMATCHES, Confidence, Diagnosis, Verdict
 from hangscope.diagnosis.words.phrases import capital, rank_s
 
 _FIX = (
     "see whether the host of those ranks is up, and look at the log of its node; or run `hangscope "
     "analyze` over the run directories of all nodes"
 )
-_MISMATCHES = frozenset(
-    {
-        Verdict.COLLECTIVE_MISMATCH,
-        Verdict.SHAPE_MISMATCH,
-        Verdict.DTYPE_MISMATCH,
-        Verdict.ARGUMENT_MISMATCH,
-    }
-)
 
 
 def is_for_all_to_tell(diagnosis: Diagnosis, seen: Collection[int]) -> bool:
     """Whether members that cannot be seen may turn a mismatch: the larger side is right."""
     first = diagnosis.findings[0] if diagnosis.findings else None
-    if first is None or first.verdict not in _MISMATCHES or first.group is None:
+    if first is None or first.verdict not in MISMATCHES or first.group is None:
         return False
     return not set(first.group.ranks) <= set(seen)
 

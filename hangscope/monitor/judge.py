@@ -11,18 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hangscope.diagnosis.model import Diagnosis, Finding, Verdict
+from hangscope.diagnosis.model import MISMATCHES, Diagnosis, Finding, Verdict
 
-_FINAL = frozenset(
-    {
-        Verdict.COLLECTIVE_MISMATCH,
-        Verdict.SHAPE_MISMATCH,
-        Verdict.DTYPE_MISMATCH,
-        Verdict.ARGUMENT_MISMATCH,
-        Verdict.RANK_CRASHED,
-        Verdict.RANK_EXITED,
-    }
-)
+_FINAL = MISMATCHES | {Verdict.RANK_CRASHED, Verdict.RANK_EXITED}
 
 Cause = tuple[str, tuple[int, ...], str, int | None]
 

@@ -44,10 +44,10 @@ def boot_id() -> str:
         return ""
 
 
-def pid_namespace() -> int:
-    """Inode of this process's pid namespace: pids mean nothing in another. 0: not known."""
+def pid_namespace(process: str | Path = "/proc/self") -> int:
+    """Inode of a process's pid namespace: pids mean nothing in another. 0: not known."""
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        return os.stat(f"{process}/ns/pid").st_ino
     except OSError:
         return 0
 

@@ -10,3 +10,5 @@ LOG = "job-log"
 RAS = "nccl-ras"
 DUMPS = (PICKLE, JSON)
 """Flight Recorder dumps."""
+RECORDS = (RING, *DUMPS)
+"""What ranks have recorded themselves."""

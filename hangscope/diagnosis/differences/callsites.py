@@ -11,19 +11,10 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause, Parting, rank_list
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import MISMATCHES, Verdict
 from hangscope.diagnosis.processes.stacks import innermost, where
 
-_PARTED = frozenset(
-    {
-        Verdict.COLLECTIVE_MISMATCH,
-        Verdict.SHAPE_MISMATCH,
-        Verdict.DTYPE_MISMATCH,
-        Verdict.ARGUMENT_MISMATCH,
-        Verdict.MISSING_RANK,
-        Verdict.DEADLOCK_CYCLE,
-    }
-)
+_PARTED = MISMATCHES | {Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE}
 _WINDOW = 512
 """How many of the last places of the group are compared."""
 _AGREED = 4

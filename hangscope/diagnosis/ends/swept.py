@@ -17,12 +17,12 @@ from hangscope.diagnosis.ends.own_doing import TOGETHER_NS
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP
 from hangscope.diagnosis.graph.stores import PREFIX
 from hangscope.diagnosis.processes.host import End, Host, is_unseen
-from hangscope.diagnosis.records.evidence import Bounds, rank_bounds, told_of_only
+from hangscope.diagnosis.records.evidence import Bounds, end_is_unseen, rank_bounds, told_of_only
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_one_sided, which
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.trace.facts import WITHOUT_A_WORD
-from hangscope.trace.model import Flag, RankFacts, State, Trace
+from hangscope.trace.model import RankFacts, Trace
 
 _OUTSIDE = (9, 15, 2, 1)
 """SIGKILL, SIGTERM, SIGINT, SIGHUP: sent by somebody else."""
@@ -198,8 +198,7 @@ def _may_have_waited(trace: Trace, front: Frontiers, bounds: Bounds, rank: int) 
     newest = bounds[rank][1] - 1
     if front.unfinished[newest] and front.p2p[newest]:
         return True
-    last = trace.records[newest]
-    return bool(last["flags"] & int(Flag.UNOBSERVED)) and last["state"] != int(State.COMPLETED)
+    return end_is_unseen(trace, newest)
 
 
 def _latest_ns(trace: Trace) -> Mapping[int, int]:

@@ -17,6 +17,7 @@ from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.quiet.accusations import from_claims, told_of
 from hangscope.diagnosis.quiet.last_words import by_last_words, places_of_waits
 from hangscope.diagnosis.quiet.signs import DEAD_THREAD, how_to_meet, signs
+from hangscope.diagnosis.records.evidence import end_is_unseen
 from hangscope.diagnosis.waiting.moments import Moment
 from hangscope.diagnosis.words import playbook
 from hangscope.diagnosis.words.crashes import crash
@@ -27,14 +28,13 @@ from hangscope.diagnosis.words.standing import (
     places_of_threads,
     where_to_look,
 )
-from hangscope.trace.model import Claim, Flag, State
+from hangscope.trace.model import Claim, Flag
 
 _OWN_REPORT = "own_report"
 """What it notes of verdicts that HangScope itself has printed into the log."""
 _LOST_STORE = re.compile(r"(?:\w+\.)*DistNetworkError\b")
 """Torch raises this of its store alone."""
 _UNSEEN_ENDS = "no rank waits for another on record; what its device has finished is not known"
-_HIDDEN = int(Flag.UNOBSERVED)
 _IDLE = 0.08
 """CPU seconds a second that a process without work may need; on a crowded machine one that computes
 may get little more."""
@@ -175,9 +175,9 @@ def _end_is_seen(context: Context, rank: int) -> bool:
     row, front = context.last_row(rank), context.front
     if row < 0:
         return True
-    record = context.trace.records[row]
-    if record["state"] == int(State.COMPLETED) or not record["flags"] & _HIDDEN:
+    if not end_is_unseen(context.trace, row):
         return True
+    record = context.trace.records[row]
     pairs = context.pairs_of_rank[rank]
     here = pairs[front.group[pairs] == record["group"]]
     # A backend's own counter tells of its collectives.

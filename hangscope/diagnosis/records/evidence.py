@@ -9,7 +9,7 @@ import numpy as np
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace import formats
 from hangscope.trace.files.file_names import rank_of_dump, rank_of_log
-from hangscope.trace.model import Trace
+from hangscope.trace.model import Flag, State, Trace
 
 _DAMAGED = ("truncated", "empty file", "damaged", "a placeholder", "nothing but zero bytes")
 _KEPT_FROM_US = ("permission denied", "operation not permitted", "input/output", "stale file")
@@ -31,6 +31,13 @@ def half_told(trace: Trace) -> frozenset[int]:
     """Ranks whose watchdog has spoken in a log that does not hold what they wait in."""
     told = {c.reporter for c in trace.claims if c.details.get("half_told")}
     return frozenset(r for r in told if r is not None)
+
+
+def end_is_unseen(trace: Trace, row: int) -> bool:
+    """Whether an operation's source cannot see its end, and nothing else has told of it."""
+    record = trace.records[row]
+    hidden = int(record["flags"]) & int(Flag.UNOBSERVED)
+    return hidden != 0 and record["state"] != int(State.COMPLETED)
 
 
 def overrun_ranks(trace: Trace, front: Frontiers) -> frozenset[int]:

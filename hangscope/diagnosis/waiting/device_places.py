@@ -8,9 +8,10 @@ rank: for something else on a device, or for the network.
 from __future__ import annotations
 
 from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.records.evidence import end_is_unseen
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.waiting.told import Told
-from hangscope.trace.model import Flag, State, Trace
+from hangscope.trace.model import Trace
 
 
 def device_places(trace: Trace, front: Frontiers, told: Told) -> list[Place]:
@@ -54,8 +55,4 @@ def device_places(trace: Trace, front: Frontiers, told: Told) -> list[Place]:
 
 def _counted_natively(trace: Trace, row: int) -> bool:
     """Whether only a backend can have counted an operation: nobody saw its end."""
-    if row < 0:
-        return False
-    record = trace.records[row]
-    hidden = int(record["flags"]) & int(Flag.UNOBSERVED) != 0
-    return hidden and record["state"] != int(State.COMPLETED)
+    return row >= 0 and end_is_unseen(trace, row)

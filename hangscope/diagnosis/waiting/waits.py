@@ -17,12 +17,13 @@ from hangscope.diagnosis.graph.stores import store_places
 from hangscope.diagnosis.graph.unnamed_batches import unnamed_batches
 from hangscope.diagnosis.groups.unlisted import Unlisted
 from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.records.evidence import end_is_unseen
 from hangscope.diagnosis.records.frontier import UNKNOWN, Bools, Frontiers, Ints
 from hangscope.diagnosis.records.pairing import Half, pending_halves
 from hangscope.diagnosis.records.turns import in_turn
 from hangscope.diagnosis.waiting.device_places import device_places
 from hangscope.diagnosis.waiting.told import Told
-from hangscope.trace.model import NONE, Flag, State, Trace
+from hangscope.trace.model import NONE, Flag, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +280,8 @@ class Builder:
         if rank not in self.told.bounds:
             return NONE
         row = self.told.bounds[rank][1] - 1
-        record = self.trace.records[row]
-        hidden = record["flags"] & int(Flag.UNOBSERVED) and record["state"] != State.COMPLETED
-        return row if hidden and record["group"] == group else NONE
+        here = self.trace.records["group"][row] == group
+        return row if here and end_is_unseen(self.trace, row) else NONE
 
     def _guessed_members(self, row: int, rank: int) -> list[int]:
         """Native Gloo lists no members: there, a group that one rank used was meant for all."""

@@ -10,7 +10,6 @@ from hangscope.diagnosis.words.ranks import rank_reports
 from hangscope.trace import formats
 from hangscope.trace.model import Trace
 
-_OWN_RECORDS = (formats.RING, *formats.DUMPS)
 _BELIEVABLE_S = 7 * 86_400.0
 _SHOWN_CORRUPTIONS = 5
 _MANY_EDGES = 4096
@@ -56,7 +55,7 @@ def _all_told(trace: Trace) -> bool:
 
     What a journal or another rank says of one does not tell what it has issued.
     """
-    own = {source.rank for source in trace.sources if source.format in _OWN_RECORDS}
+    own = {source.rank for source in trace.sources if source.format in formats.RECORDS}
     told = not own or own.issuperset(range(trace.world_size or 0))
     return told and not trace.missing_ranks
 

@@ -13,7 +13,7 @@ from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, where
-from hangscope.trace.model import ExceptionFacts, Flag
+from hangscope.trace.model import ExceptionFacts, Flag, flagged
 
 _ENDS_OF_DATA = ("StopIteration", "StopAsyncIteration", "queue.Empty")
 _ENDED = (Verdict.RANK_CRASHED, Verdict.RANK_EXITED, Verdict.RANK_LOST)
@@ -46,7 +46,7 @@ def handled_alone(context: Context, cause: Cause) -> Handled | None:
     A job may run in an ``except`` clause from its first step to its last. What came of a wait that
     failed is nobody's own.
     """
-    handling = (context.trace.records["flags"] & int(Flag.HANDLING)) != 0
+    handling = flagged(context.trace.records["flags"], Flag.HANDLING)
     if not handling.any() or cause.verdict in _ENDED:
         return None
     ranks = context.trace.records["rank"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from hangscope.ring.place import pid_namespace
 from hangscope.toolkit.doctor.model import WARNING, Finding, Neighbour, Surroundings
 
 _NUMBERED_ALIKE = ("SLURM_JOB_ID",)
@@ -19,13 +19,13 @@ def read_neighbours(env: Mapping[str, str], proc: Path = Path("/proc")) -> list[
     Processes of other users and of other containers, which number devices for themselves, are left
     out. ``env`` tells which job is this process's own.
     """
-    namespace = _namespace(proc / "self")
+    namespace = pid_namespace(proc / "self")
     own = _job(env)
     found = []
     for folder in proc.glob("[0-9]*"):
         theirs = _environment(folder)
         job = _job(theirs)
-        if job is None or job == own or _namespace(folder) != namespace:
+        if job is None or job == own or pid_namespace(folder) != namespace:
             continue
         if all(theirs.get(name) == env.get(name) for name in _NUMBERED_ALIKE):
             found.append(Neighbour(int(folder.name), job, theirs.get("CUDA_VISIBLE_DEVICES")))
@@ -79,10 +79,3 @@ def _environment(folder: Path) -> dict[str, str]:
         return {}
     pairs = (entry.partition("=") for entry in raw.decode("utf-8", "replace").split("\0"))
     return {name: value for name, _, value in pairs if name}
-
-
-def _namespace(folder: Path) -> int | None:
-    try:
-        return os.stat(folder / "ns/pid").st_ino
-    except OSError:
-        return None

@@ -38,7 +38,7 @@ class _Job:
 
 def without_foreign_logs(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
     """The fragments without those logs, and a line for each of them."""
-    recorded = [f for f in fragments if f.source.format in (formats.RING, *formats.DUMPS)]
+    recorded = [f for f in fragments if f.source.format in formats.RECORDS]
     logs: dict[str, list[Fragment]] = defaultdict(list)
     for fragment in fragments:
         if fragment.source.format == formats.LOG:

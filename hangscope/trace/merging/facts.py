@@ -19,7 +19,6 @@ from hangscope.trace.model import (
 # The better a source knows the process, the earlier it stands.
 _BY_TRUST = (formats.RING, formats.JOURNAL, formats.PICKLE, formats.JSON, formats.LOG)
 TRUST = {name: place for place, name in enumerate(_BY_TRUST)}
-_RECORDERS = (formats.RING, *formats.DUMPS)
 _LATE_NS = 10**9
 """A look at what a process waits for that is older than the newest look at it, tells nothing."""
 _OWN_WORDS = ("exception", "code", "clean")
@@ -60,7 +59,7 @@ def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
         if field.name in _SPECIAL:
             continue
         values[field.name] = _first(ordered, field.name, field.default)
-    recorders = [f for name, f in said if name in _RECORDERS]
+    recorders = [f for name, f in said if name in formats.RECORDS]
     exit_facts = _merge_exits(_with_seen_status(said, [f.exit for f in ordered if f.exit]))
     alive = _first(newest, "alive", None)
     ended = exit_facts is not None and not any(
