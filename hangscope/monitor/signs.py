@@ -20,7 +20,7 @@ def has_failed(facts: RankFacts) -> bool:
 
 def is_leaving(facts: RankFacts) -> bool:
     """Whether a rank is in interpreter shutdown."""
-    return any(phase.name == "interpreter exit" for phase in facts.phases)
+    return facts.leaving is not None
 
 
 def is_silent(facts: RankFacts) -> bool:

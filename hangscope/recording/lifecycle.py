@@ -19,7 +19,7 @@ from typing import Any
 
 from hangscope.recording.exceptions import describe_exception
 from hangscope.recording.phases import Patches, PhaseStack
-from hangscope.ring.layout import ExitKind
+from hangscope.ring.layout import LEAVING_PHASE, ExitKind
 from hangscope.ring.writer import RingWriter
 
 _FIRST = 1000
@@ -48,6 +48,7 @@ class Lifecycle:
         self._patches = Patches()
         self._exit_code: int | None = None
         self._failed = False
+        self._is_over = False
         self._handled: bytes | None = None
         self._finalizer: multiprocessing.util.Finalize | None = None
 
@@ -71,6 +72,22 @@ class Lifecycle:
         atexit.unregister(self._at_exit)
         if self._finalizer is not None:
             self._finalizer.cancel()
+
+    def note_end_of_program(self) -> None:
+        """Note that the main thread has left the program, once it has; the process may live on.
+
+        Before Python runs what is registered for its exit it waits for executors, then for all
+        threads but daemons.
+        """
+        if not self._is_over and (
+            getattr(threading, "_SHUTTING_DOWN", False) or not threading.main_thread().is_alive()
+        ):
+            self._enter_leaving()
+
+    def _enter_leaving(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._phases.enter(LEAVING_PHASE)
 
     # -- hooks -----------------------------------------------------------------------------
 
@@ -153,7 +170,7 @@ class Lifecycle:
             return
         try:
             self._before_exit()
-            self._phases.enter("interpreter exit")
+            self._enter_leaving()
             value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
             if not self._failed and isinstance(value, BaseException):
                 # Another tool replaced the excepthook; the interpreter has kept the exception.

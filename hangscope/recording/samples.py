@@ -14,8 +14,9 @@ MAX_FRAMES = 64
 def sample_threads(skip: int | None = None) -> bytes:
     """Stacks of all threads, main thread first.
 
-    One line a thread, ``T main|other number name`` (the kernel's number; 0 where it is not known),
-    then one a frame, innermost first, ``F line NUL function NUL file``. ``skip`` is the ident of a
+    One line a thread, ``T kind number name`` (kind is ``main``, ``daemon``, ``plain``, or ``other``
+    for one that Python did not start; the kernel's number is 0 where it is not known), then one a
+    frame, innermost first, ``F line NUL function NUL file``. ``skip`` is the ident of a
     thread to leave out.
     """
     main = threading.main_thread().ident
@@ -37,8 +38,8 @@ def _lines(
 ) -> Iterator[str]:
     main = threading.main_thread().ident
     for ident in order:
-        kind = "main" if ident == main else "other"
         thread = threads.get(ident)
+        kind = "main" if ident == main else _kind(thread)
         name = str(thread.name).replace("\n", " ") if thread is not None else ""
         number = thread.native_id or 0 if thread is not None else 0
         yield f"T {kind} {number} {name}"
@@ -49,3 +50,10 @@ def _lines(
             yield f"F {frame.f_lineno or 0}\x00{code.co_name}\x00{code.co_filename}"
             frame = frame.f_back
             depth += 1
+
+
+def _kind(thread: threading.Thread | None) -> str:
+    """Whether the interpreter waits for a thread before it exits; it does for plain ones."""
+    if thread is None:
+        return "other"
+    return "daemon" if thread.daemon else "plain"

@@ -60,7 +60,11 @@ class Session:
         self.hook = DispatcherHook(self.guard)
         self.lifecycle = Lifecycle(ring, self.phases, self.guard, self._before_exit, self._catch_up)
         self.watcher = Watcher(
-            self.recorder, self.guard, stacks=settings.stacks, native=NativeStatus.available()
+            self.recorder,
+            self.guard,
+            stacks=settings.stacks,
+            native=NativeStatus.available(),
+            on_beat=self.lifecycle.note_end_of_program,
         )
         self._patches = Patches()
         self._fault_file: TextIO | None = None

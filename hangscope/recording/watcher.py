@@ -30,12 +30,14 @@ class Watcher(threading.Thread):
         *,
         stacks: bool,
         native: NativeStatus | None = None,
+        on_beat: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="hangscope-watcher", daemon=True)
         self._recorder = recorder
         self._on_error = on_error
         self._stacks = stacks
         self._native = native
+        self._on_beat = on_beat
         self._stop_event = threading.Event()
 
     def stop(self) -> None:
@@ -65,6 +67,7 @@ class Watcher(threading.Thread):
         """One heartbeat: groups, native counters, stacks."""
         recorder = self._recorder
         recorder.ring.beat()
+        self._on_beat()
         recorder.groups.scan()
         if self._native is not None:
             self._native.merge(recorder)

@@ -218,6 +218,10 @@ class SlotFlag(IntFlag):
     end of a ``with`` block."""
 
 
+LEAVING_PHASE = "interpreter exit"
+"""The phase of a process whose program is over: exit handlers run, or threads have to end first."""
+
+
 class RingFlag(IntFlag):
     """Flags of the whole file."""
 

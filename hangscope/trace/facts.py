@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from hangscope.ring.layout import LEAVING_PHASE
+
 
 class Frame(NamedTuple):
     """One stack frame; stacks are innermost frame first, as in Flight Recorder dumps."""
@@ -100,6 +102,8 @@ class ThreadStack:
     ``"record"`` (of its newest operation), ``"left"`` (`LEFT`), ``"py-spy"`` or ``"log"``."""
     native_id: int = 0
     """The kernel's number of the thread, as in the records; 0 where the source does not say."""
+    daemon: bool | None = None
+    """Whether the interpreter exits without waiting for it; None where the source does not say."""
 
 
 RUNS = "processor"
@@ -208,6 +212,16 @@ class RankFacts:
     def process(self) -> tuple[str, int]:
         """What tells its process from all others: machine and process id."""
         return machine_name(self.host or "", self.machine), self.pid or 0
+
+    @property
+    def leaving(self) -> Phase | None:
+        """The phase since which the rank's program is over; None while it runs."""
+        return next((phase for phase in self.phases if phase.name == LEAVING_PHASE), None)
+
+    @property
+    def is_only_leaving(self) -> bool:
+        """Whether the program is over and nothing else has begun since."""
+        return bool(self.phases) and self.phases[-1].name == LEAVING_PHASE
 
     @property
     def main_stack(self) -> Stack:

@@ -43,6 +43,7 @@ def plain_threads(
             "source": thread.source,
             "at_ns": thread.sampled_ns,
             "native_id": thread.native_id,
+            "daemon": thread.daemon,
             "frames": frames_of(thread.stack, path),
         }
         for thread in threads
@@ -61,6 +62,7 @@ def threads_of(value: Any) -> tuple[ThreadStack, ...]:
             sampled_ns=clean.as_int(row.get("at_ns"), 0, low=0),
             source=clean.as_name(row.get("source")) or "sample",
             native_id=clean.as_int(row.get("native_id"), 0, low=0),
+            daemon=daemon if isinstance(daemon := row.get("daemon"), bool) else None,
         )
         for row in rows
         if isinstance(row, Mapping) and (stack := stack_of(row.get("frames")))

@@ -10,20 +10,22 @@ from hangscope.trace.model import Frame, Stack, ThreadStack
 
 _FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<ident>0x[0-9a-f]+)[^\n]*:$")
+_DAEMON = {"main": False, "daemon": True, "plain": False}
+"""What the kind of a sampled thread tells; older rings call all but the main one ``other``."""
 
 
 def parse_sample(text: str, at_ns: int) -> tuple[ThreadStack, ...]:
     """Stacks out of a ring's sample area (see ``hangscope.recording.samples``)."""
     return tuple(
-        ThreadStack(name, is_main, stack, at_ns, "sample", native_id)
-        for name, is_main, stack, native_id in _sampled(text)
+        ThreadStack(name, kind == "main", stack, at_ns, "sample", native_id, _DAEMON.get(kind))
+        for name, kind, stack, native_id in _sampled(text)
     )
 
 
 @functools.lru_cache(4096)
-def _sampled(text: str) -> tuple[tuple[str, bool, Stack, int], ...]:
-    """(thread name, whether main, stack, native id); a rank that stands still has one text."""
-    threads: list[tuple[str, bool, Stack, int]] = []
+def _sampled(text: str) -> tuple[tuple[str, str, Stack, int], ...]:
+    """(thread name, kind, stack, native id); a rank that stands still has one text."""
+    threads: list[tuple[str, str, Stack, int]] = []
     for part in ("\n" + text).split("\nT ")[1:]:
         head, _, body = part.partition("\n")
         kind, number, name = ([*head.split(" ", 2), "", ""])[:3]
@@ -32,7 +34,7 @@ def _sampled(text: str) -> tuple[tuple[str, bool, Stack, int], ...]:
             native_id = _line(number)
             # Rings of older versions hold the interpreter's number there, an address.
             known = native_id if native_id < 1 << 32 else 0
-            threads.append((clean.name(name), kind == "main", stack, known))
+            threads.append((clean.name(name), kind, stack, known))
     return tuple(threads)
 
 

@@ -29,8 +29,6 @@ _OUTSIDE = (9, 15, 2, 1)
 _SECOND_NS = 1_000_000_000
 _NOTICED_LATE_NS = 2 * _SECOND_NS
 """Heartbeats come once a second or so: of an end that nobody saw no more than that is known."""
-_LEAVING = "interpreter exit"
-"""A phase that is an end itself."""
 
 
 def not_before_last_record(trace: Trace, hosts: dict[int, Host]) -> dict[int, Host]:
@@ -52,6 +50,7 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
     A single rank that was ended so, and waited for nobody until then, stays a suspect: it may have
     been killed (for memory, say) in the long computation that the others waited for.
     """
+    hosts = {rank: _over_before(trace, host) for rank, host in hosts.items()}
     if not any(host.end is End.CRASHED for host in hosts.values()):
         return hosts
     latest = _latest_ns(trace)
@@ -98,6 +97,17 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
         rank: replace(host, end=End.TORN_DOWN, secondary=True) if rank in ended else host
         for rank, host in hosts.items()
     }
+
+
+def _over_before(trace: Trace, host: Host) -> Host:
+    """Who is killed from outside long after its program was over is killed for being there."""
+    facts = trace.ranks[host.rank]
+    if host.end is not End.CRASHED or not facts.is_only_leaving or not _from_outside(facts, False):
+        return host
+    over_ns = max(host.end_ns, facts.observed_ns) - facts.phases[-1].since_ns
+    if not facts.phases[-1].since_ns or over_ns < trace.timeout_s * _SECOND_NS:
+        return host
+    return replace(host, end=End.TORN_DOWN, secondary=True)
 
 
 def _without_who_gave_up(
@@ -206,7 +216,7 @@ def _latest_ns(trace: Trace) -> Mapping[int, int]:
     latest = {
         rank: max(p.since_ns for p in facts.phases)
         for rank, facts in trace.ranks.items()
-        if facts.phases and facts.phases[-1].name != _LEAVING
+        if facts.phases and not facts.is_only_leaving
     }
     records = trace.records
     if not len(records):

@@ -85,10 +85,6 @@ class Host:
         return self.end_text == f"killed by {signal.SIGABRT.name}"
 
 
-LEAVING = "interpreter exit"
-"""The phase of a process that is on its way out."""
-
-
 def signal_name(number: int) -> str:
     """``SIGKILL`` for 9."""
     try:
@@ -151,7 +147,7 @@ def _host_of(facts: RankFacts, thread: int | None) -> Host:
     if _torn_down(facts):
         state = held_up or "exited"
         return Host(rank, End.TORN_DOWN, state, ended_ns, how, True, True, phase=phase, stack=stack)
-    if phase == LEAVING and facts.exception is None:
+    if facts.is_only_leaving and facts.exception is None:
         stack = ()  # what was seen of it is from before it left
     if not stack and facts.exception is not None:
         stack = facts.exception.stack

@@ -16,6 +16,7 @@ from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.quiet.accusations import from_claims, told_of
 from hangscope.diagnosis.quiet.last_words import by_last_words, places_of_waits
+from hangscope.diagnosis.quiet.lingering import lingering
 from hangscope.diagnosis.quiet.signs import DEAD_THREAD, how_to_meet, signs
 from hangscope.diagnosis.records.evidence import end_is_unseen
 from hangscope.diagnosis.waiting.moments import Moment
@@ -69,6 +70,9 @@ def without_cause(context: Context, killed: str | None, moment: Moment | None) -
     remote = unanswered(context)
     if remote is not None:
         return Quiet((remote,))
+    left = lingering(context)
+    if left is not None:
+        return Quiet((left,))
     finished = all(facts.finalized for facts in trace.ranks.values())
     unclear = killed == UNSEEN or (killed is not None and bool(trace.missing_ranks))
     if unclear and not moving and not finished:
@@ -127,8 +131,7 @@ def _live(context: Context) -> Quiet:
         for f in trace.ranks.values()
     )
     finishing = any(h.end is End.CLEAN for h in context.hosts.values()) or any(
-        f.finalized and any(p.name == "interpreter exit" for p in f.phases)
-        for f in trace.ranks.values()
+        f.finalized and f.leaving is not None for f in trace.ranks.values()
     )
     # A single process owes nobody an operation, unless it shares a group with another job's.
     alone = trace.world_size == 1 and not any(group.outsiders for group in trace.groups)

@@ -101,7 +101,7 @@ class ProcessView:
     generation: int = -1
     cpu_ticks: int = 0
     cpu_at_s: float = 0.0
-    main_stack: Stack = ()
+    stood: tuple[Stack, ...] = ()
     wait: KernelWait | None = None
     """What it did not go on for, at the last look."""
     compared: tuple[float | None, bool | None] = (None, None)
@@ -188,7 +188,9 @@ class ProcessView:
                 others = (t for t in threads if t.source != "sample")
                 threads = (*parse_sample(sample.text, sample.at_ns), *others)
         threads = self._with_call(threads)
-        busy, moved = self._compared(look, newest_main(threads)) if look.alive else (None, None)
+        busy, moved = (
+            self._compared(look, _standing(known, threads)) if look.alive else (None, None)
+        )
         beating = look.alive and look.state != "stopped" and not beat.exit_ns
         wait = kernel_wait(self.pid, look, locks_now) if beating and not moved else None
         values = list(_values(known))
@@ -217,7 +219,7 @@ class ProcessView:
 
     def _kept(self, facts: RankFacts, look: ProcessLook) -> RankFacts:
         if facts.alive and facts.pid:
-            busy, moved = self._compared(look, newest_main(facts.threads))
+            busy, moved = self._compared(look, _standing(facts, facts.threads))
             wait = self._since(facts.wait, busy)
             facts = replace(facts, cpu_busy=busy, stack_moved=moved, wait=wait)
         self.facts = facts
@@ -236,7 +238,9 @@ class ProcessView:
         self.wait = wait
         return wait
 
-    def _compared(self, look: ProcessLook, stack: Stack) -> tuple[float | None, bool | None]:
+    def _compared(
+        self, look: ProcessLook, stood: tuple[Stack, ...]
+    ) -> tuple[float | None, bool | None]:
         """What only two looks can tell: CPU use, and whether the stack moved."""
         now_s = time.monotonic()
         passed_s = now_s - self.cpu_at_s
@@ -244,9 +248,19 @@ class ProcessView:
             return self.compared
         if self.cpu_at_s:
             used_s = (look.cpu_ticks - self.cpu_ticks) / _TICKS_PER_SECOND
-            self.compared = max(0.0, used_s / passed_s), stack != self.main_stack
-        self.cpu_ticks, self.cpu_at_s, self.main_stack = look.cpu_ticks, now_s, stack
+            self.compared = max(0.0, used_s / passed_s), stood != self.stood
+        self.cpu_ticks, self.cpu_at_s, self.stood = look.cpu_ticks, now_s, stood
         return self.compared
+
+
+def _standing(facts: RankFacts, threads: tuple[ThreadStack, ...]) -> tuple[Stack, ...]:
+    """The stacks that tell whether a rank goes on.
+
+    They are the main thread's and, once its program is over, those of threads that are no daemons.
+    """
+    if facts.leaving is None:
+        return (newest_main(threads),)
+    return tuple(thread.stack for thread in threads if not thread.daemon)
 
 
 def newest_main(threads: tuple[ThreadStack, ...]) -> Stack:

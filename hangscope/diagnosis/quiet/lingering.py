@@ -1,0 +1,184 @@
+"""Ranks whose program is over and whose process has not ended, so that the job does not end.
+
+Nobody waits for them in a collective: their launcher does. Python waits for every thread that is no
+daemon before it exits, and then for whatever is registered for its exit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.processes.stacks import base, innermost, is_library, where
+from hangscope.diagnosis.words.blocked import blocked_in
+from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.trace.model import RankFacts, Stack, ThreadStack
+
+_IDLE = 0.08
+"""CPU seconds a second that a process without work may need."""
+_BEATS = 3
+"""The watcher ends with the interpreter's own functions: silent for so long, it has ended."""
+_TEARDOWN_S = 30.0
+"""So long may libraries take to give back what they hold, on a machine that is short of it."""
+_JOINED_BY_EXECUTOR = "concurrent/futures/"
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Lingering:
+    """One such rank."""
+
+    rank: int
+    since_ns: int
+    until_ns: int
+    alive: bool
+    why: str
+    fix: str
+
+
+def lingering(context: Context) -> Finding | None:
+    """The finding where all that is left of a job are such ranks, for `Trace.timeout_s` and more.
+
+    None where any rank is in its program still: what keeps the others is then no matter, or where
+    they are at work: who ends may have to write something first.
+    """
+    trace = context.trace
+    if trace.missing_ranks or (trace.live and trace.looks < 2):
+        return None
+    left: list[_Lingering] = []
+    for rank, facts in sorted(trace.ranks.items()):
+        host = context.hosts[rank]
+        if host.end is End.CLEAN:
+            continue
+        one = _lingers(context, facts, host)
+        if one is None:
+            return None
+        left.append(one)
+    if not left:
+        return None
+    stood_s = (min(one.until_ns for one in left) - _newest_ns(context, left)) / SECOND_NS
+    return _finding(left, stood_s) if stood_s >= trace.timeout_s else None
+
+
+def _newest_ns(context: Context, left: list[_Lingering]) -> int:
+    """Since when nothing has happened any more."""
+    return max(context.newest_ns, *(one.since_ns for one in left))
+
+
+def _lingers(context: Context, facts: RankFacts, host: Host) -> _Lingering | None:
+    phase = facts.leaving
+    if phase is None or not phase.since_ns or (host.frozen and host.end is End.ALIVE):
+        return None
+    if host.end not in (End.ALIVE, End.TORN_DOWN):
+        return None
+    if facts.stack_moved or (facts.cpu_busy is not None and facts.cpu_busy > _IDLE):
+        return None
+    # Of a process that noted its own end before, that is all the end of its program.
+    until_ns = max(context.now_ns(facts.rank), facts.observed_ns)
+    if _is_torn_down(facts) and until_ns - phase.since_ns < _TEARDOWN_S * SECOND_NS:
+        return None
+    why, fix = _why(facts, host, phase.since_ns)
+    return _Lingering(facts.rank, phase.since_ns, until_ns, host.end is End.ALIVE, why, fix)
+
+
+def _why(facts: RankFacts, host: Host, since_ns: int) -> tuple[str, str]:
+    """What keeps the process, and what to do about it."""
+    if host.wait is not None and host.wait.kind == "child":
+        return (
+            blocked_in(host),
+            "end that process before the program's last line, or start it as a daemon "
+            "(multiprocessing joins all others at exit)",
+        )
+    if _is_torn_down(facts):
+        told = f" ({words})" if (words := blocked_in(host)) else ""
+        return (
+            f"what runs last at its exit does not return{told}",
+            "py-spy dump --native shows where it is: functions registered with atexit before "
+            "HangScope, or a library's own end (a device, a thread of C++)",
+        )
+    sampled = max((t.sampled_ns for t in facts.threads if t.source == "sample"), default=0)
+    now = [t for t in facts.threads if t.sampled_ns == sampled and sampled > since_ns]
+    main = next((t.stack for t in now if t.is_main), ())
+    if _waits_for_threads(main):
+        kept_by = [t for t in now if t.daemon is False and not t.is_main]
+        return _threads(kept_by)
+    frame = innermost(main)
+    at = f" at {where(frame)}" if frame is not None else ""
+    inside = f": {words}" if (words := blocked_in(host)) else ""
+    return (
+        f"a function that runs at its exit is{at}{inside}" if at else "it has begun to exit",
+        f"look{at or ' at what runs at its exit'}: it does not return",
+    )
+
+
+def _is_torn_down(facts: RankFacts) -> bool:
+    """Whether the interpreter itself is being taken down, as far as HangScope's own end in it."""
+    beats_ns = int(_BEATS * SECOND_NS * (facts.heartbeat_interval_s or 1.0))
+    return facts.observed_ns - facts.heartbeat_ns > beats_ns
+
+
+def _waits_for_threads(main: Stack) -> bool:
+    """Whether the interpreter waits for threads, or for those of executors, which it joins."""
+    return bool(main) and main[-1].name == "_shutdown" and base(main[-1].filename) == "threading.py"
+
+
+def _threads(kept_by: list[ThreadStack]) -> tuple[str, str]:
+    """For the threads that Python waits for."""
+    if not kept_by:
+        return (
+            "it waits for a thread that is no daemon",
+            "py-spy dump shows which thread that is: let it end before the program's last line, or "
+            "make it a daemon",
+        )
+    places = [_place(thread) for thread in kept_by]
+    first = kept_by[0]
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    pool = any(_JOINED_BY_EXECUTOR in f.filename.replace("\\", "/") for f in first.stack)
+    if pool:
+        fix = (
+            f"the task at {places[0]} does not return: give what it waits for a time limit, or "
+            "tell it to stop before the program's last line (executors wait for their tasks)"
+        )
+    else:
+        fix = (
+            f"tell thread {first.name} to stop and join it before the program's last line, or "
+            "start it with daemon=True: Python waits for every thread that is no daemon"
+        )
+    return f"it waits for thread {first.name} ({places[0]}){more}", fix
+
+
+def _place(thread: ThreadStack) -> str:
+    """The innermost line of the user's that a thread is at; without one, its outermost."""
+    mine = [frame for frame in thread.stack if not is_library(frame)]
+    return where(mine[0] if mine else thread.stack[0])
+
+
+def _finding(left: list[_Lingering], stood_s: float) -> Finding:
+    alike: dict[str, list[int]] = defaultdict(list)
+    for one in left:
+        alike[one.why].append(one.rank)
+    why, first = next(iter(alike.items()))
+    ranks = [one.rank for one in left]
+    several = len(ranks) > 1
+    programs = "programs" if several else "program"
+    processes = "their processes" if several else "its process"
+    have, were = ("have", "were") if several else ("has", "was")
+    lasts = f"ago and {processes} {have} not ended"
+    if not all(one.alive for one in left):
+        lasts = f"before {processes} {were} stopped"
+    of = f" on {rank_s(first)}" if len(alike) > 1 else ""
+    return Finding(
+        Verdict.QUIESCENT,
+        (),
+        (),
+        Confidence.CERTAIN,
+        f"The {programs} of {rank_s(ranks)} {were} over {stood_s:.0f} s {lasts}: {why}{of}",
+        "no rank waits in a collective: the launcher waits for the processes to end",
+        left[0].fix,
+        "D23",
+        evidence=tuple(f"{rank_s(those)}: {words}" for words, those in alike.items())[:_SHOWN],
+        began_ns=max(one.since_ns for one in left),
+    )

@@ -1,0 +1,112 @@
+"""Ranks whose program is over and whose process has not ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.ring.layout import LEAVING_PHASE
+from hangscope.trace.model import ExitFacts, Frame, KernelWait, Phase, ThreadStack
+from tests.diagnosis.builder import SECOND, START, Job, blame
+
+SHUTDOWN = (Frame("_shutdown", "/usr/lib/python3.11/threading.py", 1590),)
+FEED = (
+    Frame("wait", "/usr/lib/python3.11/threading.py", 327),
+    Frame("feed", "/home/me/loader.py", 12),
+    Frame("run", "/usr/lib/python3.11/threading.py", 975),
+)
+CLEAN = ExitFacts("clean", 0, at_ns=START + SECOND)
+
+
+def _job(*, live: bool = True) -> Job:
+    """Rank 1's program was over after a second; rank 0 had ended."""
+    job = Job(2, live=live)
+    job.steps(3)
+    job.rank(0, alive=False, finalized=True, exit=CLEAN)
+    at_ns = START + 59 * SECOND
+    job.rank(
+        1,
+        finalized=True,
+        phases=(Phase(LEAVING_PHASE, START + SECOND),),
+        heartbeat_ns=START + 60 * SECOND,
+        observed_ns=START + 60 * SECOND,
+        threads=(
+            ThreadStack("MainThread", True, SHUTDOWN, at_ns, daemon=False),
+            ThreadStack(
+                "pulse", False, (Frame("beat", "/home/me/pulse.py", 3),), at_ns, daemon=True
+            ),
+            ThreadStack("feeder", False, FEED, at_ns, daemon=False),
+        ),
+    )
+    return job
+
+
+def test_the_thread_that_python_waits_for_is_told() -> None:
+    """And no daemon beside it."""
+    found = diagnose(_job().trace())
+    assert blame(found) == ("quiescent", ())
+    assert "The program of rank 1 was over 59 s ago" in found.summary
+    assert "it waits for thread feeder (loader.py:12 in feed)" in found.summary
+    assert "pulse" not in repr(found)
+
+
+@pytest.mark.parametrize("facts", [{"cpu_busy": 0.5}, {"stack_moved": True}])
+def test_who_is_at_work_is_left_alone(facts: dict[str, float]) -> None:
+    """It may have something to write before it ends."""
+    job = _job()
+    job.rank(1, **facts)
+    assert blame(diagnose(job.trace())) == ("healthy", ())
+
+
+def test_another_rank_in_its_program_is_waited_for() -> None:
+    """A job goes on as long as one of its ranks does."""
+    job = _job()
+    job.rank(0, alive=True, exit=None)
+    assert blame(diagnose(job.trace())) == ("healthy", ())
+
+
+def test_a_moment_after_the_end_nothing_is_said() -> None:
+    """Leaving takes a while: devices, files and connections are given back."""
+    job = _job()
+    job.rank(1, observed_ns=START + 9 * SECOND, heartbeat_ns=START + 9 * SECOND)
+    assert blame(diagnose(job.trace(after_s=8))) == ("healthy", ())
+
+
+def test_a_function_that_runs_at_exit_is_told() -> None:
+    """Where the main thread is neither in the program nor waiting for others."""
+    job = _job()
+    at_ns = START + 59 * SECOND
+    close = (Frame("close", "/home/me/log.py", 7),)
+    job.rank(1, threads=(ThreadStack("MainThread", True, close, at_ns, daemon=False),))
+    found = diagnose(job.trace())
+    assert "a function that runs at its exit is at log.py:7 in close" in found.summary
+
+
+def test_behind_the_recorders_own_end_only_the_kernel_tells() -> None:
+    """Its stacks are older than that: they are not told."""
+    job = _job()
+    job.rank(1, heartbeat_ns=START + SECOND)
+    assert "what runs last at its exit does not return" in diagnose(job.trace()).summary
+    wait = KernelWait("child", processes=(7,), names=("python (pid 7)",))
+    job.rank(1, wait=wait, threads=())
+    found = diagnose(job.trace())
+    assert "it waits for a process that it started: python (pid 7)" in found.summary
+
+
+@pytest.mark.parametrize("signal", [15, 9])
+def test_who_was_stopped_for_it_has_not_crashed(signal: int) -> None:
+    """Whoever ends a job that does not end by itself kills what is left of it."""
+    job = _job(live=False)
+    ended = ExitFacts("signal", signal=signal, at_ns=START + 60 * SECOND)
+    job.rank(1, alive=False, exit=ended)
+    found = diagnose(job.trace())
+    assert blame(found) == ("quiescent", ())
+    assert "was over 59 s before its process was stopped" in found.summary
+
+
+def test_who_is_killed_as_it_leaves_has_crashed() -> None:
+    """Nobody would have had enough of it by then."""
+    job = _job(live=False)
+    ended = ExitFacts("signal", signal=9, at_ns=START + 3 * SECOND)
+    job.rank(1, alive=False, exit=ended, observed_ns=START + 3 * SECOND)
+    assert blame(diagnose(job.trace())) == ("rank_crashed", (1,))

@@ -1,0 +1,68 @@
+"""Programs that are over while their processes live on: the launcher would wait for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.real_jobs import environment, torchrun
+
+_JOB = """
+import atexit, sys, threading, time, torch, torch.distributed as dist
+
+def feed():
+    threading.Event().wait()
+
+def close():
+    threading.Event().wait()
+
+def compute():
+    end = time.monotonic() + 6
+    while time.monotonic() < end:
+        sum(range(100_000))
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+rank = dist.get_rank()
+if sys.argv[1] == "at work":
+    threading.Thread(target=compute).start()
+elif rank == 0:
+    threading.Thread(target=feed, name="feeder").start()
+else:
+    atexit.register(close)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "job.py"
+    path.write_text(_JOB)
+    return path
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    return environment(
+        HANGSCOPE="1",
+        HANGSCOPE_TIMEOUT="2",
+        HANGSCOPE_ON_HANG="kill",
+        HANGSCOPE_DIR=str(directory / "runs"),
+    )
+
+
+def test_what_keeps_a_process_after_its_program_is_told(script: Path, tmp_path: Path) -> None:
+    """A thread that is no daemon on one rank, a function that runs at exit on the other."""
+    result = torchrun(script, 2, _environment(tmp_path), arguments=["stay"], timeout_s=90)
+    first = result.said[0]
+    assert first.startswith("[hangscope] The programs of ranks 0, 1 were over ")
+    assert "their processes have not ended: it waits for thread feeder (job.py:5 in feed)" in first
+    assert "rank 1: a function that runs at its exit is at job.py:8 in close" in result.output
+    assert "HANGSCOPE_ON_HANG=kill: ending the job" in result.output
+
+
+def test_a_thread_at_work_may_take_its_time(script: Path, tmp_path: Path) -> None:
+    """Three times as long as a collective may wait."""
+    result = torchrun(script, 2, _environment(tmp_path), arguments=["at work"], timeout_s=90)
+    assert result.returncode == 0, result.output
+    assert not result.said
