@@ -22,6 +22,7 @@ from hangscope.diagnosis.processes.host import (
 )
 from hangscope.diagnosis.processes.working import newest_threads
 from hangscope.diagnosis.records.evidence import told_of_only
+from hangscope.trace.alike import but_numbers
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import Claim, ExitFacts, RankFacts, Trace
 
@@ -367,22 +368,17 @@ def first_to_fail(failed: Sequence[Host]) -> list[Host]:
     undated = sorted((h for h in failed if not h.end_ns), key=lambda h: h.rank)
     if not dated:
         return undated
-    first, words = dated[0], _but_numbers(dated[0].end_text)
+    first, words = dated[0], but_numbers(dated[0].end_text)
     return undated + [
         h
         for h in dated
-        if h is first or (_but_numbers(h.end_text) == words and h.end_ns - first.end_ns <= _TWIN_NS)
+        if h is first or (but_numbers(h.end_text) == words and h.end_ns - first.end_ns <= _TWIN_NS)
     ]
 
 
 def alike(failed: Sequence[Host]) -> bool:
     """Whether all failed of the same: one fault in all of them."""
-    return len({_but_numbers(h.end_text) for h in failed}) < 2
-
-
-def _but_numbers(text: str) -> str:
-    """A message without its numbers: ranks, sizes and addresses differ from rank to rank."""
-    return re.sub(r"0x[0-9a-f]+|\d+", "#", text, flags=re.I)
+    return len({but_numbers(h.end_text) for h in failed}) < 2
 
 
 _OWN_ERRORS = frozenset({"device_error", "oom", "nan", "ddp_unused_parameters", "ddp_marked_twice"})

@@ -7,6 +7,7 @@ launcher told to stop, and the group of timeouts that name none.
 from __future__ import annotations
 
 from hangscope.trace import operations
+from hangscope.trace.alike import but_numbers
 from hangscope.trace.job_log.nodes import ABORTED, of_local_rank, several_nodes
 from hangscope.trace.job_log.readers.agreement import settle_comparisons
 from hangscope.trace.job_log.readers.evidence import (
@@ -28,7 +29,7 @@ from hangscope.trace.job_log.sayings import (
     settle_stuck_watchdogs,
     settle_traps,
 )
-from hangscope.trace.job_log.unsigned import but_numbers, dead_thread, settle_unsigned
+from hangscope.trace.job_log.unsigned import dead_thread, settle_unsigned
 from hangscope.trace.model import MAX_RANK, Claim
 
 _GRACE_NS = 20 * 10**9

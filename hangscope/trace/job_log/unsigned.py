@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from hangscope.trace.alike import but_numbers
 from hangscope.trace.job_log.readers.evidence import Evidence, Trouble
 from hangscope.trace.job_log.readers.gloo import gave_up
 from hangscope.trace.model import Claim
@@ -37,11 +38,6 @@ def dead_thread(trouble: Trouble) -> Claim:
     text = f"thread {trouble.thread_name} ended with {trouble.type_name}: {trouble.message}"
     text += _where(trouble, " at {}")
     return Claim("other", text=text[:400], at_ns=trouble.at_ns, details={"dead_thread": True})
-
-
-def but_numbers(text: str) -> str:
-    """A message without its addresses, ports and ranks: those differ from process to process."""
-    return re.sub(r"\d+", "#", text)
 
 
 def _words(trouble: Trouble) -> Claim:
