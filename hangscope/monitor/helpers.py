@@ -14,6 +14,8 @@ from pathlib import Path
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 BUSY = 0.2
 """CPU seconds a second, as for the ranks themselves."""
+STIRS = 0.01
+"""CPU seconds a second of what does something, if only to copy a file."""
 COMPARABLE_S = 0.5
 
 
@@ -31,10 +33,11 @@ class Helpers:
         self._at_s = 0.0
         self._ticks = 0
 
-    def at_work(self, pids: Iterable[int]) -> bool:
+    def at_work(self, pids: Iterable[int], *, least: float = BUSY) -> bool:
         """Whether they are; True, too, where there is nothing yet to compare with.
 
-        ``pids`` are the ranks' own; what those use themselves does not count.
+        ``pids`` are the ranks' own; what those use themselves does not count. ``least`` is how many
+        CPU seconds a second count as work.
         """
         now_s, ticks = time.monotonic(), self._used(set(pids))
         passed_s = now_s - self._at_s
@@ -43,7 +46,7 @@ class Helpers:
         used_s = (ticks - self._ticks) / _TICKS_PER_SECOND
         first = not self._at_s
         self._at_s, self._ticks = now_s, ticks
-        return first or used_s / passed_s > BUSY
+        return first or used_s / passed_s > least
 
     def _used(self, ranks: set[int]) -> int:
         """Ticks of the ranks' descendants, those that have ended and were waited for included."""

@@ -27,15 +27,24 @@ class MainThreads:
         self._before: Mapping[int, int] = {}
 
     def ran(self, pids: Iterable[int]) -> bool:
-        """Whether any has run since the last look; True, too, where there is nothing to compare."""
-        now = {pid: self._count(pid) for pid in pids}
+        """Whether any has run since the last look; True, too, where there is nothing to compare.
+
+        Processes that have ended are left out.
+        """
+        counts = {pid: self._count(pid) for pid in pids}
+        now = {pid: count for pid, count in counts.items() if count is not None}
         before, self._before = self._before, now
         return not now or any(count < 0 or before.get(pid) != count for pid, count in now.items())
 
-    def _count(self, pid: int) -> int:
-        """How often the thread was taken off or put on a processor; -1 where that is not told."""
+    def _count(self, pid: int) -> int | None:
+        """How often the thread was taken off or put on a processor; -1 where that is not told.
+
+        None where there is no such process any more.
+        """
         try:
             text = (self._proc / str(pid) / "task" / str(pid) / "status").read_text("utf-8")
+        except (FileNotFoundError, ProcessLookupError):
+            return None
         except (OSError, UnicodeDecodeError):
             return -1
         found = _SWITCHES.findall(text)

@@ -13,7 +13,7 @@ from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.monitor.claims import claim
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.elsewhere import in_one_line, is_for_all_to_tell, only_what_is_seen
-from hangscope.monitor.helpers import Helpers
+from hangscope.monitor.helpers import BUSY, STIRS, Helpers
 from hangscope.monitor.judge import Judge, cause_of
 from hangscope.monitor.local_ranks import TICK_S, LocalRanks
 from hangscope.monitor.main_threads import MainThreads
@@ -201,7 +201,9 @@ class Monitor:
         else:
             self._asks = False
         quiet = diagnosis.verdict is Verdict.QUIESCENT and not final
-        if quiet and self._helpers.at_work(self._ranks.seen.values()):
+        # Where only what ranks do at the end is left, whatever is done there takes its time.
+        least = STIRS if quiet and diagnosis.findings[0].unchanged_s else BUSY
+        if quiet and self._helpers.at_work(self._ranks.seen.values(), least=least):
             # Nobody waits in a collective: all of them wait for a compiler of theirs, say.
             diagnosis = replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
         undated = bool(diagnosis.findings and diagnosis.findings[0].unchanged_s) and not final

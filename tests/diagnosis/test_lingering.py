@@ -61,7 +61,26 @@ def test_who_is_at_work_is_left_alone(facts: dict[str, float]) -> None:
 def test_another_rank_in_its_program_is_waited_for() -> None:
     """A job goes on as long as one of its ranks does."""
     job = _job()
-    job.rank(0, alive=True, exit=None)
+    job.rank(0, alive=True, exit=None, cpu_busy=0.9)
+    assert blame(diagnose(job.trace())) == ("healthy", ())
+
+
+def test_who_alone_stands_still_is_told_if_the_kernel_says_so_too() -> None:
+    """What one rank does at the end takes as long as it likes, as long as it does anything."""
+    job = _job()
+    stack = (
+        Frame("_wait", "/usr/lib/python3.11/subprocess.py", 2046),
+        Frame("upload", "/home/me/post.py", 31),
+    )
+    wait = KernelWait("child", names=("aws (pid 9)",), processes=(9,))
+    threads = (ThreadStack("MainThread", True, stack, START + 59 * SECOND, daemon=False),)
+    job.rank(1, phases=(), threads=threads, wait=wait)
+    found = diagnose(job.trace())
+    assert blame(found) == ("quiescent", ())
+    assert "Rank 1 is all that is left of the job, and stands still at post.py:31" in found.summary
+    assert "aws (pid 9)" in found.summary
+    assert found.findings[0].unchanged_s == job.timeout_s
+    job.rank(1, stack_moved=True)
     assert blame(diagnose(job.trace())) == ("healthy", ())
 
 

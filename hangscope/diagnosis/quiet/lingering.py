@@ -1,7 +1,8 @@
-"""Ranks whose program is over and whose process has not ended, so that the job does not end.
+"""What is left of a job that does not end: nobody waits there in a collective, but the launcher.
 
-Nobody waits for them in a collective: their launcher does. Python waits for every thread that is no
-daemon before it exits, and then for whatever is registered for its exit.
+Ranks whose program is over may live on, as Python waits for every thread that is no daemon before
+it exits, and then for whatever is registered for its exit. Others may be stuck in what one rank
+does when all are done: an upload, an evaluation, a program that it has started.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.processes.stacks import base, innermost, is_library, where
 from hangscope.diagnosis.words.blocked import blocked_in
 from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.diagnosis.words.standing import places_of_threads
 from hangscope.trace.model import RankFacts, Stack, ThreadStack
 
 _IDLE = 0.08
@@ -61,6 +63,40 @@ def lingering(context: Context) -> Finding | None:
         return None
     stood_s = (min(one.until_ns for one in left) - _newest_ns(context, left)) / SECOND_NS
     return _finding(left, stood_s) if stood_s >= trace.timeout_s else None
+
+
+def left_standing(context: Context) -> Finding | None:
+    """The finding where others have ended, and who is still in its program stands still.
+
+    Whether it has stood long enough only more looks can tell: what one rank does at the end may
+    take as long as it likes, if it does anything.
+    """
+    left = [
+        rank
+        for rank, facts in sorted(context.trace.ranks.items())
+        if context.hosts[rank].end is End.ALIVE and facts.leaving is None
+    ]
+    stacks = [context.hosts[rank].stack for rank in left]
+    if not left or not all(stacks):
+        return None
+    host, several = context.hosts[left[0]], len(left) > 1
+    at = where(innermost(host.stack))
+    waits_for = f": {words}" if (words := blocked_in(host)) else ""
+    who = f"{rank_s(left).capitalize()} {'are' if several else 'is'} all that is left of the job"
+    stand = f"{'stand' if several else 'stands'} still at {at}"
+    on = f" on rank {left[0]}" if several else ""
+    return Finding(
+        Verdict.QUIESCENT,
+        (),
+        (),
+        Confidence.LIKELY,
+        f"{who}, and {stand}{waits_for}",
+        "all others have ended: nobody but the launcher waits for what is left",
+        f"look at {at}{on}: give what it waits for a time limit",
+        "D23",
+        evidence=places_of_threads(context),
+        unchanged_s=context.trace.timeout_s,
+    )
 
 
 def _newest_ns(context: Context, left: list[_Lingering]) -> int:

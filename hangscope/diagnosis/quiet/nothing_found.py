@@ -16,7 +16,7 @@ from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.quiet.accusations import from_claims, told_of
 from hangscope.diagnosis.quiet.last_words import by_last_words, places_of_waits
-from hangscope.diagnosis.quiet.lingering import lingering
+from hangscope.diagnosis.quiet.lingering import left_standing, lingering
 from hangscope.diagnosis.quiet.signs import DEAD_THREAD, how_to_meet, signs
 from hangscope.diagnosis.records.evidence import end_is_unseen
 from hangscope.diagnosis.waiting.moments import Moment
@@ -130,13 +130,16 @@ def _live(context: Context) -> Quiet:
         f.stack_moved or (f.cpu_busy is not None and f.cpu_busy > _IDLE)
         for f in trace.ranks.values()
     )
+    # A single process owes nobody an operation, unless it shares a group with another job's.
+    alone = trace.world_size == 1 and not any(group.outsiders for group in trace.groups)
+    if silent_s < trace.timeout_s or moving or alone or trace.looks < 2:
+        return Quiet()
     finishing = any(h.end is End.CLEAN for h in context.hosts.values()) or any(
         f.finalized and f.leaving is not None for f in trace.ranks.values()
     )
-    # A single process owes nobody an operation, unless it shares a group with another job's.
-    alone = trace.world_size == 1 and not any(group.outsiders for group in trace.groups)
-    if silent_s < trace.timeout_s or moving or finishing or alone or trace.looks < 2:
-        return Quiet()
+    if finishing:
+        left = left_standing(context)
+        return Quiet((left,) if left is not None else ())
     return Quiet((_quiescent(context, silent_s),))
 
 
