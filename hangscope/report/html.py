@@ -143,7 +143,7 @@ def _finding_view(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
         "why": finding.why,
         "fix": finding.fix,
         "playbook": finding.playbook,
-        "note": confidence_note(finding.verdict, finding.confidence),
+        "note": confidence_note(finding.verdict, finding.confidence, finding.unknowns),
         "evidence": finding.evidence,
         "unknowns": finding.unknowns,
         "sides": [_side_view(s, finding, groups.get(s, "")) for s in finding.sides[:_SIDES]],

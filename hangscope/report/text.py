@@ -151,7 +151,7 @@ def _finding(
         if finding.playbook:
             fix.append(f"  [{plain(finding.playbook, 40)}]", "dim")
         rows.append(("Do", fix))
-    if note := confidence_note(finding.verdict, finding.confidence):
+    if note := confidence_note(finding.verdict, finding.confidence, finding.unknowns):
         rows.append(("Sure", Text(note, "yellow")))
     if rows:
         yield None

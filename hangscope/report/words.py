@@ -74,7 +74,7 @@ def tensors(
     written = []
     for i, size in enumerate(sizes):
         kind = dtypes[min(i, len(dtypes) - 1)] if dtypes else ""
-        written.append(f"{dtype(kind) if kind else ''}[{'×'.join(map(str, size))}]")
+        written.append(f"{dtype(kind) if kind else ''}[{'×'.join(map(str, size)) or 'scalar'}]")
     if len(set(written)) == 1 and len(written) > 1:
         return f"{len(written)} × {written[0]}"
     rest = f" + {len(written) - limit} more" if len(written) > limit else ""
@@ -135,13 +135,18 @@ def place(frame: Frame) -> str:
     return f"{short_path(frame.filename)}:{frame.line} in {plain(frame.name, 80)}"
 
 
-def confidence_note(verdict: Verdict, confidence: Confidence) -> str:
+def confidence_note(verdict: Verdict, confidence: Confidence, unknowns: Sequence[str] = ()) -> str:
     """Why a verdict should not be taken for more than it is; empty for a certain one, and for one
-    that says so itself."""
+    that says so itself.
+
+    ``unknowns``: what is missing, as far as that is why.
+    """
     if verdict is Verdict.INCONCLUSIVE:
         return ""
-    if confidence is Confidence.LIKELY:
+    if confidence is Confidence.LIKELY and unknowns:
         return "likely: some evidence is missing"
+    if confidence is Confidence.LIKELY:
+        return "likely: what is on record fits it best, and does not prove it"
     if confidence is Confidence.AMBIGUOUS:
         return "ambiguous: nothing decides between the sides"
     return ""

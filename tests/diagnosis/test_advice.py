@@ -220,3 +220,66 @@ def test_who_works_for_longer_than_the_others_wait_may_do_so_before() -> None:
         thread = ThreadStack("MainThread", True, at, START)
         job.rank(0, process_state=state, threads=(thread,))
         assert words in _fix_of(job), state
+
+
+@pytest.mark.parametrize("sizes", [(32, 64, 96), (96, 96, 96)])
+def test_a_line_with_another_size_each_time_is_a_loop_that_left_one_out(
+    sizes: tuple[int, ...],
+) -> None:
+    job = Job(4, live=True)
+    job.steps(3)
+    for size in sizes:
+        for rank in range(4):
+            job.op(rank, size=(size,), line=13)
+    for rank in range(4):
+        job.op(rank, size=(160 if rank == 2 else 128,), line=13, done=False)
+    fix = diagnose(job.trace()).findings[0].fix
+    assert ("what rank 2 left out, repeated" in fix) == (len(set(sizes)) > 1)
+    assert ("pad the last batch" in fix) == (len(set(sizes)) == 1)
+
+
+def test_who_left_before_what_it_had_issued_was_done_is_told_to_wait_for_it() -> None:
+    job = Job(3, live=True)
+    job.steps(3)
+    for rank in range(3):
+        job.op(rank, done=False)
+    job.rank(1, alive=False, exit=ExitFacts("clean", 0, at_ns=START + 9 * SECOND))
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("rank_exited", (1,))
+    assert "let rank 1 wait for what it has issued" in found.findings[0].fix
+    assert found.findings[0].why == "rank 1 issued it as well, and left before it was done"
+
+
+def test_whose_program_is_over_is_told_of_fewer_steps() -> None:
+    job = Job(3, live=True)
+    job.steps(3)
+    for rank in (0, 1):
+        job.op(rank, done=False)
+    over = (Frame("_shutdown", "/usr/lib/python3.11/threading.py", 1590),)
+    job.rank(2, threads=(ThreadStack("MainThread", True, over, START),))
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert "its program is over there" in found.findings[0].fix
+    assert "equalise the number of batches" in found.findings[0].fix
+
+
+def test_who_left_its_half_out_is_compared_with_who_waits_for_it() -> None:
+    job = Job(3, live=True)
+    job.steps(2)
+    job.op(0, "recv", peer=1, line=20, done=False)
+    for rank in (1, 2):
+        job.op(rank, line=22, done=False)
+    fix = diagnose(job.trace()).findings[0].fix
+    assert fix.endswith("compare train.py:22 in train with train.py:20 in train")
+
+
+def test_threads_that_began_apart_are_compared_where_they_call() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, "all_gather", line=14, function="save", done=False)
+    job.op(1, "barrier", line=22, function="close", done=False)
+    save = next(i for i, stack in enumerate(job.stacks) if stack[0].name == "save")
+    job.stacks[save] = job.stacks[save][:1]
+    fix = diagnose(job.trace()).findings[0].fix
+    assert "compare train.py:22 in close with train.py:14 in save" in fix

@@ -10,8 +10,9 @@ import pytest
 import view_samples as samples
 from rich.console import Console
 
-from hangscope.diagnosis.model import Diagnosis
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.report.text import render
+from hangscope.report.words import confidence_note
 from hangscope.trace.model import Frame
 
 
@@ -218,3 +219,9 @@ def test_crash_without_stacks_still_reads_well() -> None:
     text = show(replace(diagnosis, findings=(finding,)))
     assert "rank  2       elsewhere" in text
     assert "▸" not in text
+
+
+def test_a_doubt_names_missing_evidence_only_where_some_is() -> None:
+    likely = (Verdict.MISSING_RANK, Confidence.LIKELY)
+    assert "missing" in confidence_note(*likely, ("rank 1 left no dump",))
+    assert "missing" not in confidence_note(*likely)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+import numpy.typing as npt
+
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.processes.stacks import is_library
 from hangscope.diagnosis.records.mismatch import Mismatch
-from hangscope.trace.model import ExceptionFacts
+from hangscope.trace.model import ExceptionFacts, Stack
 
 _STARTS_THREAD = re.compile(
     r"(?:^|[\\/])threading\.py$|[\\/]concurrent[\\/]futures[\\/]thread\.py$"
 )
+
+
+_POOL = re.compile(r"[\\/]concurrent[\\/]futures[\\/]thread\.py$")
 
 
 def dead_thread(context: Context, rank: int, group: int) -> ExceptionFacts | None:
@@ -58,10 +65,11 @@ def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
     """Whether two threads of the user's share the group: then their order is a matter of chance.
 
     One side's operation comes from the main thread, another's from one that Python code of the
-    rank's own started, on a rank whose main thread uses the group as well.
+    rank's own started, on a rank whose main thread uses the group as well. Or all come from such
+    threads (a pool's, as asyncio has one), and on one rank these take turns.
     """
     records = context.trace.records
-    main, other = False, False
+    main, other, in_turns, foreign = False, False, False, False
     for part in mismatch.parts:
         rank, thread = int(records["rank"][part.row]), int(records["thread"][part.row])
         facts = context.trace.ranks.get(rank)
@@ -72,7 +80,21 @@ def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
             continue
         low, high = context.bounds[rank]
         mine = records[low:high]
-        shared = (mine["group"] == mismatch.group) & (mine["thread"] == facts.pid)
+        users = mine["thread"][mine["group"] == mismatch.group]
         started = any(_STARTS_THREAD.search(f.filename) for f in context.stack(part.row)[-3:])
-        other |= bool(shared.any()) and started
-    return main and other
+        foreign |= not started  # autograd's, say
+        other |= started and bool((users == facts.pid).any())
+        in_turns |= _take_turns(users)
+    return (main and other) or (in_turns and not main and not foreign)
+
+
+def handed_to_a_pool(stack: Stack) -> bool:
+    """Whether a pool's thread issued it for itself: no function of the user's lies in between."""
+    pooled = any(_POOL.search(frame.filename) for frame in stack)
+    return pooled and all(is_library(frame) for frame in stack)
+
+
+def _take_turns(threads: npt.NDArray[np.int64]) -> bool:
+    """Whether a thread goes on after another has come in between: they run side by side."""
+    turns = np.count_nonzero(threads[1:] != threads[:-1]) + 1
+    return len(threads) > 0 and int(turns) > len(np.unique(threads))

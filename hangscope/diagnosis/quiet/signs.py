@@ -97,9 +97,10 @@ def _whose(context: Context, kind: str, told: list[Claim]) -> str:
     if not aborted:
         return whose
     # Gloo aborts who has less room than comes, whichever of the two is wrong.
+    they, have = ("it", "has") if len(aborted) == 1 else ("they", "have")
     return (
-        f": {rank_s(aborted)} aborted on more than it had room for, so it or a sender has issued "
-        "another operation or size than the rest"
+        f": {rank_s(aborted)} aborted on more than {they} had room for, so {they} or a sender "
+        f"{have} issued another operation or size than the rest"
     )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.own_doing import own_errors
-from hangscope.diagnosis.ends.threads import dead_thread, race_of_threads
+from hangscope.diagnosis.ends.threads import dead_thread, handed_to_a_pool, race_of_threads
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.stores import PREFIX as STORE
@@ -30,9 +33,13 @@ from hangscope.diagnosis.words.lines import (
 )
 from hangscope.diagnosis.words.phrases import address, everybody_is, rank_s, title_of
 from hangscope.diagnosis.words.playbook import Advice
+from hangscope.diagnosis.words.sentences import left_its_own_behind
 from hangscope.diagnosis.words.sides import guarded, in_backward
 from hangscope.trace.attempts.twins import doubled
 from hangscope.trace.model import NONE, ExceptionFacts
+
+_LAST = 16
+"""So many of a rank's newest operations tell whether its sizes differ from time to time."""
 
 
 def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Side, ...]) -> Advice:
@@ -77,8 +84,12 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
         or _another_call(sides, found.aspect)
     ):
         advice = _other_operations(context, cause, found.group, sides)
+    if found.aspect == "numel" and _takes_sizes_in_turn(context, found, sides):
+        advice = playbook.one_of_many(rank_s(cause.culprits))
     if race_of_threads(context, found):
         advice = playbook.two_threads()
+    elif all(handed_to_a_pool(side.full_stack) for side in sides):
+        advice = playbook.pool_of_threads()
     if found.leaving(context.trace.records):
         advice = playbook.leave_together()
     lines = parted_lines(sides[1], sides[0]) if len(sides) > 1 else []
@@ -142,6 +153,30 @@ def _another_call(sides: tuple[Side, ...], aspect: str) -> bool:
     )
 
 
+def _takes_sizes_in_turn(context: Context, found: Mismatch, sides: tuple[Side, ...]) -> bool:
+    """Whether all sides are at one line, at which the last time the size was another one as well.
+
+    A batch has one size nearly always; parameters have different ones.
+    """
+    if len({side.stack for side in sides}) != 1 or not sides[0].stack:
+        return False
+    if all(in_backward(side) for side in sides):
+        return False  # buckets, of which other words are said
+    records = context.trace.records
+    rank = int(records["rank"][found.parts[0].row])
+    low, high = context.bounds[rank]
+    mine = records[low:high]
+    here = (mine["group"] == found.group) & (mine["collective_seq"] <= found.seq)
+    rows = np.flatnonzero(here)[-_LAST:] + low
+    sizes = [
+        numel(signature.input_sizes)
+        for row in rows.tolist()
+        if user_frames(context.stack(row)) == sides[0].stack
+        and (signature := context.signature(row)) is not None
+    ]
+    return len(sizes) > 2 and sum(a != b for a, b in pairwise(sizes)) * 2 > len(sizes) - 1
+
+
 def _crossed(cause: Cause, sides: tuple[Side, ...]) -> Advice:
     line = where(sides[0].stack[0]) if sides and sides[0].stack else "its call"
     what = "tag" if cause.conflict else "source or destination rank"
@@ -168,7 +203,7 @@ def _odd_one(context: Context, cause: Cause) -> Advice:
     stands = where(innermost(seen[0]))
     held = (
         f"; if {rank_s(absent)} wait at {stands} for a lock or a file, "
-        f"{rank_s(cause.culprits)} holds it across the collective"
+        f"{rank_s(cause.culprits)} has to release it, or to write it, before the collective"
     )
     return replace(advice, fix=advice.fix + held)
 
@@ -214,6 +249,9 @@ def _for_process(context: Context, cause: Cause, place: Place | None) -> Advice 
             _and(where(frames[0] if frames else None), at),
         )
         return crash_of_all(advice) if everybody_is(context, cause.culprits) else advice
+    early = cause.verdict is Verdict.RANK_EXITED and place is not None
+    if early and place is not None and left_its_own_behind(cause, place) and raised is None:
+        return playbook.left_its_own_behind(rank_s(cause.culprits))
     if cause.verdict is Verdict.RANK_EXITED and raised is not None and not raised.is_main_thread:
         return None if is_secondary(raised.message) else _dead_thread(raised, at)
     return None
@@ -247,6 +285,8 @@ def _for_all(
         if not _are_compared(context, place):
             return playbook.stuck("; whether all passed the same arguments is not recorded")
     advice = playbook.by_verdict(cause.verdict)
+    if cause.verdict is Verdict.P2P_UNMATCHED:
+        return _for_pair(advice, cause, sides)
     if cause.verdict is not Verdict.DEADLOCK_CYCLE:
         return advice
     lines = [where(s.stack[0]) for s in sides if s.stack]
@@ -263,6 +303,15 @@ def _for_all(
         accused = 0 if set(sides[0].ranks) <= set(cause.culprits) else 1
         return _comparing(advice, cause, [lines[accused], lines[1 - accused]])
     return advice
+
+
+def _for_pair(advice: Advice, cause: Cause, sides: tuple[Side, ...]) -> Advice:
+    """The accused are elsewhere without their half: the lines tell from where they went on."""
+    absent = next((s for s in sides if s.stack and set(s.ranks) <= set(cause.culprits)), None)
+    waiting = next((s for s in sides if s.stack and not set(s.ranks) & set(cause.culprits)), None)
+    if absent is None or waiting is None:
+        return advice
+    return _comparing(advice, cause, parted_lines(absent, waiting))
 
 
 def _for_crossing(

@@ -22,11 +22,15 @@ def parted_lines(one: Side, other: Side) -> list[str]:
     """For both sides the outermost line that the other one does not share.
 
     What calls the collective may be a helper that both use: then the line that calls it differs.
+    Of threads that began in different functions all lines differ: those of the calls tell more.
     """
+    outermost = {
+        (side.stack[-1].filename, side.stack[-1].name) for side in (one, other) if side.stack
+    }
     lines = []
     for side, rest in ((one, other), (other, one)):
         if side.stack:
-            at = parting(side.stack, [rest.stack])
+            at = parting(side.stack, [rest.stack]) if len(outermost) == 1 else 0
             lines.append(where(side.stack[at or 0]))
     return lines
 

@@ -115,6 +115,11 @@ def wait_s(ranks: Iterable[int]) -> str:
     return "waits" if len(set(ranks)) == 1 else "wait"
 
 
+def it_them(ranks: Iterable[int]) -> str:
+    """The pronoun for `rank_s`."""
+    return "it" if len(set(ranks)) == 1 else "them"
+
+
 def need(ranks: Iterable[int]) -> str:
     """``needs`` or ``need``, after `rank_s`."""
     return "needs" if len(set(ranks)) == 1 else "need"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.host import CHECKPOINT, LOADER, Host
 from hangscope.diagnosis.processes.stacks import innermost, where
-from hangscope.diagnosis.words.blocked import blocked_in, frame_names
+from hangscope.diagnosis.words.blocked import blocked_in, frame_names, program_is_over
 
 _WORKS = ("busy", "running")
 SYMPTOM = "; the hang of the others is its symptom"
@@ -126,6 +126,24 @@ def fewer_steps(more: str = "") -> Advice:
     )
 
 
+def left_its_own_behind(rank: str) -> Advice:
+    """``rank`` had issued what the others are in, and left before it was done."""
+    return Advice(
+        f"let {rank} wait for what it has issued before it leaves: work.wait() of asynchronous "
+        "operations, destroy_process_group or a barrier at the end; os._exit waits for nothing",
+        "D20, D9",
+    )
+
+
+def one_of_many(ranks: str) -> Advice:
+    """Sizes differ at a line that issues another size each time: a loop over parameters, say."""
+    return Advice(
+        f"that line passes another size each time: look for what {ranks} left out, repeated or "
+        "took in another order there (a key that is missing, a layer that is skipped, a set)",
+        "D19, D8",
+    )
+
+
 def data_ended(rank: str) -> Advice:
     """``rank`` came to a collective as its iterator had nothing left."""
     return Advice(
@@ -157,8 +175,8 @@ def guarded_or_early(ranks: str) -> Advice:
     """``ranks`` are at a line that is new to all, while the others repeat what all have done."""
     return Advice(
         "run the collective on every rank, or on none, and guard only its side effect with "
-        f"`if rank == 0`; if it follows a loop, {ranks} left that early: let all leave it in the "
-        "same step",
+        f"`if rank == 0`; if it follows a loop, {ranks} left that early or left a step of it out "
+        "(`continue`, a caught exception): let all decide that together",
         "D21, D19, D9",
     )
 
@@ -247,6 +265,15 @@ def two_threads() -> Advice:
     )
 
 
+def pool_of_threads() -> Advice:
+    """Collectives that were given to a pool, as ``asyncio.to_thread`` does."""
+    return Advice(
+        "what is handed to a pool of threads comes in another order on each rank: await one "
+        "collective before the next is handed over, or give each its own group (dist.new_group)",
+        "D19",
+    )
+
+
 def buckets() -> Advice:
     """Gradient buckets of different sizes under one number."""
     return Advice(
@@ -291,6 +318,9 @@ def missing(
         )
     if finalized or phase == "destroy_process_group":
         return fewer_steps()
+    if program_is_over(host):
+        more = fewer_steps()
+        return Advice(f"{look}; {more.fix}", more.playbook)
     if first:
         return Advice(
             f"{look}; check RANK, WORLD_SIZE and MASTER_ADDR of that process and what runs before "

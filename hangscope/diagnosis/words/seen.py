@@ -86,7 +86,7 @@ def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
     if host is None or facts is None:
         return lines or [f"rank {rank}: no dump and no log"]
     state = _state(context, host, facts)
-    if state:
+    if state and not _stands_in_it(context, cause, host):
         lines.append(f"rank {rank}: {state}")
     lines += _dead_thread(facts)
     if host.wait is not None and host.wait.helpers:
@@ -96,6 +96,16 @@ def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
     if apart and not no_code_runs and len(cause.culprits) < 4:
         lines += _other_threads(context, rank)
     return lines
+
+
+def _stands_in_it(context: Context, cause: Cause, host: Host) -> bool:
+    """Whether a rank still is where it issued what is wrong: then its side tells that it waits."""
+    found = cause.mismatch
+    if found is None or host.gone or is_held_up(host):
+        return False
+    part = next((part for part in found.parts if host.rank in part.ranks), None)
+    stack = user_frames(host.stack)
+    return part is not None and bool(stack) and user_frames(context.stack(part.shown)) == stack
 
 
 def _state(context: Context, host: Host, facts: RankFacts) -> str:

@@ -22,6 +22,7 @@ from hangscope.diagnosis.words.phrases import (
     everybody_is,
     is_are,
     is_held_up,
+    it_them,
     label_of,
     members_of,
     need,
@@ -70,7 +71,7 @@ def _crash(context: Context, cause: Cause, place: Place | None) -> Words:
     )
     summary = f"{_who(cause)} crashed: {how}"
     if place is not None:
-        summary += f"; others wait for it in {title_of(context, place)}"
+        summary += f"; others wait for {it_them(cause.culprits)} in {title_of(context, place)}"
     if everybody_is(context, cause.culprits):
         return Words(summary, "no rank is left that could wait")
     if place is None and all(is_late_abort(context.hosts[rank]) for rank in cause.culprits):
@@ -143,8 +144,7 @@ def _missing(context: Context, cause: Cause, place: Place) -> Words:
         return Words(f"{who} never came to {title}", f"{instead}; {waiters} waits for its half")
     return Words(
         f"{who} never joined {title}{members_of(place)}",
-        f"{instead}; {waiters} went on to #{place.seq} without "
-        f"{'it' if len(cause.culprits) == 1 else 'them'}",
+        f"{instead}; {waiters} went on to #{place.seq} without {it_them(cause.culprits)}",
     )
 
 
@@ -170,9 +170,17 @@ def _instead(context: Context, cause: Cause, place: Place) -> str:
 def _exited(context: Context, cause: Cause, place: Place) -> Words:
     return Words(
         f"{_who(cause)} {_left(context, cause.culprits)} while {_waiters(place)} still "
-        f"{need(place.waiters)} it in {title_of(context, place)}{members_of(place)}",
-        f"{rank_s(cause.culprits)} finished early; the others have more to do",
+        f"{need(place.waiters)} {it_them(cause.culprits)} in {title_of(context, place)}"
+        f"{members_of(place)}",
+        f"{rank_s(cause.culprits)} issued it as well, and left before it was done"
+        if left_its_own_behind(cause, place)
+        else f"{rank_s(cause.culprits)} finished early; the others have more to do",
     )
+
+
+def left_its_own_behind(cause: Cause, place: Place) -> bool:
+    """Whether the accused have issued what the others are in, and ended before it was done."""
+    return bool(cause.culprits) and set(cause.culprits) <= set(place.behind)
 
 
 def _lost(context: Context, cause: Cause, place: Place) -> Words:
