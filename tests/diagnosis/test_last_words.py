@@ -505,3 +505,43 @@ def test_how_a_helper_was_come_to_tells_nothing_where_it_is_cut_off_or_far_out()
     loop = tuple(("/job/loop.py", line, f"f{line}") for line in (1, 2, 3))
     starts = [(("/job/main.py", 7 + (rank == 1), "main"), *loop, *HELPER) for rank in range(4)]
     assert judged(dict(enumerate(starts))).culprits == ()
+
+
+def test_a_loop_of_groups_is_several_calls_and_its_silent_rank_may_be_in_one() -> None:
+    """Ranks that make their groups in different orders wait at one line for different groups."""
+    key = KEY.replace("index", "{}//cpu//0/0")
+    ends = table({0: 1, 1: -15, 2: 1, 3: 1})
+    for groups, culprits in (((3, 3, 3), (1,)), ((2, 3, 3), ())):
+        text = "".join(
+            gave_up(rank, MAKING, key.format(group))
+            for rank, group in zip((0, 2, 3), groups, strict=True)
+        )
+        found = diagnose(trace_of("world_size=4\n" + text + ends))
+        assert found.culprits == culprits
+    assert "rank 0 waited in new_group for group 2" in found.findings[0].evidence[0]
+
+
+def test_an_operation_of_dtensor_goes_by_what_the_user_called() -> None:
+    tensor = "/env/lib/python3.11/site-packages/torch/distributed/tensor/"
+    ops = ("/env/lib/python3.11/site-packages/torch/_ops.py", 1279, "__call__")
+    save = ("/job/train.py", 90, "save")
+    full = (save, (tensor + "_api.py", 774, "full_tensor"), (tensor + "_r.py", 9, "forward"), ops)
+    matmul = (save, (tensor + "_api.py", 350, "__torch_dispatch__"), ops)
+    for frames, words in ((full, "full_tensor"), (matmul, "an operation of DTensor")):
+        found = judged({0: frames, 1: REDUCE, 2: REDUCE, 3: REDUCE})
+        assert f"rank 0 in {words} (train.py:90 in save)" in found.summary
+        assert "compare train.py:90 in save with train.py:40 in step" in found.findings[0].fix
+
+
+def test_what_ended_a_rank_is_what_it_raised_last_unless_that_was_a_wait() -> None:
+    """A signal that tells of a dead worker may come while another error is being handled."""
+    worker = (("/job/train.py", 19, "step"), ("/env/lib/python3.11/connection.py", 395, "_recv"))
+    during = "\n[rank2]: During handling of the above exception, another exception occurred:\n\n"
+    text = gave_up(2, worker, "ConnectionResetError: [Errno 104] Connection reset by peer") + during
+    text += gave_up(
+        2, worker, "RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed."
+    )
+    text += "".join(gave_up(rank, REDUCE, CLOSED) for rank in (0, 1))
+    found = diagnose(trace_of("world_size=3\n" + text + table(dict.fromkeys(range(3), 1))))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    assert "DataLoader worker" in found.summary

@@ -336,6 +336,19 @@ def test_who_waited_and_fell_silent_when_another_gave_up_has_not_crashed() -> No
     assert _told(job.trace())[:2] == ("missing_rank", (2,))
 
 
+def test_of_those_who_fell_silent_around_another_s_timeout_none_has_crashed() -> None:
+    """Heartbeats come once a second: both were ended alike, one had just been heard again."""
+    job = Job(3)
+    job.steps(10)
+    job.op(0, done=False)
+    _gave_up(job, 0, 40.0)
+    for rank, heard in ((1, 39.9), (2, 40.1)):
+        beat = START + int((job.now + heard) * SECOND)
+        job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat, host="node0")
+    job.rank(0, host="node0")
+    assert all(f.verdict.value != "rank_crashed" for f in diagnose(job.trace()).findings)
+
+
 def test_who_fell_silent_long_before_another_gave_up_has_crashed() -> None:
     job = _hung(culprit=9)
     for rank in (0, 2, 3):

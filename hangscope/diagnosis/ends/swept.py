@@ -87,8 +87,14 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
         h is first or h.end_ns - first.end_ns > TOGETHER_NS for h in ended.values()
     ) and not (waited or _was_waiting(front, first.rank))
     # Who is ended after others were, or had given up, is ended with them, however long that takes.
+    # Who still waited in vain later than the last sign of one that fell silent had outlived nobody.
+    last_ns = first.end_ns + (_NOTICED_LATE_NS if is_unseen(trace.ranks[first.rank]) else 0)
     after_others = any(
-        stood_ns <= h.end_ns < first.end_ns and (_was_ended(trace, h) or _in_vain(h))
+        stood_ns <= h.end_ns
+        and (
+            (h.end_ns < first.end_ns and _was_ended(trace, h))
+            or (h.end_ns < last_ns and _in_vain(h))
+        )
         for h in hosts.values()
     )
     if alone and not after_others and first.rank not in unrecorded:

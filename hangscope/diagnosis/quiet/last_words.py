@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.host import End
-from hangscope.diagnosis.processes.stacks import base, parting, user_frames, where
+from hangscope.diagnosis.processes.stacks import base, innermost, parting, user_frames, where
 from hangscope.diagnosis.records.agreement import ONE_SIDED, family
 from hangscope.diagnosis.words import playbook
 from hangscope.diagnosis.words.phrases import rank_s
@@ -40,6 +40,8 @@ _GIVING = frozenset({"broadcast", "scatter"})
 """Their roots send: who waits to receive there is another member."""
 _STORE = "the store"
 _IN_STORE = re.compile(r"wait timeout after|timeout waiting for key", re.IGNORECASE)
+_KEY_OF_GROUP = re.compile(r"keys: \S*?default_pg/\d*//(\w+)//")
+"""The group for whose members a rank waited in the store, told by the key: it has a number."""
 _TIMED_OUT = re.compile(r"timed out|application timeout", re.IGNORECASE)
 """The rank gave up itself; anything else it may say means that another went before."""
 _MOST_PLACES = 8
@@ -49,18 +51,20 @@ _WAITED = frozenset({"timeout", "network_error"})
 """What only those say who wait for others."""
 
 
-Call = tuple[str, tuple[tuple[str, int], ...]]
+Call = tuple[str, str, tuple[tuple[str, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
     """``operation``: the outermost call of torch.distributed; ``alone``: some may finish it without
-    the others; ``serves``: this rank may be the one that the others needed there."""
+    the others; ``serves``: this rank may be the one that the others needed there; ``making``: the
+    group that it was to make. A line in a loop makes several."""
 
     operation: str
     frames: Stack
     alone: bool
     serves: bool = False
+    making: str = ""
 
     shown: Frame | None = None
 
@@ -70,13 +74,14 @@ class Wait:
         matter. Who goes through a helper, or a wrapper of its own, calls from where that is called.
         """
         if self.operation in _OWN_LINES:
-            return self.operation, ()
+            return self.operation, self.making, ()
         own = self.frames[:_HELPERS]
-        return self.operation, tuple((base(f.filename), f.line) for f in own)
+        return self.operation, self.making, tuple((base(f.filename), f.line) for f in own)
 
     def __str__(self) -> str:
         shown = self.shown or (self.frames[0] if self.frames else None)
-        return f"{self.operation or 'a wait'} ({where(shown)})"
+        group = f" for group {self.making}" if self.making else ""
+        return f"{self.operation or 'a wait'}{group} ({where(shown)})"
 
 
 def by_last_words(context: Context) -> Finding | None:
@@ -132,9 +137,9 @@ def _by_call(waits: dict[int, Wait]) -> dict[Call, list[int]]:
     """Who waited in which call. A traceback that is cut off fits those that it is the end of."""
     calls: dict[Call, list[int]] = defaultdict(list)
     for rank, wait in sorted(waits.items(), key=lambda item: (-len(item[1].frames), item[0])):
-        operation, lines = wait.call
-        whole = [c for c in calls if c[0] == operation and c[1][: len(lines)] == lines]
-        calls[max(whole, key=lambda c: len(calls[c]), default=(operation, lines))].append(rank)
+        operation, making, lines = call = wait.call
+        whole = [c for c in calls if c[:2] == (operation, making) and c[2][: len(lines)] == lines]
+        calls[max(whole, key=lambda c: len(calls[c]), default=call)].append(rank)
     return calls
 
 
@@ -224,10 +229,21 @@ def _wait(error: ExceptionFacts) -> Wait:
     elif not calls and "_pre_forward" in names:
         operation = "forward"
     elif not calls and any(base(f.filename) == "_ops.py" for f in error.stack):
-        operation = "a compiled operation"
+        operation = _through_torch_ops(error.stack)
     received = "for recv operation" in error.message
     serves = alone and not (family(calls[0]) in _GIVING and received)
-    return Wait(operation, user_frames(error.stack), alone, serves)
+    key = _KEY_OF_GROUP.search(error.message) if operation in _MAKING else None
+    making = key.group(1) if key else ""
+    return Wait(operation, user_frames(error.stack), alone, serves, making)
+
+
+def _through_torch_ops(stack: Stack) -> str:
+    """What issued an operation without a call of ``torch.distributed``."""
+    for frame in reversed(stack):
+        if "/distributed/tensor/" in frame.filename.replace("\\", "/"):
+            named = base(frame.filename) == "_api.py" and not frame.name.startswith("_")
+            return frame.name if named else "an operation of DTensor"
+    return "a compiled operation"
 
 
 def _was_stopped(context: Context, rank: int) -> bool:
@@ -286,6 +302,9 @@ def _finding(
         summary = f"{who} had ended with status 0 when {them} gave up waiting in {there}"
     elif odd:
         verdict, advice = Verdict.COLLECTIVE_MISMATCH, playbook.mismatch("op")
+        lines = [where(waits[r].shown or innermost(waits[r].frames)) for r in (odd[0], most[0])]
+        if all(lines) and lines[0] != lines[1]:
+            advice = replace(advice, fix=f"{advice.fix}: compare {lines[0]} with {lines[1]}")
         elsewhere = [f"rank {r} in {waits[r]}" for r in odd[:4]]
         silent = tuple(r for r in suspects if r not in odd)
         if silent:

@@ -35,7 +35,8 @@ def settle_chains(evidence: Evidence) -> None:
     ends = {r: n.troubles[-1] for r, n in evidence.ranks.items() if n.troubles}
     first = {r: t.during or t for r, t in ends.items()}
     own = [r for r, t in first.items() if not _in_communication(t)]
-    if len(own) == 1 and len(first) > 2 and ends[own[0]].during and first[own[0]].frames:
+    cleaned_up = len(own) == 1 and ends[own[0]].during and _in_communication(ends[own[0]])
+    if cleaned_up and len(first) > 2 and first[own[0]].frames:
         for rank, trouble in first.items():
             trouble.uncaught = True
             evidence.ranks[rank].troubles = [trouble]
