@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 import threading
 
-from hangscope.recording.exceptions import describe_exception, text_of
+from hangscope.recording.exceptions import describe_exception
 from hangscope.ring.writer import RingWriter
 
 MOST_KEPT = 128
 """So many different exceptions are put into the ring, which keeps each for good."""
 _MOST_FRAMES = 16
 _MOST_TEXT = 1000
+_PLAIN = (str, int, float, bool, bytes, type(None))
 
 
 class HandledExceptions:
@@ -24,7 +25,7 @@ class HandledExceptions:
 
     def __init__(self, ring: RingWriter) -> None:
         self._ring = ring
-        self._newest: tuple[int, int, str] | None = None
+        self._newest: tuple[int, int, type, tuple[object, ...]] | None = None
         self._kept: set[bytes] = set()
 
     def note(self) -> None:
@@ -32,9 +33,10 @@ class HandledExceptions:
         error = sys.exc_info()[1]
         if error is None:
             return
-        # A whole program may run in an ``except`` clause: what it handles is described once.
-        # Another exception at the same address, with the same words, reads nearly the same.
-        identity = (id(error), id(error.__traceback__), text_of(error))
+        # A whole program may run in an ``except`` clause: what it handles is described once, as its
+        # ``__str__`` may be code of the job's. Another one at the same address, with the same words
+        # where these are no more than text and numbers, reads nearly the same.
+        identity = (id(error), id(error.__traceback__), type(error), _plain(error.args))
         if identity == self._newest:
             return
         self._newest = identity
@@ -55,3 +57,9 @@ class HandledExceptions:
 def is_handling() -> bool:
     """Whether the calling thread handles an exception."""
     return sys.exc_info()[1] is not None
+
+
+def _plain(args: tuple[object, ...]) -> tuple[object, ...]:
+    """What an exception was made with, if it can be kept and compared without the job's code."""
+    kept = (value for value in args[:8] if type(value) in _PLAIN)
+    return tuple(v[:_MOST_TEXT] if isinstance(v, (str, bytes)) else v for v in kept)

@@ -92,3 +92,26 @@ def test_beyond_the_bound_no_old_one_is_told(recording_gloo: Session) -> None:
     assert read_ring(recording_gloo.ring.path).facts.handled is None
     fail("sample 3")
     assert read_ring(recording_gloo.ring.path).facts.handled is not None
+
+
+class TalkativeError(Exception):
+    """Its words are code of the job's, which might do anything."""
+
+    asked = 0
+
+    def __str__(self) -> str:
+        TalkativeError.asked += 1
+        return "no more samples"
+
+
+def test_the_words_of_one_are_asked_for_once(recording_gloo: Session) -> None:
+    """Not at every operation that is issued while it is handled."""
+    try:
+        raise TalkativeError
+    except TalkativeError:
+        for _ in range(5):
+            dist.all_reduce(torch.ones(1))
+    assert TalkativeError.asked == 1
+    handled = read_ring(recording_gloo.ring.path).facts.handled
+    assert handled is not None
+    assert handled.message == "no more samples"
