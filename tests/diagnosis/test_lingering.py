@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
@@ -41,9 +43,13 @@ def _job(*, live: bool = True) -> Job:
     return job
 
 
-def test_the_thread_that_python_waits_for_is_told() -> None:
-    """And no daemon beside it."""
-    found = diagnose(_job().trace())
+@pytest.mark.parametrize("around", [(), (Frame("_bootstrap", "/x/process.py", 332),)])
+def test_the_thread_that_python_waits_for_is_told(around: tuple[Frame, ...]) -> None:
+    """And no daemon beside it; ``multiprocessing`` waits as well."""
+    job = _job()
+    main, *others = job.facts[1].threads
+    job.rank(1, threads=(replace(main, stack=(*SHUTDOWN, *around)), *others))
+    found = diagnose(job.trace())
     assert blame(found) == ("quiescent", ())
     assert "The program of rank 1 was over 59 s ago" in found.summary
     assert "it waits for thread feeder (loader.py:12 in feed)" in found.summary

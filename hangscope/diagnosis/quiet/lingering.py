@@ -157,8 +157,11 @@ def _is_torn_down(facts: RankFacts) -> bool:
 
 
 def _waits_for_threads(main: Stack) -> bool:
-    """Whether the interpreter waits for threads, or for those of executors, which it joins."""
-    return bool(main) and main[-1].name == "_shutdown" and base(main[-1].filename) == "threading.py"
+    """Whether the interpreter waits for threads, or for those of executors, which it joins.
+
+    It does at the outermost place, or where ``multiprocessing`` ends a process of its own.
+    """
+    return any(f.name == "_shutdown" and base(f.filename) == "threading.py" for f in main)
 
 
 def _threads(kept_by: list[ThreadStack]) -> tuple[str, str]:
