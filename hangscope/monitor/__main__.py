@@ -22,7 +22,6 @@ def main() -> int:
     parser.add_argument("--run-id", required=True)
     parser.add_argument("--attempt", type=int, default=0)
     parser.add_argument("--local-world-size", type=int, default=1)
-    parser.add_argument("--node-rank", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=120.0)
     parser.add_argument("--on-hang", choices=("report", "kill"), default="report")
     parser.add_argument("--detach", action="store_true")
@@ -44,7 +43,6 @@ def main() -> int:
         local_world_size=arguments.local_world_size,
         timeout_s=arguments.timeout,
         on_hang=arguments.on_hang,
-        node_rank=arguments.node_rank,
     )
     try:
         os.nice(5)  # not before: imports that take long under load are time nobody watches in

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from hangscope.diagnosis.model import MISMATCHES, Confidence, Diagnosis, Verdict
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.diagnosis.words.phrases import capital, rank_s
 
 _FIX = (
@@ -14,20 +14,24 @@ _FIX = (
 )
 
 
-def is_for_all_to_tell(diagnosis: Diagnosis, seen: Collection[int]) -> bool:
-    """Whether members that cannot be seen may turn a mismatch: the larger side is right."""
-    first = diagnosis.findings[0] if diagnosis.findings else None
-    if first is None or first.verdict not in MISMATCHES or first.group is None:
-        return False
-    return not set(first.group.ranks) <= set(seen)
+ENDED = frozenset({Verdict.RANK_CRASHED, Verdict.RANK_EXITED})
+"""What the node on which it happened knows best."""
+
+
+def is_for_all_to_tell(diagnosis: Diagnosis) -> bool:
+    """Whether ranks that cannot be seen may turn what a part of the job shows.
+
+    Of a mismatch the larger side is right, and who waits may wait for one of those.
+    """
+    return bool(diagnosis.findings) and diagnosis.findings[0].verdict not in ENDED
 
 
 def in_one_line(diagnosis: Diagnosis, where: str) -> str:
     """Of ranks that ended with the rest of their job, where nothing here explains why."""
     return (
-        f"{diagnosis.summary}. The job has ended, and nothing on this node explains why: look at "
-        f"the logs of the other nodes, or run `hangscope analyze` over the run directories of all "
-        f"of them (this node's: {where})"
+        f"{diagnosis.summary}. All ranks of this node have ended, and nothing on it explains why: "
+        f"look at the logs of the other nodes, or run `hangscope analyze` over the run directories "
+        f"of all of them (this node's: {where})"
     )
 
 
@@ -41,12 +45,14 @@ def only_what_is_seen(diagnosis: Diagnosis, seen: Collection[int]) -> Diagnosis:
     seen:
         Ranks whose rings or reports were read.
     """
-    hidden = [f for f in diagnosis.findings if not set(f.culprits) <= set(seen)]
-    if not hidden or hidden[0] is not diagnosis.findings[0]:
+    first = diagnosis.findings[0] if diagnosis.findings else None
+    accused = set(first.culprits) if first is not None else set()
+    if first is not None and first.verdict is Verdict.INCONCLUSIVE and not accused:
+        accused = {e.on for e in diagnosis.wait_for if e.waiter in first.victims}
+    if first is None or accused <= set(seen):
         return diagnosis
-    first = hidden[0]
     waiting = sorted(set(first.victims) & set(seen))
-    unheard = sorted(set(first.culprits) - set(seen))
+    unheard = sorted(accused - set(seen))
     where = f" in {first.op} #{first.seq}" if first.op and first.seq is not None else ""
     who = f"{capital(rank_s(waiting))} wait" if waiting else "The job waits"
     who += "s" if len(waiting) == 1 else ""

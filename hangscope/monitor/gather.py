@@ -20,13 +20,14 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from hangscope.replay.compact import compact_ring
 from hangscope.replay.observed import NAME as OBSERVED
 from hangscope.replay.observed import write_observed
 from hangscope.ring.reader import RingError
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.clocks import in_other_time
 from hangscope.trace.model import Fragment, Trace
 from hangscope.trace.rings.read import read_ring
 from hangscope.trace.witnesses.journal import read_journal
@@ -35,6 +36,8 @@ NEWEST_RECORDS = 256
 """Records of each rank that travel; the histories' hashes stand for what came before."""
 MAX_REPORT_BYTES = 64 * 1024 * 1024
 MAX_MEMBERS = 4096
+OTHER_CLOCK_NS = 10 * 10**9
+"""No report is on its way for so long. Less shows in what the nodes have finished together."""
 _DAMAGED = (
     zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError,
     NotImplementedError,
@@ -96,6 +99,22 @@ def unpack(raw: bytes, directory: Path) -> list[Fragment]:
     return fragments
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What another node has said, and when it was so on this node's clock."""
+
+    moment_ns: int
+    fragments: list[Fragment]
+
+
+def report_of(said: list[Fragment], ahead_ns: int) -> Report:
+    """A report of a node whose clock is so far ahead, in times of this one where that is plain."""
+    moment_ns = max((f.facts.observed_ns for f in said), default=0) - ahead_ns
+    if abs(ahead_ns) >= OTHER_CLOCK_NS:
+        said = [in_other_time(fragment, -ahead_ns) for fragment in said]
+    return Report(moment_ns, said)
+
+
 class Relay:
     """The process that carries reports through the job's store.
 
@@ -103,20 +122,16 @@ class Relay:
     nodes stands still, and talks to the monitor through files.
     """
 
-    def __init__(
-        self, key: RunKey, node_rank: int, node_count: int, store: tuple[str, str]
-    ) -> None:
+    def __init__(self, store: tuple[str, str], *, first: bool) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="hangscope-relay-"))
         self._seen: dict[Path, int] = {}
-        self._fragments: dict[Path, list[Fragment]] = {}
+        self._reports: dict[Path, Report] = {}
         (self._directory / "in").mkdir()
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "hangscope.toolkit.launching.relay",
                 "--directory", str(self._directory),
-                "--prefix", f"hangscope/{key.run_id}/{key.attempt}",
-                "--node", str(node_rank),
-                "--nodes", str(node_count),
+                *(["--first"] if first else []),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -136,7 +151,7 @@ class Relay:
 
     @property
     def hears(self) -> bool:
-        """Whether node 0 has had a report of another node, or another node a sign of node 0."""
+        """Whether node 0 has had a report of another node, or has heard this one."""
         inbox = self._directory / "in"
         return (inbox / "first").exists() or any(inbox.glob("node_*"))
 
@@ -155,8 +170,8 @@ class Relay:
         except OSError:
             return None
 
-    def reports(self) -> list[Fragment]:
-        """Fragments of all other nodes that have reported."""
+    def reports(self, since_ns: int) -> list[Fragment]:
+        """Fragments of all other nodes whose newest report tells of a moment since then."""
         for path in (self._directory / "in").glob("node_*"):
             try:
                 changed_ns = path.stat().st_mtime_ns
@@ -166,8 +181,10 @@ class Relay:
             except OSError:
                 continue
             self._seen[path] = changed_ns
-            self._fragments[path] = unpack(raw, self._directory / f"open_{path.name}")
-        return [fragment for group in self._fragments.values() for fragment in group]
+            said = unpack(raw, self._directory / f"open_{path.name}")
+            self._reports[path] = report_of(said, self._ahead_ns(path))
+        new = [report for report in self._reports.values() if report.moment_ns >= since_ns]
+        return [fragment for report in new for fragment in report.fragments]
 
     def close(self) -> None:
         """End the relay and remove its files."""
@@ -179,6 +196,14 @@ class Relay:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _ahead_ns(self, report: Path) -> int:
+        """How far the clock of the node that has sent a report is ahead of this one's."""
+        try:
+            number = report.name.removeprefix("node_")
+            return int(report.with_name(f"clock_{number}").read_bytes())
+        except (OSError, ValueError):
+            return 0
 
     def _replace(self, name: str, content: bytes) -> None:
         temporary = self._directory / f".{name}"

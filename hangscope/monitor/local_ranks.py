@@ -20,6 +20,7 @@ from hangscope.trace.processes.process import is_elsewhere
 
 TICK_S = 0.25
 KILL_GRACE_S = 5.0
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Counters(NamedTuple):
@@ -65,8 +66,6 @@ class LocalRanks:
         self.key = key
         self.local_world_size = local_world_size
         self.rings: list[OpenRing] = []
-        self.node_rank = 0
-        """Which node of the job this is, as its ranks say."""
         self.seen: dict[int, int] = {}
         """The process of each rank that has shown up."""
         self.failed_at_ns = 0
@@ -79,6 +78,7 @@ class LocalRanks:
         self._machine_of: dict[int, str] = {}
         self._looks: dict[int, RankFacts] = {}
         self._told: dict[int, tuple[str | None, bool | None, KernelWait | None]] = {}
+        self._ends: dict[int, ProcessEnd] = {}
         self._is_hung = False
         self._is_ended = False
 
@@ -100,7 +100,6 @@ class LocalRanks:
             self.seen[ring.rank] = pid
             self.local_world_size = self.local_world_size or header.local_world_size
             self.key = self.key or ring.key
-            self.node_rank = header.node_rank
             if self.journal is None:
                 self.journal = Journal(self._directory, self.key)
             self._machine_of[pid] = ring.machine
@@ -129,6 +128,12 @@ class LocalRanks:
                 since_ns = int(waiting["enqueued_ns"].min())
                 oldest_ns = min(oldest_ns, since_ns) if oldest_ns else since_ns
         return Counters(progress, oldest_ns)
+
+    @property
+    def were_stopped(self) -> bool:
+        """Whether every process that was here ended because it was told to stop."""
+        ends = [self._ends.get(pid) for pid in self.seen.values()]
+        return bool(ends) and all(end is not None and end.signal in _STOPS for end in ends)
 
     def are_incomplete(self) -> bool:
         """Whether ranks of this node have yet to show up."""
@@ -186,6 +191,7 @@ class LocalRanks:
                 return
 
     def _note_end(self, end: ProcessEnd) -> None:
+        self._ends[end.pid] = end
         oom = end.signal == signal.SIGKILL and oom_kills() > self._oom_at_start >= 0
         # A launcher stops the others with SIGTERM once one has failed.
         by_launcher = bool(self.failed_at_ns) and end.signal == signal.SIGTERM

@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from hangscope.diagnosis.differences.worlds import is_loopback
 from hangscope.monitor.gather import Relay, pack
 from hangscope.trace.facts import tcp_address
-from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import Fragment, Trace
 
 ASK_AFTER_S = 5.0
@@ -18,11 +18,13 @@ the timeout is short."""
 UNHEARD_S = 60.0
 """How long to wait for any sign of the other nodes: what carries it has to import torch first."""
 PATIENCE_S = 10.0
-"""How long node 0 waits for the rest once it has heard one of them. The others, who hear that it is
-there, wait twice as long for its verdict: it may come at the end of that time."""
+"""How long node 0 waits for the rest once it has heard one of them. The others, once it has heard
+them, wait twice as long for its verdict: it may come at the end of that time."""
+MARGIN_S = 2.0
+"""Clocks are compared no better, and a node that waits has stopped a little before the others."""
 HAND_ON_S = 2.0
 """Until a verdict has reached the other nodes, as long as the job's store is there."""
-REPEAT_S = 10.0
+REPEAT_S = 5.0
 """How often a node says the same again: a thousand nodes' reports are a hundred megabytes, and the
 store that carries them is the job's."""
 
@@ -30,45 +32,55 @@ store that carries them is the job's."""
 class OtherNodes:
     """Gathers the other nodes' reports once this node stands still.
 
+    Node 0, the one of rank 0, collects and speaks.
+
     Parameters
     ----------
-    key:
-        The attempt.
-    node_rank:
-        This node's rank; node 0 collects and speaks.
     timeout_s:
         ``HANGSCOPE_TIMEOUT``.
     """
 
-    def __init__(self, key: RunKey, node_rank: int, timeout_s: float) -> None:
-        self._key = key
-        self.node_rank = node_rank
+    def __init__(self, timeout_s: float) -> None:
+        self._is_first = False
         self._ask_after_s = min(ASK_AFTER_S, timeout_s / 2)
         self._relay: Relay | None = None
         self._stands_since_s: float | None = None
+        self._moved_ns = 0
         self._heard_at_s: float | None = None
         self._said: object = None
         self._said_at_s = 0.0
         self._told = False
 
-    def stalled(
-        self, stalled_s: float, node_count: int, trace: Trace, *, asks: bool = False
-    ) -> None:
+    def stalled(self, stalled_s: float, trace: Trace, *, first: bool, asks: bool = False) -> None:
         """This node has stood still for so long; asks the others when that is long enough.
 
-        ``asks``: what it has found is for the others to decide, whether it stands still or not.
+        What they said of a moment before this node last moved does not count: nodes that start one
+        after the other have stood still before, and what carries their word may be late.
+
+        Parameters
+        ----------
+        stalled_s:
+            For how long.
+        trace:
+            The newest look at this node's ranks.
+        first:
+            Whether rank 0 is among them.
+        asks:
+            What it has found is for the others to decide, whether it stands still or not.
         """
-        if (stalled_s < self._ask_after_s and not asks) or node_count < 2:
+        if stalled_s < self._ask_after_s and not asks:
             self._stands_since_s = None
             return
         if self._stands_since_s is None:
             self._stands_since_s = time.monotonic()
+            self._moved_ns = time.time_ns() - int((stalled_s + MARGIN_S) * 1e9)
         if self._relay is None and (store := store_of(trace, os.environ)) is not None:
-            self._relay = Relay(self._key, self.node_rank, node_count, store)
+            self._is_first = first
+            self._relay = Relay(store, first=first)
 
     def tell(self, trace: Trace, rings: list[tuple[int, Path]]) -> None:
-        """Hand this node's state to the others, where it is not what they know already."""
-        if self._relay is None or self._relay.failed:
+        """Hand the state of a node that stands still to the others, where they do not know it."""
+        if self._relay is None or self._relay.failed or self._stands_since_s is None:
             return
         state, now_s = _state(trace), time.monotonic()
         if state != self._said or now_s - self._said_at_s >= REPEAT_S:
@@ -76,8 +88,10 @@ class OtherNodes:
             self._relay.publish(pack(trace, rings))
 
     def fragments(self) -> list[Fragment]:
-        """What the others have said so far."""
-        return self._relay.reports() if self._relay is not None else []
+        """What the others have said of this standstill."""
+        if self._relay is None or self._stands_since_s is None:
+            return []
+        return self._relay.reports(self._moved_ns)
 
     def is_patient(self) -> bool:
         """Whether it is too early to speak without the others' word.
@@ -92,7 +106,7 @@ class OtherNodes:
             self._heard_at_s = now_s
         if self._heard_at_s is None:
             return now_s - self._stands_since_s < UNHEARD_S
-        patience_s = 2 * PATIENCE_S if self.node_rank else PATIENCE_S
+        patience_s = PATIENCE_S if self._is_first else 2 * PATIENCE_S
         return now_s - max(self._stands_since_s, self._heard_at_s) < patience_s
 
     @property
@@ -110,7 +124,7 @@ class OtherNodes:
 
     def publish_verdict(self, summary: str) -> None:
         """Tell the other nodes what was found."""
-        if self._relay is not None and self.node_rank == 0:
+        if self._relay is not None and self._is_first:
             self._relay.publish_verdict(summary)
 
     def close(self) -> None:
@@ -132,6 +146,12 @@ def store_of(trace: Trace, environ: Mapping[str, str]) -> tuple[str, str] | None
             return told
     host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     return (host, port) if host and port else None
+
+
+def may_span_nodes(trace: Trace, environ: Mapping[str, str]) -> bool:
+    """Whether ranks of other nodes can reach the job's store, where no launcher counts a node's."""
+    store = store_of(trace, environ)
+    return store is not None and not is_loopback(f"tcp://{store[0]}:{store[1]}")
 
 
 def _state(trace: Trace) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +13,18 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.monitor.claims import claim
 from hangscope.monitor.corruption import Corruptions
-from hangscope.monitor.elsewhere import in_one_line, is_for_all_to_tell, only_what_is_seen
+from hangscope.monitor.elsewhere import (
+    ENDED,
+    in_one_line,
+    is_for_all_to_tell,
+    only_what_is_seen,
+)
 from hangscope.monitor.helpers import BUSY, STIRS, Helpers
 from hangscope.monitor.judge import Judge, cause_of
-from hangscope.monitor.local_ranks import TICK_S, LocalRanks
+from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
 from hangscope.monitor.main_threads import MainThreads
 from hangscope.monitor.mirror import mirror
-from hangscope.monitor.nodes import HAND_ON_S, OtherNodes
+from hangscope.monitor.nodes import HAND_ON_S, OtherNodes, may_span_nodes
 from hangscope.monitor.pace import FIRST_LOOK_S, MAX_INTERVAL_S, Pace
 from hangscope.monitor.processes import ProcessWatch
 from hangscope.monitor.signs import has_failed, is_leaving, is_silent
@@ -42,7 +48,6 @@ YIELD_S = 0.7
 """How long the monitors of other nodes let the first node's speak."""
 DOUBLED_S = 2.0
 """How long two processes are one rank until that is said: a first try may have failed."""
-ENDED = frozenset({Verdict.RANK_CRASHED, Verdict.RANK_EXITED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,6 @@ class MonitorConfig:
     local_world_size: int
     timeout_s: float
     on_hang: str = "report"
-    node_rank: int | None = None
-    """This node's rank; None: what its ranks say."""
 
 
 class Monitor:
@@ -117,9 +120,9 @@ class Monitor:
         return self._ranks.key
 
     @property
-    def _node_rank(self) -> int:
-        given = self._config.node_rank
-        return self._ranks.node_rank if given is None else given
+    def _holds_first(self) -> bool:
+        """Whether this is the node of rank 0: launchers do not agree on numbers of nodes."""
+        return 0 in self._ranks.seen
 
     def follow(self) -> Diagnosis | None:
         """Watch until the ranks are gone; returns the last diagnosis, None if no rank came."""
@@ -136,14 +139,14 @@ class Monitor:
                 if self._expects_more(now_s - pace.changed_s):
                     continue
                 time.sleep(GONE_S)
-                self._look(final=True)
+                self._look(final=True, stalled_s=_stalled_s(pace, counters))
                 break
             if not self._ranks.seen and now_s - started_s > NO_RANKS_S:
                 break
             if self._is_gathering(now_s - started_s) and not self._ranks.failed_at_ns:
                 continue
             if self._ranks.seen and pace.is_due(now_s):
-                stalled_s = max(now_s - pace.changed_s, counters.waiting_s)
+                stalled_s = _stalled_s(pace, counters)
                 overdue = now_s - self._looked_at_s > MAX_INTERVAL_S
                 if stalled_s >= FIRST_LOOK_S or ended or self._ranks.failed_at_ns or overdue:
                     self._look(final=False, stalled_s=stalled_s)
@@ -178,7 +181,7 @@ class Monitor:
                 self._doubled_said.add(pair.rank)
                 say(pair.text, self._out)
         if self._others is None and self._ranks.seen and self.key is not None:
-            self._others = OtherNodes(self.key, self._node_rank, self._config.timeout_s)
+            self._others = OtherNodes(self._config.timeout_s)
 
     def _is_gathering(self, elapsed_s: float) -> bool:
         """Whether ranks of this node have yet to show up, and may still be importing torch."""
@@ -196,8 +199,11 @@ class Monitor:
             # Seen as gone before it was known how: the status decides between crash and exit.
             trace = self._with_other_nodes(self._run.look(), stalled_s)
             diagnosis = diagnose(trace)
+        too_early = False
         if partly := self._sees_part(trace):
-            diagnosis = self._restrained(diagnosis, trace, final=final)
+            restrained = self._restrained(diagnosis, trace, final=final)
+            too_early = restrained is None
+            diagnosis = restrained or replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
         else:
             self._asks = False
         quiet = diagnosis.verdict is Verdict.QUIESCENT and not final
@@ -219,7 +225,8 @@ class Monitor:
             self._leaving_since_s = (self._leaving_since_s or time.monotonic()) if leaving else 0.0
             if leaving and time.monotonic() - self._leaving_since_s < LEAVING_S:
                 return  # a rank on its way out decides between crash and exit: wait for its status
-        if self._hung_since_ns and diagnosis.verdict is Verdict.HEALTHY and not final:
+        is_well = diagnosis.verdict is Verdict.HEALTHY and not too_early
+        if self._hung_since_ns and is_well and not final:
             waited_s = (time.time_ns() - self._hung_since_ns) / 1e9
             say(f"moving again after {waited_s:.0f} s", self._out)
             self._hung_since_ns = 0
@@ -231,6 +238,8 @@ class Monitor:
             self._end_if_asked()
         elif self._judge.hear(diagnosis, progress, final=final, now_s=now_s):
             if final and partly and diagnosis.verdict is Verdict.INCONCLUSIVE:
+                if self._ranks.were_stopped and stalled_s < self._config.timeout_s:
+                    return  # nothing here calls for an explanation: so ends every elastic restart
                 say(in_one_line(diagnosis, str(self._config.directory)), self._out)
                 return
             trace, diagnosis = self._with_pulse(trace, diagnosis)
@@ -250,7 +259,10 @@ class Monitor:
     def _sees_part(self, trace: Trace) -> bool:
         """Whether the job has ranks on other nodes that this one knows nothing of."""
         world = trace.world_size or 0
-        return len(trace.ranks) < world != self._ranks.local_world_size
+        local = self._ranks.local_world_size
+        if not local and not may_span_nodes(trace, os.environ):
+            local = world
+        return len(trace.ranks) < world != local
 
     def _with_pulse(self, trace: Trace, diagnosis: Diagnosis) -> tuple[Trace, Diagnosis]:
         """Wait until it is known whether a culprit's heartbeat has stopped or was only late.
@@ -271,28 +283,28 @@ class Monitor:
 
     def _with_other_nodes(self, trace: Trace, stalled_s: float) -> Trace:
         """Add what other nodes say, where this one holds only some of the job's ranks."""
-        world = trace.world_size or 0
         if self._others is None or not self._sees_part(trace):
             return trace
         rings = [(ring.rank, ring.reader.path) for ring in self._ranks.rings]
-        local = max(self._ranks.local_world_size, 1)
-        self._others.stalled(stalled_s, -(-world // local), trace, asks=self._asks)
+        self._others.stalled(stalled_s, trace, first=self._holds_first, asks=self._asks)
         self._others.tell(trace, rings)
         fragments = self._others.fragments()
         return self._run.look(fragments) if fragments else trace
 
-    def _restrained(self, diagnosis: Diagnosis, trace: Trace, *, final: bool) -> Diagnosis:
-        """Not every rank can be seen: accuse none of the others, and let node 0 speak first."""
-        asked, self._asks = self._asks, is_for_all_to_tell(diagnosis, trace.ranks)
+    def _restrained(self, diagnosis: Diagnosis, trace: Trace, *, final: bool) -> Diagnosis | None:
+        """Not every rank can be seen: accuse none of the others, and let node 0 speak first.
+
+        None while the others may still turn what is to be said.
+        """
+        asked, self._asks = self._asks, is_for_all_to_tell(diagnosis)
         if not final and self._others is not None:
-            first = diagnosis.findings[0] if diagnosis.findings else None
             patient = self._others.is_patient() or (self._asks and not asked)
-            if patient and (first is None or first.verdict not in ENDED):
-                return replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
+            if patient and (not diagnosis.findings or self._asks):
+                return None
         return only_what_is_seen(diagnosis, trace.ranks)
 
     def _speak(self, diagnosis: Diagnosis, trace: Trace) -> None:
-        if self._node_rank:
+        if not self._holds_first:
             time.sleep(YIELD_S)  # where monitors share a directory, the first node speaks
         self._judge.said(diagnosis)
         cause = cause_of(diagnosis.findings[0])
@@ -324,3 +336,8 @@ class Monitor:
             if self._others is not None and self._others.is_connected:
                 time.sleep(HAND_ON_S)  # the store ends with the ranks
             self._ranks.kill()
+
+
+def _stalled_s(pace: Pace, counters: Counters) -> float:
+    """How long nothing has moved here, or somebody has waited."""
+    return max(time.monotonic() - pace.changed_s, counters.waiting_s)

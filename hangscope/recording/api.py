@@ -12,6 +12,7 @@ from typing import Any
 
 from hangscope.recording.complaints import complain
 from hangscope.recording.enable import OWNER
+from hangscope.recording.first_here import is_first_here
 from hangscope.recording.identity import (
     JobPlace,
     place_from_arguments,
@@ -88,7 +89,7 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
         _dumps_variable = keep_native_dumps(directory, os.environ, identity.torch_version)
     except Exception as error:
         complain(f"torch's own dumps stay where they are: {_explain(error)}")
-    if place.local_rank == 0:
+    if _speaks_for_node(place, ring.path):
         try:
             if own_choice:
                 link_latest(directory)
@@ -237,6 +238,11 @@ def _place(rank: int, world_size: int) -> JobPlace:
     return place_from_arguments(rank, max(world_size, rank + 1), os.environ)
 
 
+def _speaks_for_node(place: JobPlace, ring: Path) -> bool:
+    """Whether this process starts its node's monitor."""
+    return place.local_rank == 0 if place.is_numbered else is_first_here(ring)
+
+
 def _place_in_default_group() -> tuple[int, int] | None:
     """Rank and world size where the job has made its default group before recording begins."""
     import torch.distributed as dist
@@ -267,7 +273,6 @@ def _start_monitor(directory: Path, run_id: str, place: JobPlace, settings: Sett
         "--run-id", run_id,
         "--attempt", str(place.attempt),
         "--local-world-size", str(place.local_world_size),
-        "--node-rank", str(place.node_rank),
         "--timeout", repr(settings.timeout_s),
         "--on-hang", settings.on_hang,
         "--detach",

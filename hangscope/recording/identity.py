@@ -39,9 +39,13 @@ class JobPlace:
     rank: int
     world_size: int
     local_rank: int
+    """The rank itself where nobody tells its number on its node."""
     local_world_size: int
+    """0: nobody tells how many ranks its node has."""
     node_rank: int
     attempt: int
+    is_numbered: bool = True
+    """Whether its number on its node was told."""
 
 
 def place_from_environment(environ: Mapping[str, str]) -> JobPlace | None:
@@ -57,12 +61,13 @@ def place_from_environment(environ: Mapping[str, str]) -> JobPlace | None:
             rank=rank,
             world_size=world,
             local_rank=rank if local_rank is None else local_rank,
-            local_world_size=local_world or (world if local_rank is None else 1),
+            local_world_size=local_world or 0,
             node_rank=_integer(environ.get("GROUP_RANK") or environ.get("SLURM_NODEID")) or 0,
             attempt=_integer(
                 environ.get("TORCHELASTIC_RESTART_COUNT") or environ.get("SLURM_RESTART_COUNT")
             )
             or 0,
+            is_numbered=local_rank is not None,
         )
     return None
 
@@ -77,10 +82,10 @@ def place_from_arguments(rank: int, world_size: int, environ: Mapping[str, str])
     node_rank = _integer(environ.get("GROUP_RANK") or environ.get("NODE_RANK")) or 0
     local_world = _integer(environ.get("LOCAL_WORLD_SIZE"))
     if local_rank is None or not 0 <= local_rank <= rank:
-        return JobPlace(rank, world_size, rank, local_world or world_size, 0, 0)
+        return JobPlace(rank, world_size, rank, local_world or 0, 0, 0, is_numbered=False)
     if not local_world and node_rank > 0:
         local_world = (rank - local_rank) // node_rank
-    return JobPlace(rank, world_size, local_rank, local_world or 1, node_rank, 0)
+    return JobPlace(rank, world_size, local_rank, local_world or 0, node_rank, 0)
 
 
 def run_id_from_environment(environ: Mapping[str, str]) -> str:

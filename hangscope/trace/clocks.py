@@ -3,6 +3,7 @@
 An operation that nobody can finish before every member has issued it ends everywhere at almost the
 same moment. Where the clocks of two hosts say otherwise, time after time and by the same amount,
 one of the clocks is wrong, and times of one host must not be compared with those of the other.
+Where one says that it was over long before the other issued it, no second time is needed.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.trace.model import NONE, Flag, RankFacts, Records, State, Trace
+from hangscope.trace.model import NONE, Flag, Fragment, RankFacts, Records, State, Trace
 
 SKEW_S = 2.0
 """Less is not worth a word: noticing an end may take a second."""
 _NEWEST = 64
 """Collectives per rank that are compared, the newest ones."""
 _ENOUGH = 3
+_CERTAIN_S = 60.0
+"""Who has counted one operation more or less may have issued its own a little later."""
 _ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter", "send", "recv"})
 RECORD_TIMES = ("created_ns", "started_ns", "completed_ns")
 MEMBER_TIMES = ("enqueued_ns", "completed_ns")
@@ -73,14 +76,17 @@ def _offsets(trace: Trace, hosts: Mapping[str, list[int]]) -> dict[str, dict[str
     ahead = rows["completed_ns"] - rows["completed_ns"][first]
     if not (np.abs(ahead) > SKEW_S * 1e9).any():
         return {}  # one clock, as a rule
+    last_begin = np.maximum(rows["created_ns"], rows["created_ns"][first])
+    first_end = np.minimum(rows["completed_ns"], rows["completed_ns"][first])
+    impossible = last_begin - first_end > _CERTAIN_S * 1e9
     other = np.flatnonzero(host != host[first])
     pair = host[first][other] * len(names) + host[other]
     order = np.argsort(pair, kind="stable")
-    pair, ahead = pair[order], ahead[other][order]
+    pair, ahead, impossible = pair[order], ahead[other][order], impossible[other][order]
     cuts = np.flatnonzero(np.diff(pair)) + 1
     found: dict[str, dict[str, int]] = {}
     for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(pair)], strict=True):
-        middle = _constant(ahead[begin:end])
+        middle = _constant(ahead[begin:end], proven=bool(impossible[begin:end].all()))
         if middle is not None:
             one, two = (names[i] for i in divmod(int(pair[begin]), len(names)))
             found.setdefault(one, {})[two] = middle
@@ -104,9 +110,12 @@ def _ends(trace: Trace) -> Records:
     return found
 
 
-def _constant(ahead_ns: npt.NDArray[np.int64]) -> int | None:
-    """An offset is the same every time; anything else is no clock."""
-    if len(ahead_ns) < _ENOUGH:
+def _constant(ahead_ns: npt.NDArray[np.int64], *, proven: bool) -> int | None:
+    """An offset is the same every time; anything else is no clock.
+
+    ``proven``: no other explanation is possible, however few times were compared.
+    """
+    if len(ahead_ns) < _ENOUGH and not proven:
         return None
     middle = int(np.median(ahead_ns))
     spread = float(np.median(np.abs(ahead_ns - middle)))
@@ -156,6 +165,16 @@ def shifted(
     for column in columns:
         table[column] += np.where(table[column] > 0, shift_ns, 0)
     return table
+
+
+def in_other_time(fragment: Fragment, shift: int) -> Fragment:
+    """A fragment with all its times moved (ns)."""
+    return replace(
+        fragment,
+        facts=moved(fragment.facts, shift),
+        records=shifted(fragment.records, RECORD_TIMES, shift),
+        members=shifted(fragment.members, MEMBER_TIMES, shift),
+    )
 
 
 def moved(facts: RankFacts, shift: int) -> RankFacts:

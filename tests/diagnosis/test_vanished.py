@@ -1,4 +1,4 @@
-"""A host that vanished: its rings note no end, and the connections of all others were closed."""
+"""Hosts that vanished: their rings note no end, and the others outlive them."""
 
 from __future__ import annotations
 
@@ -60,3 +60,59 @@ def test_that_they_have_is_concluded_only_where_nothing_else_closed_the_connecti
 def test_nor_where_one_of_the_others_has_left_in_order() -> None:
     job_over = ExitFacts("clean", code=0, at_ns=END - SECOND // 4)
     assert found(alive=False, exit=job_over).culprits != (2, 3)
+
+
+@pytest.mark.parametrize("hosts", [3, 5])
+def test_two_hosts_that_vanished_at_once_are_told(hosts: int) -> None:
+    job = Job(2 * hosts)
+    job.steps(20)
+    for rank in range(2 * hosts):
+        job.rank(rank, host=f"h{rank // 2}", heartbeat_ns=END - SECOND // 2)
+    for rank in range(4, 2 * hosts):
+        job.op(rank, done=False)
+        failure = ExceptionFacts("RuntimeError", CLOSED, (TORCH,), at_ns=END + rank)
+        job.rank(rank, alive=False, exit=ExitFacts("exception", at_ns=END + rank),
+                 exception=failure, heartbeat_ns=END)  # fmt: skip
+    answer = diagnose(job.trace(after_s=6))
+    assert (answer.verdict, answer.culprits) == (Verdict.RANK_CRASHED, (0, 1, 2, 3))
+    assert answer.confidence is Confidence.LIKELY
+
+
+def silent(*, beat_s: float = 0.5, others_s: float = 40.0, step: bool = False) -> Diagnosis:
+    """Four hosts of one rank; of the last two nothing was heard after the others began to wait.
+
+    ``beat_s``: after that, their last heartbeats; ``others_s``: those of the others; ``step``:
+    whether the others have finished a step since that those do not know of.
+    """
+    job = Job(4, live=True)
+    job.steps(20)
+    stood_s = job.now
+    for rank in (0, 1):
+        if step:
+            job.op(rank, at=stood_s + 6)
+        job.op(rank, done=False, at=stood_s + 7 if step else None)
+    for rank in range(4):
+        gone = rank > 1
+        at_s = stood_s + (beat_s if gone else others_s)
+        job.rank(rank, host=f"h{rank}", alive=None if gone else True, pid=7,
+                 heartbeat_ns=START + int(at_s * SECOND))  # fmt: skip
+    return diagnose(job.trace(after_s=others_s))
+
+
+def test_hosts_that_fell_silent_long_before_the_others_have_ended() -> None:
+    answer = silent()
+    assert (answer.verdict, answer.culprits) == (Verdict.RANK_CRASHED, (2, 3))
+    assert answer.confidence is Confidence.LIKELY
+    assert "fell silent" in answer.summary
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"beat_s": 20.0},  # copied while the job hung
+        {"step": True},  # copied while it moved
+        {"others_s": 5.0},  # heartbeats may be late
+    ],
+)
+def test_a_ring_that_was_copied_earlier_shows_no_end(how: dict[str, Any]) -> None:
+    assert silent(**how).verdict is not Verdict.RANK_CRASHED

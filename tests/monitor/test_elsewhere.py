@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import Verdict, WaitEdge
 from hangscope.monitor.claims import claim
 from hangscope.monitor.elsewhere import only_what_is_seen
 from hangscope.monitor.judge import cause_of
@@ -23,6 +23,14 @@ def test_ranks_that_were_not_seen_may_not() -> None:
     assert local.culprits == ()
     assert "other nodes" in local.summary
     assert "all nodes" in local.findings[0].fix
+
+
+def test_who_waits_for_ranks_that_were_not_seen_is_told_for_whom() -> None:
+    given = diagnosis(Verdict.INCONCLUSIVE)
+    waits = tuple(WaitEdge(0, on, "0", 7, "all_reduce") for on in (1, 2, 3))
+    local = only_what_is_seen(replace(given, wait_for=waits), {0, 1})
+    assert "ranks 2, 3 on other nodes" in local.summary
+    assert only_what_is_seen(replace(given, wait_for=waits), range(4)).findings == given.findings
 
 
 def test_a_cause_seen_here_comes_before_one_that_is_not() -> None:

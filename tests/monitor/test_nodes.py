@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from hangscope.monitor import nodes
-from hangscope.monitor.gather import pack, unpack
+from hangscope.monitor.gather import pack, report_of, unpack
+from hangscope.trace.clocks import in_other_time
 from hangscope.trace.live.follow import LiveRun
-from hangscope.trace.live.rings import RunKey
 from tests.live_rings import RingRank
 
 
@@ -37,9 +38,12 @@ def test_the_same_is_not_said_again_and_again(
         rank.issue(group)
     run = LiveRun(tmp_path)
     rings = [(rank, tmp_path / f"rank_{rank}.ring") for rank in range(2)]
-    others = nodes.OtherNodes(RunKey("live", 0), 1, 5.0)
+    others = nodes.OtherNodes(5.0)
     carrier = Carrier()
     monkeypatch.setattr(others, "_relay", carrier)
+    others.tell(run.look(), rings)
+    assert not carrier.reports, "of a job that moves nothing is sent"
+    others.stalled(3.0, run.look(), first=False)
     for _ in range(20):
         ranks[0].ring.beat()
         others.tell(run.look(), rings)
@@ -54,20 +58,24 @@ def test_the_same_is_not_said_again_and_again(
     assert len(carrier.reports) == 3
 
 
-@pytest.mark.parametrize(("node", "patience_s"), [(0, 10.0), (1, 20.0)])
+@pytest.mark.parametrize(("first", "patience_s"), [(True, 10.0), (False, 20.0)])
 def test_each_standstill_has_its_own_patience_for_the_other_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int, patience_s: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool, patience_s: float
 ) -> None:
     RingRank(tmp_path, 0, 4)
     trace = LiveRun(tmp_path).look()
     clock, carrier = SimpleNamespace(now_s=100.0), Carrier()
-    monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    others = nodes.OtherNodes(RunKey("live", 0), node, 5.0)
-    monkeypatch.setattr(others, "_relay", carrier)
+    monkeypatch.setattr(
+        nodes, "time", SimpleNamespace(monotonic=lambda: clock.now_s, time_ns=time.time_ns)
+    )
+    others = nodes.OtherNodes(5.0)
+    monkeypatch.setattr(nodes, "Relay", lambda store, first: carrier)
+    monkeypatch.setenv("MASTER_ADDR", "node0")
+    monkeypatch.setenv("MASTER_PORT", "1234")
 
     def patient(now_s: float, stalled_s: float) -> bool:
         clock.now_s = now_s
-        others.stalled(stalled_s, 2, trace)
+        others.stalled(stalled_s, trace, first=first)
         return others.is_patient()
 
     assert patient(100.0, stalled_s=3.0)
@@ -78,6 +86,20 @@ def test_each_standstill_has_its_own_patience_for_the_other_nodes(
     assert patient(200.0, stalled_s=6.0)
     assert patient(199.0 + patience_s, stalled_s=6.0)
     assert not patient(201.0 + patience_s, stalled_s=6.0)
+
+
+@pytest.mark.parametrize("ahead_s", [0, -3, 7200])
+def test_a_report_is_of_the_moment_of_its_look_on_any_clock(tmp_path: Path, ahead_s: int) -> None:
+    rank = RingRank(tmp_path, 0, 4)
+    rank.issue(rank.join("0", "default_pg", range(4)))
+    trace = LiveRun(tmp_path).look()
+    said = unpack(pack(trace, [(0, tmp_path / "rank_0.ring")]), tmp_path / "opened")
+    issued_ns = trace.records["created_ns"][0]
+    report = report_of([in_other_time(f, ahead_s * 10**9) for f in said], ahead_s * 10**9)
+    assert abs(report.moment_ns - trace.observed_ns) < 10**9
+    (record,) = (r for f in report.fragments for r in f.records)
+    shown_ns = int(record["created_ns"]) - issued_ns
+    assert shown_ns == (0 if abs(ahead_s) > 10 else ahead_s * 10**9)
 
 
 def test_a_report_that_was_damaged_on_its_way_is_none(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from tests.diagnosis.builder import SECOND, START, Job
 HOUR = 3600 * SECOND
 
 
-def _job(shift_ns: int, jitter_s: float = 0.0, waiting: tuple[int, ...] = (0, 1, 3)) -> Job:
+def _job(
+    shift_ns: int, jitter_s: float = 0.0, waiting: tuple[int, ...] = (0, 1, 3), steps: int = 12
+) -> Job:
     """Ranks 0 and 1 on one host, 2 and 3 on another whose clock is off."""
     job = Job(4)
-    job.steps(12)
+    job.steps(steps)
     for rank in waiting:
         job.op(rank, done=False)
     dice = np.random.default_rng(5)
@@ -41,6 +43,13 @@ def test_times_are_put_on_one_clock_and_said_to_be(shift_ns: int) -> None:
     created = trace.records["created_ns"]
     assert int(created.max() - created.min()) < 5 * SECOND
     assert abs(trace.ranks[3].observed_ns - trace.ranks[0].observed_ns) < SECOND
+
+
+@pytest.mark.parametrize("shift_ns", [HOUR, -HOUR])
+def test_one_operation_that_was_over_before_it_was_issued_is_enough(shift_ns: int) -> None:
+    assert align_clocks(_job(shift_ns, steps=1).trace()).warnings
+    trace = _job(shift_ns // 120, steps=1).trace()
+    assert align_clocks(trace) is trace, "half a minute may have another reason"
 
 
 def test_a_hang_is_found_and_nothing_that_rests_on_times_is_certain() -> None:

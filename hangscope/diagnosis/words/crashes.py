@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from hangscope.diagnosis.ends.vanished import UNHEARD
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.words.playbook import SYMPTOM, Advice, by_verdict
 from hangscope.trace.model import ON_ITS_WAY_OUT
@@ -74,6 +75,11 @@ _CRASHES = (
 
 
 _ENDS_WITHOUT_A_WORD = (
+    (
+        re.compile(re.escape(UNHEARD)),
+        "find out what became of that rank",
+        "whether the host is up, and reached, and what its kernel and the scheduler say",
+    ),
     (
         re.compile(r"killed by SIGKILL"),
         "find out who killed that rank",

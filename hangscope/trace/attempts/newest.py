@@ -14,6 +14,8 @@ from pathlib import Path
 
 from hangscope.trace import formats
 from hangscope.trace.attempts.jobs_beside import of_one_job
+from hangscope.trace.attempts.launches import of_one_job as parts_of_job
+from hangscope.trace.attempts.launches import run_of
 from hangscope.trace.attempts.lives import Member, beside, of_newest_life
 from hangscope.trace.attempts.ring_ranks import (
     last_sign,
@@ -34,7 +36,7 @@ _SAME_MOMENT_NS = 60 * 10**9
 
 def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
     """The fragments of the newest life, and one warning line per life that was left out."""
-    all_named = [f for f in fragments if _life(f) is not None]
+    all_named = _under_one_name([f for f in fragments if _life(f) is not None])
     named = with_ranks_of_rings(all_named)
     dumps = [f for f in fragments if _is_dump(f) and _life(f) is None]
     others = [f for f in fragments if not _is_dump(f) and _life(f) is None]
@@ -92,6 +94,30 @@ def _life(fragment: Fragment) -> tuple[str, int] | None:
     if fragment.facts.run_id is None and fragment.facts.attempt is None:
         return None
     return fragment.facts.run_id or "", fragment.facts.attempt or 0
+
+
+def _under_one_name(named: list[Fragment]) -> list[Fragment]:
+    """The fragments, those of one job under one run, whatever its launchers called it."""
+    rings = [f for f in named if f.source.format == formats.RING]
+    if len({f.facts.run_id for f in rings}) < 2:
+        return named
+    signs = {id(f): last_sign(f) for f in rings}
+    main = max(rings, key=lambda f: signs[id(f)]).facts.run_id or ""
+    runs = {
+        name: run_of(
+            [
+                (f.facts.rank, f.facts.world_size or 0, f.facts.started_ns, signs[id(f)])
+                for f in rings
+                if (f.facts.run_id or "") == name
+            ]
+        )
+        for name in {f.facts.run_id or "" for f in rings}
+    }
+    parts = set(parts_of_job(runs, main)) - {main}
+    return [
+        replace(f, facts=replace(f.facts, run_id=main)) if (f.facts.run_id or "") in parts else f
+        for f in named
+    ]
 
 
 def _newest_run(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:

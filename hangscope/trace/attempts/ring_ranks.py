@@ -16,6 +16,7 @@ import numpy as np
 from hangscope.trace import formats
 from hangscope.trace.attempts.lives import Start
 from hangscope.trace.attempts.twins import are_together
+from hangscope.trace.facts import tcp_address
 from hangscope.trace.model import NONE, Fragment, Records
 
 
@@ -101,6 +102,7 @@ def world_followed(
     for place, one in enumerate(present):
         if one.declared and one.start.meets_at:
             worlds[one.start.meets_at].append(place)
+    worlds = _by_any_name(present, worlds)
     if len(worlds) < 2:
         return []
     alive = set(living)
@@ -127,6 +129,34 @@ def world_followed(
             max(map(_created(present), places)),
         ),
     )
+
+
+def _by_any_name(
+    present: Sequence[Presence], worlds: Mapping[str, list[int]]
+) -> dict[str, list[int]]:
+    """The worlds, without those that are only another name of the host at which one meets.
+
+    Ports have one name. Ranks that are strangers to a world have a rank 0 of their own.
+    """
+    found: dict[str, list[int]] = {}
+    for meeting, places in sorted(worlds.items(), key=lambda item: (-len(item[1]), item[0])):
+        for other, known in found.items():
+            if _is_part(present, known, places) and _port(meeting) == _port(other) != "":
+                known.extend(places)
+                break
+        else:
+            found[meeting] = list(places)
+    return found
+
+
+def _is_part(present: Sequence[Presence], known: list[int], places: list[int]) -> bool:
+    taken = {present[p].start.rank for p in known}
+    sizes = {present[p].world_size for p in (*known, *places)}
+    return len(sizes) == 1 and taken.isdisjoint(present[p].start.rank for p in places)
+
+
+def _port(meeting: str) -> str:
+    return (tcp_address(meeting) or ("", ""))[1]
 
 
 def _of_world(present: Sequence[Presence], job: Sequence[int]) -> list[int | None]:

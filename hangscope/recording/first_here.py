@@ -1,0 +1,43 @@
+"""Which of a machine's ranks starts the monitor, where no launcher numbers them."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from hangscope.ring.header import RingHeader, decode_header
+from hangscope.ring.layout import HEADER_BYTES
+from hangscope.ring.place import start_ticks
+
+
+def is_first_here(ring: Path) -> bool:
+    """Whether no living process of this machine has begun to record the same attempt before.
+
+    ``ring`` is this process's. Of two that begin at the same moment both may be told so: their
+    monitors say a cause once.
+    """
+    own = _header(ring)
+    others = (_header(path) for path in ring.parent.glob("*.ring") if path != ring)
+    return own is None or not any(_is_before(other, own) for other in others if other is not None)
+
+
+def _is_before(other: RingHeader, own: RingHeader) -> bool:
+    return (
+        _life(other) == _life(own)
+        and other.pid != own.pid
+        and (other.created_ns, other.pid) < (own.created_ns, own.pid)
+        and 0 < other.start_ticks == start_ticks(other.pid)
+    )
+
+
+def _life(header: RingHeader) -> tuple[bytes, int, bytes, int]:
+    """One attempt of one run on one machine."""
+    return header.run_id, header.attempt, header.boot_id, header.pid_namespace
+
+
+def _header(path: Path) -> RingHeader | None:
+    try:
+        with open(path, "rb") as file:
+            return decode_header(file.read(HEADER_BYTES))
+    except (OSError, struct.error):
+        return None

@@ -1,0 +1,68 @@
+"""Nodes meet in the job's store: each life of the job by itself, whatever its nodes are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch.distributed import HashStore
+
+from hangscope.toolkit.launching.relay import Carrier, FirstNode, OtherNode
+
+
+class Node:
+    """A monitor's side of a relay: its files."""
+
+    def __init__(self, store: HashStore, folder: Path, kind: type[Carrier]) -> None:
+        self.folder = folder
+        (folder / "in").mkdir(parents=True)
+        self.carrier = kind(store, folder)
+
+    def says(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+        self.carrier.carry()
+
+    @property
+    def has(self) -> dict[str, str]:
+        self.carrier.carry()
+        found = {path.name: path.read_text() for path in (self.folder / "in").iterdir()}
+        ahead_ns = [int(found.pop(name)) for name in list(found) if name.startswith("clock_")]
+        assert all(-60 * 10**9 < ahead <= 0 for ahead in ahead_ns), "all run on this clock"
+        return found
+
+
+@pytest.fixture
+def store() -> HashStore:
+    return HashStore()
+
+
+def test_node_0_hears_all_and_all_hear_its_verdict(store: HashStore, tmp_path: Path) -> None:
+    one = Node(store, tmp_path / "1", OtherNode)
+    one.says("report", "one")
+    assert one.has == {}, "nobody is there yet"
+    first, two = Node(store, tmp_path / "0", FirstNode), Node(store, tmp_path / "2", OtherNode)
+    two.says("report", "two")
+    assert one.has == {}
+    assert sorted(first.has.values()) == ["one", "two"]
+    assert one.has == two.has == {"first": ""}
+    first.says("verdict", "Rank 2 never joined")
+    assert one.has == two.has == {"first": "", "verdict": "Rank 2 never joined"}
+    one.says("report", "one, later")
+    assert sorted(first.has.values()) == ["one, later", "two"]
+
+
+def test_the_next_life_of_a_job_reads_nothing_of_the_one_before(
+    store: HashStore, tmp_path: Path
+) -> None:
+    first, other = Node(store, tmp_path / "0", FirstNode), Node(store, tmp_path / "1", OtherNode)
+    other.says("report", "before")
+    first.says("verdict", "Rank 2 never joined")
+    assert "verdict" in other.has
+    again = Node(store, tmp_path / "again1", OtherNode)
+    again.says("report", "now")
+    assert again.has == {}, "a verdict of those who have not heard it is none"
+    first_again = Node(store, tmp_path / "again0", FirstNode)
+    assert first_again.has == {}
+    assert again.has == {}
+    assert first_again.has == {"node_1": "now"}
+    assert again.has == {"first": ""}
