@@ -21,6 +21,7 @@ from hangscope.diagnosis.records.evidence import (
     told_of_only,
     unlisted,
     unreadable,
+    without_order,
 )
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.trace.model import NONE, Signature, Stack, Trace
@@ -56,6 +57,11 @@ class Context:
     def overrun(self) -> frozenset[int]:
         """Ranks whose oldest unfinished operation may have been overwritten."""
         return overrun_ranks(self.trace, self.front)
+
+    @cached_property
+    def without_order(self) -> frozenset[int]:
+        """Ranks of which a log tells several waits, and not which of them began first."""
+        return without_order(self.trace)
 
     @cached_property
     def kinds(self) -> list[object]:

@@ -212,3 +212,62 @@ def test_stacks_show_what_their_own_rank_does(tmp_path: Path, seen: int, confide
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
     assert found.confidence.value == confidence
+
+
+WAITS = (
+    "[rank{r}]:[E615 15:16:44.11111111{n} ProcessGroupNCCL.cpp:629] [Rank {r}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=2, OpType={op}, NumelIn={size}, NumelOut={size},"
+    " Timeout(ms)=600000) ran for 60000{n} milliseconds before timing out.\n"
+    "[rank{r}]:[E615 15:16:44.11111111{n} ProcessGroupNCCL.cpp:2168] [PG ID 1 PG GUID {group} Rank "
+    "{r}]  failure detected by watchdog at work sequence id: 2 PG status: last enqueued work: 2, "
+    "last started work: -1 (), last completed work: 1\n"
+)
+
+
+def test_a_log_does_not_tell_in_which_order_a_rank_came_to_its_groups(tmp_path: Path) -> None:
+    """Rank 4 came to the low group before the even one. Rank 0's dump is lost, and its watchdogs
+    speak in an order of their own, as if it had gone past both."""
+    members = {"0": range(6), "1": (0, 2, 4), "2": (0, 1, 4, 5)}
+    names = {"0": "default_pg", "1": "even", "2": "low"}
+    config = {
+        name: {"name": name, "desc": names[name], "ranks": str([*ranks])}
+        for name, ranks in members.items()
+    }
+    orders = {1: "20", 2: "10", 3: "0", 4: "210", 5: "20"}
+    for rank, order in orders.items():
+        made = [
+            kind(seq, process_group=(name, names[name]), input_sizes=[[4096 + int(name)]])
+            for seq, kind in ((1, entry), (2, pending))
+            for name in order
+        ]
+        for number, row in enumerate(made):
+            row["record_id"] = number
+        write(tmp_path, f"trace_{rank}", dump(made, pg_config=config, pg_status=None))
+    labels = ("0(default_pg)", "2(low)", "1(even)")
+    log = [
+        WAITS.format(r=0, n=n, op="ALLREDUCE", size=4096 + int(label[0]), group=label)
+        for n, label in enumerate(labels)
+    ]
+    (tmp_path / "job.log").write_text("".join(log))
+    assert diagnose(load_trace([tmp_path])).culprits in ((), (0, 4), (4,))
+
+
+def test_what_a_log_does_not_tell_of_sends_is_no_half_left_out(tmp_path: Path) -> None:
+    """A ring of batches; rank 1 left its send to rank 2 out. Rank 3's dump is lost, and its
+    watchdog tells of the collective it waits in, not of what it had received."""
+    for rank in (0, 1, 2, 4, 5):
+        made: list[dict[str, Any]] = []
+        for step in (1, 2, 3):
+            late = step == 3 and rank == 2
+            kind = pending if late else entry
+            names = [f"send {rank}->{(rank + 1) % 6}", f"recv {rank}<-{(rank - 1) % 6}"]
+            names = names[1:] if (step, rank) == (3, 1) else names
+            made += [kind(0, f"nccl:{n}", p2p_seq_id=step, is_p2p=True) for n in names]
+            made.append(kind(step, "nccl:coalesced", p2p_seq_id=step, is_p2p=True))
+            made.append((pending if step == 3 else entry)(step))
+        for number, row in enumerate(made):
+            row["record_id"] = number
+        write(tmp_path, f"trace_{rank}", dump(made, pg_status=None))
+    log = WAITS.format(r=3, n=1, op="ALLREDUCE", size=4096, group="0(default_pg)")
+    (tmp_path / "job.log").write_text(log.replace("SeqNum=2", "SeqNum=3").replace("id: 2", "id: 3"))
+    assert 2 not in diagnose(load_trace([tmp_path])).culprits

@@ -136,3 +136,17 @@ def test_who_is_seen_to_have_finished_needs_no_ring_to_count() -> None:
     found = diagnose(job.trace(sources=(*rings, Source("monitor.journal", formats.JOURNAL))))
     assert (found.culprits, found.confidence) == ((0, 2), Confidence.AMBIGUOUS)
     assert "rank 1 left nothing and may be on either" in found.findings[0].why
+
+
+def test_who_stands_behind_the_one_that_waits_is_on_neither_side(tmp_path: Path) -> None:
+    """Rank 3 waits for rank 1 alone: of the others most wait for nothing and did as rank 0 did."""
+    groups = {"1": ("tp", [0, 1]), "2": ("tp", [2, 3]), "3": ("dp", [0, 2]), "4": ("dp", [1, 3])}
+    rows: dict[int, Rows] = {}
+    for rank in range(4):
+        tensor = {"process_group": (str(1 + rank // 2), "tp"), "pg_id": 1}
+        data = {"process_group": (str(3 + rank % 2), "dp"), "pg_id": 2}
+        rows[rank] = [entry(1, **tensor), entry(1, **data), entry(2, **tensor)]
+        rows[rank] += [pending(3, **tensor)] if rank == 1 else []
+        rows[rank] += [pending(2, **data) if rank % 2 else entry(2, **data)]
+    found = judged(tmp_path, rows, groups)
+    assert (found.culprits, found.confidence) == ((0, 1), Confidence.AMBIGUOUS)

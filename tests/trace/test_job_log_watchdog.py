@@ -108,6 +108,12 @@ def test_every_form_of_the_timeout_line(line: str, op: str, seq: int) -> None:
             "17",
             (9, 7),
         ),
+        (  # torch 2.13 names what was started
+            "[PG ID 1 PG GUID 17(tp) Rank 1]  failure detected by watchdog at work sequence id: 8 "
+            "PG status: last enqueued work: 9, last started work: -1 (), last completed work: 7",
+            "17",
+            (9, 7),
+        ),
         (
             "[PG 0 Rank 1] Timeout at NCCL work: 1, last enqueued NCCL work: 1, last completed "
             "NCCL work: 18446744073709551615.",
@@ -407,3 +413,54 @@ def test_the_watchdog_of_torch_2_15_tells_who_waited_and_not_in_what() -> None:
     found = diagnose(trace)
     assert found.culprits == ()
     assert "ranks 0, 1, 3" in found.summary
+
+
+def caught(rank: int, seq: int, size: int) -> str:
+    return (
+        f"[rank{rank}]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1] [Rank {rank}] Watchdog "
+        f"caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, "
+        f"NumelIn={size}, NumelOut={size}, Timeout(ms)=600000) {RAN}\n"
+    )
+
+
+def detected(rank: int, seq: int, name: str, *, last: int, done: int) -> str:
+    return (
+        f"[rank{rank}]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1] [PG ID 1 PG GUID {name} "
+        f"Rank {rank}]  failure detected by watchdog at work sequence id: {seq} PG status: last "
+        f"enqueued work: {last}, last started work: -1 (), last completed work: {done}\n"
+    )
+
+
+def placed(text: str) -> list[tuple[int, str, int | None]]:
+    """(rank, group name, elements) of every overdue operation."""
+    trace = trace_of(text)
+    found = []
+    for row in trace.records:
+        size = trace.signatures[row["signature"]].input_numel
+        found.append((int(row["rank"]), trace.groups[row["group"]].name, size))
+    return sorted(found)
+
+
+def test_operations_of_one_number_in_several_groups_stay_apart() -> None:
+    """Each group's watchdog says first in what it waits, then which group it is of."""
+    text = caught(2, 5, 69) + detected(2, 5, "1(even)", last=5, done=4)
+    text += caught(2, 5, 64) + detected(2, 5, "0(default_pg)", last=5, done=4)
+    assert placed(text) == [(2, "0", 64), (2, "1", 69)]
+
+
+def test_a_group_is_told_by_who_else_is_in_the_operation_where_watchdogs_speak_at_once() -> None:
+    text = caught(0, 5, 69) + detected(0, 5, "1(even)", last=5, done=4)
+    text += caught(1, 5, 64) + detected(1, 5, "0(default_pg)", last=5, done=4)
+    text += caught(4, 5, 64) + caught(4, 5, 69) + caught(4, 5, 70)
+    text += detected(4, 5, "1(even)", last=5, done=4)
+    groups = {size: name for rank, name, size in placed(text) if rank == 4}
+    assert (groups[64], groups[69]) == ("0", "1")
+    assert groups[70] not in ("0", "1"), "nobody says of which group that is"
+
+
+def test_counters_that_call_an_overdue_operation_finished_count_sends_as_well() -> None:
+    """A batch and a collective both had the number 5: the counter is that of the batch."""
+    text = caught(1, 5, 64) + detected(1, 5, "0(default_pg)", last=5, done=5)
+    text += caught(2, 5, 64) + detected(2, 5, "0(default_pg)", last=5, done=4)
+    assert counters(trace_of(text)) == {(1, "0"): (5, -1), (2, "0"): (5, 4)}
+    assert not diagnose(trace_of(caught(1, 5, 64) + detected(1, 5, "0", last=5, done=5))).culprits

@@ -45,7 +45,10 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     )
     groups = {place.group for place in here}
     made_up = any(not context.trace.groups[group].ranks for group in groups)
-    if any(place.phase.startswith(PREFIX) for place in here):
+    if untold := ranks & context.without_order:
+        who = rank_list(tuple(sorted(untold)))
+        cause.accuse_nobody(f"the log does not tell where {who} came first of all it waits in")
+    elif any(place.phase.startswith(PREFIX) for place in here):
         _through_a_key(context, cause, ranks)
     elif any(map(is_lock, here)):
         _through_a_lock(context, cause, ranks)

@@ -12,7 +12,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.stages import odd_stage
 from hangscope.diagnosis.pattern.stretches import out_of_step, strayed
 from hangscope.diagnosis.pattern.yardstick import deviants, ran_ahead
-from hangscope.diagnosis.records.evidence import hidden_ranks
+from hangscope.diagnosis.records.evidence import hidden_ranks, recorded_ranks
 from hangscope.trace.model import NONE
 
 _COMPANY = 2
@@ -221,7 +221,10 @@ def _a_round_more(context: Context, ranks: set[int], places: list[Place]) -> tup
     ):
         return ()
     (rank,) = waiting
-    more = max(_exchanged(context, rank, r) - _exchanged(context, r, rank) for r in others)
+    told = others & recorded_ranks(context.trace)
+    more = max(
+        (_exchanged(context, rank, r) - _exchanged(context, r, rank) for r in told), default=0
+    )
     return (rank,) if waiting == set(met[0].targets) and more >= _COMPANY else ()
 
 

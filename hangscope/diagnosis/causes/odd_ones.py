@@ -100,8 +100,9 @@ def _where_they_meet(
 def waiting_alone(context: Context, absent: tuple[int, ...], places: list[int]) -> tuple[int, ...]:
     """The ranks that wait for ``absent``, where these did as much as most others.
 
-    Where most ranks wait for nothing, and sibling groups have not come to this operation either, or
-    all of those went together to the last that they finished, who waits may have issued one more.
+    Where most ranks wait for nothing, not counting who stands behind those that wait here, and
+    sibling groups have not come to this operation either, or all of those went together to the last
+    that they finished, who waits may have issued one more.
     """
     trace, waits = context.trace, context.waits
     if context.gaps or any(waits.places[i].phase for i in places):
@@ -109,7 +110,9 @@ def waiting_alone(context: Context, absent: tuple[int, ...], places: list[int]) 
     waiting = {r for i in places for r in waits.places[i].waiters}
     idle = [r for r in trace.ranks if not waits.places_of.get(r)]
     others = set(idle) - set(absent)
-    if len(waiting) > len(absent) or not others or 2 * len(idle) <= len(trace.ranks):
+    behind = waits.reachers(waiting) - waiting
+    asked = len(trace.ranks) - len(behind)
+    if len(waiting) > len(absent) or not others or 2 * len(idle) <= asked:
         return ()
     if any(is_seen(context, r) for r in idle):
         return ()

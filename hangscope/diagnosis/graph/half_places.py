@@ -91,6 +91,11 @@ class HalfPlaces:
         places += self._all_served(halves, places)
         # Nor does it wait for partners that stand at it, where others have not come to it yet.
         late = {self._batch_of(p.half) for p in places if p.half and p.targets} - {NONE}
+        # What partners without a record have issued is not asked where others are known to be late.
+        known = {self._batch_of(p.half) for p in places if p.half and (p.absent or p.behind)}
+        for place in places:
+            if place.half and self._batch_of(place.half) in known - {NONE}:
+                place.unknown = []
         return [p for p in places if p.targets or not p.half or self._batch_of(p.half) not in late]
 
     def _all_served(self, halves: Sequence[Half], places: Sequence[Place]) -> list[Place]:

@@ -63,7 +63,7 @@ def _behind(places: Sequence[Place], ranks: Set[int]) -> dict[int, set[int]]:
     """Per rank those that wait for it in a collective."""
     found: dict[int, set[int]] = {}
     for place in places:
-        for rank in () if place.p2p else ranks & set(place.absent):
+        for rank in () if place.p2p else ranks & {*place.absent, *place.unknown}:
             found.setdefault(rank, set()).update(place.waiters)
     return found
 

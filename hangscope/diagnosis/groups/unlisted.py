@@ -40,7 +40,7 @@ class Unlisted:
             return sorted(missing)  # a group of the whole world
         # Groups of one description share the world out evenly: who is in none of them is missing.
         desc = trace.groups[group].desc
-        if not desc or desc in ("default_pg", "undefined"):
+        if not desc or desc in ("default_pg", "undefined", "unknown group"):
             return []
         alike = [i for i, g in enumerate(trace.groups) if g.desc == desc]
         size = max(len(seen_in.get(i, ())) for i in alike)

@@ -42,7 +42,7 @@ def against_order(
         if p.group >= 0 and not p.p2p
     }
     meetings = sorted(chosen)[:_MOST_MEETINGS]
-    hidden = hidden_ranks(context.trace)
+    hidden = hidden_ranks(context.trace) | context.without_order
     others = [r for r in context.trace.ranks if r not in ranks and r not in hidden]
     group_of = _groups_of(context, numbers)
     odd: set[int] = set()

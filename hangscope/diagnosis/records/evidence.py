@@ -9,10 +9,12 @@ import numpy as np
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace import formats
 from hangscope.trace.files.file_names import rank_of_dump, rank_of_log
-from hangscope.trace.model import Flag, State, Trace
+from hangscope.trace.model import Flag, State, Trace, flagged
 
 _DAMAGED = ("truncated", "empty file", "damaged", "a placeholder", "nothing but zero bytes")
 _KEPT_FROM_US = ("permission denied", "operation not permitted", "input/output", "stale file")
+
+_NO_ORDER_NS = 10**9
 
 Bounds = dict[int, tuple[int, int]]
 """Per rank the slice of its records."""
@@ -130,6 +132,21 @@ def unlisted(trace: Trace) -> tuple[int, ...]:
     return tuple(r for r in gaps(trace) if r not in listed)
 
 
+def without_order(trace: Trace) -> frozenset[int]:
+    """Ranks of which a log tells that they wait in several groups, and not where they came first.
+
+    A watchdog prints since when an operation has run to the millisecond, and each group's own
+    prints at a time of its own.
+    """
+    records = trace.records
+    rows = np.flatnonzero(flagged(records["flags"], Flag.SYNTHETIC) & (records["created_ns"] > 0))
+    rows = rows[np.lexsort((records["created_ns"][rows], records["rank"][rows]))]
+    one, next_ = records[rows[:-1]], records[rows[1:]]
+    close = next_["created_ns"] - one["created_ns"] < _NO_ORDER_NS
+    close &= (one["rank"] == next_["rank"]) & (one["group"] != next_["group"])
+    return frozenset(one["rank"][close].tolist())
+
+
 def cut_short(trace: Trace) -> bool:
     """Whether all that is given is a log that ends in the middle of a timeout's line.
 
@@ -155,5 +172,8 @@ def recorded_ranks(trace: Trace) -> frozenset[int]:
     }
     if not trace.sources or recorded.issuperset(trace.ranks):
         return frozenset(trace.ranks)
-    recorded.update(np.unique(trace.records["rank"]).tolist())
+    rows = trace.records
+    if not trace.only_logs:  # beside dumps, a log's lines say little of what a rank has issued
+        rows = rows[~flagged(rows["flags"], Flag.SYNTHETIC)]
+    recorded.update(np.unique(rows["rank"]).tolist())
     return frozenset(r for r in recorded if r in trace.ranks)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.records.evidence import hidden_ranks
+from hangscope.diagnosis.records.evidence import hidden_ranks, told_of_only
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, which
 from hangscope.trace.model import Flag, Records, State, Trace, flagged
 
@@ -98,7 +98,7 @@ def unpaired_halves(trace: Trace, told: npt.NDArray[np.bool_]) -> list[Unpaired]
         & ~which(trace, is_on_host)
         & told
     )
-    if not len(rows) or trace.missing_ranks:
+    if not len(rows) or trace.missing_ranks or told_of_only(trace):
         return []
     seen = ~flagged(flags[rows], Flag.UNOBSERVED)
     if (seen | (records["state"][rows] == int(State.COMPLETED))).all():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hangscope.diagnosis.records.alignment import Side, shift
+from hangscope.diagnosis.records.evidence import recorded_ranks
 from hangscope.diagnosis.records.frontier import Bools, Frontiers, Ints
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, which
 from hangscope.trace.model import NONE, Flag, Trace, flagged
@@ -70,7 +71,7 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
     if not unfinished.any():
         return []
     lacks_none = _from_their_first(trace, table.row, hidden)
-    known = _Known(trace.ranks.keys(), hidden, lacks_none, _from_anybody(table))
+    known = _Known(recorded_ranks(trace), hidden, lacks_none, _from_anybody(table))
     halves: list[Half] = []
     for part in _channels(table):
         alike = _by_tag(table.tag, part)

@@ -10,6 +10,7 @@ import numpy as np
 from hangscope.trace import formats, operations
 from hangscope.trace.job_log.readers.evidence import (
     UNKNOWN_GROUP,
+    Counters,
     Evidence,
     GroupId,
     Operation,
@@ -297,6 +298,9 @@ def _member_rows(notes: RankNotes, table: _GroupTable) -> Records:
     for row, (group, counters) in zip(rows, notes.counters.items(), strict=True):
         pairs_only = _all_pairs(notes, group)
         row["rank"], row["group"] = notes.rank, table.index(group)
+        if _count_pairs_too(notes, group, counters):
+            row["enqueued"] = row["started"] = row["completed"] = row["p2p_enqueued"] = NONE
+            continue
         row["enqueued"] = NONE if pairs_only else counters.enqueued
         row["started"] = NONE if pairs_only or counters.started <= 0 else counters.started
         row["completed"] = NONE if pairs_only else counters.completed
@@ -310,6 +314,12 @@ def _all_pairs(notes: RankNotes, group: GroupId) -> bool:
     return bool(own) and all(
         operations.is_p2p(o.signature.op) or o.signature.op == "coalesced" for o in own
     )
+
+
+def _count_pairs_too(notes: RankNotes, group: GroupId, counters: Counters) -> bool:
+    """Whether counters call finished what has timed out: another kind of work has that number."""
+    overdue = [o.seq for o in notes.operations if o.group == group and o.timed_out]
+    return any(0 < seq <= counters.completed for seq in overdue)
 
 
 def _ending(notes: RankNotes) -> tuple[ExitFacts | None, ExceptionFacts | None]:

@@ -278,13 +278,16 @@ def _settle_groups(evidence: Evidence) -> None:
     First by the counters of the same rank; else, where all such numbers may belong to one history,
     the default group; else every cluster of numbers becomes a group of its own. Where a line shows
     that a rank has another place in some group, there are smaller groups: then only a place that
-    none of those has shown is one in the default group.
+    none of those has shown is one in the default group. Nor is one concluded to be the default
+    group's where lines name other groups: its watchdog has not come to say which it is.
     """
     open_: list[tuple[int, Operation]] = []
+    named = False
     for rank, notes in evidence.ranks.items():
-        for operation in notes.operations:
-            if operation.group != UNKNOWN_GROUP:
-                continue
+        named |= any(
+            g not in (UNKNOWN_GROUP, DEFAULT_GROUP) for g in (*notes.places, *notes.counters)
+        )
+        for operation in [o for o in notes.operations if o.group == UNKNOWN_GROUP]:
             group = _by_counters(notes, operation)
             if group is not None:
                 operation.group = group
@@ -293,10 +296,10 @@ def _settle_groups(evidence: Evidence) -> None:
         _counters_without_label(notes)
     open_ = [item for item in open_ if not _adopted(item[1], evidence)]
     inner = [o.place for rank, o in open_ if o.place not in (None, rank)]
-    if inner:
-        largest = max(place for place in inner if place is not None)
+    if inner or named:
+        largest = max((place for place in inner if place is not None), default=-1)
         for rank, operation in open_:
-            if operation.place != rank or rank <= largest:
+            if named or operation.place != rank or rank <= largest:
                 operation.group = (f"?{rank}", "unknown group")
         open_ = [item for item in open_ if item[1].group == UNKNOWN_GROUP]
     collectives = sorted(
@@ -336,7 +339,11 @@ def _adopted(operation: Operation, evidence: Evidence) -> bool:
 
 def _by_counters(notes: RankNotes, operation: Operation) -> GroupId | None:
     """The one labelled group of the rank in which this number can be the overdue one."""
-    labelled = {g: c for g, c in notes.counters.items() if g != UNKNOWN_GROUP}
+    alike = [o for o in notes.operations if o.seq == operation.seq]
+    told = {o.group for o in alike} - {UNKNOWN_GROUP}
+    if sum(o.group == UNKNOWN_GROUP for o in alike) > 1:
+        return None  # several groups are at this number
+    labelled = {g: c for g, c in notes.counters.items() if g not in (UNKNOWN_GROUP, *told)}
     fitting = [
         g
         for g, c in labelled.items()

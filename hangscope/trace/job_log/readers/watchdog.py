@@ -42,7 +42,8 @@ _STATUS = re.compile(
     r"(?:\s*sequence\s*id)?:)\s*(?P<n>-?\d+)"
 )
 _LAST_ENQUEUED = re.compile(
-    r"[lL]ast\s*enqueued\s*(?:\w+\s*)?work:\s*(-?\d+),\s*(?:last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+),\s*)?"
+    r"[lL]ast\s*enqueued\s*(?:\w+\s*)?work:\s*(-?\d+),\s*(?:last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+)"
+    r"\s*(?:\([^)]{0,200}\)\s*)?,\s*)?"
     r"last\s*completed\s*(?:\w+\s*)?work:\s*(-?\d+)"
 )
 _LAST_STARTED = re.compile(r"last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+)")
@@ -219,7 +220,8 @@ def _timeout(
     evidence.gave_up_ns = max(evidence.gave_up_ns, at_ns)
     notes = evidence.of(rank)
     same_number = notes.numbered(seq or 0)
-    known = next((o for o in same_number if o.signature.raw == raw), None)
+    signature = _signature(work, raw, op)
+    known = next((o for o in same_number if _may_be_same(o.signature, signature)), None)
     if known is not None:  # the same fact is printed up to five times
         if known.bare and line.rank is None and known.ran_ms and ran_ms not in (0, known.ran_ms):
             evidence.shared_places = True  # but never with another duration
@@ -228,16 +230,6 @@ def _timeout(
         return
     if len(same_number) >= MAX_SAME_NUMBER:
         return
-    shape = work.group("shape")
-    sizes = None if shape is None else (tuple(int(d) for d in re.findall(r"\d+", shape)),)
-    signature = Signature(
-        op=op,
-        raw=raw,
-        backend={"HCCL": "hccl"}.get(work.group("lib"), "nccl"),
-        output_sizes=sizes,
-        input_numel=_numel(work.group("nin"), op),
-        output_numel=_numel(work.group("nout"), op),
-    )
     notes.operations.append(
         Operation(
             seq=seq or 0,
@@ -253,6 +245,25 @@ def _timeout(
             text=line.text.strip()[:400],
         )
     )
+
+
+def _signature(work: re.Match[str], raw: str, op: str) -> Signature:
+    shape = work.group("shape")
+    return Signature(
+        op=op,
+        raw=raw,
+        backend={"HCCL": "hccl"}.get(work.group("lib"), "nccl"),
+        output_sizes=None if shape is None else (tuple(map(int, re.findall(r"\d+", shape))),),
+        input_numel=_numel(work.group("nin"), op),
+        output_numel=_numel(work.group("nout"), op),
+    )
+
+
+def _may_be_same(one: Signature, other: Signature) -> bool:
+    """Whether two lines with one number may tell of one operation: groups count alike."""
+    sizes = ("output_sizes", "input_numel", "output_numel")
+    pairs = [(getattr(one, name), getattr(other, name)) for name in sizes]
+    return one.raw == other.raw and all(a == b or None in (a, b) for a, b in pairs)
 
 
 def _of_torchcomms(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
@@ -334,9 +345,10 @@ def _counters(
     known.at_ns = known.at_ns or at_ns
     known.line = line.number
     if status:
-        for operation in notes.numbered(int(status.group("n"))):
-            if operation.group == UNKNOWN_GROUP:
-                operation.group = group
+        numbered = notes.numbered(int(status.group("n")))
+        unlabelled = [o for o in numbered if o.group == UNKNOWN_GROUP]
+        if len(unlabelled) == 1:  # each group's watchdog says first in what it waits
+            unlabelled[0].group = group
 
 
 def _terminated(
