@@ -242,3 +242,16 @@ def test_who_could_run_and_gets_no_processor() -> None:
     for busy, told in ((0.01, True), (0.9, False), (None, False)):
         job.rank(1, cpu_busy=busy, process_state="running")
         assert (words in diagnose(job.trace()).findings[0].fix) is told
+
+
+@pytest.mark.parametrize("how", [{"process_state": "stopped"}, {"gil_blocked": True}])
+def test_who_cannot_run_waits_for_no_lock(how: dict[str, object]) -> None:
+    """It would not come if the lock were free, so the holder does not keep it."""
+    job = _job(4)
+    _waits(job, 1, 0)
+    _stands(job, 0, KernelWait(locked=(LOCK,), since_ns=START, seen_ns=START + 60 * SECOND))
+    job.rank(1, alive=True, **how)
+    assert diagnose(job.trace()).culprits == ()
+    for rank in (0, 2, 3):
+        job.op(rank, "barrier", done=False)
+    assert _told(diagnose(job.trace())) == ("missing_rank", (1,), "certain")
