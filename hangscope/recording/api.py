@@ -89,8 +89,8 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
         _dumps_variable = keep_native_dumps(directory, os.environ, identity.torch_version)
     except Exception as error:
         complain(f"torch's own dumps stay where they are: {_explain(error)}")
-    if _speaks_for_node(place, ring.path):
-        try:
+    try:
+        if _speaks_for_node(place, ring.path):
             if own_choice:
                 link_latest(directory)
             name = f"{run_id}.{place.attempt}"
@@ -98,8 +98,8 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
             if settings.monitor and not watched:
                 _start_monitor(directory, run_id, place, settings)
                 os.environ[MONITOR_OF] = name
-        except Exception as error:
-            complain(f"no monitor: {_explain(error)}; the recording goes on without one")
+    except Exception as error:
+        complain(f"no monitor: {_explain(error)}; the recording goes on without one")
     return True
 
 

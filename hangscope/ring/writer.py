@@ -330,8 +330,8 @@ def _make_file(path: Path, size: int) -> mmap.mmap:
     try:
         os.posix_fallocate(descriptor, 0, size)
         return mmap.mmap(descriptor, size)
-    except OSError:
+    except OSError as error:
         os.unlink(path)
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)

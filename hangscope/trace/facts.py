@@ -29,6 +29,10 @@ def tcp_address(meeting: str) -> tuple[str, str] | None:
     return (host.strip("[]"), port) if scheme == "tcp" else None
 
 
+UNRECORDED = "unrecorded"
+"""The kind of a claim that a rank lives, and HangScope could not record it; its text says why."""
+
+
 def machine_name(host: str, machine: str) -> str:
     """A name that no two machines share: the host's, and behind a slash what tells it apart."""
     return f"{host}/{machine}" if machine else host

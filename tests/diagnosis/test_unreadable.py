@@ -15,6 +15,7 @@ from hangscope.trace.load import load_trace
 from hangscope.trace.model import RankFacts, Unread
 from tests.diagnosis.builder import Job
 from tests.trace.dumps import dump, entry, pending, write
+from tests.trace.logs import trace_of
 
 
 def judged(folder: Path, *, gone: set[int], damaged: set[int]) -> Diagnosis:
@@ -95,3 +96,31 @@ def test_a_majority_among_those_that_can_be_read_is_not_certain(
     diagnosis = diagnose(load_trace([tmp_path]))
     assert (diagnosis.verdict, set(diagnosis.culprits)) == (Verdict.SHAPE_MISMATCH, odd)
     assert diagnosis.confidence.value == expected
+
+
+@pytest.mark.parametrize(
+    ("said_by", "expected"),
+    [
+        ((), (Verdict.RANK_LOST, (2, 3))),
+        ((2, 3), (Verdict.INCONCLUSIVE, ())),
+        ((3,), (Verdict.RANK_LOST, (2,))),  # that one lives, says its log
+    ],
+)
+def test_who_says_that_it_could_not_be_recorded_is_not_lost(
+    said_by: tuple[int, ...], expected: tuple[Verdict, tuple[int, ...]]
+) -> None:
+    job = Job(8)
+    job.steps(5)
+    for rank in {*range(8)} - {2, 3}:
+        job.op(rank, done=False)
+    job.lose(2, 3)
+    said = (
+        "[hangscope] rank {}: not recording, the job goes on: No space left on device: /x; do y\n"
+    )
+    log = trace_of("".join(said.format(rank) for rank in said_by))
+    found = diagnose(replace(job.trace(), claims=log.claims))
+    assert (found.verdict, found.culprits) == expected
+    if not found.culprits:
+        assert "ranks 2, 3 were not recorded (No space left on device: /x)" in (
+            found.findings[0].unknowns
+        )

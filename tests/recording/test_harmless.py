@@ -72,6 +72,7 @@ def test_full_directory(mounted: Path) -> None:
     job = small("plain", mounted / "run")
     assert_unharmed(job)
     assert "No space left" in job.said[0]
+    assert "set HANGSCOPE_DIR" in job.said[0]
     assert rings(mounted / "run") == []
 
 

@@ -17,7 +17,7 @@ from hangscope.diagnosis.causes.beside_lost import (
 )
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.records.evidence import cut_short
+from hangscope.diagnosis.records.evidence import cut_short, unrecorded
 from hangscope.diagnosis.words.phrases import rank_s
 
 
@@ -69,9 +69,10 @@ def _accused(
         and not explained.issuperset(w for i in waited_for[rank] for w in places[i].waiters)
     ]
     unread = context.unreadable
-    all_unread = unread.keys() >= set(accused)
+    mute = unread.keys() | unrecorded(context.trace).keys()
+    all_unread = mute >= set(accused)
     if not all_unread:
-        accused = [r for r in accused if r not in unread]  # those have lived to write something
+        accused = [r for r in accused if r not in mute]  # those have lived to write something
     made_up = any(not g.ranks for g in context.trace.groups)
     if made_up and explained:
         return []  # who shares a group with the known cause is not listed
@@ -90,6 +91,17 @@ def _collection_failed(context: Context, lost: Lost) -> Cause | None:
     if silent * 2 < total or (silent == 1 and not _one_rank_s_log(context)):
         return None
     return _inconclusive(context, lost, f"{silent} of {total} ranks left no dump")
+
+
+def _could_not_record(context: Context, lost: Lost) -> Cause | None:
+    """Who has said that it lives, and that nothing will be known of it."""
+    said = unrecorded(context.trace)
+    if not said.keys() & set(lost.ranks):
+        return None
+    why = "; ".join(sorted({said[r] for r in lost.ranks if r in said}))
+    whose = [r for r in lost.ranks if r in said]
+    verb = "was" if len(whose) == 1 else "were"
+    return _inconclusive(context, lost, f"{rank_s(whose)} {verb} not recorded ({why})")
 
 
 def _excerpt_ends(context: Context, lost: Lost) -> Cause | None:
@@ -129,6 +141,7 @@ def _one_rank_s_log(context: Context) -> bool:
 _BETTER_EXPLANATIONS = (
     idle_beside,
     left_beside,
+    _could_not_record,
     _collection_failed,
     _excerpt_ends,
     standing_elsewhere,

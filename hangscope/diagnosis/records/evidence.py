@@ -8,6 +8,7 @@ import numpy as np
 
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace import formats
+from hangscope.trace.facts import UNRECORDED
 from hangscope.trace.files.file_names import rank_of_dump, rank_of_log
 from hangscope.trace.model import Flag, State, Trace, flagged
 
@@ -113,6 +114,11 @@ def unreadable(trace: Trace) -> dict[int, str]:
         if rank is not None and (rank not in trace.ranks or rank in told_of):
             found[rank] = file.why
     return found
+
+
+def unrecorded(trace: Trace) -> dict[int, str]:
+    """Ranks that could not be recorded, as they have said themselves, and why."""
+    return {r: c.text for c in trace.claims if c.kind == UNRECORDED for r in c.accused}
 
 
 def _whose(path: Path, why: str) -> int | None:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from hangscope.trace.facts import UNRECORDED
 from hangscope.trace.files import file_names
 from hangscope.trace.job_log.fragments import fragments_of
 from hangscope.trace.job_log.lines.line import LogLine
@@ -32,6 +33,7 @@ _OWN = "[hangscope]"
 _OWN_LINES = 400
 _VERDICT = re.compile(r"(?!more: |moving again|[a-z])\S")
 """A verdict is a sentence; what else HangScope says begins with a small letter."""
+_UNRECORDED = re.compile(r"rank (\d{1,7}): not recording, the job goes on: (?P<why>[^;]{1,200})")
 _TORCHRUN = re.compile(r"torch[./]distributed[./](?:elastic[./]|run(?:\.py|:|$))")
 _OTHERS = re.compile(
     r"(?:\[rank ?\d|\[[EWIF]\d|[EWIF]\d{4} \d\d:|Traceback|Failures:|Root Cause|=====|srun:|"
@@ -93,6 +95,9 @@ def gather(
             said = text.lstrip()[len(_OWN) :].strip()
             if _VERDICT.match(said):
                 evidence.claim("own_report", line.saying(said), 0, certain=False)
+            elif unrecorded := _UNRECORDED.match(said):
+                whose = (int(unrecorded[1]),)
+                evidence.claim(UNRECORDED, line.saying(unrecorded["why"]), 0, accused=whose)
             continue
         if skip_own:
             plain = line.rank is None and not line.level and not _OTHERS.match(text)
