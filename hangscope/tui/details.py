@@ -141,9 +141,11 @@ def _record_table(snapshot: Snapshot, record: int) -> Table:
     if signature is not None:
         given = tensors(signature.input_sizes, signature.input_dtypes)
         got = tensors(signature.output_sizes, signature.output_dtypes)
+        given = given if signature.input_sizes or not signature.output_sizes else ""
         shape = f"{given} → {got}" if given and got and got != given else given or got
         extras = [plain(signature.reduce_op or "", 20).lower()]
-        extras += [f"root {row['root']}" if row["root"] >= 0 else ""]
+        root = "tag" if row["flags"] & int(Flag.P2P) else "root"  # pairs have no root
+        extras += [f"{root} {row['root']}" if row["root"] >= (root == "tag") else ""]
         extras += [f"peer {row['peer']}" if row["peer"] >= 0 else ""]
         extras += ["async" if row["flags"] & int(Flag.ASYNC) else ""]
         extras += [plain(signature.raw, 60) if signature.raw != signature.op else ""]

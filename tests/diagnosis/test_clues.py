@@ -38,8 +38,8 @@ def test_what_is_to_be_compared_is_where_the_ranks_parted_first() -> None:
         job.op(rank, "broadcast" if rank == 2 else "all_reduce", line=121, done=False)
     (finding,) = diagnose(job.trace()).findings
     assert (finding.verdict.value, finding.culprits) == ("collective_mismatch", (2,))
-    assert "compare train.py:120 in train with train.py:88 in train" in finding.fix
-    assert finding.fix.endswith("where they parted at #7")
+    lines = "compare train.py:120 in train with train.py:88 in train"
+    assert finding.fix.startswith(f"{lines}, where they parted at #7; ")
 
 
 def test_a_collective_always_reached_from_two_places_is_no_clue() -> None:

@@ -160,6 +160,24 @@ def test_who_gave_up_waiting_for_a_key_may_be_the_victim_of_who_did_not_set_it()
     assert any("'/default_pg/0//epoch_2'" in line for line in found.findings[0].evidence)
 
 
+@pytest.mark.parametrize("left_at_s", [0.5, 3.0])
+def test_who_hosts_the_store_must_not_leave_before_the_others(left_at_s: float) -> None:
+    job = Job(3)
+    job.steps(3)
+    at_ns = START + int(left_at_s * SECOND)
+    job.rank(0, alive=False, initialized=True, exit=ExitFacts("clean", 0, at_ns=at_ns))
+    for rank in (1, 2):
+        lost_ns = START + SECOND + rank
+        error = ExceptionFacts("torch.distributed.DistNetworkError", "Broken pipe", at_ns=lost_ns)
+        left = ExitFacts("exception", code=1, at_ns=lost_ns)
+        job.rank(rank, exception=error, exit=left, alive=False, initialized=True)
+    found = diagnose(job.trace())
+    before = left_at_s < 1
+    assert (found.verdict.value == "rank_exited") == before
+    assert found.culprits == ((0,) if before else ())
+    assert found.confidence.value == "likely"
+
+
 @pytest.mark.parametrize("initialized", [True, False])
 def test_ranks_that_all_lose_the_store_are_told_so(initialized: bool) -> None:
     """The process that hosts it was killed; without it, nobody can make another group.

@@ -62,6 +62,10 @@ def test_a_line_follows_a_colon() -> None:
 
 def test_a_long_message_shows_that_it_goes_on() -> None:
     assert shortened("one two three", 20) == "one two three"
+    built = (
+        "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed"
+    )
+    assert shortened(built) == "[gloo/transport/tcp/pair.cc:553] Connection closed"
     assert shortened("one two three", 9) == "one two …"
     assert shortened("one two three", 7) == "one two …"
     assert shortened("x" * 30, 9) == "x" * 9 + " …"

@@ -8,10 +8,13 @@ import pytest
 import view_samples as samples
 from rich.console import Console
 
+from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
+from hangscope.tui.details import describe
 from hangscope.tui.snapshot import take
 from hangscope.tui.trees import WaitTree
 from hangscope.tui.verdict import lines
+from tests.diagnosis.builder import Job
 
 
 def printed(summary: str, width: int) -> list[str]:
@@ -52,3 +55,17 @@ def test_no_waiting_between_ranks_is_explained(verdict: Verdict, words: str) -> 
 def test_a_healthy_job_waits_on_nobody() -> None:
     job = samples.healthy()
     assert WaitTree().nothing(take(job.trace, job.diagnosis)) == "nobody waits on anybody"
+
+
+@pytest.mark.parametrize(("tag", "shown"), [(0, ""), (7, "tag 7")])
+def test_a_pair_has_a_tag_and_no_root(tag: int, shown: str) -> None:
+    job = Job(2)
+    for rank, op in enumerate(("send", "recv")):
+        job.op(rank, op, peer=1 - rank, root=tag)
+    trace = job.trace()
+    console = Console(width=100, record=True, quiet=True)
+    console.print(*describe(take(trace, diagnose(trace)), 1, 1))
+    text = console.export_text()
+    assert "peer 0" in text
+    assert shown in text
+    assert "root" not in text

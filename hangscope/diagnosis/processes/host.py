@@ -10,7 +10,7 @@ from enum import Enum
 
 from hangscope.diagnosis.processes.failures import SECONDARY_TYPES, is_about_others, is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
-from hangscope.diagnosis.processes.stacks import in_python, innermost
+from hangscope.diagnosis.processes.stacks import in_python, innermost, is_over
 from hangscope.diagnosis.processes.working import working_stack
 from hangscope.trace.facts import RUNS
 from hangscope.trace.model import (
@@ -273,7 +273,9 @@ def activity(host: Host | None, facts: RankFacts | None) -> str:
         words.append(f"in {host.phase}")
     else:
         frame = innermost(host.stack)
-        if frame is not None:
+        if is_over(host.stack):
+            words.append("at the end of its program")
+        elif frame is not None:
             words.append(f"in {frame.name}")
     if not words and host.end is End.TORN_DOWN:
         words.append(host.end_text)

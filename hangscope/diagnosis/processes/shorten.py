@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
+_WHERE_IT_WAS_BUILT = re.compile(r"(?<=\[)[^\s\[\]]{1,200}/third_party/[^/\s\[\]]{1,40}/")
+"""Gloo's messages begin with the path of a source file on the machine that built torch."""
+
 
 def shortened(text: str, limit: int = 200) -> str:
     """`text`, or its first words, at most `limit` characters of them, and ``…``."""
+    text = _WHERE_IT_WAS_BUILT.sub("", text)
     if len(text) <= limit:
         return text
     head = text[: limit + 1]

@@ -100,6 +100,11 @@ def where(frame: Frame | None) -> str:
     return f"{base(frame.filename)}:{frame.line} in {frame.name}"
 
 
+def is_over(stack: Stack) -> bool:
+    """Whether the main thread is past the program's end and only waits for other threads."""
+    return any(f.name == "_shutdown" and base(f.filename) == "threading.py" for f in stack)
+
+
 def base(filename: str) -> str:
     """The last part of a path of either kind of separator."""
     return re.split(r"[\\/]", filename)[-1]

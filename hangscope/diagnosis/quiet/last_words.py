@@ -304,7 +304,7 @@ def _finding(
         verdict, advice = Verdict.COLLECTIVE_MISMATCH, playbook.mismatch("op")
         lines = [where(waits[r].shown or innermost(waits[r].frames)) for r in (odd[0], most[0])]
         if all(lines) and lines[0] != lines[1]:
-            advice = replace(advice, fix=f"{advice.fix}: compare {lines[0]} with {lines[1]}")
+            advice = replace(advice, fix=f"compare {lines[0]} with {lines[1]}; {advice.fix}")
         elsewhere = [f"rank {r} in {waits[r]}" for r in odd[:4]]
         silent = tuple(r for r in suspects if r not in odd)
         if silent:

@@ -288,6 +288,7 @@ def _secondary_only(context: Context) -> Finding:
     failed = tuple(sorted(r for r, h in context.hosts.items() if h.end is End.CRASHED))
     return (
         _failed_alone(context, failed)
+        or _left_with_the_store(context, failed)
         or told_of(context)
         or _failed_of_the_unknown(context, failed)
     )
@@ -314,6 +315,34 @@ def _failed_alone(context: Context, failed: tuple[int, ...]) -> Finding | None:
         advice.fix,
         advice.playbook,
         evidence=(f"rank {rank}: {host.end_text}",),
+        began_ns=host.end_ns,
+    )
+
+
+def _left_with_the_store(context: Context, failed: tuple[int, ...]) -> Finding | None:
+    """The end of rank 0, in order, after which all others lost the store: as a rule it serves it.
+
+    Where a launcher serves it instead, ranks do not lose it as one of them leaves.
+    """
+    host = context.hosts.get(0)
+    others = [context.hosts[rank] for rank in failed]
+    if host is None or host.end is not End.CLEAN or {0, *failed} != context.hosts.keys():
+        return None
+    first_ns = min((other.end_ns for other in others), default=0)
+    if not all(_has_lost_the_store(context, h) for h in others) or not host.end_ns < first_ns:
+        return None
+    return Finding(
+        Verdict.RANK_EXITED,
+        (0,),
+        failed,
+        Confidence.LIKELY,
+        f"Rank 0 has ended ({host.end_text}), and {rank_s(failed)} lost the store that it hosts",
+        "what ranks tell each other in the store is gone with the process that hosts it",
+        "let rank 0 stay until all others are done: a barrier, or destroy_process_group on every "
+        "rank, before it leaves",
+        "D20, D9",
+        evidence=tuple(f"rank {other.rank}: {other.end_text}" for other in others[:8]),
+        unknowns=("who hosts the store is not on record: rank 0, unless the launcher does",),
         began_ns=host.end_ns,
     )
 

@@ -365,6 +365,7 @@ def _same_half_first(context: Context, cause: Cause, sides: tuple[Side, ...]) ->
 def _comparing(advice: Advice, cause: Cause, lines: list[str]) -> Advice:
     """Which two lines to look at: those where the ranks parted first, or else where they stand.
 
+    That comes first: it is the next step, and what is behind it may be cut off in a narrow place.
     ``lines``: that of the accused, and that of the others.
     """
     if cause.parted is not None:
@@ -374,4 +375,4 @@ def _comparing(advice: Advice, cause: Cause, lines: list[str]) -> Advice:
         pair = f"{lines[0]} with {lines[1]}"
     else:
         return advice
-    return replace(advice, fix=f"{advice.fix}: compare {pair}")
+    return replace(advice, fix=f"compare {pair}; {advice.fix}")

@@ -20,10 +20,9 @@ _COMPILES = (
     (r"/triton/compiler/", "Triton is compiling a kernel there"),
 )
 """Library files that work for long, with a program of their own or by themselves."""
-_SHUTDOWN = re.compile(r"threading\.py:_shutdown$")
 _BLOCKED_IN_CALL = (
     (
-        _SHUTDOWN.pattern,
+        r"threading\.py:_shutdown$",
         "its program is over there, and a thread that it started has not ended",
     ),
     (r"(?:multiprocessing/queues|queue)\.py:put$", "that queue is full, and nothing takes from it"),
@@ -121,11 +120,6 @@ def _told_by(patterns: tuple[tuple[str, str], ...], calls: list[str]) -> str:
         if any(re.search(pattern, call) for call in calls):
             return words
     return ""
-
-
-def program_is_over(host: Host | None) -> bool:
-    """Whether the main thread has come to its end, and only waits for other threads to end."""
-    return host is not None and any(_SHUTDOWN.search(f"{f}:{n}") for f, n in _below(host))
 
 
 def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.host import CHECKPOINT, LOADER, Host
-from hangscope.diagnosis.processes.stacks import innermost, where
-from hangscope.diagnosis.words.blocked import blocked_in, frame_names, program_is_over
+from hangscope.diagnosis.processes.stacks import innermost, is_over, where
+from hangscope.diagnosis.words.blocked import blocked_in, frame_names
 
 _WORKS = ("busy", "running")
 SYMPTOM = "; the hang of the others is its symptom"
@@ -318,7 +318,7 @@ def missing(
         )
     if finalized or phase == "destroy_process_group":
         return fewer_steps()
-    if program_is_over(host):
+    if is_over(stack):
         more = fewer_steps()
         return Advice(f"{look}; {more.fix}", more.playbook)
     if first:

@@ -14,7 +14,7 @@ from hangscope.diagnosis.graph.stores import PREFIX as STORE
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import Host, activity, is_late_abort
 from hangscope.diagnosis.processes.shorten import shortened
-from hangscope.diagnosis.processes.stacks import innermost, where
+from hangscope.diagnosis.processes.stacks import innermost, is_over, where
 from hangscope.diagnosis.words.circles import crossing
 from hangscope.diagnosis.words.phrases import (
     capital,
@@ -326,8 +326,9 @@ def _out_of_turn(context: Context, ranks: list[int]) -> str:
 
 
 def _still(host: Host | None) -> str:
-    """What a rank is in, it is still in; stopped it simply is."""
-    return "" if is_held_up(host) else "still "
+    """What a rank is in, it is still in; stopped it simply is, and over its program, too."""
+    over = host is not None and is_over(host.stack)
+    return "" if over or is_held_up(host) else "still "
 
 
 def _circle(context: Context, cause: Cause, _first: Place) -> Words:
