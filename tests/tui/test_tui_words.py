@@ -63,9 +63,10 @@ def test_a_pair_has_a_tag_and_no_root(tag: int, shown: str) -> None:
     for rank, op in enumerate(("send", "recv")):
         job.op(rank, op, peer=1 - rank, root=tag)
     trace = job.trace()
-    console = Console(width=100, record=True, quiet=True)
-    console.print(*describe(take(trace, diagnose(trace)), 1, 1))
-    text = console.export_text()
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(*describe(take(trace, diagnose(trace)), 1, 1))
+    text = captured.get()
     assert "peer 0" in text
     assert shown in text
     assert "root" not in text
