@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hangscope.diagnosis.cause import Cause
-from hangscope.diagnosis.causes.contradictions import doubt_contradicted, doubt_silent_aborts
+from hangscope.diagnosis.causes.contradictions import doubt_contradicted, doubt_ends
 from hangscope.diagnosis.causes.doubts import (
     Concluded,
     doubt_clocks,
@@ -184,7 +184,7 @@ def _doubt(context: Context, causes: list[Cause], concluded: Concluded) -> froze
     too_early = doubt_overtaken(context, causes)
     too_early |= doubt_dumped_before(context, causes)
     doubt_contradicted(context, causes)
-    doubt_silent_aborts(context, causes)
+    doubt_ends(context, causes)
     doubt_clocks(causes, concluded)
     doubt_gaps(context, causes)
     return too_early

@@ -398,7 +398,7 @@ def test_who_had_left_its_groups_may_end_with_any_status(finalized: bool, verdic
 def test_launchers_of_several_hosts_that_were_told_to_stop(hosts: int) -> None:
     """A healthy job is stopped: ranks of hosts that hear of it later lose connections before.
 
-    On one host the same ends are those of one rank that was told to, and of its echoes.
+    On one host the same ends are those of a host that was told to, and of its echoes.
     """
     closed = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:4711"
     job = _job(6, waiting=(2, 3, 4, 5))
@@ -412,5 +412,38 @@ def test_launchers_of_several_hosts_that_were_told_to_stop(hosts: int) -> None:
             echo = _raise("RuntimeError", closed, TORCH, at_ns=at_ns)
             job.rank(rank, exit=exit_, exception=echo)
     found = diagnose(job.trace(after_s=6))
-    expected = ("rank_crashed", (0,)) if hosts == 1 else ("healthy", ())
+    expected = ("rank_crashed", (0, 1)) if hosts == 1 else ("healthy", ())
     assert _blame(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("later_s", "by_launcher", "expected"),
+    [
+        (0.01, False, ((0, 1), "certain")),
+        (0.01, True, ((0, 1), "likely")),  # a launcher may be quick to answer
+        (0.3, True, ((0,), "certain")),
+    ],
+)
+@pytest.mark.parametrize("live", [False, True])
+def test_a_host_that_is_told_to_stop_while_the_others_go_on(
+    later_s: float, by_launcher: bool, expected: tuple[tuple[int, ...], str], live: bool
+) -> None:
+    job = Job(6, live=live)
+    job.steps(20)
+    for rank in range(2, 6):
+        job.op(rank, done=False)
+    for rank in range(6):
+        job.rank(rank, host=f"h{rank // 2}", pid=10 + rank)
+    for rank in range(2):
+        at_ns = END + int(rank * later_s * SECOND)
+        exit_ = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=by_launcher and rank == 1)
+        job.rank(rank, alive=False, exit=exit_)
+    if not live:
+        closed = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:4711"
+        for rank in range(2, 6):
+            at_ns = END + SECOND
+            echo = _raise("RuntimeError", closed, TORCH, at_ns=at_ns)
+            job.rank(rank, alive=False, exception=echo, exit=ExitFacts("exception", at_ns=at_ns))
+    found = diagnose(job.trace(after_s=20))
+    assert _blame(found) == ("rank_crashed", expected[0])
+    assert found.confidence.value == expected[1]

@@ -12,14 +12,20 @@ from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.trace.model import RankFacts
 
 
-def doubt_silent_aborts(context: Context, causes: list[Cause]) -> None:
-    """A watchdog aborts its process as well: an abort without a word is no certain crash."""
+def doubt_ends(context: Context, causes: list[Cause]) -> None:
+    """Ends that may be the answer to another one.
+
+    A watchdog aborts its process as well: an abort without a word is no certain crash. And of
+    several that were stopped at one moment the launcher may have stopped all but the first.
+    """
     for cause in causes:
         if cause.verdict is not Verdict.RANK_CRASHED:
             continue
         facts = [context.trace.ranks.get(rank) for rank in cause.culprits]
         if any(f is not None and _aborted_silently(f) for f in facts):
             cause.doubt("why it aborted is not told: a watchdog that gives up does so as well")
+        if len(facts) > 1 and any(f and f.exit and f.exit.by_launcher for f in facts):
+            cause.doubt("the launcher may have stopped the others because one had ended")
 
 
 def _aborted_silently(facts: RankFacts) -> bool:

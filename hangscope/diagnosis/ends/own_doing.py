@@ -9,8 +9,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from signal import SIGABRT, SIGTERM
+from signal import SIGABRT
 
+from hangscope.diagnosis.ends.stopped import stopped_alone, told_on_several_hosts
 from hangscope.diagnosis.processes.embedded import failed_ranks, own_places
 from hangscope.diagnosis.processes.host import (
     End,
@@ -32,9 +33,6 @@ _OWN_SIGNALS = (4, 7, 8, 11)
 UNSEEN = "a signal nobody saw"
 TOGETHER_NS = 5_000_000_000
 _TWIN_NS = 2_000_000_000
-_NOTICED_NS = 100_000_000
-"""A peer's connection may break before the end that breaks it is noticed; a launcher that answers
-a failure needs longer."""
 _ANSWERED_NS = 1_000_000_000
 """A launcher that answers a failure stops nobody so long before the failure."""
 
@@ -56,8 +54,8 @@ def judge(trace: Trace) -> dict[int, Host]:
         rank: host_of(facts, threads.get(rank), of_host[facts.host])
         for rank, facts in trace.ranks.items()
     }
-    hosts = _told_on_several_hosts(_told_by_all(hosts, trace), trace)
-    hosts = _stopped_alone(hosts, trace)
+    hosts = told_on_several_hosts(_told_by_all(hosts, trace), trace)
+    hosts = stopped_alone(hosts, trace)
     hosts = _answering(_after_the_stop(hosts, trace), trace)
     return _outlived_a_failure(_victims_of_launcher(hosts, trace), trace)
 
@@ -139,58 +137,6 @@ def _with_another_model(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]
     return {r: replace(h, secondary=True) if r in right else h for r, h in hosts.items()}
 
 
-def _stopped_alone(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
-    """One rank that was told to stop while nobody else had ended is no victim of a failure.
-
-    The launcher tells everybody; a preemption notice, an operator or a limit may hit a single one.
-    """
-    torn = [
-        rank
-        for rank, host in hosts.items()
-        if host.end is End.TORN_DOWN and not _by_launcher(trace.ranks[rank])
-    ]
-    if len(torn) != 1 or len(hosts) < 2:
-        return hosts
-    alone = hosts[torn[0]]
-    if any(h.state == "stopped" and h is not alone for h in hosts.values()):
-        return hosts  # that one outlives the signal which everybody may have been sent
-    others = [h for h in hosts.values() if h is not alone and h.gone]
-    if trace.missing_ranks or any(_ended_before(h, alone, trace) for h in others):
-        return hosts
-    return {**hosts, torn[0]: replace(alone, end=End.CRASHED, secondary=False)}
-
-
-def _told_on_several_hosts(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
-    """Where launchers of several hosts were told to stop, echoes of that are no failures.
-
-    A launcher answers a failure with SIGTERM as well, but only among its own ranks and once one of
-    these has ended otherwise. What ranks raise meanwhile, as connections close, came of the stop.
-    """
-    told = {
-        facts.host
-        for facts in trace.ranks.values()
-        if facts.exit is not None and facts.exit.signal == SIGTERM and not facts.exit.by_launcher
-    }
-    if len(told - {None}) < 2:
-        return hosts
-    echoes = {r: h for r, h in hosts.items() if h.end is End.CRASHED and h.secondary}
-    return hosts | {r: replace(h, end=End.TORN_DOWN) for r, h in echoes.items()}
-
-
-def _ended_before(host: Host, alone: Host, trace: Trace) -> bool:
-    """Whether a rank's end may be what another one was stopped for.
-
-    An end without a time may. A launcher answers an end when it is there; the clocks of other hosts
-    tell nothing of that.
-    """
-    if not host.end_ns:
-        return True
-    if host.secondary:
-        return host.end_ns < alone.end_ns - _NOTICED_NS
-    here = trace.ranks[host.rank].host == trace.ranks[alone.rank].host
-    return not here or host.end_ns < alone.end_ns + _NOTICED_NS
-
-
 def _after_the_stop(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     """Ranks that failed when others of their host had been stopped already, and nobody before.
 
@@ -255,10 +201,6 @@ def had_left(facts: RankFacts) -> bool:
     exit_ = facts.exit
     silent = exit_ is not None and exit_.kind == "code" and exit_.text == WITHOUT_A_WORD
     return (silent or is_unseen(facts)) and bool(facts.finalized)
-
-
-def _by_launcher(facts: RankFacts) -> bool:
-    return facts.exit is not None and facts.exit.by_launcher
 
 
 def _outlived_a_failure(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
