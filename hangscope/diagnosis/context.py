@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -121,6 +121,13 @@ class Context:
         if not since_ns or not now or now < since_ns:
             return None
         return (now - since_ns) / SECOND_NS
+
+    def who_stayed(self, ranks: Sequence[int]) -> int:
+        """The first of these ranks that has not ended, or else the first.
+
+        Who has ended has waited until then, and the others may wait on.
+        """
+        return next((r for r in ranks if r in self.hosts and not self.hosts[r].gone), ranks[0])
 
     def longest_wait_s(self, places: Iterable[Place]) -> float:
         """For how long (s) anybody has waited at these places; 0 where that is not known."""

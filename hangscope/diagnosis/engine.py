@@ -21,6 +21,7 @@ from hangscope.diagnosis.causes.explain import graph_causes
 from hangscope.diagnosis.causes.odd_ones import doubt_equal_sides
 from hangscope.diagnosis.causes.remote_calls import name_handlers
 from hangscope.diagnosis.causes.settle import conflict_causes, crash_causes, mismatch_causes, settle
+from hangscope.diagnosis.causes.vanished import name_all_that_vanished
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.callsites import note_first_parting
 from hangscope.diagnosis.differences.crossed import doubt_crossed_pairs
@@ -165,6 +166,7 @@ def _causes(context: Context) -> list[Cause]:
     found = with_group_order(context, found)
     doubt_crossed_pairs(context, found)
     name_handlers(context, found)
+    name_all_that_vanished(context, found)
     found += crash_causes(context, found)
     return settle(context, found)
 

@@ -78,11 +78,14 @@ def test_two_hosts_that_vanished_at_once_are_told(hosts: int) -> None:
     assert answer.confidence is Confidence.LIKELY
 
 
-def silent(*, beat_s: float = 0.5, others_s: float = 40.0, step: bool = False) -> Diagnosis:
+def silent(
+    *, beat_s: float = 0.5, others_s: float = 40.0, step: bool = False, came: tuple[int, ...] = ()
+) -> Diagnosis:
     """Four hosts of one rank; of the last two nothing was heard after the others began to wait.
 
     ``beat_s``: after that, their last heartbeats; ``others_s``: those of the others; ``step``:
-    whether the others have finished a step since that those do not know of.
+    whether the others have finished a step since that those do not know of; ``came``: who of them
+    had issued what the others wait in.
     """
     job = Job(4, live=True)
     job.steps(20)
@@ -91,6 +94,8 @@ def silent(*, beat_s: float = 0.5, others_s: float = 40.0, step: bool = False) -
         if step:
             job.op(rank, at=stood_s + 6)
         job.op(rank, done=False, at=stood_s + 7 if step else None)
+    for rank in came:
+        job.op(rank, done=False)
     for rank in range(4):
         gone = rank > 1
         at_s = stood_s + (beat_s if gone else others_s)
@@ -104,6 +109,15 @@ def test_hosts_that_fell_silent_long_before_the_others_have_ended() -> None:
     assert (answer.verdict, answer.culprits) == (Verdict.RANK_CRASHED, (2, 3))
     assert answer.confidence is Confidence.LIKELY
     assert "fell silent" in answer.summary
+
+
+def test_what_one_of_them_had_issued_makes_it_no_victim() -> None:
+    answer = silent(came=(2,))
+    assert (answer.verdict, answer.culprits) == (Verdict.RANK_CRASHED, (2, 3))
+    assert answer.findings[0].victims == (0, 1)
+    (waiting,) = (s for s in answer.findings[0].sides if 0 in s.ranks)
+    assert waiting.waiting_s is not None
+    assert waiting.waiting_s > 30
 
 
 @pytest.mark.parametrize(

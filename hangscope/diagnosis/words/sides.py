@@ -146,11 +146,8 @@ def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, o
     signature = context.signature(row)
     stack = context.stack(row)
     record = context.trace.records[row] if row >= 0 else None
-    ages = (
-        [context.age_s(r, int(record["created_ns"])) for r in ranks[:1]]
-        if (record is not None)
-        else [None]
-    )
+    whose = context.who_stayed(ranks)
+    age = context.age_s(whose, int(record["created_ns"])) if record is not None else None
     root = int(record["root"]) if record is not None and record["root"] >= 0 else None
     pair = record is not None and bool(int(record["flags"]) & int(Flag.P2P))
     peer = int(record["peer"]) if record is not None and record["peer"] >= 0 else None
@@ -167,7 +164,7 @@ def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, o
         peer=peer,
         stack=user_frames(stack),
         full_stack=stack,
-        waiting_s=ages[0],
+        waiting_s=age,
     )
 
 

@@ -1,0 +1,27 @@
+"""Hosts that vanished at one moment: what one of them had still issued makes it no victim."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.ends.vanished import UNHEARD
+from hangscope.diagnosis.model import Verdict
+
+_SAME_MOMENT_NS = 2 * 10**9
+"""Heartbeats come once a second or so."""
+
+
+def name_all_that_vanished(context: Context, causes: list[Cause]) -> None:
+    """Who fell silent together with an accused that did is accused as well."""
+    silent = {r: h.end_ns for r, h in context.hosts.items() if h.end_text == UNHEARD}
+    for cause in causes:
+        if cause.verdict is not Verdict.RANK_CRASHED or not silent.keys() & set(cause.culprits):
+            continue
+        moments = [silent[rank] for rank in cause.culprits if rank in silent]
+        beside = {
+            rank
+            for rank, at_ns in silent.items()
+            if min(abs(at_ns - moment) for moment in moments) <= _SAME_MOMENT_NS
+        }
+        cause.culprits = tuple(sorted({*cause.culprits, *beside}))
+        cause.victims -= beside
