@@ -255,6 +255,7 @@ def test_a_log_does_not_tell_in_which_order_a_rank_came_to_its_groups(tmp_path: 
 def test_what_a_log_does_not_tell_of_sends_is_no_half_left_out(tmp_path: Path) -> None:
     """A ring of batches; rank 1 left its send to rank 2 out. Rank 3's dump is lost, and its
     watchdog tells of the collective it waits in, not of what it had received."""
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3, 4, 5]"}}
     for rank in (0, 1, 2, 4, 5):
         made: list[dict[str, Any]] = []
         for step in (1, 2, 3):
@@ -267,7 +268,35 @@ def test_what_a_log_does_not_tell_of_sends_is_no_half_left_out(tmp_path: Path) -
             made.append((pending if step == 3 else entry)(step))
         for number, row in enumerate(made):
             row["record_id"] = number
-        write(tmp_path, f"trace_{rank}", dump(made, pg_status=None))
+        write(tmp_path, f"trace_{rank}", dump(made, pg_config=config, pg_status=None))
     log = WAITS.format(r=3, n=1, op="ALLREDUCE", size=4096, group="0(default_pg)")
     (tmp_path / "job.log").write_text(log.replace("SeqNum=2", "SeqNum=3").replace("id: 2", "id: 3"))
     assert 2 not in diagnose(load_trace([tmp_path])).culprits
+
+
+@pytest.mark.parametrize(("on_host", "accused"), [((0, 2, 3, 4), 1), ((2,), 2)])
+@pytest.mark.parametrize("lost", [None, 2])
+def test_who_gave_up_waiting_on_the_host_beside_a_device_was_somewhere_else(
+    tmp_path: Path, on_host: tuple[int, ...], accused: int, lost: int | None
+) -> None:
+    """Dumps hold nothing of Gloo: the fewer are at the wrong collective. They were called crashed,
+    and all of them."""
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3, 4]"}}
+    for rank in range(5):
+        made = [entry(1), entry(2), *([] if rank in on_host else [pending(3)])]
+        if rank != lost:
+            write(tmp_path, f"trace_{rank}", dump(made, pg_config=config, pg_status=None))
+    (tmp_path / "job.log").write_text("".join(GAVE_UP.format(r=rank) for rank in on_host))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (accused,))
+    assert found.confidence.value == "likely"
+
+
+def test_as_many_on_the_host_as_at_a_device_are_equally_suspect(tmp_path: Path) -> None:
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    for rank in range(4):
+        made = [entry(1), entry(2), *([] if rank < 2 else [pending(3)])]
+        write(tmp_path, f"trace_{rank}", dump(made, pg_config=config, pg_status=None))
+    (tmp_path / "job.log").write_text("".join(GAVE_UP.format(r=rank) for rank in (0, 1)))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.culprits, found.confidence.value) == ((0, 1, 2, 3), "ambiguous")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 
-from hangscope.diagnosis.cause import Cause, began
+import numpy as np
+
+from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.case_against import (
     WHO_SETS_THE_KEY,
     case_against,
@@ -20,7 +23,10 @@ from hangscope.diagnosis.ends.own_doing import first_to_fail, own_errors
 from hangscope.diagnosis.graph.stores import without_store_waits
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End
-from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.diagnosis.processes.stacks import innermost, where
+from hangscope.diagnosis.words.phrases import rank_s, title_of
+
+_GLOO = re.compile(r"gloo.{0,200}timed out", re.IGNORECASE | re.DOTALL)
 
 
 class Union:
@@ -86,19 +92,53 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
 
 
 def _waited_itself(context: Context, rank: int) -> bool:
-    """Whether all that is left of a rank are the words with which it gave up waiting for others.
+    """Whether nothing is left of what a rank waited in but the words with which it gave up.
 
-    What it waited in is not on record: it explains nothing where somebody else may.
+    Its record is gone, or is a device's, and it waited on the host. Such a rank explains nothing
+    where somebody else may.
     """
-    return rank not in context.bounds and gave_up(context, rank)
+    return gave_up(context, rank) and (rank not in context.bounds or _on_the_host(context, rank))
+
+
+def _on_the_host(context: Context, rank: int) -> bool:
+    """Whether a rank gave up waiting over Gloo, of which its record holds nothing."""
+    low, high = context.bounds[rank]
+    used = np.unique(context.trace.records["signature"][low:high])
+    recorded = {context.trace.signatures[i].backend for i in used.tolist() if i >= 0}
+    return _GLOO.search(context.hosts[rank].end_text) is not None and "gloo" not in recorded
 
 
 def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list[int]]) -> Cause:
-    """Others wait for ranks of which only a last word is left, and that waited themselves."""
+    """Others wait for ranks of which only a last word is left, and that waited themselves.
+
+    Where all those words are of one line, the job stands at two places: the fewer are at the wrong
+    one.
+    """
     places = sorted({i for r in ranks for i in waited_for[r]})
+    here = [context.waits.places[i] for i in places]
+    waiters = sorted({w for place in here for w in place.waiters})
+    lines = {where(innermost(context.hosts[r].stack)) for r in ranks}
     cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places))
-    cause.victims = {*ranks, *(w for i in places for w in context.waits.places[i].waiters)}
+    cause.victims = {*ranks, *waiters}
     cause.unknowns.append(f"what {rank_s(ranks)} gave up waiting in: it is not on record")
+    told = all(_GLOO.search(context.hosts[r].end_text) for r in ranks) and len(lines) == 1
+    what = context.signature(here[0].row)
+    if not told or len(here) != 1 or what is None or what.backend == "gloo":
+        return cause
+    cause.verdict, cause.sides = Verdict.COLLECTIVE_MISMATCH, [tuple(ranks), tuple(waiters)]
+    sides = sorted(cause.sides, key=len)
+    cause.culprits = sides[0] if len(sides[0]) < len(sides[1]) else tuple(sorted(cause.victims))
+    cause.victims -= set(cause.culprits)
+    if not cause.victims:
+        cause.confidence = Confidence.AMBIGUOUS
+    cause.words = Words(
+        f"{rank_s(ranks).capitalize()} gave up waiting at {lines.pop()}, on the host, while "
+        f"{rank_s(waiters)} waited for {'it' if len(ranks) == 1 else 'them'} in "
+        f"{title_of(context, here[0])}",
+        "the ranks have come to different collectives; who has left one out, or issued one more, "
+        "is told by their number alone",
+        "compare what both sides run before these lines",
+    )
     return cause
 
 
