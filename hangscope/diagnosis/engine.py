@@ -15,6 +15,7 @@ from hangscope.diagnosis.causes.doubts import (
     doubt_concluded,
     doubt_gaps,
     doubt_logs,
+    doubt_standing,
     doubt_unheard,
 )
 from hangscope.diagnosis.causes.explain import graph_causes
@@ -183,6 +184,7 @@ def _doubt(context: Context, causes: list[Cause], concluded: Concluded) -> froze
     doubt_concluded(context, causes, concluded)
     doubt_logs(context, causes)
     doubt_unheard(context, causes)
+    doubt_standing(context, causes)
     too_early = doubt_overtaken(context, causes)
     too_early |= doubt_dumped_before(context, causes)
     doubt_contradicted(context, causes)

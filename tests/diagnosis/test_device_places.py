@@ -7,16 +7,16 @@ import pytest
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace import formats
-from hangscope.trace.model import Flag, Source, Trace
-from tests.diagnosis.builder import Job
+from hangscope.trace.model import ExitFacts, Flag, Source, Trace
+from tests.diagnosis.builder import SECOND, START, Job
 
 UNSEEN = {"done": False, "flags": Flag.UNOBSERVED | Flag.ASYNC}
 
 
-def rings(job: Job) -> Trace:
-    return job.trace(
-        sources=tuple(Source(f"rank_{r}.ring", formats.RING, "3", r) for r in range(job.world))
-    )
+def rings(job: Job, *, without: tuple[int, ...] = ()) -> Trace:
+    """Of ranks ``without`` a ring at most a monitor's journal tells."""
+    left = [r for r in range(job.world) if r not in without]
+    return job.trace(sources=tuple(Source(f"rank_{r}.ring", formats.RING, "3", r) for r in left))
 
 
 def judged(trace: Trace) -> tuple[Verdict, tuple[int, ...], Confidence]:
@@ -107,3 +107,74 @@ def test_a_root_that_has_sent_waits_for_nobody() -> None:
     for rank in (0, 1, 2):
         job.op(rank, "broadcast", root=0, **UNSEEN)
     assert diagnose(rings(job)).culprits == ()
+
+
+def stopped_by_the_launcher(job: Job) -> None:
+    for rank in range(job.world):
+        end = ExitFacts("signal", None, 15, START + 600 * SECOND, by_launcher=True)
+        job.rank(rank, exit=end, heartbeat_ns=START + 599 * SECOND)
+
+
+@pytest.mark.parametrize("in_journal", [True, False])
+def test_what_all_others_have_issued_and_none_has_finished_waits_for_who_left_no_ring(
+    in_journal: bool,
+) -> None:
+    """It was called quiescent, or healthy where that rank had left with status 0."""
+    job = Job(4)
+    for _ in range(6):
+        job.all(**UNSEEN)
+    count(job, [5, 5, 5, 5])
+    del job.members[2]
+    facts = job.facts[2]
+    job.lose(2)
+    if in_journal:
+        job.facts[2] = facts
+        stopped_by_the_launcher(job)
+    trace = rings(job, without=(2,))
+    assert judged(trace) == (Verdict.RANK_LOST, (2,), Confidence.LIKELY)
+
+
+def test_of_half_a_world_without_rings_nobody_is_accused() -> None:
+    job = Job(8)
+    shard = job.group(4, 5, 6, 7)
+    for _ in range(6):
+        job.all(group=shard, **UNSEEN)
+    count(job, [5] * 8, group=shard)
+    facts = dict(job.facts)
+    job.members = [m for m in job.members if m["rank"] != 5]
+    job.lose(1, 2, 3, 5)
+    job.facts = facts
+    stopped_by_the_launcher(job)
+    assert diagnose(rings(job, without=(1, 2, 3, 5))).culprits == ()
+
+
+def test_where_ranks_on_record_stand_at_different_groups_none_without_a_ring_is_accused() -> None:
+    """Rank 1 came to the two groups in the opposite order: that hangs the job by itself."""
+    job = Job(4)
+    first, second = job.group(0, 1, 2, 3, desc="a"), job.group(0, 1, 2, 3, desc="b")
+    for _ in range(3):
+        job.all(group=first, **UNSEEN)
+        job.all(group=second, **UNSEEN)
+    for rank in range(4):
+        for group in (second, first) if rank == 1 else (first, second):
+            job.op(rank, group=group, **UNSEEN)
+    for group in (first, second):
+        count(job, [3, 3, 3, 3], group=group)
+    job.members = [m for m in job.members if m["rank"] != 0]
+    job.lose(0)
+    assert diagnose(rings(job, without=(0,))).culprits in ((), (1,))
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_who_does_not_come_because_its_device_stands_is_not_accused(stands: bool) -> None:
+    """NCCL has not finished what ranks 1 and 3 have issued, and nobody sees for whom."""
+    job = Job(4)
+    pair = job.group(1, 3)
+    for _ in range(4):
+        job.all(group=pair, **UNSEEN)
+    job.op(0, "barrier", **UNSEEN)
+    job.op(1, "barrier", **UNSEEN)
+    job.op(2, "barrier", **UNSEEN)
+    count(job, [3 if stands else 4] * 4, group=pair)
+    stopped_by_the_launcher(job)
+    assert diagnose(rings(job)).culprits == (() if stands else (3,))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from hangscope.diagnosis.cause import Cause, shown_place
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.records.evidence import end_is_unseen
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import NONE, Flag
 
 _OF_THE_MOST = (Verdict.STUCK_COLLECTIVE, Verdict.DEADLOCK_CYCLE)
 """What counts ranks: a log may hold some of them only."""
+_OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.COLLECTIVE_MISMATCH)
+_COUNTED_NS = 3 * SECOND_NS
 _UNHEARD_NS = 30 * SECOND_NS
 """A node that stands still says so three times in this time."""
 
@@ -58,6 +63,49 @@ def doubt_unheard(context: Context, causes: list[Cause]) -> None:
         if unheard:
             longest_s = max(silent_ns[rank] for rank in unheard) / SECOND_NS
             cause.doubt(f"the node of {rank_s(unheard)} was last heard of {longest_s:.0f} s ago")
+
+
+def doubt_standing(context: Context, causes: list[Cause]) -> None:
+    """Acquit those who did not come because their own device stands, as its backend counts.
+
+    The rings do not say for whom they wait there.
+    """
+    for cause in causes:
+        if cause.mismatch is not None or cause.verdict not in _OF_THE_ABSENT:
+            continue
+        absent = {r for i in cause.places for r in context.waits.places[i].absent}
+        standing = {r for r in absent | set(cause.culprits) if _stands_on_device(context, r)}
+        rest = tuple(r for r in cause.culprits if r not in standing)
+        who = rank_s(sorted(standing))
+        if standing and (not rest or not absent - standing):
+            cause.accuse_nobody(f"{who} stood on their devices, and it is not known for whom")
+        elif rest != cause.culprits:
+            cause.victims |= standing
+            cause.culprits = rest
+            cause.doubt(f"{who} stood on their devices, and it is not known for whom")
+
+
+def _stands_on_device(context: Context, rank: int) -> bool:
+    """Whether a backend counts a rank's newest collective as unfinished, and had the time to.
+
+    Its count is copied while the recorder of the rank runs, a second late at most.
+    """
+    trace, host, row = context.trace, context.hosts.get(rank), context.last_row(rank)
+    facts = trace.ranks.get(rank)
+    if host is None or (host.frozen and not host.gone) or facts is None or facts.unobservable:
+        return False
+    if row < 0 or context.front.p2p[row] or not end_is_unseen(trace, row):
+        return False
+    record, (low, _) = trace.records[row], context.bounds[rank]
+    if host.beat_ns < int(record["created_ns"]) + _COUNTED_NS:
+        return False
+    own = trace.records[low:row]
+    pairs = context.pairs_of_rank[rank]
+    done = int(context.front.completed[pairs[context.front.group[pairs] == record["group"]]][0])
+    here = (own["group"] == record["group"]) & (own["collective_seq"] == done)
+    rows = low + np.flatnonzero(here & context.front.collective[low:row])
+    natively = len(rows) > 0 and end_is_unseen(trace, int(rows[0]))
+    return natively and 0 < done < int(record["collective_seq"])
 
 
 def _doubt_members(context: Context, cause: Cause, groups: frozenset[int]) -> None:

@@ -17,6 +17,7 @@ from hangscope.diagnosis.causes.beside_lost import (
 )
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.records.evidence import cut_short, unrecorded
 from hangscope.diagnosis.words.phrases import rank_s
 
@@ -86,7 +87,8 @@ def _collection_failed(context: Context, lost: Lost) -> Cause | None:
     Who of the missing is waited for then says nothing about what the others of them do.
     """
     beyond = _beyond(context)
-    silent = max(len(lost.ranks), len(context.gaps)) + beyond
+    untold = {r for r in context.unrecorded if context.hosts[r].end is not End.CLEAN}
+    silent = max(len(lost.ranks), len({*context.gaps, *untold})) + beyond
     total = _heard_of(context) + beyond
     if silent * 2 < total or (silent == 1 and not _one_rank_s_log(context)):
         return None

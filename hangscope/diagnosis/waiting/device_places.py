@@ -2,7 +2,8 @@
 
 The recorder does not ask NCCL whether an operation has finished; it copies NCCL's own counters into
 the ring, a second late at most. What all members have issued and none has finished waits for no
-rank: for something else on a device, or for the network.
+rank: for something else on a device, or for the network. Where some members left no ring, it may
+wait for those.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ def device_places(trace: Trace, front: Frontiers, told: Told) -> list[Place]:
     for group, pairs in front.of_group().items():
         ranks = front.rank[pairs].tolist()
         members = trace.groups[group].ranks
-        if len(ranks) < 2 or set(ranks) != set(members) or not told.counting.issuperset(ranks):
+        lost = sorted(set(members) - set(ranks))
+        if len(ranks) < 2 or not members or not told.counting.issuperset(ranks):
+            continue
+        if not told.recorded.isdisjoint(lost):
             continue
         issued, done = int(front.enqueued[pairs].min()), int(front.completed[pairs].max())
         if done >= issued or int(front.completed[pairs].min()) < 1:
@@ -30,6 +34,10 @@ def device_places(trace: Trace, front: Frontiers, told: Told) -> list[Place]:
         last = [told.row_of(group, rank, done) for rank in ranks]
         rows = [told.row_of(group, rank, done + 1) for rank in ranks]
         if min(rows) < 0 or not all(_counted_natively(trace, row) for row in last):
+            continue
+        if lost and not all(
+            _all_counted(trace, front, a, b) for a, b in zip(last, rows, strict=True)
+        ):
             continue
         began_ns = int(trace.records["created_ns"][rows].min())
         found.append(
@@ -40,6 +48,7 @@ def device_places(trace: Trace, front: Frontiers, told: Told) -> list[Place]:
                 row=rows[0],
                 members=members,
                 began_ns=began_ns,
+                unknown=lost,
                 counted=True,
             )
         )
@@ -56,3 +65,19 @@ def device_places(trace: Trace, front: Frontiers, told: Told) -> list[Place]:
 def _counted_natively(trace: Trace, row: int) -> bool:
     """Whether only a backend can have counted an operation: nobody saw its end."""
     return row >= 0 and end_is_unseen(trace, row)
+
+
+def _all_counted(trace: Trace, front: Frontiers, last: int, row: int) -> bool:
+    """Whether a backend counts as finished all that a rank issued between two operations of it.
+
+    Of sends, and of groups that have them, nobody counts what has ended: the device may stand in
+    those.
+    """
+    between = trace.records[last + 1 : row]
+    if not len(between):
+        return True
+    own = front.rank == between["rank"][0]
+    done = dict(zip(front.group[own].tolist(), front.completed[own].tolist(), strict=True))
+    issued = zip(between["group"].tolist(), between["collective_seq"].tolist(), strict=True)
+    pairs = bool(front.p2p[last + 1 : row].any())
+    return not pairs and all(seq <= done.get(group, 0) for group, seq in issued)
