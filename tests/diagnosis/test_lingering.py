@@ -90,6 +90,15 @@ def test_who_alone_stands_still_is_told_if_the_kernel_says_so_too() -> None:
     assert blame(diagnose(job.trace())) == ("healthy", ())
 
 
+def test_what_is_over_on_a_node_is_over_whatever_others_do() -> None:
+    """Of ranks on other nodes a monitor may know nothing."""
+    job = _job()
+    job.world = 4
+    found = diagnose(job.trace())
+    assert blame(found) == ("quiescent", ())
+    assert "it waits for thread feeder" in found.summary
+
+
 def test_a_moment_after_the_end_nothing_is_said() -> None:
     """Leaving takes a while: devices, files and connections are given back."""
     job = _job()

@@ -48,7 +48,8 @@ def lingering(context: Context) -> Finding | None:
     they are at work: who ends may have to write something first.
     """
     trace = context.trace
-    if trace.missing_ranks or (trace.live and trace.looks < 2):
+    # Other nodes may know more of their ranks; but what is over here is over.
+    if (trace.missing_ranks and not trace.live) or (trace.live and trace.looks < 2):
         return None
     left: list[_Lingering] = []
     for rank, facts in sorted(trace.ranks.items()):
@@ -82,7 +83,8 @@ def left_standing(context: Context) -> Finding | None:
     host, several = context.hosts[left[0]], len(left) > 1
     at = where(innermost(host.stack))
     waits_for = f": {words}" if (words := blocked_in(host)) else ""
-    who = f"{rank_s(left).capitalize()} {'are' if several else 'is'} all that is left of the job"
+    of = "the ranks seen here" if context.trace.missing_ranks else "the job"
+    who = f"{rank_s(left).capitalize()} {'are' if several else 'is'} all that is left of {of}"
     stand = f"{'stand' if several else 'stands'} still at {at}"
     on = f" on rank {left[0]}" if several else ""
     return Finding(
