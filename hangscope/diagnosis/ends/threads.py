@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
-from hangscope.diagnosis.processes.stacks import is_library
+from hangscope.diagnosis.processes.stacks import base
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.trace.model import ExceptionFacts, Stack
 
@@ -19,6 +20,7 @@ _STARTS_THREAD = re.compile(
 )
 
 
+_C10D = ("distributed_c10d.py", "c10d_logger.py", "_functional_collectives.py")
 _POOL = re.compile(r"[\\/]concurrent[\\/]futures[\\/]thread\.py$")
 
 
@@ -89,9 +91,9 @@ def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
 
 
 def handed_to_a_pool(stack: Stack) -> bool:
-    """Whether a pool's thread issued it for itself: no function of the user's lies in between."""
-    pooled = any(_POOL.search(frame.filename) for frame in stack)
-    return pooled and all(is_library(frame) for frame in stack)
+    """Whether a pool's thread was given the collective itself: nobody's function lies between."""
+    inner = list(takewhile(lambda frame: not _POOL.search(frame.filename), stack))
+    return 0 < len(inner) < len(stack) and all(base(f.filename) in _C10D for f in inner)
 
 
 def _take_turns(threads: npt.NDArray[np.int64]) -> bool:

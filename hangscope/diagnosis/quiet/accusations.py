@@ -7,7 +7,7 @@ from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.embedded import failed_ranks, original, own_places
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import user_frames, where
-from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words import disorder, playbook
 from hangscope.diagnosis.words.crashes import crash
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import Claim
@@ -75,7 +75,7 @@ def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
         # One fault in all of them, or one of them and its echoes: a log cannot tell.
         among_several = verdict is Verdict.RANK_CRASHED and len(accused) > 1
         certain = all(c.certain for c in naming) and not among_several
-        advice = playbook.mismatch("op")
+        advice = disorder.mismatch("op")
         if verdict is Verdict.RANK_CRASHED:
             advice = crash(naming[0].text, "")
         elif verdict is Verdict.RANK_LOST:

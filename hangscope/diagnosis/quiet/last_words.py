@@ -17,7 +17,7 @@ from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.processes.stacks import base, innermost, parting, user_frames, where
 from hangscope.diagnosis.records.agreement import ONE_SIDED, family
-from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words import disorder, playbook
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Stack
 
@@ -301,7 +301,7 @@ def _finding(
         verdict, advice = Verdict.RANK_EXITED, playbook.by_verdict(Verdict.RANK_EXITED)
         summary = f"{who} had ended with status 0 when {them} gave up waiting in {there}"
     elif odd:
-        verdict, advice = Verdict.COLLECTIVE_MISMATCH, playbook.mismatch("op")
+        verdict, advice = Verdict.COLLECTIVE_MISMATCH, disorder.mismatch("op")
         lines = [where(waits[r].shown or innermost(waits[r].frames)) for r in (odd[0], most[0])]
         if all(lines) and lines[0] != lines[1]:
             advice = replace(advice, fix=f"compare {lines[0]} with {lines[1]}; {advice.fix}")

@@ -20,7 +20,7 @@ from hangscope.diagnosis.processes.host import End, is_late_abort
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.agreement import numel
 from hangscope.diagnosis.records.mismatch import Mismatch
-from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words import disorder, playbook
 from hangscope.diagnosis.words.circles import Crossing, crossing
 from hangscope.diagnosis.words.crashes import aborted_at_its_end, crash, crash_of_all
 from hangscope.diagnosis.words.handled import handled_alone
@@ -75,9 +75,9 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
 
 
 def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side, ...]) -> Advice:
-    advice = playbook.mismatch(found.aspect, guarded=guarded(sides))
+    advice = disorder.mismatch(found.aspect, guarded=guarded(sides))
     if found.aspect == "numel" and sides and all(in_backward(s) for s in sides):
-        advice = playbook.buckets()
+        advice = disorder.buckets()
     elif (
         found.aspect == "op"
         or (found.aspect == "numel" and guarded(sides))
@@ -85,13 +85,13 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
     ):
         advice = _other_operations(context, cause, found.group, sides)
     if found.aspect == "numel" and _takes_sizes_in_turn(context, found, sides):
-        advice = playbook.one_of_many(rank_s(cause.culprits))
+        advice = disorder.one_of_many(rank_s(cause.culprits))
     if race_of_threads(context, found):
-        advice = playbook.two_threads()
+        advice = disorder.two_threads()
     elif all(handed_to_a_pool(side.full_stack) for side in sides):
-        advice = playbook.pool_of_threads()
+        advice = disorder.pool_of_threads()
     if found.leaving(context.trace.records):
-        advice = playbook.leave_together()
+        advice = disorder.leave_together()
     lines = parted_lines(sides[1], sides[0]) if len(sides) > 1 else []
     return _comparing(advice, cause, lines)
 
@@ -104,12 +104,12 @@ def _other_operations(
     Where nothing decides between them, it is the one at a line at which the other has never been;
     else neither may be named alone.
     """
-    advice = playbook.mismatch("op", guarded=guarded(sides))
+    advice = disorder.mismatch("op", guarded=guarded(sides))
     if len(sides) != 2 or not sides[0].stack or not sides[1].stack:
         return advice
     most, few = sides
     if in_finalizer(few) or in_finalizer(most):
-        return playbook.finalizer()
+        return disorder.finalizer()
     undecided = cause.confidence is Confidence.AMBIGUOUS
     if undecided and (
         leaves_a_block(most, few)
@@ -120,12 +120,12 @@ def _other_operations(
     ):
         most, few = few, most
     if leaves_a_block(few, most):
-        return playbook.left_block(rank_s(few.ranks))
+        return disorder.left_block(rank_s(few.ranks))
     if few.stack != most.stack and been_there(context, most.ranks, group, few.stack):
         either = f"one of {rank_s({*few.ranks, *most.ranks})}"
-        return playbook.out_of_step(either if undecided else rank_s(few.ranks))
+        return disorder.out_of_step(either if undecided else rank_s(few.ranks))
     if stands_behind(few, most) and been_there(context, few.ranks, group, most.stack):
-        return playbook.guarded_or_early(rank_s(few.ranks))
+        return disorder.guarded_or_early(rank_s(few.ranks))
     return advice
 
 
@@ -185,16 +185,16 @@ def _crossed(cause: Cause, sides: tuple[Side, ...]) -> Advice:
 
 def _contradiction(cause: Cause, place: Place | None) -> Advice:
     if cause.verdict is Verdict.COLLECTIVE_MISMATCH:
-        return playbook.new_groups()
+        return disorder.new_groups()
     if place is not None and place.phase:
         return playbook.missing(first=True)
     if cause.verdict is Verdict.SHAPE_MISMATCH and place is not None and not place.p2p:
-        return playbook.splits()
-    return playbook.mismatch("dtype" if cause.verdict is Verdict.DTYPE_MISMATCH else "numel")
+        return disorder.splits()
+    return disorder.mismatch("dtype" if cause.verdict is Verdict.DTYPE_MISMATCH else "numel")
 
 
 def _odd_one(context: Context, cause: Cause) -> Advice:
-    advice = playbook.mismatch("op", guarded=True)
+    advice = disorder.mismatch("op", guarded=True)
     absent = cause.sides[0]
     hosts = [context.hosts[r] for r in absent]
     seen = [h.stack for h in hosts if h.end is not End.CRASHED and h.stack]
@@ -291,11 +291,11 @@ def _for_all(
         return advice
     lines = [where(s.stack[0]) for s in sides if s.stack]
     if _crossed_handles(context, cause, sides) and _all_of_a_world(context, cause):
-        return playbook.world_again(rank_s(cause.culprits))
+        return disorder.world_again(rank_s(cause.culprits))
     if _crossed_handles(context, cause, sides):
-        return playbook.crossed_handles(lines[0])
+        return disorder.crossed_handles(lines[0])
     if _same_half_first(context, cause, sides):
-        return playbook.ring_of_waits(sides[0].op or "recv")
+        return disorder.ring_of_waits(sides[0].op or "recv")
     crossed = crossing(context, cause)
     if crossed is not None:
         return _for_crossing(context, cause, crossed, sides)
@@ -319,19 +319,19 @@ def _for_crossing(
 ) -> Advice:
     """The accused are at one place and not at the other: their lines may tell why."""
     accused, waiters = set(cause.culprits), set(crossed.without.waiters)
-    advice = playbook.left_out(rank_s(cause.culprits), title_of(context, crossed.without))
+    advice = disorder.left_out(rank_s(cause.culprits), title_of(context, crossed.without))
     few = next((s for s in sides if s.stack and accused.issuperset(s.ranks)), None)
     most = next((s for s in sides if s.stack and waiters.issuperset(s.ranks)), None)
     if few is None or most is None:
         return advice
     if leaves_a_block(few, most):
-        advice = playbook.left_block(rank_s(few.ranks))
+        advice = disorder.left_block(rank_s(few.ranks))
     elif (
         stands_behind(few, most)
         and been_there(context, few.ranks, crossed.without.group, most.stack)
         and not been_there(context, most.ranks, crossed.came_to.group, few.stack)
     ):
-        advice = playbook.guarded_or_early(rank_s(few.ranks))
+        advice = disorder.guarded_or_early(rank_s(few.ranks))
     if few.stack[-1] == most.stack[-1]:  # else they are of different threads
         return _comparing(advice, cause, parted_lines(few, most))
     return advice
