@@ -13,7 +13,7 @@ from hangscope.trace.model import (
     ThreadStack,
 )
 from tests.diagnosis.builder import SECOND, START, Job
-from tests.trace.logs import trace_of
+from tests.trace.logs import timeout, trace_of
 
 END = START + 60 * SECOND
 OPENING = (Frame("save", "/home/me/train.py", 13), Frame("<module>", "/home/me/train.py", 18))
@@ -121,3 +121,19 @@ def test_an_export_knows_what_its_ring_could_not_see_finish() -> None:
     assert _blame(found) == ("rank_crashed", (2,))
     assert found.findings[0].op == "reduce_scatter"
     assert found.findings[0].seq == 10
+
+
+def test_who_has_said_nothing_may_have_spoken_behind_the_stack_in_which_a_log_is_cut() -> None:
+    def gives_up(rank: int) -> str:
+        head = f"[rank{rank}]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp"
+        return (
+            f"{timeout(rank, 5)}{head}:774] Stack trace of the failed collective: \n"
+            "#0 all_reduce from /app/train.py:12\n#1 <module> from /app/train.py:40\n\n"
+            f"{head}:2714] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] First PG on this rank to "
+            "signal dumping.\n"
+        )
+
+    text = "world_size=4\n[rank3]: UserWarning: x\n" + "".join(map(gives_up, range(3)))
+    assert _blame(diagnose(trace_of(text))) == ("missing_rank", (3,))
+    cut = text[: text.rindex("#1 <module>")]
+    assert _blame(diagnose(trace_of(cut))) == ("inconclusive", ())

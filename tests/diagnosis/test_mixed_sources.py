@@ -300,3 +300,34 @@ def test_as_many_on_the_host_as_at_a_device_are_equally_suspect(tmp_path: Path) 
     (tmp_path / "job.log").write_text("".join(GAVE_UP.format(r=rank) for rank in (0, 1)))
     found = diagnose(load_trace([tmp_path]))
     assert (found.culprits, found.confidence.value) == ((0, 1, 2, 3), "ambiguous")
+
+
+def test_a_batch_of_which_a_log_names_no_partner_makes_no_circle(tmp_path: Path) -> None:
+    """Stages: rank 1 left a send to rank 2 out, and waits for what comes back. Rank 3's dump
+    is lost, and its watchdog tells of a batch. Rank 2 was certain to have broken the order."""
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+
+    def half(name: str, number: int, kind: Any = entry) -> dict[str, Any]:
+        made: dict[str, Any] = kind(0, f"nccl:{name}", p2p_seq_id=number, is_p2p=True)
+        return made
+
+    rows: dict[int, list[dict[str, Any]]] = {0: [], 1: [], 2: []}
+    for n in range(1, 4):
+        rows[0] += [half("send 0->1", 2 * n), half("recv 0<-1", 2 * n + 1)]
+        rows[1] += [half("recv 1<-0", 4 * n), half("send 1->2", 4 * n + 1)]
+        rows[1] += [half("recv 1<-2", 4 * n + 2), half("send 1->0", 4 * n + 3)]
+        rows[2] += [half("recv 2<-1", 4 * n), half("send 2->3", 4 * n + 1)]
+        rows[2] += [half("recv 2<-3", 4 * n + 2), half("send 2->1", 4 * n + 3)]
+    rows[0] += [half("send 0->1", 8), half("recv 0<-1", 9, pending)]
+    rows[1] += [half("recv 1<-0", 16), half("recv 1<-2", 17, pending)]
+    rows[1] += [half("send 1->0", 18, pending)]
+    rows[2] += [half("recv 2<-1", 16, pending), half("send 2->3", 17, pending)]
+    rows[2] += [half("recv 2<-3", 18, pending), half("send 2->1", 19, pending)]
+    for rank, made in rows.items():
+        for number, row in enumerate(made):
+            row["record_id"] = number
+        write(tmp_path, f"trace_{rank}", dump(made, pg_config=config, pg_status=None))
+    log = WAITS.format(r=3, n=1, op="COALESCED", size=0, group="0(default_pg)")
+    (tmp_path / "job.log").write_text(log)
+    found = diagnose(load_trace([tmp_path]))
+    assert 2 not in found.culprits or found.confidence.value == "ambiguous"

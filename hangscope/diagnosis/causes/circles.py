@@ -48,6 +48,8 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     if untold := ranks & context.without_order:
         who = rank_list(tuple(sorted(untold)))
         cause.accuse_nobody(f"the log does not tell where {who} came first of all it waits in")
+    elif any(place.p2p and place.half is None and place.behind for place in here):
+        cause.accuse_nobody("the log does not tell for whom the waiting batch is meant")
     elif any(place.phase.startswith(PREFIX) for place in here):
         _through_a_key(context, cause, ranks)
     elif any(map(is_lock, here)):

@@ -9,7 +9,7 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause, shown_place
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.records.evidence import end_is_unseen
+from hangscope.diagnosis.records.evidence import cut_short, end_is_unseen
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import NONE, Flag
 
@@ -152,11 +152,16 @@ def doubt_logs(context: Context, causes: list[Cause]) -> None:
     claims = context.trace.claims
     local = {c.reporter for c in claims if c.details.get("by_local_rank")}
     announced = any(c.details.get("announced") for c in claims)
+    cut, told = cut_short(context.trace), context.front.rank.tolist()
     for cause in causes:
         if local.intersection(cause.culprits) and cause.verdict is Verdict.RANK_CRASHED:
             cause.doubt(
                 "the log gives a local rank or a task's number; on another node it is another rank"
             )
+        silent = set(cause.culprits).difference(told)
+        if cut and silent and cause.verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
+            who = rank_s(sorted(silent))
+            cause.accuse_nobody(f"{who} may have spoken in what is left out of this log")
         if announced:  # and nobody said that he waits
             cause.doubt("what was issued is told by the log's announcements, which may lack some")
 

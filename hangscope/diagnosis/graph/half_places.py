@@ -173,6 +173,8 @@ class HalfPlaces:
         older = oldest < half.row and not self._together(oldest, half.row)
         if half.matched and older:
             return None  # both halves are there
+        if half.matched is None and older and half.peer != NONE and half.peer not in self.recorded:
+            return None  # nothing tells of it, and what its rank stands at is older
         if half.matched and half.partner_row != NONE:
             served = not self.front.unfinished[half.partner_row]
             if served:

@@ -12,6 +12,7 @@ from hangscope.trace.job_log.lines.shapes import Remembered
 
 _LABEL = re.compile(r"\[(?:PG|Rank)[^\]]{0,120}\]")
 _GAVE_UP = "Watchdog caught collective"
+_FRAME = re.compile(r"#\d+ \S.{0,400} from \S")
 _FEWEST = 2
 """Others whose lines tell what is printed."""
 _MOST_KINDS = 24
@@ -46,7 +47,10 @@ class Cut:
 
     def is_part(self, newest: LogLine) -> bool:
         """Whether the log, whose last line is ``newest``, was cut at its end or its beginning."""
-        if self._last is not None and self._last[1] == newest.number and self._lacks(self._last[0]):
+        # Frames of a stack bear no rank: they are what the newest watchdog that spoke prints.
+        inside = self._last is not None and self._last[1] == newest.number
+        inside |= _FRAME.match(newest.text) is not None
+        if self._last is not None and inside and self._lacks(self._last[0]):
             return True
         first = self._first
         return first is not None and _GAVE_UP not in self._kinds[first] and self._lacks(first)
