@@ -13,6 +13,7 @@ from hangscope.diagnosis.causes.doubts import (
     Concluded,
     doubt_clocks,
     doubt_concluded,
+    doubt_cut_off,
     doubt_gaps,
     doubt_logs,
     doubt_standing,
@@ -184,6 +185,7 @@ def _doubt(context: Context, causes: list[Cause], concluded: Concluded) -> froze
     doubt_concluded(context, causes, concluded)
     doubt_logs(context, causes)
     doubt_unheard(context, causes)
+    doubt_cut_off(context, causes)
     doubt_standing(context, causes)
     too_early = doubt_overtaken(context, causes)
     too_early |= doubt_dumped_before(context, causes)

@@ -207,6 +207,8 @@ class RankFacts:
     """Id of the oldest record still there; above 1 the ring has wrapped."""
     only_active: bool = False
     """The source lists unfinished operations only: absence of a record proves nothing."""
+    newest_lost: bool = False
+    """The source ends in the middle: of its operations only counters are known."""
     clock_offset_ns: int = 0
     """Add to this rank's times to get the reference clock."""
     unobservable: tuple[str, ...] = ()

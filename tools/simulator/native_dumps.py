@@ -113,7 +113,7 @@ def native(case: Case, rank: int, dialect: Dialect) -> Document:
         for g in job.groups
         if rank in g.ranks and g.name in used  # a communicator is made at its first use
     }
-    document: dict[str, Any] = {"version": dialect.version, "pg_config": config, "entries": entries}
+    document: dict[str, Any] = {"version": dialect.version, "pg_config": config}
     if dialect.status:
         status = {}
         for index, g in enumerate(job.groups):
@@ -138,6 +138,7 @@ def native(case: Case, rank: int, dialect: Dialect) -> Document:
         document["comm_lib_version"] = "2.27.5"
     elif dialect.version in ("2.9", "2.5"):
         document["nccl_version"] = "2.26.2"
+    document["entries"] = entries  # torch writes them last
     return document
 
 
@@ -156,6 +157,6 @@ def write(case: Case, dialect: Dialect, folder: Path) -> None:
             path.write_text(json.dumps(document))
         else:
             path = folder / f"nccl_trace_rank_{rank}"
-            path.write_bytes(pickle.dumps(document))
+            path.write_bytes(pickle.dumps(document, protocol=2))  # as torch does
         moment = nanoseconds(case.at[rank])
         os.utime(path, ns=(moment, moment))

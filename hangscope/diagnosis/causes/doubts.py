@@ -9,7 +9,7 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause, shown_place
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.records.evidence import cut_short, end_is_unseen
+from hangscope.diagnosis.records.evidence import cut_off, cut_short, end_is_unseen
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import NONE, Flag
 
@@ -83,6 +83,38 @@ def doubt_standing(context: Context, causes: list[Cause]) -> None:
             cause.victims |= standing
             cause.culprits = rest
             cause.doubt(f"{who} stood on their devices, and it is not known for whom")
+
+
+def doubt_cut_off(context: Context, causes: list[Cause]) -> None:
+    """Acquit those of whom only counters are left, unless these tell where they stand.
+
+    They do of one that is stuck in what others have on record as a collective, and of one that
+    never came to it where nobody has issued sends and receives: it might wait in one.
+    """
+    cut = cut_off(context.trace)
+    pairs = bool((context.trace.records["flags"] & int(Flag.P2P)).any()) or _lists_in_part(context)
+    for cause in causes if cut else ():
+        named = cut.intersection(cause.culprits)
+        absent = {r for i in cause.places for r in context.waits.places[i].absent}
+        on_record = all(context.waits.places[i].row >= 0 for i in cause.places)
+        known = cause.verdict is Verdict.STUCK_COLLECTIVE and (on_record or not pairs)
+        known |= cause.verdict is Verdict.MISSING_RANK and named <= absent and not pairs
+        if not named:
+            continue
+        who, rest = rank_s(sorted(named)), tuple(r for r in cause.culprits if r not in named)
+        if known:
+            cause.doubt(f"of {who} the dump ends in the middle: only counters are left")
+        elif rest and cause.verdict is not Verdict.DEADLOCK_CYCLE:
+            cause.victims |= named
+            cause.culprits = rest
+            cause.doubt(f"what {who} issued last: the dump ends before that")
+        else:
+            cause.accuse_nobody(f"what {who} issued last: the dump ends before that")
+
+
+def _lists_in_part(context: Context) -> bool:
+    """Whether dumps list unfinished entries only."""
+    return any(f.only_active and not f.newest_lost for f in context.trace.ranks.values())
 
 
 def _stands_on_device(context: Context, rank: int) -> bool:
@@ -216,7 +248,7 @@ def _blank(context: Context) -> frozenset[int]:
     They waited for nothing when they were dumped, whenever that was.
     """
     ranks = context.trace.ranks
-    if not any(facts.only_active for facts in ranks.values()):
+    if not _lists_in_part(context):
         return frozenset()  # else they list all that a rank has ever issued
     told = {*context.bounds, *context.front.rank.tolist()}
     return frozenset(r for r in ranks.keys() & context.on_record if r not in told)
@@ -232,8 +264,7 @@ def _unlisted(context: Context, cause: Cause) -> bool:
     if place is None or place.p2p or place.group < 0:
         return False
     group = context.trace.groups[place.group]
-    partial = any(facts.only_active for facts in context.trace.ranks.values())
-    return not group.ranks or (partial and not group.listed)
+    return not group.ranks or (_lists_in_part(context) and not group.listed)
 
 
 def _from_logs_alone(context: Context) -> bool:

@@ -27,7 +27,7 @@ from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.agreement import family
-from hangscope.diagnosis.records.evidence import cut_short, half_told
+from hangscope.diagnosis.records.evidence import cut_off, cut_short, half_told
 from hangscope.diagnosis.words.phrases import label_of, rank_s, title_of
 from hangscope.trace.attempts.twins import doubled
 from hangscope.trace.model import NONE, Group
@@ -268,7 +268,7 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
     ]
     if not nameless:
         return causes
-    half = half_told(trace)
+    half = half_told(trace) | cut_off(trace)
     idle = tuple(
         sorted(
             r

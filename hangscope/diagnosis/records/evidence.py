@@ -36,6 +36,11 @@ def half_told(trace: Trace) -> frozenset[int]:
     return frozenset(r for r in told if r is not None)
 
 
+def cut_off(trace: Trace) -> frozenset[int]:
+    """Ranks of which a file that ends in the middle tells how far they had come, and no more."""
+    return frozenset(rank for rank, facts in trace.ranks.items() if facts.newest_lost)
+
+
 def end_is_unseen(trace: Trace, row: int) -> bool:
     """Whether an operation's source cannot see its end, and nothing else has told of it."""
     record = trace.records[row]

@@ -60,7 +60,7 @@ def moment_of(context: Context) -> Moment | None:
         soon = min(soon, standstill_s(trace))  # steps of milliseconds do not pause for seconds
     if last < min(_LATEST_S, max(soon, usual)):
         return Moment(f"{_MOVED}, {last:.1f} s after its last step")
-    listed = not any(f.only_active for f in trace.ranks.values())
+    listed = not any(f.only_active and not f.newest_lost for f in trace.ranks.values())
     just_now = first < min(_LATEST_S, max(soon, usual if listed else 0.0))
     just_now &= _dumped_within(context, trace.ranks, _LATEST_S)  # or it was dumped once before
     if waited < trace.timeout_s and just_now:

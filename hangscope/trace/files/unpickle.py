@@ -24,6 +24,10 @@ class HostilePickle(ValueError):  # noqa: N818
     """The stream asks for something that no dump needs."""
 
 
+class CutPickle(ValueError):  # noqa: N818
+    """The stream ends before the pickle does."""
+
+
 class _PlainUnpickler(pickle.Unpickler):
     """An unpickler for which no class, function or external object exists."""
 
@@ -41,6 +45,8 @@ def load_plain(data: bytes) -> Any:
     ------
     HostilePickle
         For globals, persistent ids, extension codes, memo bombs and hash bombs.
+    CutPickle
+        Where the stream ends in the middle.
     ValueError
         For anything else that is no complete pickle.
     """
@@ -65,12 +71,12 @@ def load_checked(data: bytes) -> Any:
     except MemoryError:
         raise HostilePickle("the pickle asks for more memory than there is") from None
     except EOFError:
-        raise ValueError("truncated pickle") from None
+        raise CutPickle("truncated pickle") from None
     except Exception as error:  # pickle raises nearly every kind for a damaged stream
         reason = str(error).split("\n", 1)[0][:120] or type(error).__name__
-        raise ValueError(
-            "truncated pickle" if "truncated" in reason else f"damaged pickle ({reason})"
-        ) from None
+        if "truncated" in reason:
+            raise CutPickle("truncated pickle") from None
+        raise ValueError(f"damaged pickle ({reason})") from None
     finally:
         if enabled:
             gc.enable()
@@ -149,7 +155,7 @@ def check_stream(data: bytes) -> None:
         if op == 0x2E:
             return
         position = _skip(data, position, op, size)
-    raise ValueError("truncated pickle")
+    raise CutPickle("truncated pickle")
 
 
 def _skip(data: bytes, position: int, op: int, size: int) -> int:
@@ -173,14 +179,14 @@ def _skip(data: bytes, position: int, op: int, size: int) -> int:
     if op in _LINE_OPS:
         end = data.find(b"\n", at)
         if end < 0:
-            raise ValueError("truncated pickle")
+            raise CutPickle("truncated pickle")
         if op == ord("p"):
             digits = data[at:end].strip()
             if not digits.isdigit() or len(digits) > 12 or int(digits) > size:
                 raise HostilePickle("the pickle asks for more memory than it can need; refused")
         return end + 1
     if size - position < 10:
-        raise ValueError("truncated pickle")
+        raise CutPickle("truncated pickle")
     raise ValueError(f"damaged pickle (unknown opcode 0x{op:02x} at byte {position})")
 
 
@@ -195,11 +201,11 @@ _VERBS = {
 
 def _number(data: bytes, at: int, form: str, width: int) -> int:
     if at + width > len(data):
-        raise ValueError("truncated pickle")
+        raise CutPickle("truncated pickle")
     return int(struct.unpack_from(form, data, at)[0])
 
 
 def _bounded(position: int, size: int) -> int:
     if position > size:
-        raise ValueError("truncated pickle")
+        raise CutPickle("truncated pickle")
     return position

@@ -9,7 +9,7 @@ entries only, several ranks in one file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,18 +45,21 @@ from hangscope.trace.model import (
 )
 
 MAX_ENTRIES = 5_000_000
+_CUT = "it ends in the middle (truncated): its counters are used, its entries are not"
 _OTHER_CLOCK_NS = 120 * 10**9
 """What clocks of two hosts may differ by in a job that runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a document comes from: shown path, format, rank by file name, time of the file."""
+    """Where a document comes from: shown path, format, rank by file name, time of the file, and
+    whether that ends in the middle."""
 
     path: str
     format: str
     rank: int | None = None
     written_ns: int = 0
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,9 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     if len(aborted):
         take_back(records, members, aborted)
     facts = _facts(dump, rank, records, members, native_gloo=native_gloo, observed_ns=observed_ns)
+    if origin.cut:
+        # The file's date may be that of the copy, and nothing else tells when it was written.
+        facts = replace(facts, only_active=True, newest_lost=True, observed_ns=0)
     if not native_gloo and not len(aborted):
         records["state"][finished_halves(dump.status, tables.groups, records)] = State.COMPLETED
         settle_by_counters(records, members)
@@ -141,7 +147,10 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
         stacks=tuple(tables.stacks.table),
         claims=own_story.claims_in(own, rank),
         timeout_s=own_story.timeout_s_of(own),
-        warnings=tuple(_warnings(dump, rank, tables.groups, len(aborted))),
+        warnings=(
+            *_warnings(dump, rank, tables.groups, len(aborted)),
+            *([_CUT] if origin.cut else []),
+        ),
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from hangscope.trace.files.cut_dumps import head_of_json, without_entries
 from hangscope.trace.files.sniff import Unreadable, log_records, log_text
 from hangscope.trace.flight_recorder.read import Origin, read_document
 from hangscope.trace.model import Fragment
@@ -36,6 +38,8 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
     except orjson.JSONDecodeError as error:
         document = _literal(data) if data.lstrip()[:2] != b'{"' else None
         document = _lines(data) if document is None else document
+        if document is None and (head := _head(data)) is not None:
+            return read_document(head, replace(origin, cut=True))
         if document is None:
             raise Unreadable(f"damaged or truncated JSON ({error.msg})") from None
     records = log_records(document)
@@ -54,6 +58,15 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
     if is_ras(document):
         return read_ras(document, origin.path)
     return read_document(document, origin)
+
+
+def _head(data: bytes) -> dict[str, Any] | None:
+    """What stands before the entries of a dump that ends in the middle; None where it is none."""
+    head = head_of_json(data)
+    try:
+        return without_entries(orjson.loads(head)) if head is not None else None
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _literal(data: bytes) -> Any:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hangscope.trace import clean, formats
 from hangscope.trace.files import file_names, sniff
-from hangscope.trace.files.unpickle import load_checked, load_plain
+from hangscope.trace.files.cut_dumps import head_of_pickle, without_entries
+from hangscope.trace.files.unpickle import CutPickle, load_checked, load_plain
 from hangscope.trace.flight_recorder.read import Origin, read_document
 from hangscope.trace.loading.clean_fragment import clean_fragment
 from hangscope.trace.loading.json_files import read_json
@@ -82,9 +85,24 @@ def _read(task: Task, isolated: bool, rings: RingBatch | None) -> list[Fragment]
     origin = Origin(task.shown, kind, file_names.rank_of_dump(Path(task.path)), task.written_ns)
     data = sniff.read_all(task.path, task.kind.gzipped)
     if kind == formats.PICKLE:
-        document = load_checked(data) if isolated else load_plain(data)
-        return read_document(document, origin)
+        return _read_pickle(data, origin, load_checked if isolated else load_plain)
     return read_json(data, origin, Path(task.path))
+
+
+def _read_pickle(data: bytes, origin: Origin, load: Callable[[bytes], Any]) -> list[Fragment]:
+    """The dump, or of one that ends in the middle what stands before its entries."""
+    try:
+        document = load(data)
+    except CutPickle as cut:
+        head = head_of_pickle(data)
+        try:
+            rest = without_entries(load(head)) if head is not None else None
+        except ValueError:
+            raise cut from None
+        if rest is None:
+            raise
+        return read_document(rest, replace(origin, cut=True))
+    return read_document(document, origin)
 
 
 def _named(fragment: Fragment, task: Task) -> Fragment:

@@ -240,7 +240,8 @@ def _settle_only_active(
     if not judged or any(judged):
         return facts
     return {
-        rank: replace(f, only_active=False) if f.only_active else f for rank, f in facts.items()
+        rank: replace(f, only_active=False) if f.only_active and not f.newest_lost else f
+        for rank, f in facts.items()
     }
 
 
