@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -70,6 +71,12 @@ class Cause:
         self.verdict, self.confidence = Verdict.INCONCLUSIVE, Confidence.LIKELY
         self.victims, self.culprits = self.victims | set(self.culprits), ()
         self.unknowns.append(reason)
+
+    def acquit(self, ranks: Collection[int], reason: str) -> None:
+        """Some whom it names may be innocent; the others stay accused."""
+        self.victims |= set(ranks)
+        self.culprits = tuple(r for r in self.culprits if r not in ranks)
+        self.doubt(reason)
 
 
 def rank_list(ranks: tuple[int, ...]) -> str:

@@ -47,6 +47,8 @@ class Phase:
     detail: str = ""
 
 
+STALE_BEATS = 3
+"""Whose heart has not beaten for so many intervals cannot run, or something keeps it from that."""
 CAUSED_BY = "\ncaused by "
 """Behind it an exception's message tells what the exception was raised from (``from error``)."""
 

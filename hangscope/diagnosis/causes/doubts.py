@@ -73,16 +73,14 @@ def doubt_standing(context: Context, causes: list[Cause]) -> None:
     for cause in causes:
         if cause.mismatch is not None or cause.verdict not in _OF_THE_ABSENT:
             continue
-        absent = {r for i in cause.places for r in context.waits.places[i].absent}
+        absent = _absent(context, cause)
         standing = {r for r in absent | set(cause.culprits) if _stands_on_device(context, r)}
-        rest = tuple(r for r in cause.culprits if r not in standing)
-        who = rank_s(sorted(standing))
-        if standing and (not rest or not absent - standing):
-            cause.accuse_nobody(f"{who} stood on their devices, and it is not known for whom")
-        elif rest != cause.culprits:
-            cause.victims |= standing
-            cause.culprits = rest
-            cause.doubt(f"{who} stood on their devices, and it is not known for whom")
+        named = standing.intersection(cause.culprits)
+        reason = f"{rank_s(sorted(standing))} stood on their devices, and it is not known for whom"
+        if standing and (len(named) == len(cause.culprits) or not absent - standing):
+            cause.accuse_nobody(reason)
+        elif named:
+            cause.acquit(standing, reason)
 
 
 def doubt_cut_off(context: Context, causes: list[Cause]) -> None:
@@ -95,21 +93,24 @@ def doubt_cut_off(context: Context, causes: list[Cause]) -> None:
     pairs = bool((context.trace.records["flags"] & int(Flag.P2P)).any()) or _lists_in_part(context)
     for cause in causes if cut else ():
         named = cut.intersection(cause.culprits)
-        absent = {r for i in cause.places for r in context.waits.places[i].absent}
-        on_record = all(context.waits.places[i].row >= 0 for i in cause.places)
-        known = cause.verdict is Verdict.STUCK_COLLECTIVE and (on_record or not pairs)
-        known |= cause.verdict is Verdict.MISSING_RANK and named <= absent and not pairs
         if not named:
             continue
-        who, rest = rank_s(sorted(named)), tuple(r for r in cause.culprits if r not in named)
-        if known:
+        on_record = all(context.waits.places[i].row >= 0 for i in cause.places)
+        known = cause.verdict is Verdict.STUCK_COLLECTIVE and (on_record or not pairs)
+        came_not = cause.verdict is Verdict.MISSING_RANK and named <= _absent(context, cause)
+        who = rank_s(sorted(named))
+        reason = f"what {who} issued last: the dump ends before that"
+        if known or (came_not and not pairs):
             cause.doubt(f"of {who} the dump ends in the middle: only counters are left")
-        elif rest and cause.verdict is not Verdict.DEADLOCK_CYCLE:
-            cause.victims |= named
-            cause.culprits = rest
-            cause.doubt(f"what {who} issued last: the dump ends before that")
+        elif len(named) < len(cause.culprits) and cause.verdict is not Verdict.DEADLOCK_CYCLE:
+            cause.acquit(named, reason)
         else:
-            cause.accuse_nobody(f"what {who} issued last: the dump ends before that")
+            cause.accuse_nobody(reason)
+
+
+def _absent(context: Context, cause: Cause) -> set[int]:
+    """Who has not come to the places of a cause."""
+    return {r for i in cause.places for r in context.waits.places[i].absent}
 
 
 def _lists_in_part(context: Context) -> bool:

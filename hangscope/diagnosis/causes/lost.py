@@ -18,7 +18,7 @@ from hangscope.diagnosis.causes.beside_lost import (
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End
-from hangscope.diagnosis.records.evidence import cut_short, unrecorded
+from hangscope.diagnosis.records.evidence import could_not_be_recorded, cut_short
 from hangscope.diagnosis.words.phrases import rank_s
 
 
@@ -70,7 +70,7 @@ def _accused(
         and not explained.issuperset(w for i in waited_for[rank] for w in places[i].waiters)
     ]
     unread = context.unreadable
-    mute = unread.keys() | unrecorded(context.trace).keys()
+    mute = unread.keys() | could_not_be_recorded(context.trace).keys()
     all_unread = mute >= set(accused)
     if not all_unread:
         accused = [r for r in accused if r not in mute]  # those have lived to write something
@@ -97,7 +97,7 @@ def _collection_failed(context: Context, lost: Lost) -> Cause | None:
 
 def _could_not_record(context: Context, lost: Lost) -> Cause | None:
     """Who has said that it lives, and that nothing will be known of it."""
-    said = unrecorded(context.trace)
+    said = could_not_be_recorded(context.trace)
     if not said.keys() & set(lost.ranks):
         return None
     why = "; ".join(sorted({said[r] for r in lost.ranks if r in said}))

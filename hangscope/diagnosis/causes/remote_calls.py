@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
-from hangscope.diagnosis.processes.host import End
+from hangscope.diagnosis.processes.host import End, is_at_work
 from hangscope.diagnosis.processes.stacks import innermost, is_library, where
 from hangscope.diagnosis.words.phrases import address, capital, rank_s
 from hangscope.trace.model import RankFacts, Stack
@@ -78,7 +78,9 @@ def unanswered(context: Context) -> Finding | None:
     stopped = [r for r, host in sorted(context.hosts.items()) if host.state == "stopped"]
     if waiting and len(stopped) == 1:
         return _stopped(context, stopped[0], tuple(r for r in waiting if r != stopped[0]))
-    if trace.live and (trace.looks < 2 or any(_moves(f) for f in trace.ranks.values())):
+    if trace.live and (
+        trace.looks < 2 or any(is_at_work(f, _COMPUTING) for f in trace.ranks.values())
+    ):
         return None
     leaving = [r for r in waiting if any(f.name in _SHUTDOWN for f in _main(context, r))]
     callers = tuple(r for r in waiting if r not in leaving)
@@ -133,10 +135,6 @@ def _called(handler: Handler) -> str:
     frame, outermost = innermost(handler.stack), handler.stack[-1]
     within = f", within {outermost.name}" if frame is not None and frame != outermost else ""
     return where(frame) + within
-
-
-def _moves(facts: RankFacts) -> bool:
-    return bool(facts.stack_moved) or (facts.cpu_busy is not None and facts.cpu_busy > _COMPUTING)
 
 
 def _main(context: Context, rank: int) -> Stack:

@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from hangscope.diagnosis.groups import meshes
 from hangscope.diagnosis.groups.local_numbers import with_groups_apart, with_logged_groups_apart
+from hangscope.diagnosis.groups.unlisted import NOT_TELLING
 from hangscope.diagnosis.records.agreement import group_size
 from hangscope.trace import formats, operations
 from hangscope.trace.flight_recorder.pairs import global_peer
 from hangscope.trace.model import NONE, Flag, Group, Source, Trace, flagged
 
 _MOST_LOST = 8
-_DEFAULTS = ("", "default_pg", "undefined", "unknown group")
 
 
 def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
@@ -200,7 +200,7 @@ def _alike(groups: tuple[Group, ...]) -> dict[str, list[int]]:
     """Groups by their description, where it tells one mesh dimension from another."""
     alike: dict[str, list[int]] = defaultdict(list)
     for index, group in enumerate(groups):
-        if group.desc not in _DEFAULTS:
+        if group.desc not in NOT_TELLING:
             alike[group.desc].append(index)
     return alike
 

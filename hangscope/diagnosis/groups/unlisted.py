@@ -11,6 +11,9 @@ from hangscope.diagnosis.records.evidence import gaps, unlisted
 from hangscope.diagnosis.records.frontier import index_of
 from hangscope.trace.model import Trace
 
+NOT_TELLING = ("", "default_pg", "undefined", "unknown group")
+"""Descriptions that say nothing of what a group is for."""
+
 
 class Unlisted:
     """Answers for every group of a trace who else must belong to it."""
@@ -40,7 +43,7 @@ class Unlisted:
             return sorted(missing)  # a group of the whole world
         # Groups of one description share the world out evenly: who is in none of them is missing.
         desc = trace.groups[group].desc
-        if not desc or desc in ("default_pg", "undefined", "unknown group"):
+        if desc in NOT_TELLING:
             return []
         alike = [i for i, g in enumerate(trace.groups) if g.desc == desc]
         size = max(len(seen_in.get(i, ())) for i in alike)

@@ -39,6 +39,11 @@ _IN_COMMUNICATION = re.compile(
 _COMMUNICATION_FILE = re.compile(r"torch[\\/]distributed[\\/]|distributed_c10d\.py$")
 
 
+_IDLE = 0.08
+"""CPU seconds a second that a process without work may need; on a crowded machine one that computes
+may get little more."""
+
+
 class End(str, Enum):
     """How a rank's process ended."""
 
@@ -248,6 +253,14 @@ def _alive_state(facts: RankFacts) -> tuple[str, bool]:
     if facts.process_state == "sleeping":
         return "sleeping", False
     return ("running" if facts.alive else "unknown"), False
+
+
+def is_at_work(facts: RankFacts, more_than: float = _IDLE) -> bool:
+    """Whether two looks have seen a process go on, or use a processor.
+
+    ``more_than``: so many CPU seconds a second count as no work.
+    """
+    return bool(facts.stack_moved) or (facts.cpu_busy is not None and facts.cpu_busy > more_than)
 
 
 def is_unseen(facts: RankFacts) -> bool:

@@ -101,7 +101,10 @@ def where(frame: Frame | None) -> str:
 
 
 def is_over(stack: Stack) -> bool:
-    """Whether the main thread is past the program's end and only waits for other threads."""
+    """Whether the main thread is past the program's end and only waits for other threads.
+
+    It does at the outermost place, or where ``multiprocessing`` ends a process of its own.
+    """
     return any(f.name == "_shutdown" and base(f.filename) == "threading.py" for f in stack)
 
 

@@ -12,17 +12,14 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
-from hangscope.diagnosis.processes.host import End, Host
-from hangscope.diagnosis.processes.stacks import base, innermost, is_library, where
+from hangscope.diagnosis.processes.host import End, Host, is_at_work
+from hangscope.diagnosis.processes.stacks import innermost, is_library, is_over, where
 from hangscope.diagnosis.words.blocked import blocked_in
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.diagnosis.words.standing import places_of_threads
-from hangscope.trace.model import RankFacts, Stack, ThreadStack
+from hangscope.trace.facts import STALE_BEATS
+from hangscope.trace.model import RankFacts, ThreadStack
 
-_IDLE = 0.08
-"""CPU seconds a second that a process without work may need."""
-_BEATS = 3
-"""The watcher ends with the interpreter's own functions: silent for so long, it has ended."""
 _TEARDOWN_S = 30.0
 """So long may libraries take to give back what they hold, on a machine that is short of it."""
 _JOINED_BY_EXECUTOR = "concurrent/futures/"
@@ -112,7 +109,7 @@ def _lingers(context: Context, facts: RankFacts, host: Host) -> _Lingering | Non
         return None
     if host.end not in (End.ALIVE, End.TORN_DOWN):
         return None
-    if facts.stack_moved or (facts.cpu_busy is not None and facts.cpu_busy > _IDLE):
+    if is_at_work(facts):
         return None
     # Of a process that noted its own end before, that is all the end of its program.
     until_ns = max(context.now_ns(facts.rank), facts.observed_ns)
@@ -140,7 +137,7 @@ def _why(facts: RankFacts, host: Host, since_ns: int) -> tuple[str, str]:
     sampled = max((t.sampled_ns for t in facts.threads if t.source == "sample"), default=0)
     now = [t for t in facts.threads if t.sampled_ns == sampled and sampled > since_ns]
     main = next((t.stack for t in now if t.is_main), ())
-    if _waits_for_threads(main):
+    if is_over(main):
         kept_by = [t for t in now if t.daemon is False and not t.is_main]
         return _threads(kept_by)
     frame = innermost(main)
@@ -153,17 +150,12 @@ def _why(facts: RankFacts, host: Host, since_ns: int) -> tuple[str, str]:
 
 
 def _is_torn_down(facts: RankFacts) -> bool:
-    """Whether the interpreter itself is being taken down, as far as HangScope's own end in it."""
-    beats_ns = int(_BEATS * SECOND_NS * (facts.heartbeat_interval_s or 1.0))
-    return facts.observed_ns - facts.heartbeat_ns > beats_ns
+    """Whether the interpreter itself is being taken down, as far as HangScope's own end in it.
 
-
-def _waits_for_threads(main: Stack) -> bool:
-    """Whether the interpreter waits for threads, or for those of executors, which it joins.
-
-    It does at the outermost place, or where ``multiprocessing`` ends a process of its own.
+    The watcher ends there: silent for so long, it has.
     """
-    return any(f.name == "_shutdown" and base(f.filename) == "threading.py" for f in main)
+    beats_ns = int(STALE_BEATS * SECOND_NS * (facts.heartbeat_interval_s or 1.0))
+    return facts.observed_ns - facts.heartbeat_ns > beats_ns
 
 
 def _threads(kept_by: list[ThreadStack]) -> tuple[str, str]:

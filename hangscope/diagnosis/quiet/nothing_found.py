@@ -11,7 +11,7 @@ from hangscope.diagnosis.ends.own_doing import UNSEEN, had_left
 from hangscope.diagnosis.graph.stores import key_given_up
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.failures import DIFFER
-from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.processes.host import End, Host, is_at_work
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.quiet.accusations import from_claims, told_of
@@ -36,9 +36,6 @@ _OWN_REPORT = "own_report"
 _LOST_STORE = re.compile(r"(?:\w+\.)*DistNetworkError\b")
 """Torch raises this of its store alone."""
 _UNSEEN_ENDS = "no rank waits for another on record; what its device has finished is not known"
-_IDLE = 0.08
-"""CPU seconds a second that a process without work may need; on a crowded machine one that computes
-may get little more."""
 _DISTRESS = frozenset(
     {
         "timeout",
@@ -126,10 +123,7 @@ def _live(context: Context) -> Quiet:
     if not newest or not trace.observed_ns:
         return Quiet()
     silent_s = (trace.observed_ns - newest) / SECOND_NS
-    moving = any(
-        f.stack_moved or (f.cpu_busy is not None and f.cpu_busy > _IDLE)
-        for f in trace.ranks.values()
-    )
+    moving = any(map(is_at_work, trace.ranks.values()))
     # A single process owes nobody an operation, unless it shares a group with another job's.
     alone = trace.world_size == 1 and not any(group.outsiders for group in trace.groups)
     if silent_s < trace.timeout_s or moving or alone or trace.looks < 2:

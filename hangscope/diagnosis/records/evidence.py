@@ -121,7 +121,7 @@ def unreadable(trace: Trace) -> dict[int, str]:
     return found
 
 
-def unrecorded(trace: Trace) -> dict[int, str]:
+def could_not_be_recorded(trace: Trace) -> dict[int, str]:
     """Ranks that could not be recorded, as they have said themselves, and why."""
     return {r: c.text for c in trace.claims if c.kind == UNRECORDED for r in c.accused}
 

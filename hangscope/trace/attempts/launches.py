@@ -21,7 +21,7 @@ class Run:
     last_sign_ns: int
 
 
-def of_one_job(runs: Mapping[str, Run], main: str) -> list[str]:
+def parts_of_job(runs: Mapping[str, Run], main: str) -> list[str]:
     """The names of runs that are parts of the same job as ``main``, which is among them.
 
     Parts of a job run at the same time, expect as many ranks, have none in common, and are together

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from hangscope.trace import formats
 from hangscope.trace.attempts.jobs_beside import of_one_job
-from hangscope.trace.attempts.launches import of_one_job as parts_of_job
-from hangscope.trace.attempts.launches import run_of
+from hangscope.trace.attempts.launches import parts_of_job, run_of
 from hangscope.trace.attempts.lives import Member, beside, of_newest_life
 from hangscope.trace.attempts.ring_ranks import (
     last_sign,

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import HEADER
 from hangscope.ring.reader import RingReader, decode_text
-from hangscope.trace.facts import RUNS
+from hangscope.trace.facts import RUNS, STALE_BEATS
 from hangscope.trace.model import KernelWait, RankFacts, Records, Stack, ThreadStack
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import ProcessLook, is_here, look_here
-from hangscope.trace.rings.facts import STALE_BEATS, facts_of, kernel_wait
+from hangscope.trace.rings.facts import facts_of, kernel_wait
 from hangscope.trace.stack_dump import parse_sample
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

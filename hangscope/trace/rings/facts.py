@@ -17,7 +17,7 @@ from hangscope.ring.layout import ExitKind, Unobservable, ValueKind
 from hangscope.ring.place import machine_id
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace import clean
-from hangscope.trace.facts import LEFT, WITHOUT_A_WORD
+from hangscope.trace.facts import LEFT, STALE_BEATS, WITHOUT_A_WORD
 from hangscope.trace.model import (
     ExceptionFacts,
     ExitFacts,
@@ -42,8 +42,6 @@ from hangscope.trace.rings.values import frame
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
 
 _MOST_FRAMES = 256
-STALE_BEATS = 3
-"""Whose heart has not beaten for so many intervals cannot run, or something keeps it from that."""
 _UNOBSERVABLE_TEXT = {
     Unobservable.CUDA_GRAPH: "CUDA graph replay",
     Unobservable.SYMMETRIC_MEMORY: "symmetric memory",
