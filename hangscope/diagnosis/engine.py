@@ -31,8 +31,9 @@ from hangscope.diagnosis.differences.group_order import with_group_order
 from hangscope.diagnosis.differences.worlds import world_causes
 from hangscope.diagnosis.ends.giving_up import before_the_first_gave_up
 from hangscope.diagnosis.ends.latecomers import without_latecomers
-from hangscope.diagnosis.ends.own_doing import judge, killed_together
+from hangscope.diagnosis.ends.own_doing import judge
 from hangscope.diagnosis.ends.swept import not_before_last_record, swept_up
+from hangscope.diagnosis.ends.together import killed_together
 from hangscope.diagnosis.ends.vanished import with_vanished
 from hangscope.diagnosis.groups.hypotheses import by_meshes
 from hangscope.diagnosis.groups.memberships import with_believable_members

@@ -19,7 +19,6 @@ from hangscope.diagnosis.processes.host import (
     host_of,
     in_communication,
     is_unseen,
-    signal_name,
 )
 from hangscope.diagnosis.processes.working import newest_threads
 from hangscope.diagnosis.records.evidence import told_of_only
@@ -27,11 +26,6 @@ from hangscope.trace.alike import but_numbers
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import Claim, ExitFacts, RankFacts, Trace
 
-_TERMINATED = (-15, 143)
-_OWN_SIGNALS = (4, 7, 8, 11)
-"""SIGILL, SIGBUS, SIGFPE, SIGSEGV: nobody sends these from outside."""
-UNSEEN = "a signal nobody saw"
-TOGETHER_NS = 5_000_000_000
 _TWIN_NS = 2_000_000_000
 _ANSWERED_NS = 1_000_000_000
 """A launcher that answers a failure stops nobody so long before the failure."""
@@ -153,7 +147,7 @@ def _after_the_stop(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
         rank
         for rank, host in failed.items()
         if 0 < stopped.get(trace.ranks[rank].host or "", 0) < host.end_ns - _ANSWERED_NS
-        and _left_by_itself(trace.ranks[rank])
+        and left_by_itself(trace.ranks[rank])
     }
     if late != failed.keys():
         return hosts
@@ -183,12 +177,12 @@ def _answering(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     for rank in quiet if gone else ():
         host, facts = hosts[rank], trace.ranks[rank]
         after = 0 < gone.get(facts.host or "", 0) < host.end_ns
-        if after and host.end is End.CRASHED and _left_by_itself(facts):
+        if after and host.end is End.CRASHED and left_by_itself(facts):
             result[rank] = replace(host, secondary=True)
     return result
 
 
-def _left_by_itself(facts: RankFacts) -> bool:
+def left_by_itself(facts: RankFacts) -> bool:
     exit_ = facts.exit
     return exit_ is not None and exit_.kind in ("code", "exception") and exit_.signal is None
 
@@ -222,58 +216,6 @@ def _outlived_a_failure(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]
         if unseen and first_ns is not None and facts.heartbeat_ns > first_ns:
             result[rank] = replace(host, end=End.TORN_DOWN, secondary=True)
     return result
-
-
-def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
-    """How, if every rank was ended from outside by one signal at about the same time.
-
-    Of one rank alone only an end that nobody saw says so, and only where the others left nothing:
-    how it ended is known as little as what became of them.
-    """
-    alone = len(hosts) < 2
-    if alone and not trace.missing_ranks:
-        return None
-    ways = set()
-    times = []
-    facts = [trace.ranks[rank] for rank in hosts]
-    for rank, host in hosts.items():
-        exit_ = trace.ranks[rank].exit
-        exception = trace.ranks[rank].exception
-        if exception is not None and not exception.is_main_thread:
-            exception = None  # a thread's end is not the process's
-        if host.end is End.TORN_DOWN and _left_by_itself(trace.ranks[rank]):
-            if exit_ is not None and exit_.code in _TERMINATED:
-                ways.add("SIGTERM")
-            continue  # its own way to stop when it is told to
-        if host.end not in (End.CRASHED, End.TORN_DOWN):
-            return None
-        interrupted = exception is not None and exception.type_name.endswith("KeyboardInterrupt")
-        if exception is not None and not interrupted:
-            if host.end is End.TORN_DOWN:
-                continue  # an echo of the stop
-            return None
-        if exit_ is not None and (exit_.kind == "oom" or exit_.signal in _OWN_SIGNALS):
-            return None
-        if interrupted:
-            ways.add("SIGINT")
-        elif exit_ is not None and exit_.signal == SIGABRT:
-            return None  # a process aborts itself
-        elif exit_ is not None and exit_.signal is not None:
-            ways.add(signal_name(exit_.signal))
-        elif exit_ is None or exit_.kind == "unknown":
-            ways.add(UNSEEN)
-        else:
-            return None
-        times.append(host.end_ns)
-    known = [t for t in times if t]
-    if len(ways) > 1 and not any(f.exit is not None and f.exit.by_launcher for f in facts):
-        # One that nobody saw may be the same as the others, unless those were a launcher's answer.
-        ways.discard(UNSEEN)
-    if alone and ways != {UNSEEN}:
-        return None
-    if len(ways) != 1 or (known and max(known) - min(known) > TOGETHER_NS):
-        return None
-    return ways.pop()
 
 
 def primary_crashes(hosts: Mapping[int, Host], waits_on: Mapping[int, set[int]]) -> list[Host]:

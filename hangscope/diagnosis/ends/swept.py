@@ -6,36 +6,33 @@ of these ends explains the hang that came before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from signal import SIGABRT
 
 import numpy as np
 
 from hangscope.diagnosis.ends.latecomers import WAITED_IN_VAIN
-from hangscope.diagnosis.ends.own_doing import TOGETHER_NS
+from hangscope.diagnosis.ends.together import NOTICED_LATE_NS, TOGETHER_NS
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP
 from hangscope.diagnosis.graph.stores import PREFIX
 from hangscope.diagnosis.processes.host import End, Host, is_unseen
 from hangscope.diagnosis.records.evidence import Bounds, end_is_unseen, rank_bounds, told_of_only
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_one_sided, which
-from hangscope.diagnosis.records.pace import standstill_s
+from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import RankFacts, Trace
 
 _OUTSIDE = (9, 15, 2, 1)
 """SIGKILL, SIGTERM, SIGINT, SIGHUP: sent by somebody else."""
 _SECOND_NS = 1_000_000_000
-_NOTICED_LATE_NS = 2 * _SECOND_NS
-"""Heartbeats come once a second or so: of an end that nobody saw no more than that is known."""
 
 
 def not_before_last_record(trace: Trace, hosts: dict[int, Host]) -> dict[int, Host]:
     """Nobody has ended before the last thing it did, however old its last heartbeat is."""
     if not any(host.gone and host.end_ns for host in hosts.values()):
         return hosts
-    latest = _latest_ns(trace)
+    latest = last_moved_ns(trace)
     return {
         rank: replace(host, end_ns=latest[rank])
         if host.gone and host.end_ns and latest.get(rank, 0) > host.end_ns
@@ -53,7 +50,7 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
     hosts = {rank: _over_before(trace, host) for rank, host in hosts.items()}
     if not any(host.end is End.CRASHED for host in hosts.values()):
         return hosts
-    latest = _latest_ns(trace)
+    latest = last_moved_ns(trace)
     if not latest:
         return hosts
     stood_ns = max(latest.values()) + int(standstill_s(trace) * _SECOND_NS)
@@ -76,7 +73,7 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
         waited = lost and unseen and _may_have_waited(trace, front, bounds, rank)
         late |= waited and not (host.end_ns < silent_ns and _over_elsewhere(trace, front, rank))
         # One whose connections had broken would not have given up in vain a moment later.
-        late |= unseen and gave_up_ns > 0 and gave_up_ns - host.end_ns < _NOTICED_LATE_NS
+        late |= unseen and gave_up_ns > 0 and gave_up_ns - host.end_ns < NOTICED_LATE_NS
         if late or (rank in unrecorded and 0 < gave_up_ns <= host.end_ns + _SECOND_NS):
             ended[rank] = host
     first = min(ended.values(), key=lambda h: h.end_ns, default=None)
@@ -88,7 +85,7 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
     ) and not (waited or _was_waiting(front, first.rank))
     # Who is ended after others were, or had given up, is ended with them, however long that takes.
     # Who still waited in vain later than the last sign of one that fell silent had outlived nobody.
-    last_ns = first.end_ns + (_NOTICED_LATE_NS if is_unseen(trace.ranks[first.rank]) else 0)
+    last_ns = first.end_ns + (NOTICED_LATE_NS if is_unseen(trace.ranks[first.rank]) else 0)
     after_others = any(
         stood_ns <= h.end_ns
         and (
@@ -215,21 +212,3 @@ def _may_have_waited(trace: Trace, front: Frontiers, bounds: Bounds, rank: int) 
     if front.unfinished[newest] and front.p2p[newest]:
         return True
     return end_is_unseen(trace, newest)
-
-
-def _latest_ns(trace: Trace) -> Mapping[int, int]:
-    """Per rank when it last issued or finished an operation, or began to do something else."""
-    latest = {
-        rank: max(p.since_ns for p in facts.phases)
-        for rank, facts in trace.ranks.items()
-        if facts.phases and not facts.is_only_leaving
-    }
-    records = trace.records
-    if not len(records):
-        return latest
-    ranks = records["rank"].astype(np.int64)
-    newest = np.zeros(int(ranks.max()) + 1, np.int64)
-    np.maximum.at(newest, ranks, np.maximum(records["created_ns"], records["completed_ns"]))
-    for rank in np.flatnonzero(newest).tolist():
-        latest[rank] = max(int(newest[rank]), latest.get(rank, 0))
-    return latest

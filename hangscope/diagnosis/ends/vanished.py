@@ -7,19 +7,14 @@ lives. The other ranks tell: connections close when a process ends, and where no
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from hangscope.diagnosis.processes.failures import is_about_others
-from hangscope.trace.model import ExceptionFacts, ExitFacts, RankFacts, Trace
+from hangscope.diagnosis.processes.failures import lost_a_peer
+from hangscope.trace.model import ExitFacts, RankFacts, Trace
 
-_CLOSED = re.compile(
-    r"connection (?:was )?(?:closed|reset)|(?:closed|reset) by peer|remote process exited",
-    re.IGNORECASE,
-)
 _BEATS = 2
 """A heartbeat may have been written just before, and the next one been late."""
 _SILENT_NS = 10 * 10**9
@@ -61,7 +56,7 @@ def _is_first_failure(
         return False
     failures = [f.exception for f in others if f.exception is not None and f.exception.at_ns]
     first = min(failures, key=lambda failure: failure.at_ns, default=None)
-    if first is None or not _lost_a_peer(first):
+    if first is None or not lost_a_peer(first):
         return False
     return max(f.heartbeat_ns - _late_ns(f) for f in gone) <= first.at_ns
 
@@ -119,8 +114,3 @@ def _late_ns(facts: RankFacts) -> int:
 def _nobody_knows(facts: RankFacts) -> bool:
     """Whether a rank has recorded, and neither it nor anybody else tells whether it has ended."""
     return facts.alive is None and facts.exit is None and facts.heartbeat_ns > 0
-
-
-def _lost_a_peer(failure: ExceptionFacts) -> bool:
-    """Whether it is of a connection between ranks that the other side has closed."""
-    return bool(_CLOSED.search(failure.message)) and is_about_others(failure) is True

@@ -36,6 +36,10 @@ _LAUNCH = re.compile(
 )
 """A rank that was started without its place in the job: nobody else has to do with that."""
 SECONDARY_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "BarrierTimeout")
+_CLOSED = re.compile(
+    r"connection (?:was )?(?:closed|reset)|(?:closed|reset) by peer|remote process exited",
+    re.IGNORECASE,
+)
 _TORCH_FILE = re.compile(
     r"[\\/]torch[\\/](?:distributed|autograd|_tensor\.py|nn[\\/]parallel[\\/]distributed)"
 )
@@ -61,3 +65,8 @@ def is_about_others(exception: ExceptionFacts) -> bool | None:
     if not exception.stack:
         return None
     return any(_TORCH_FILE.search(frame.filename) for frame in exception.stack)
+
+
+def lost_a_peer(exception: ExceptionFacts) -> bool:
+    """Whether it is of a connection between ranks that the other side has closed."""
+    return bool(_CLOSED.search(exception.message)) and is_about_others(exception) is True

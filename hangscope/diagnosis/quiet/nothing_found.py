@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis.causes.remote_calls import unanswered
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.ends.own_doing import UNSEEN, had_left
+from hangscope.diagnosis.ends.own_doing import had_left
+from hangscope.diagnosis.ends.together import UNSEEN
 from hangscope.diagnosis.graph.stores import key_given_up
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.failures import DIFFER

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from hangscope.trace.model import Trace
@@ -32,3 +34,21 @@ def usual_gap_s(trace: Trace) -> float:
     gaps = np.diff(created)[same]
     gaps = gaps[gaps > 0]
     return float(np.median(gaps)) / _SECOND_NS if len(gaps) else 0.0
+
+
+def last_moved_ns(trace: Trace) -> Mapping[int, int]:
+    """Per rank when it last issued or finished an operation, or began to do something else."""
+    latest = {
+        rank: max(p.since_ns for p in facts.phases)
+        for rank, facts in trace.ranks.items()
+        if facts.phases and not facts.is_only_leaving
+    }
+    records = trace.records
+    if not len(records):
+        return latest
+    ranks = records["rank"].astype(np.int64)
+    newest = np.zeros(int(ranks.max()) + 1, np.int64)
+    np.maximum.at(newest, ranks, np.maximum(records["created_ns"], records["completed_ns"]))
+    for rank in np.flatnonzero(newest).tolist():
+        latest[rank] = max(int(newest[rank]), latest.get(rank, 0))
+    return latest

@@ -1,0 +1,116 @@
+"""Whether all ranks were ended from outside at once: then no end is anybody's own doing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from signal import SIGABRT
+
+from hangscope.diagnosis.ends.own_doing import left_by_itself
+from hangscope.diagnosis.processes.failures import lost_a_peer
+from hangscope.diagnosis.processes.host import End, Host, signal_name
+from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
+from hangscope.trace.model import RankFacts, Trace
+
+_TERMINATED = (-15, 143)
+_OWN_SIGNALS = (4, 7, 8, 11)
+"""SIGILL, SIGBUS, SIGFPE, SIGSEGV: nobody sends these from outside."""
+UNSEEN = "a signal nobody saw"
+_SECOND_NS = 1_000_000_000
+TOGETHER_NS = 5 * _SECOND_NS
+NOTICED_LATE_NS = 2 * _SECOND_NS
+"""Heartbeats come once a second or so: of an end that nobody saw no more than that is known."""
+
+
+def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
+    """How, if every rank was ended from outside by one signal at about the same time.
+
+    Of one rank alone only an end that nobody saw says so, and only where the others left nothing:
+    how it ended is known as little as what became of them.
+    """
+    alone = len(hosts) < 2
+    if alone and not trace.missing_ranks:
+        return None
+    ways = set()
+    ended_ns: dict[int, int] = {}
+    for rank, host in hosts.items():
+        facts = trace.ranks[rank]
+        if host.end is End.TORN_DOWN and left_by_itself(facts):
+            if facts.exit is not None and facts.exit.code in _TERMINATED:
+                ways.add("SIGTERM")
+            continue  # its own way to stop when it is told to
+        if host.end is End.TORN_DOWN and _raised(facts) and not _interrupted(facts):
+            continue  # an echo of the stop
+        way = _way(facts) if host.end in (End.CRASHED, End.TORN_DOWN) else None
+        if way is None:
+            return None
+        ways.add(way)
+        if host.end_ns:
+            ended_ns[rank] = host.end_ns
+    ends = [facts.exit for facts in (trace.ranks[rank] for rank in hosts)]
+    if len(ways) > 1 and not any(end is not None and end.by_launcher for end in ends):
+        # One that nobody saw may be the same as the others, unless those were a launcher's answer.
+        ways.discard(UNSEEN)
+    if len(ways) != 1 or (alone and ways != {UNSEEN}):
+        return None
+    times = ended_ns.values()
+    if times and max(times) - min(times) > TOGETHER_NS:
+        return None
+    return None if _some_ended_first(trace, ended_ns) else ways.pop()
+
+
+def _way(facts: RankFacts) -> str | None:
+    """By what a rank was ended from outside; None where the end was its own."""
+    exit_ = facts.exit
+    if _raised(facts) and not _interrupted(facts):
+        return None
+    if exit_ is not None and (exit_.kind == "oom" or exit_.signal in _OWN_SIGNALS):
+        return None
+    if _interrupted(facts):
+        return "SIGINT"
+    if exit_ is None or (exit_.kind == "unknown" and exit_.signal is None):
+        return UNSEEN
+    if exit_.signal is None or exit_.signal == SIGABRT:
+        return None  # a process aborts itself
+    return signal_name(exit_.signal)
+
+
+def _raised(facts: RankFacts) -> bool:
+    """Whether an exception ended the process; a thread's end is not the process's."""
+    return facts.exception is not None and facts.exception.is_main_thread
+
+
+def _interrupted(facts: RankFacts) -> bool:
+    exception = facts.exception
+    return (
+        exception is not None
+        and exception.is_main_thread
+        and exception.type_name.endswith("KeyboardInterrupt")
+    )
+
+
+def _some_ended_first(trace: Trace, ended_ns: Mapping[int, int]) -> bool:
+    """Whether some had ended when the job broke, and all others outlived that well.
+
+    A job that is killed at once moves until then, or has stood still for long before the first end.
+    """
+    broken = _broken_ns(trace)
+    if broken is None or len(ended_ns) < 2:
+        return False
+    broken_ns, outlived_ns = broken
+    early = sum(end_ns <= broken_ns + _SECOND_NS for end_ns in ended_ns.values())
+    late = sum(end_ns >= outlived_ns for end_ns in ended_ns.values())
+    return 0 < early < late and early + late == len(ended_ns)
+
+
+def _broken_ns(trace: Trace) -> tuple[int, int] | None:
+    """When the job broke, and until when who lived has seen it so; None where nothing tells.
+
+    It broke when a rank's connections were closed on some thread of another one, or else when
+    nothing moved any more.
+    """
+    failures = [f.exception for f in trace.ranks.values() if f.exception is not None]
+    lost = [failure.at_ns for failure in failures if failure.at_ns and lost_a_peer(failure)]
+    if lost:
+        return min(lost), min(lost) + NOTICED_LATE_NS
+    moved_ns = max(last_moved_ns(trace).values(), default=0)
+    return (moved_ns, moved_ns + int(standstill_s(trace) * _SECOND_NS)) if moved_ns else None
