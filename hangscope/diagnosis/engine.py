@@ -182,6 +182,7 @@ def _doubt(context: Context, causes: list[Cause], concluded: Concluded) -> froze
     lasting.doubt_staircases(context, causes)
     lasting.doubt_unobserved(context, causes)
     lasting.doubt_short_waits(context, causes)
+    lasting.doubt_ended_early(context, causes)
     doubt_equal_sides(context, causes)
     doubt_concluded(context, causes, concluded)
     doubt_logs(context, causes)

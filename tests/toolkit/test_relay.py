@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import HashStore, PrefixStore, TCPStore
 
-from hangscope.toolkit.launching.relay import Carrier, FirstNode, OtherNode
+from hangscope.toolkit.launching.relay import PREFIX, Carrier, FirstNode, OtherNode
 
 
 class Node:
@@ -66,3 +69,22 @@ def test_the_next_life_of_a_job_reads_nothing_of_the_one_before(
     assert again.has == {}
     assert first_again.has == {"node_1": "now"}
     assert again.has == {"first": ""}
+
+
+def test_a_relay_whose_monitor_is_gone_leaves_no_files(tmp_path: Path) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    folder = tmp_path / "relay"
+    (folder / "in").mkdir(parents=True)
+    relay = subprocess.Popen(
+        [
+            sys.executable, "-m", "hangscope.toolkit.launching.relay",
+            "--first", "--directory", str(folder),
+        ],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)},
+    )  # fmt: skip
+    PrefixStore(PREFIX, store).get("first")  # until it has come to the meeting
+    assert relay.stdin is not None
+    relay.stdin.close()
+    assert relay.wait(60) == 0
+    assert not folder.exists()

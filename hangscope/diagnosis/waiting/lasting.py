@@ -10,7 +10,7 @@ from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.processes.host import End, Host, is_unseen
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.timeouts import NEARLY, Timeouts, recorded_timeouts
 from hangscope.diagnosis.waiting.unnoted import just_finished
@@ -175,6 +175,33 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
                 f"{rank_list(tuple(sorted(moving)))} had finished something just before being "
                 "dumped: the job may have been moving"
             )
+
+
+def doubt_ended_early(context: Context, causes: list[Cause]) -> None:
+    """A collective is stuck only while all of its members stand in it.
+
+    One of them that ended, by a way nobody saw, well before the others stopped waiting may have
+    ended alone.
+    """
+    limit = standstill_s(context.trace)
+    for cause in causes:
+        if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
+            continue
+        for place in (context.waits.places[i] for i in cause.places):
+            ages = {rank: context.age_s(rank, place.began_ns) for rank in place.waiters}
+            lasted = {rank: age for rank, age in ages.items() if age is not None}
+            longest = max(lasted.values(), default=0.0)
+            early = [
+                rank
+                for rank, age in sorted(lasted.items())
+                if age < limit <= longest
+                and context.hosts[rank].gone
+                and is_unseen(context.trace.ranks[rank])
+            ]
+            if early:
+                cause.doubt(
+                    f"{rank_list(tuple(early))} was not heard of for as long as the others waited"
+                )
 
 
 def _waiting(context: Context, cause: Cause) -> set[int]:

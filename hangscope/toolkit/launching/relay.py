@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import shutil
 import sys
 import time
 import uuid
@@ -41,19 +42,28 @@ def main() -> int:
 
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-    base = TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=False,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=CONNECT_TIMEOUT_S),
-    )
-    kind = FirstNode if arguments.first else OtherNode
-    carrier = kind(PrefixStore(PREFIX, base), arguments.directory)
-    while not select.select([sys.stdin], [], [], PERIOD_S)[0]:
+    try:
+        base = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=CONNECT_TIMEOUT_S),
+        )
+        kind = FirstNode if arguments.first else OtherNode
+        carrier = kind(PrefixStore(PREFIX, base), arguments.directory)
+        while not _is_left(PERIOD_S):
+            carrier.carry()
         carrier.carry()
-    carrier.carry()
+    finally:
+        if _is_left(0):  # a monitor that was killed cannot do it
+            shutil.rmtree(arguments.directory, ignore_errors=True)
     return 0
+
+
+def _is_left(wait_s: float) -> bool:
+    """Whether the monitor has closed our standard input, or has ended."""
+    return bool(select.select([sys.stdin], [], [], wait_s)[0])
 
 
 class Store(Protocol):
