@@ -41,6 +41,7 @@ FROM_BELOW = {
         "rings",
         "job_log.lines",
         "job_log.readers",
+        "job_log.settling",
         "job_log",
         "witnesses",
         "live",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from signal import SIGABRT
 
 from hangscope.diagnosis.ends.own_doing import left_by_itself
 from hangscope.diagnosis.processes.failures import lost_a_peer
-from hangscope.diagnosis.processes.host import End, Host, signal_name
+from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
 from hangscope.trace.model import RankFacts, Trace
+from hangscope.trace.signals import FAULTS, SIGABRT, SIGTERM, name_of
 
-_TERMINATED = (-15, 143)
-_OWN_SIGNALS = (4, 7, 8, 11)
-"""SIGILL, SIGBUS, SIGFPE, SIGSEGV: nobody sends these from outside."""
+_TERMINATED = (-SIGTERM, 128 + SIGTERM)
 UNSEEN = "a signal nobody saw"
 _SECOND_NS = 1_000_000_000
 TOGETHER_NS = 5 * _SECOND_NS
@@ -63,7 +61,7 @@ def _way(facts: RankFacts) -> str | None:
     exit_ = facts.exit
     if _raised(facts) and not _interrupted(facts):
         return None
-    if exit_ is not None and (exit_.kind == "oom" or exit_.signal in _OWN_SIGNALS):
+    if exit_ is not None and (exit_.kind == "oom" or exit_.signal in FAULTS):
         return None
     if _interrupted(facts):
         return "SIGINT"
@@ -71,7 +69,7 @@ def _way(facts: RankFacts) -> str | None:
         return UNSEEN
     if exit_.signal is None or exit_.signal == SIGABRT:
         return None  # a process aborts itself
-    return signal_name(exit_.signal)
+    return name_of(exit_.signal)
 
 
 def _raised(facts: RankFacts) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -21,8 +20,8 @@ from hangscope.trace.model import (
     RankFacts,
     Stack,
 )
+from hangscope.trace.signals import SIGHUP, SIGINT, SIGTERM, name_of
 
-_SIGTERM, _SIGINT, _SIGHUP = 15, 2, 1
 LOADER = re.compile(
     r"(?:^|[^a-z])(?:load|read|fetch)|data_?load|batch|dataset|sampler|__next__|tokeni[sz]e|collate",
     re.I,
@@ -87,15 +86,7 @@ class Host:
     @property
     def aborted(self) -> bool:
         """Whether it ended by SIGABRT: its own, a watchdog's or Gloo's."""
-        return self.end_text == f"killed by {signal.SIGABRT.name}"
-
-
-def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        return self.end_text == "killed by SIGABRT"
 
 
 def host_of(
@@ -173,7 +164,7 @@ def _torn_down(facts: RankFacts) -> bool:
         return True
     if exit_ is None or _own_failure(facts) is not None:
         return False
-    signalled = exit_.signal in (_SIGTERM, _SIGINT, _SIGHUP) or exit_.code in (-15, 143)
+    signalled = exit_.signal in (SIGTERM, SIGINT, SIGHUP) or exit_.code in (-SIGTERM, 128 + SIGTERM)
     return exit_.by_launcher or signalled
 
 
@@ -212,12 +203,12 @@ def _how(facts: RankFacts) -> str:
         return "killed for memory (OOM)"
     if exit_.kind == "signal" and exit_.signal is not None:
         when = f" {ON_ITS_WAY_OUT}" if exit_.text == ON_ITS_WAY_OUT else ""
-        return f"killed by {signal_name(exit_.signal)}{when}"
+        return f"killed by {name_of(exit_.signal)}{when}"
     if exit_.signal is not None:
-        return f"killed by {signal_name(exit_.signal)}"
+        return f"killed by {name_of(exit_.signal)}"
     if exit_.code is not None:
         if exit_.code < 0:
-            return f"killed by {signal_name(-exit_.code)}"
+            return f"killed by {name_of(-exit_.code)}"
         return f"exit status {exit_.code}"
     return exit_.text or exit_.kind
 

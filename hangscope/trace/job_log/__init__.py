@@ -1,1 +1,1 @@
-"""Job logs: lines, what readers know of them, and what they come to once all is read."""
+"""Job logs: lines, what readers know of them, and what that comes to once all is read."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
 
 from hangscope.trace import formats, operations
+from hangscope.trace.job_log.ends import end_of, unexplained
+from hangscope.trace.job_log.group_table import GroupTable
 from hangscope.trace.job_log.readers.evidence import (
     UNKNOWN_GROUP,
     Counters,
@@ -16,30 +18,21 @@ from hangscope.trace.job_log.readers.evidence import (
     Operation,
     RankNotes,
     Seen,
-    Trouble,
 )
 from hangscope.trace.job_log.readers.stacks import threads_of
-from hangscope.trace.job_log.settle import settle
-from hangscope.trace.merging.groups import numel
+from hangscope.trace.job_log.settling.settle import settle
 from hangscope.trace.model import (
-    CAUSED_BY,
     MEMBER_DTYPE,
     NONE,
     RECORD_DTYPE,
     Claim,
-    ExceptionFacts,
-    ExitFacts,
     Flag,
     Fragment,
-    Group,
     RankFacts,
     Records,
     Signature,
     Source,
 )
-
-_SIGTERM, _SIGKILL, _SIGABRT = 15, 9, 6
-_OWN_SIGNALS = (4, 7, 8, 9, 11)
 
 
 def fragments_of(
@@ -47,51 +40,64 @@ def fragments_of(
 ) -> list[Fragment]:
     """One fragment per rank spoken of; claims of nobody in particular go to one of rank -1."""
     settle(evidence)
-    table = _GroupTable(evidence)
+    table = GroupTable(evidence)
     rows = sum(len(n.operations) for n in evidence.ranks.values())
     source = Source(path=path, format=formats.LOG, rank=whole_file_rank, records=rows)
-    claims: dict[int, list[Claim]] = {}
-    for claim, group in evidence.claims:
-        home = claim.reporter if claim.reporter in evidence.ranks else NONE
-        place = table.index(group) if group is not None else NONE
-        claims.setdefault(home if home is not None else NONE, []).append(
-            replace(claim, group=place)
-        )
+    claims = _by_reporter(evidence, table)
     fragments = [
         _fragment(notes, evidence, source, table, claims.get(rank, []))
         for rank, notes in sorted(evidence.ranks.items())
     ]
-    notes: list[str] = []
-    if evidence.attempt:
-        which = "last that tells anything" if evidence.fell_back else "newest"
-        notes.append(
-            f"holds {evidence.attempt} earlier attempt{'s' if evidence.attempt > 1 else ''}; "
-            f"this report is about the {which}"
-        )
-    if evidence.stacks:
-        notes.append(_whose_stacks(evidence.stacks))
-    elif not fragments and not claims:
-        notes.append(
-            "a debugger's backtrace: its C frames are not used; py-spy shows the Python ones"
-            if evidence.native_stacks
-            else "tables of torch's debug server, not used; give HangScope the dumps themselves"
-            if evidence.tables
-            else "no line in it that HangScope knows"
-        )
+    warnings = _warnings(evidence, tells_nothing=not fragments and not claims)
     rest = claims.get(NONE, [])
-    if rest or notes or not fragments:
+    if rest or warnings or not fragments:
         fragments.append(
             Fragment(
                 source=source,
                 facts=RankFacts(rank=NONE, world_size=evidence.world_size),
-                groups=table.groups(),
+                groups=table.groups,
                 claims=tuple(rest),
-                warnings=tuple(notes),
+                warnings=warnings,
             )
         )
     if evidence.fell_back:
         return [replace(fragment, of_earlier_life=True) for fragment in fragments]
     return fragments
+
+
+def _by_reporter(evidence: Evidence, table: GroupTable) -> dict[int, list[Claim]]:
+    """The claims of each rank, their groups by index; -1 stands for all that is no rank's."""
+    claims: dict[int, list[Claim]] = defaultdict(list)
+    for claim, group in evidence.claims:
+        reporter = NONE if claim.reporter is None else claim.reporter
+        index = table.index(group) if group is not None else NONE
+        home = reporter if reporter in evidence.ranks else NONE
+        claims[home].append(replace(claim, group=index))
+    return claims
+
+
+def _warnings(evidence: Evidence, *, tells_nothing: bool) -> tuple[str, ...]:
+    """What a reader of the report has to know of the log itself."""
+    warnings = []
+    if evidence.attempt:
+        which = "last that tells anything" if evidence.fell_back else "newest"
+        warnings.append(
+            f"holds {evidence.attempt} earlier attempt{'s' if evidence.attempt > 1 else ''}; "
+            f"this report is about the {which}"
+        )
+    if evidence.stacks:
+        warnings.append(_whose_stacks(evidence.stacks))
+    elif tells_nothing and evidence.native_stacks:
+        warnings.append(
+            "a debugger's backtrace: its C frames are not used; py-spy shows the Python ones"
+        )
+    elif tells_nothing and evidence.tables:
+        warnings.append(
+            "tables of torch's debug server, not used; give HangScope the dumps themselves"
+        )
+    elif tells_nothing:
+        warnings.append("no line in it that HangScope knows")
+    return tuple(warnings)
 
 
 def _whose_stacks(stacks: list[Seen]) -> str:
@@ -104,129 +110,21 @@ def _whose_stacks(stacks: list[Seen]) -> str:
     )
 
 
-class _GroupTable:
-    """Groups of the log with what is known of their members."""
-
-    def __init__(self, evidence: Evidence) -> None:
-        seen: dict[GroupId, None] = {}
-        for notes in evidence.ranks.values():
-            for operation in notes.operations:
-                seen.setdefault(operation.group)
-            for group in (*notes.counters, *notes.places):
-                if group != UNKNOWN_GROUP:
-                    seen.setdefault(group)
-        for _, claimed in evidence.claims:
-            if claimed is not None:
-                seen.setdefault(claimed)
-        by_name: dict[str, GroupId] = {}
-        for group in seen:
-            known = by_name.get(group[0])
-            if known is None or (group[1] and not known[1]):
-                by_name[group[0]] = group
-        self._names = {name: i for i, name in enumerate(by_name)}
-        self._groups = tuple(_group(g, evidence) for g in by_name.values())
-
-    def index(self, group: GroupId) -> int:
-        """Its place in the table; descriptions do not matter."""
-        return self._names[group[0]]
-
-    def groups(self) -> tuple[Group, ...]:
-        """All of them."""
-        return self._groups
-
-
-def _group(group: GroupId, evidence: Evidence) -> Group:
-    name, desc = group
-    places: dict[int, int] = {}
-    for rank, notes in evidence.ranks.items():
-        for known, place in notes.places.items():
-            if known[0] == name:
-                places[place] = rank
-    size = _size_by_use(name, evidence)
-    return Group(
-        name=name,
-        desc=desc,
-        ranks=_members(places, size),
-        size=size,
-        backend="nccl" if places else "",
-    )
-
-
-def _size_by_use(name: str, evidence: Evidence) -> int | None:
-    """Even gathers print both sizes, and their quotient is the number of members."""
-    votes: Counter[int] = Counter()
-    for notes in evidence.ranks.values():
-        for operation in notes.operations:
-            if operation.group[0] == name:
-                size = _quotient(operation.signature)
-                if size:
-                    votes[size] += 1
-    return votes.most_common(1)[0][0] if votes else None
-
-
-def _quotient(signature: Signature) -> int | None:
-    ins = numel(signature.input_sizes, signature.input_numel)
-    outs = numel(signature.output_sizes, signature.output_numel)
-    if not ins or not outs:
-        return None
-    if signature.op in ("_all_gather_base", "all_gather") and outs % ins == 0 and outs > ins:
-        return outs // ins
-    if (
-        signature.op in ("_reduce_scatter_base", "reduce_scatter")
-        and ins % outs == 0
-        and ins > outs
-    ):
-        return ins // outs
-    return None
-
-
-def _members(places: dict[int, int], size: int | None) -> tuple[int, ...]:
-    """Global ranks in group order, where enough places are known to be sure of the rest.
-
-    Meshes are laid out evenly: two known places give the stride, and every further one must fit it.
-    """
-    if size is None or len(places) < 2 or max(places) >= size:
-        return ()
-    if len(places) == size:
-        return tuple(places[i] for i in range(size))
-    (a, ra), (b, rb) = sorted(places.items())[:2]
-    if (rb - ra) % (b - a):
-        return ()
-    stride = (rb - ra) // (b - a)
-    base = ra - a * stride
-    if stride <= 0 or base < 0 or any(base + p * stride != r for p, r in places.items()):
-        return ()
-    return tuple(base + i * stride for i in range(size))
-
-
 def _fragment(
     notes: RankNotes,
     evidence: Evidence,
     source: Source,
-    table: _GroupTable,
+    table: GroupTable,
     claims: list[Claim],
 ) -> Fragment:
     signatures: dict[Signature, int] = {}
     records = _records(notes, table, signatures)
-    said = [
-        *claims,
-        *(_timeout_claim(o, notes.rank, table) for o in notes.operations if o.timed_out),
-        *(
-            Claim("other", reporter=notes.rank, group=table.index(g), details={"place": place})
-            for g, place in notes.places.items()
-            if g != UNKNOWN_GROUP
-        ),
-    ]
-    if notes.by_local_rank:
-        said.append(Claim("other", reporter=notes.rank, details={"by_local_rank": True}))
-    if notes.half_told and not notes.operations and not notes.counters:
-        said.append(Claim("other", reporter=notes.rank, details={"half_told": True}))
-    fatal = _fatal(notes)
-    if fatal is not None and fatal.in_group:
-        details = {"in_group": True, "group_name": fatal.group_name}
+    end = end_of(notes)
+    said = [*claims, *_own_claims(notes, table)]
+    if end.fatal is not None and end.fatal.in_group:
+        details = {"in_group": True, "group_name": end.fatal.group_name}
         said.append(Claim("other", reporter=notes.rank, details=details))
-    exit_facts, exception = _ending(notes)
-    failure = _launcher_claim(notes, exit_facts, exception)
+    failure = unexplained(end, notes)
     if failure is not None:
         said.append(failure)
     times = [o.at_ns for o in notes.operations] + [c.at_ns for c in notes.counters.values()]
@@ -236,8 +134,8 @@ def _fragment(
         pid=notes.pid,
         local_rank=notes.local_rank,
         world_size=evidence.world_size,
-        exit=exit_facts,
-        exception=exception,
+        exit=end.exit,
+        exception=end.exception,
         threads=threads_of(notes.seen) if notes.seen is not None else (),
         observed_ns=max(times, default=0),
     )
@@ -246,13 +144,28 @@ def _fragment(
         facts=facts,
         records=records,
         members=_member_rows(notes, table),
-        groups=table.groups(),
+        groups=table.groups,
         signatures=tuple(signatures),
         claims=tuple(said),
     )
 
 
-def _timeout_claim(operation: Operation, rank: int, table: _GroupTable) -> Claim:
+def _own_claims(notes: RankNotes, table: GroupTable) -> list[Claim]:
+    """What a rank's own lines tell, as claims: its timeouts, its places in groups, its silence."""
+    claims = [_timeout_claim(o, notes.rank, table) for o in notes.operations if o.timed_out]
+    claims += [
+        Claim("other", reporter=notes.rank, group=table.index(group), details={"place": place})
+        for group, place in notes.places.items()
+        if group != UNKNOWN_GROUP
+    ]
+    if notes.by_local_rank:
+        claims.append(Claim("other", reporter=notes.rank, details={"by_local_rank": True}))
+    if notes.half_told and not notes.operations and not notes.counters:
+        claims.append(Claim("other", reporter=notes.rank, details={"half_told": True}))
+    return claims
+
+
+def _timeout_claim(operation: Operation, rank: int, table: GroupTable) -> Claim:
     return Claim(
         kind="timeout",
         reporter=rank,
@@ -265,7 +178,7 @@ def _timeout_claim(operation: Operation, rank: int, table: _GroupTable) -> Claim
     )
 
 
-def _records(notes: RankNotes, table: _GroupTable, signatures: dict[Signature, int]) -> Records:
+def _records(notes: RankNotes, table: GroupTable, signatures: dict[Signature, int]) -> Records:
     found = sorted(notes.operations, key=lambda o: (o.at_ns, o.line))
     records = np.zeros(len(found), RECORD_DTYPE)
     for row, operation in zip(records, found, strict=True):
@@ -293,7 +206,7 @@ def _records(notes: RankNotes, table: _GroupTable, signatures: dict[Signature, i
     return records
 
 
-def _member_rows(notes: RankNotes, table: _GroupTable) -> Records:
+def _member_rows(notes: RankNotes, table: GroupTable) -> Records:
     rows = np.zeros(len(notes.counters), MEMBER_DTYPE)
     for row, (group, counters) in zip(rows, notes.counters.items(), strict=True):
         pairs_only = _all_pairs(notes, group)
@@ -320,83 +233,3 @@ def _count_pairs_too(notes: RankNotes, group: GroupId, counters: Counters) -> bo
     """Whether counters call finished what has timed out: another kind of work has that number."""
     overdue = [o.seq for o in notes.operations if o.group == group and o.timed_out]
     return any(0 < seq <= counters.completed for seq in overdue)
-
-
-def _ending(notes: RankNotes) -> tuple[ExitFacts | None, ExceptionFacts | None]:
-    trouble = _fatal(notes)
-    exception = None
-    if trouble is not None:
-        exception = ExceptionFacts(
-            type_name=trouble.type_name,
-            message=trouble.message + (CAUSED_BY + trouble.cause if trouble.cause else ""),
-            stack=tuple(trouble.frames),
-            at_ns=trouble.at_ns or notes.exit_ns,
-            thread_name=trouble.thread_name,
-            is_main_thread=trouble.thread_name == "MainThread",
-        )
-    told = notes.by_launcher or notes.exit_signal == _SIGTERM
-    text = notes.exit_text
-    if notes.oom_killed:
-        return (
-            ExitFacts(
-                "oom", notes.exit_code, notes.exit_signal or _SIGKILL, notes.exit_ns, False, text
-            ),
-            exception,
-        )
-    if exception is not None and exception.is_main_thread:
-        exit_ = ExitFacts(
-            "exception", notes.exit_code, notes.exit_signal, exception.at_ns, False, text
-        )
-        return exit_, exception
-    if notes.exit_signal is not None:
-        return (
-            ExitFacts("signal", notes.exit_code, notes.exit_signal, notes.exit_ns, told, text),
-            exception,
-        )
-    if notes.exit_code is not None:
-        kind = "code" if notes.exit_code else "clean"
-        return ExitFacts(kind, notes.exit_code, None, notes.exit_ns, told, text), exception
-    if notes.found_dead:
-        return ExitFacts("unknown", at_ns=notes.exit_ns, text=text), exception
-    if told:
-        return ExitFacts("signal", None, _SIGTERM, notes.exit_ns, True, text), exception
-    return None, exception
-
-
-def _fatal(notes: RankNotes) -> Trouble | None:
-    """The exception that ended the rank: the last one nobody caught.
-
-    A traceback counts as uncaught where torch's hook printed it, or where the launcher saw the
-    process end with a status of its own; one in the middle of a log may have been handled.
-    """
-    uncaught = [t for t in notes.troubles if t.uncaught]
-    if not uncaught and (notes.exit_code not in (None, 0) and notes.exit_signal is None):
-        uncaught = [t for t in notes.troubles if t.thread_name == "MainThread"]
-    if not uncaught and notes.troubles:
-        last = notes.troubles[-1]
-        if not notes.operations and notes.exit_signal is None and not notes.by_launcher:
-            uncaught = [last]
-    main = [t for t in uncaught if t.thread_name == "MainThread"]
-    return (main or uncaught)[-1] if uncaught else None
-
-
-def _launcher_claim(
-    notes: RankNotes, exit_facts: ExitFacts | None, exception: ExceptionFacts | None
-) -> Claim | None:
-    """A failure that only the launcher saw, and that no timeout explains."""
-    if exit_facts is None or exit_facts.by_launcher or exception is not None:
-        return None
-    if exit_facts.signal in _OWN_SIGNALS or exit_facts.kind == "oom":
-        what = "killed for memory" if exit_facts.kind == "oom" else f"signal {exit_facts.signal}"
-    elif exit_facts.signal is None and exit_facts.code and not (notes.operations or notes.echo):
-        what = f"exit status {exit_facts.code}"
-    else:
-        return None
-    return Claim(
-        kind="launcher_failure",
-        accused=(notes.rank,),
-        reporter=notes.rank,
-        text=f"rank {notes.rank} ended: {what} {notes.exit_text}".strip()[:300],
-        at_ns=exit_facts.at_ns,
-        certain=False,
-    )

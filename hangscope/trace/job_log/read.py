@@ -1,8 +1,8 @@
 """Plain job logs as fragments: often all that is left of a hang.
 
-Readers gather evidence from the lines (`readers`); what they found is settled here: whose it
-was, in which group, and what it makes of each rank. Operations and counters become rows that say
-they were concluded, statements become claims.
+Readers gather evidence from the lines (`readers`); once all are read it is settled whose it was,
+in which group, and what it makes of each rank (`settling`). Operations and counters become rows
+marked as concluded (`Flag.SYNTHETIC`), statements become claims (`fragments`).
 """
 
 from __future__ import annotations
@@ -15,30 +15,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from hangscope.trace.facts import UNRECORDED
-from hangscope.trace.files import file_names
+from hangscope.trace.job_log.file_writers import FileWriter, named_by
 from hangscope.trace.job_log.fragments import fragments_of
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.lines.stream import read_lines
 from hangscope.trace.job_log.lines.unknown import UnknownPrefix
+from hangscope.trace.job_log.own_lines import OwnLines
 from hangscope.trace.job_log.readers import watchdog
 from hangscope.trace.job_log.readers.evidence import Evidence
 from hangscope.trace.job_log.readers.roster import Readers
 from hangscope.trace.job_log.restarts import with_restarts
 from hangscope.trace.model import Fragment
 
-_FILE, _FILE_ENDS = "==> ", " <=="
-"""How ``head`` and ``tail`` tell whose lines follow."""
-_OWN = "[hangscope]"
-_OWN_LINES = 400
-_VERDICT = re.compile(r"(?!more: |moving again|[a-z])\S")
-"""A verdict is a sentence; what else HangScope says begins with a small letter."""
-_UNRECORDED = re.compile(r"rank (\d{1,7}): not recording, the job goes on: (?P<why>[^;]{1,200})")
 _TORCHRUN = re.compile(r"torch[./]distributed[./](?:elastic[./]|run(?:\.py|:|$))")
-_OTHERS = re.compile(
-    r"(?:\[rank ?\d|\[[EWIF]\d|[EWIF]\d{4} \d\d:|Traceback|Failures:|Root Cause|=====|srun:|"
-    r"terminate called|\S+ FAILED|[\w.]+(?:Error|Exception):)"
-)
 
 
 def read_job_log(
@@ -57,7 +46,7 @@ def read_job_log(
     year:
         Of its lines, which carry none; by default that of the file, else the present one.
     """
-    own_rank, own_local = _of_file(str(file)) if file is not None else (None, None)
+    own_rank, own_local = named_by(str(file)) if file is not None else (None, None)
     if year is None:
         year = _year_of(file)
     evidence = gather(read_lines(stream), year, own_rank=own_rank, own_local=own_local)
@@ -82,85 +71,45 @@ def gather(
     Returns at once, with `Evidence.not_its_own`, where another rank than ``own_rank`` writes.
     """
     evidence = Evidence()
-    of_file = own_rank
+    own, of_file, unknown = OwnLines(), FileWriter(own_rank, own_local), UnknownPrefix()
     readers = Readers(year)
-    unknown = UnknownPrefix()
-    skip_own = 0
     newest: LogLine | None = None
     for line in with_restarts(lines):
-        text = line.text
         newest = line
-        if _OWN in text and text.lstrip().startswith(_OWN):
-            skip_own = _OWN_LINES  # our own report quotes evidence; it is none
-            said = text.lstrip()[len(_OWN) :].strip()
-            if _VERDICT.match(said):
-                evidence.claim("own_report", line.saying(said), 0, certain=False)
-            elif unrecorded := _UNRECORDED.match(said):
-                whose = (int(unrecorded[1]),)
-                evidence.claim(UNRECORDED, line.saying(unrecorded["why"]), 0, accused=whose)
+        if own.holds(line, evidence) or of_file.is_heading(line):
             continue
-        if skip_own:
-            plain = line.rank is None and not line.level and not _OTHERS.match(text)
-            skip_own = skip_own - 1 if plain else 0
-            if plain:
-                continue
-        if text.startswith(_FILE) and text.endswith(_FILE_ENDS):
-            own_rank, own_local = _of_file(text[len(_FILE) : -len(_FILE_ENDS)])
-            of_file = None
-            continue
-        if of_file is not None and line.rank not in (None, of_file) and not line.printed:
+        if of_file.is_another(line):
             evidence.not_its_own = True
             return evidence
-        if line.rank is None and (own_rank is not None or own_local is not None):
-            line = line._replace(
-                rank=own_rank,
-                local_rank=line.local_rank if own_local is None else own_local,
-            )
-        line = readers.logged.attributed(unknown.taken_off(line))
-        line = readers.starters.attributed(line)
-        line = readers.table.attributed(line)
-        if not evidence.elastic and ("distributed" in line.file or "distributed" in line.text):
-            evidence.elastic = bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
-        at_ns = _at_ns(line.at, year) if line.at is not None else 0
+        line = readers.attributed(unknown.taken_off(of_file.attributed(line)))
         readers.cut.note(line)
-        evidence.lines += 1
-        evidence.thinned |= line.repeated and line.level in ("E", "F") and bool(line.file)
-        if line.rank is not None and not line.printed:
-            _note_writer(line, evidence)
-        elif line.pid is not None and line.pid in evidence.pid_rank:
-            line = line._replace(rank=evidence.pid_rank[line.pid])
+        line = _noted(line, evidence)
+        at_ns = _at_ns(line.at, year) if line.at is not None else 0
         readers.read(line, at_ns, evidence)
         if evidence.attempt != readers.attempt:  # nothing of an earlier life goes on
             readers = Readers(year, evidence.attempt)
             readers.cut.note(line)
-    readers.stalls.finish(evidence)
-    readers.ras.finish(evidence)
-    readers.announced.finish(evidence)
-    readers.kernels.finish(evidence)
-    if newest is not None and evidence.meeting and evidence.meeting[0] == newest.number:
-        _, rank, joined, world = evidence.meeting  # it ends with ranks that wait for one another
-        evidence.claim(
-            "rendezvous", newest, 0, reporter=rank, certain=False, joined=joined, clients=world
-        )
-    if newest is not None and readers.cut.is_part(newest):
-        evidence.cut = True
-    if newest is not None and watchdog.is_unfinished(newest):
-        evidence.cut = True
-        if newest.rank is not None:
-            evidence.of(newest.rank).half_told = True
+    readers.finish(evidence)
+    if newest is not None:
+        _note_last(newest, readers, evidence)
     evidence.fall_back()
     return evidence
 
 
-def _of_file(name: str) -> tuple[int | None, int | None]:
-    """The rank and the local rank that the name of a log states."""
-    path = Path(name)
-    return file_names.rank_of_log(path), file_names.local_rank_of_log(path)
+def _noted(line: LogLine, evidence: Evidence) -> LogLine:
+    """The line with its rank, where its process is known by now; notes who has written it."""
+    if not evidence.elastic and ("distributed" in line.file or "distributed" in line.text):
+        evidence.elastic = bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
+    evidence.lines += 1
+    evidence.thinned |= line.repeated and line.level in ("E", "F") and bool(line.file)
+    if line.rank is not None and not line.printed:
+        _note_writer(line, line.rank, evidence)
+    elif line.pid is not None and line.pid in evidence.pid_rank:
+        return line._replace(rank=evidence.pid_rank[line.pid])
+    return line
 
 
-def _note_writer(line: LogLine, evidence: Evidence) -> None:
-    rank = line.rank
-    assert rank is not None
+def _note_writer(line: LogLine, rank: int, evidence: Evidence) -> None:
     notes = evidence.of(rank)
     evidence.writer = rank
     evidence.shared_tasks |= line.node not in (None, rank)
@@ -172,6 +121,25 @@ def _note_writer(line: LogLine, evidence: Evidence) -> None:
         evidence.local_to_rank.setdefault(line.local_rank, rank)
     if line.host is not None:
         notes.host = notes.host or line.host
+
+
+def _note_last(newest: LogLine, readers: Readers, evidence: Evidence) -> None:
+    """What it means that a log ends with this line: ranks still meet, or the log was cut."""
+    meeting = evidence.meeting
+    if meeting is not None and meeting.line == newest.number:
+        evidence.claim(
+            "rendezvous",
+            newest,
+            0,
+            reporter=meeting.rank,
+            certain=False,
+            joined=meeting.joined,
+            clients=meeting.world,
+        )
+    unfinished = watchdog.is_unfinished(newest)
+    evidence.cut |= unfinished or readers.cut.is_part(newest)
+    if unfinished and newest.rank is not None:
+        evidence.of(newest.rank).half_told = True
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import struct
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from hangscope.trace.facts import RUNS, KernelWait
 from hangscope.trace.processes.control_groups import PROC, limit_of, lines_of
 from hangscope.trace.processes.descriptors import at_other_end, peer_of, target_of
 from hangscope.trace.processes.file_locks import FileLocks
+from hangscope.trace.signals import name_of
 
 _IN_LOCK = re.compile(r"lock_inode|setlk|flock_lock|posix_lock|locks_")
 _IN_PIPE = re.compile(r"^(?:anon_)?(?:pipe|fifo)_(read|write|wait)")
@@ -205,12 +205,5 @@ def _end_of(pid: int, proc: Path) -> str:
     except (IndexError, ValueError):
         return "ended"
     if os.WIFSIGNALED(status):
-        return f"killed by {_signal_name(os.WTERMSIG(status))}"
+        return f"killed by {name_of(os.WTERMSIG(status))}"
     return f"ended with status {os.WEXITSTATUS(status)}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+_LONGEST_EXCERPT = 400
+
 
 class LogLine(NamedTuple):
     """One message: its text without prefixes, and what the prefixes said."""
@@ -30,6 +32,11 @@ class LogLine(NamedTuple):
     """Printed by torch's hook for uncaught exceptions (``[rank3]: Traceback ...``)."""
     repeated: bool = False
     """Ray left out others that read alike but for their numbers."""
+
+    @property
+    def excerpt(self) -> str:
+        """As much of the text as reports quote."""
+        return self.text.strip()[:_LONGEST_EXCERPT]
 
     def rank_or(self, said: int) -> int:
         """The rank as the prefix has it, else as the message itself says."""

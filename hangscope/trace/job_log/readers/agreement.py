@@ -175,7 +175,7 @@ def _operation(
             state=state,
             at_ns=at_ns,
             line=line.number,
-            text=line.text.strip()[:400],
+            text=line.excerpt,
         )
     )
 

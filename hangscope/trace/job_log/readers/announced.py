@@ -317,5 +317,5 @@ def _operation(group: GroupId, step: _Step, state: State) -> Operation:
         state=state,
         at_ns=step.at_ns,
         line=step.line.number,
-        text=step.line.text.strip()[:400],
+        text=step.line.excerpt,
     )

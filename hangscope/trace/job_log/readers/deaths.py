@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace import clean
+from hangscope.trace import clean, signals
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers.evidence import Evidence, Trouble
+from hangscope.trace.job_log.readers.evidence import (
+    Evidence,
+    LauncherFailure,
+    OfUnknownRank,
+    Trouble,
+)
 from hangscope.trace.job_log.readers.tracebacks import RAISED
 
 _MEMORY = re.compile(
@@ -172,11 +177,12 @@ def _segfault(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return False
     if line.rank is not None:
         notes = evidence.of(line.rank)
-        notes.exit_signal = notes.exit_signal or 11
+        notes.exit_signal = notes.exit_signal or signals.SIGSEGV
         notes.exit_text = notes.exit_text or line.text.strip()[:200]
         notes.exit_ns = notes.exit_ns or at_ns
     elif line.local_rank is not None:
-        evidence.launcher_failures.append((line.local_rank, -1, -11, at_ns, line.node, line.host))
+        failure = LauncherFailure(line.local_rank, None, -signals.SIGSEGV, at_ns)
+        evidence.launcher_failures.append(failure)
     elif line.pid is not None:
         evidence.claim("launcher_failure", line, at_ns, certain=False, pid=line.pid)
     else:
@@ -200,7 +206,7 @@ def _of_local_rank(line: LogLine, at_ns: int, evidence: Evidence) -> None:
     """What a driver prints is no traceback, but ends its process as one does."""
     said = clean.prose(line.text.strip(), 400)
     trouble = Trouble("device error", said, at_ns=at_ns, line=line.number, uncaught=True)
-    evidence.troubles.append((line.local_rank, line.pid, line.node, trouble))
+    evidence.troubles.append(OfUnknownRank(trouble, line.local_rank, line.pid, line.node))
 
 
 def _own_device(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.model import MAX_RANK, Claim, Frame, Signature
@@ -79,6 +79,49 @@ class Trouble:
     """What that line calls the group, where it is a name that means one."""
 
 
+class OfUnknownRank(NamedTuple):
+    """An exception, and what is known of the process that wrote it while its rank is not."""
+
+    trouble: Trouble
+    local_rank: int | None
+    pid: int | None
+    node: int | None
+
+
+class LauncherFailure(NamedTuple):
+    """A process that failed, as the launcher of its node reports it."""
+
+    local_rank: int
+    pid: int | None
+    exit_code: int
+    """Negative: the signal that ended it."""
+    at_ns: int
+
+
+class TaskEnd(NamedTuple):
+    """A task that ended, as a scheduler reports it. A task is a rank, or a node of several."""
+
+    task: int
+    host: str
+    exit_code: int | None
+    signal: int | None
+    at_ns: int
+    oom: bool = False
+    """It was killed for the memory it took."""
+
+
+class StoreBarrier(NamedTuple):
+    """The newest message of a rank that waits for the others at the barrier of a store."""
+
+    line: int
+    rank: int
+    joined: int
+    """How many ranks had come by then, of ``world``."""
+    world: int
+    said_by: set[int]
+    """The ranks that have told of as many."""
+
+
 @dataclass(slots=True)
 class Seen:
     """The stacks of one process at one moment, and what tells whose they are."""
@@ -126,11 +169,26 @@ class RankNotes:
     _indexed: int = 0
     """How many of the operations are among those."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether an exit status or a signal of its process is known."""
+        return self.exit_code is not None or self.exit_signal is not None
+
+    def ended(self, code: int, at_ns: int) -> None:
+        """Note an exit status as launchers print it: a signal is negative, or 128 more."""
+        if code < 0:
+            self.exit_signal = -code
+        elif 128 < code <= 128 + 64:
+            self.exit_signal = code - 128
+            self.exit_code = code
+        else:
+            self.exit_code = code
+        self.exit_ns = self.exit_ns or at_ns
+
     def tells(self) -> bool:
         """Whether anything is known of it but that it was there."""
-        ended = self.exit_code is not None or self.exit_signal is not None or self.found_dead
         told = (self.operations, self.counters, self.troubles, self.seen, self.exit_text)
-        return any(told) or ended or self.half_told
+        return any(told) or self.has_ended or self.found_dead or self.half_told
 
     def numbered(self, seq: int) -> list[Operation]:
         """The operations of this number, in their order, as long as the log is being read."""
@@ -153,14 +211,8 @@ class Evidence:
     oom_pids: set[int] = field(default_factory=set)
     dead_pids: dict[int, int] = field(default_factory=dict)
     """Processes of which it is only said that they died, and when."""
-    launcher_failures: list[tuple[int, int, int, int, int | None, str | None]] = field(
-        default_factory=list
-    )
-    """(local rank, pid, exit code, at_ns, node, host), as the launcher of one node reports them."""
-    task_ends: list[tuple[int, str, int | None, int | None, bool, int]] = field(
-        default_factory=list
-    )
-    """(task, host, exit code, signal, killed for memory, at_ns), as the scheduler reports them."""
+    launcher_failures: list[LauncherFailure] = field(default_factory=list)
+    task_ends: list[TaskEnd] = field(default_factory=list)
     step_ended: bool = False
     """The scheduler has said that it ends the job: whom it kills after that is no cause."""
     stopped_tasks: set[int] = field(default_factory=set)
@@ -175,8 +227,8 @@ class Evidence:
     shared_places: bool = False
     """Two processes have written the same number for themselves: a place in smaller groups."""
     comm_size: int | None = None
-    troubles: list[tuple[int | None, int | None, int | None, Trouble]] = field(default_factory=list)
-    """(local rank, pid, node, exception) of writers whose rank is not known yet."""
+    troubles: list[OfUnknownRank] = field(default_factory=list)
+    """Exceptions of writers whose rank is not known yet."""
     nobodys: list[Trouble] = field(default_factory=list)
     """Exceptions that were printed without any hint of their writer."""
     stacks: list[Seen] = field(default_factory=list)
@@ -192,11 +244,7 @@ class Evidence:
     """Its name states a rank, and another one writes into it: the name means something else."""
     cut: bool = False
     """It ends in the middle of a watchdog's line: somebody pasted the beginning of a log."""
-    meeting: tuple[int, int, int, int] | None = None
-    """Where (line) which rank said last that it waits for the others to meet: how many had come, of
-    how many."""
-    at_meeting: set[int] = field(default_factory=set)
-    """Who has said so, there where as many had come."""
+    meeting: StoreBarrier | None = None
     thinned: bool = False
     """Of lines of a watchdog's that read alike only one is in it."""
     given_up: bool = False
@@ -249,7 +297,7 @@ class Evidence:
             reporter=said_by,
             seq=seq,
             op=op,
-            text=line.text.strip()[:400],
+            text=line.excerpt,
             at_ns=at_ns,
             certain=certain,
             details=dict(details),

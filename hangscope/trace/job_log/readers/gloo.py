@@ -225,7 +225,7 @@ def _model(rank: int, size: int, line: LogLine, at_ns: int, evidence: Evidence) 
             state=State.SCHEDULED,
             at_ns=at_ns,
             line=line.number,
-            text=line.text.strip()[:400],
+            text=line.excerpt,
         )
     )
 

@@ -18,9 +18,11 @@ from hangscope.trace.job_log.readers import (
     agreement,
     announced,
     deaths,
+    elastic_table,
     gloo,
     kernels,
     launcher,
+    logged,
     ras,
     ray,
     schedulers,
@@ -55,13 +57,13 @@ class Readers:
 
     def __init__(self, year: int, attempt: int = 0) -> None:
         self.attempt = attempt
-        self.starters = starters.Starters()
-        self.logged = starters.Logged()
-        self.table = launcher.LauncherTable(year)
-        self.stalls = stalls.Stalls()
-        self.ras = ras.RasReport()
-        self.announced = announced.Announced()
-        self.kernels = kernels.Kernels()
+        self._starters = starters.Starters()
+        self._logged = logged.Logged()
+        self._table = elastic_table.ElasticTable(year)
+        self._stalls = stalls.Stalls()
+        self._ras = ras.RasReport()
+        self._announced = announced.Announced()
+        self._kernels = kernels.Kernels()
         self.cut = cut.Cut()
         ray_deaths, raised, stack_lines = ray.RayDeaths(), tracebacks.Tracebacks(), stacks.Stacks()
         self.first_to_know = (
@@ -69,15 +71,15 @@ class Readers:
             Reader(raised.read, tracebacks.WORDS, follows=raised.follows),
             Reader(stack_lines.read, stacks.WORDS, stacks.FORM, stack_lines.follows),
             Reader(watchdog.read, watchdog.WORDS, follows=watchdog.follows),
-            Reader(self.announced.read, announced.WORDS),
-            Reader(self.kernels.read, kernels.WORDS),
+            Reader(self._announced.read, announced.WORDS),
+            Reader(self._kernels.read, kernels.WORDS),
             Reader(agreement.read, agreement.WORDS),
             Reader(gloo.read, gloo.WORDS),
-            Reader(self.table.read, form=launcher.TABLE, follows=self.table.follows),
+            Reader(self._table.read, form=elastic_table.FORM, follows=self._table.follows),
             Reader(schedulers.read, schedulers.WORDS),
-            Reader(self.starters.read, starters.WORDS, follows=self.starters.follows),
-            Reader(self.stalls.read, stalls.WORDS, follows=self.stalls.follows),
-            Reader(self.ras.read, form=ras.FORM, follows=self.ras.follows),
+            Reader(self._starters.read, starters.WORDS, follows=self._starters.follows),
+            Reader(self._stalls.read, stalls.WORDS, follows=self._stalls.follows),
+            Reader(self._ras.read, form=ras.FORM, follows=self._ras.follows),
             Reader(launcher.read, launcher.WORDS),
             Reader(deaths.read, deaths.WORDS, deaths.FORM),
         )
@@ -88,6 +90,19 @@ class Readers:
         ]
         self._of_shape = Remembered(self._may_know)
         self._of_bits: dict[int, tuple[Reader, ...]] = {}
+
+    def attributed(self, line: LogLine) -> LogLine:
+        """The line as its writer's, where a line above it tells who that is."""
+        line = self._logged.attributed(line)
+        line = self._starters.attributed(line)
+        return self._table.attributed(line)
+
+    def finish(self, evidence: Evidence) -> None:
+        """Note what is only known once the log has ended."""
+        self._stalls.finish(evidence)
+        self._ras.finish(evidence)
+        self._announced.finish(evidence)
+        self._kernels.finish(evidence)
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> None:
         """Show the line to one reader after the other, until one knows it."""

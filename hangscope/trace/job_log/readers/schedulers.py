@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
+from hangscope.trace import signals
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers.evidence import Evidence
-from hangscope.trace.job_log.readers.launcher import ended
+from hangscope.trace.job_log.readers.evidence import Evidence, LauncherFailure, TaskEnd
 
 _TASK = re.compile(
     r"(?P<host>[\w.\-]{1,200}): rank (?P<task>\d{1,7}) "
@@ -36,8 +36,6 @@ WORDS = (
 )  # fmt: skip
 """One of these stands in every line that is read here."""
 _OF_MEMORY = ("MEMLIMIT", "SWAP", "mem", "vmem", "pmem")
-_SIGNALS = {"killed": 9, "terminated": 15, "aborted": 6, "segmentation fault": 11, "bus error": 7}
-_NO_PID = -1
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
@@ -47,18 +45,19 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if found:
         code = int(found["code"]) if found["code"] else None
         signal = int(found["signal"]) if found["signal"] else None
-        evidence.task_ends.append((int(found["task"]), found["host"], code, signal, False, at_ns))
+        end = TaskEnd(int(found["task"]), found["host"], code, signal, at_ns)
+        evidence.task_ends.append(end)
         return True
     found = _FIRST.search(text)
     if found:
-        end = (int(found[1]), line.host or "", None, int(found[2]), False, at_ns)
+        end = TaskEnd(int(found[1]), line.host or "", None, int(found[2]), at_ns)
         evidence.task_ends.append(end)
         return True
     found = _PE.search(text)
     if found:
-        signal = _SIGNALS.get((found["how"] or "").strip().lower())
+        signal = signals.BY_DESCRIPTION.get((found["how"] or "").strip().lower())
         code = int(found["code"]) if found["code"] else None
-        evidence.task_ends.append((int(found[2]), f"nid{found[1]}", code, signal, False, at_ns))
+        evidence.task_ends.append(TaskEnd(int(found[2]), f"nid{found[1]}", code, signal, at_ns))
         return True
     found = _ABORT.search(text)
     if found:
@@ -66,7 +65,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     found = _CONTAINER.search(text)
     if found:
-        failure = (int(found[1]), _NO_PID, int(found[2]), at_ns, line.node, line.host)
+        failure = LauncherFailure(int(found[1]), None, int(found[2]), at_ns)
         evidence.launcher_failures.append(failure)
         return True
     return _called(line, at_ns, evidence) or _limit(line, at_ns, evidence)
@@ -76,7 +75,7 @@ def _mpich(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) 
     """MPICH's "node" is a rank of the world; what fails inside of a call may be a peer's doing."""
     rank = int(found[2])
     if found[3].startswith("application called"):
-        ended(evidence, rank, abs(int(found[1])) % 256 or 1, at_ns)
+        evidence.of(rank).ended(abs(int(found[1])) % 256 or 1, at_ns)
     else:
         evidence.of(rank)
         evidence.claim("network_error", line, at_ns, reporter=rank, certain=False)
@@ -100,5 +99,5 @@ def _limit(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if (found["lsf"] or found["pbs"]) in _OF_MEMORY:
         evidence.claim("oom", line, at_ns, certain=False, kernel=True)
     else:
-        evidence.claim("other", line, at_ns, stopped=15)
+        evidence.claim("other", line, at_ns, stopped=signals.SIGTERM)
     return True

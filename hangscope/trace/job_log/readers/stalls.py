@@ -207,7 +207,7 @@ class Stalls:
                     state=State.SCHEDULED,
                     at_ns=at_ns,
                     line=line.number,
-                    text=line.text.strip()[:400],
+                    text=line.excerpt,
                 )
             )
         return True

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
+from hangscope.trace import signals
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers.evidence import Evidence
-from hangscope.trace.job_log.readers.launcher import ended
+from hangscope.trace.job_log.readers.evidence import Evidence, LauncherFailure
 
 _SPAWN_ERROR = re.compile(r"-- Process (\d{1,6}) terminated with the following error:")
 _SPAWN_END = re.compile(
@@ -60,7 +60,6 @@ _STOPPED = re.compile(
     r"(?:STEP|JOB) [\w.]+ ON \S+ CANCELLED AT|(?:^|\] )Received SIGTERM: 15"
 )
 """Until Python 3.10 a signal is printed by its name."""
-_SIGNALS = {"KILL": 9, "SEGV": 11, "ABRT": 6, "TERM": 15, "BUS": 7, "FPE": 8, "ILL": 4, "INT": 2}
 WORDS = (
     "terminated with", "exits with return code", "Process name:", "MPI_ABORT", "RUNNING AT",
     "crashed with exit code", "exited with code", "died, exit code", "died unexpectedly", ": line ",
@@ -69,56 +68,7 @@ WORDS = (
     "Received SIGTERM", "too many heartbeats", "resources failed with", "failed to run torchrun",
     "atchdog timeout (self", "Hang detected on",
 )  # fmt: skip
-_HEAD = "Traceback (most recent call last):"
-_ERROR = re.compile(r"error|critical|exception|fail|fatal", re.I)
-_NO_PID = -1
 _MAX_TRACEBACK = 120
-
-
-class Logged:
-    """Gives a traceback to the writer of the line above it.
-
-    Python's ``logging`` puts its prefix in front of the message only: the traceback that follows
-    has none, down to the line that names the exception.
-    """
-
-    def __init__(self) -> None:
-        self._before: LogLine | None = None
-        self._writer: LogLine | None = None
-
-    def attributed(self, line: LogLine) -> LogLine:
-        """The line as its writer's."""
-        before, self._before = self._before, line
-        if line.rank is not None:
-            self._writer = line if line.text.rstrip().endswith(_HEAD) else None
-            return line
-        if line.level or line.pid is not None:
-            self._writer = None
-            return line
-        if before is not None and line.text.startswith(_HEAD) and _announces(before, line):
-            self._writer = before
-        if self._writer is None or line.number > self._writer.number + _MAX_TRACEBACK:
-            return line
-        writer = self._writer
-        if line.text[:1] not in " \t" and not line.text.startswith(_HEAD):
-            self._writer = None  # the line with the exception is the last
-        return line._replace(rank=writer.rank)
-
-
-def _announces(before: LogLine, head: LogLine) -> bool:
-    """Whether a line is what ``logging`` put in front of the head of a traceback.
-
-    A message of torch's own is whole, and so is what its hook prints; what bears another number is
-    another writer's.
-    """
-    return (
-        before.rank is not None
-        and before.number == head.number - 1
-        and not (before.level or before.excepthook)
-        and head.local_rank in (None, before.local_rank)
-        and head.node in (None, before.node)
-        and _ERROR.search(before.text) is not None
-    )
 
 
 class Starters:
@@ -152,9 +102,9 @@ class Starters:
             return True
         found = _SPAWN_END.search(text)
         if found:
-            signal = _SIGNALS.get(found.group("signal") or "")
+            signal = signals.number_of(found["signal"] or "")
             code = int(found.group("code") or 1) if signal is None else -signal
-            _local_end(int(found.group(1)), code, line, at_ns, evidence)
+            _local_end(int(found.group(1)), code, at_ns, evidence)
             return True
         found = _DEEPSPEED.search(text)
         if found:
@@ -190,17 +140,17 @@ class Starters:
             return True
         found = _MPI_ABORT.search(text)
         if found:
-            ended(evidence, int(found.group(1)), 1, at_ns)
+            evidence.of(int(found.group(1))).ended(1, at_ns)
             return True
         if self._rank is None:
             return False
         code, signal = _MPI_CODE.search(text), _HYDRA_END.search(text)
         if code:
-            ended(evidence, self._rank, int(code.group(1)), at_ns)
+            evidence.of(self._rank).ended(int(code.group(1)), at_ns)
         elif signal:
             number = int(signal.group(1))
             killed = "SIGNAL" in text or "STRING" in text
-            ended(evidence, self._rank, -number if killed else number, at_ns)
+            evidence.of(self._rank).ended(-number if killed else number, at_ns)
         else:
             return False
         self._rank = None
@@ -210,13 +160,13 @@ class Starters:
 def _deepspeed(local: int, code: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:
     """DeepSpeed prints the command of the process it started last, whichever of them failed."""
     if local == 0:  # it was the only one
-        _local_end(local, code, line, at_ns, evidence)
+        _local_end(local, code, at_ns, evidence)
     else:
         evidence.claim("launcher_failure", line, at_ns, certain=False, code=code)
 
 
-def _local_end(local: int, code: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:
-    evidence.launcher_failures.append((local, _NO_PID, code, at_ns, line.node, line.host))
+def _local_end(local: int, code: int, at_ns: int, evidence: Evidence) -> None:
+    evidence.launcher_failures.append(LauncherFailure(local, None, code, at_ns))
 
 
 def _stopped(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
@@ -226,7 +176,7 @@ def _stopped(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return False
     said = found["told"] or found["got"] or "15"
     evidence.step_ended |= "CANCELLED AT" in line.text
-    number = int(said) if said.isdigit() else _SIGNALS.get(said[3:], 15)
+    number = int(said) if said.isdigit() else signals.number_of(said) or signals.SIGTERM
     evidence.claim("other", line, at_ns, stopped=number)
     return True
 
@@ -235,7 +185,7 @@ def _composer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Composer tells which rank failed first, stops the others, and then how each of them ended."""
     found = _COMPOSER.match(line.text)
     if found:
-        ended(evidence, int(found.group(1)), int(found.group(2)), at_ns)
+        evidence.of(int(found.group(1))).ended(int(found.group(2)), at_ns)
         return True
     found = _COMPOSER_ENDS.match(line.text)
     if not found:
@@ -243,10 +193,9 @@ def _composer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     rank, pid, code = (int(x) for x in found.groups())
     notes = evidence.of(rank)
     notes.pid = notes.pid or pid
-    first = notes.exit_code is None and notes.exit_signal is None
-    if first and code:
-        ended(evidence, rank, code, at_ns)
-        notes.by_launcher = code in (-_SIGNALS["TERM"], -_SIGNALS["KILL"])
+    if code and not notes.has_ended:
+        notes.ended(code, at_ns)
+        notes.by_launcher = code in (-signals.SIGTERM, -signals.SIGKILL)
     return True
 
 
@@ -257,10 +206,9 @@ def _child(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     pid, code = int(found["pid"] or found["worker"]), int(found["code"] or found["its"])
     rank = evidence.pid_rank.get(pid)
     if rank is not None:
-        ended(evidence, rank, code, at_ns)
+        evidence.of(rank).ended(code, at_ns)
     elif found["local"]:
-        local = int(found["local"])
-        evidence.launcher_failures.append((local, pid, code, at_ns, line.node, line.host))
+        evidence.launcher_failures.append(LauncherFailure(int(found["local"]), pid, code, at_ns))
     else:
         evidence.claim("launcher_failure", line, at_ns, certain=False, code=code, pid=pid)
     return True
@@ -272,7 +220,7 @@ def _executor(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if not found:
         return False
     notes = evidence.of(int(found.group(1)))
-    if notes.exit_code is None and notes.exit_signal is None:
+    if not notes.has_ended:
         notes.found_dead, notes.exit_ns = True, notes.exit_ns or at_ns
         notes.exit_text = notes.exit_text or "its process died, says vLLM, and not how"
     return True
@@ -298,8 +246,7 @@ def _shell(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     found = _SHELL.search(line.text)
     rank = evidence.pid_rank.get(int(found["pid"])) if found else None
     if found and rank is not None:
-        signal = {"Killed": 9, "Bus error": 7, "Aborted": 6}.get(found["how"], 11)
-        ended(evidence, rank, -signal, at_ns)
+        evidence.of(rank).ended(-signals.BY_DESCRIPTION[found["how"].lower()], at_ns)
         return True
     alone = line.rank is None and line.local_rank is None and _SHELL_ALONE.search(line.text)
     if not (found or alone or _LOST_NODE.search(line.text)):

@@ -6,7 +6,7 @@ import re
 
 from hangscope.trace import clean
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers.evidence import Evidence, Trouble
+from hangscope.trace.job_log.readers.evidence import Evidence, OfUnknownRank, Trouble
 from hangscope.trace.model import Frame
 
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
@@ -233,7 +233,7 @@ def _file(trouble: Trouble, line: LogLine, evidence: Evidence) -> None:
         if len(notes.troubles) < _MAX_TROUBLES:
             notes.troubles.append(trouble)
     else:
-        evidence.troubles.append((line.local_rank, line.pid, line.node, trouble))
+        evidence.troubles.append(OfUnknownRank(trouble, line.local_rank, line.pid, line.node))
 
 
 def _writer(line: LogLine) -> Writer:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.signals import SIGABRT
 
-ABORTED = (-6, 134)
+ABORTED = (-SIGABRT, 128 + SIGABRT)
 """Statuses of a process that aborted itself, as a watchdog does after a timeout."""
 _ON_ONE_NODE = 8
 """Ranks from this one on may belong to another node, however few processes a log speaks of."""
@@ -19,10 +20,10 @@ def several_nodes(evidence: Evidence) -> bool:
         return True
     # A hang makes nearly every rank of a launcher's node speak up: where most numbers up to the
     # largest are silent, or more ranks are about than a node has, it is another node's launcher.
-    told = {f[1] for f in evidence.launcher_failures} | evidence.terminated_pids
+    told = {f.pid for f in evidence.launcher_failures} | evidence.terminated_pids
     if largest >= max(_ON_ONE_NODE, len(told)):
         return True
-    heard = set(evidence.ranks) | {f[0] for f in evidence.launcher_failures}
+    heard = set(evidence.ranks) | {f.local_rank for f in evidence.launcher_failures}
     return bool(evidence.ranks) and len(heard) * 2 <= largest + 1
 
 

@@ -151,8 +151,7 @@ def settle_store_barrier(evidence: Evidence) -> None:
     """Who alone did not come to the barrier of a store at which a log ends."""
     if evidence.meeting is None:
         return
-    _, _, joined, world = evidence.meeting
-    came = evidence.at_meeting
+    joined, world, came = evidence.meeting.joined, evidence.meeting.world, evidence.meeting.said_by
     absent = tuple(sorted(set(range(world)) - came)) if world <= _LARGEST else ()
     if len(came) != joined or len(absent) * 2 >= world:
         return

@@ -1,0 +1,101 @@
+"""How a rank ended, from all that a log tells of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hangscope.trace import signals
+from hangscope.trace.job_log.readers.evidence import RankNotes, Trouble
+from hangscope.trace.model import CAUSED_BY, Claim, ExceptionFacts, ExitFacts
+
+_OWN_SIGNALS = (*signals.FAULTS, signals.SIGKILL)
+"""Those by which a process ends for a reason of its own; a launcher stops by others first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnd:
+    """What became of a rank."""
+
+    exit: ExitFacts | None
+    exception: ExceptionFacts | None
+    fatal: Trouble | None
+    """The exception as its lines tell it."""
+
+
+def end_of(notes: RankNotes) -> RankEnd:
+    """How the process of a rank ended, as far as the log tells it."""
+    fatal = _fatal(notes)
+    exception = _exception(fatal, notes) if fatal is not None else None
+    return RankEnd(_exit(notes, exception), exception, fatal)
+
+
+def _exception(fatal: Trouble, notes: RankNotes) -> ExceptionFacts:
+    return ExceptionFacts(
+        type_name=fatal.type_name,
+        message=fatal.message + (CAUSED_BY + fatal.cause if fatal.cause else ""),
+        stack=tuple(fatal.frames),
+        at_ns=fatal.at_ns or notes.exit_ns,
+        thread_name=fatal.thread_name,
+        is_main_thread=fatal.thread_name == "MainThread",
+    )
+
+
+def _exit(notes: RankNotes, exception: ExceptionFacts | None) -> ExitFacts | None:
+    """The exit of the process; None where nothing tells that it has ended."""
+    code, signal, at_ns = notes.exit_code, notes.exit_signal, notes.exit_ns
+    stopped = notes.by_launcher or signal == signals.SIGTERM
+    if notes.oom_killed:
+        kind, signal, stopped = "oom", signal or signals.SIGKILL, False
+    elif exception is not None and exception.is_main_thread:
+        kind, at_ns, stopped = "exception", exception.at_ns, False
+    elif signal is not None:
+        kind = "signal"
+    elif code is not None:
+        kind = "code" if code else "clean"
+    elif notes.found_dead:
+        kind, stopped = "unknown", False
+    elif stopped:
+        kind, signal = "signal", signals.SIGTERM
+    else:
+        return None
+    return ExitFacts(kind, code, signal, at_ns, stopped, notes.exit_text)
+
+
+def _fatal(notes: RankNotes) -> Trouble | None:
+    """The exception that ended the rank: the last one nobody caught.
+
+    A traceback counts as uncaught where torch's hook printed it, or where the launcher saw the
+    process end with a status of its own; one in the middle of a log may have been handled.
+    """
+    uncaught = [t for t in notes.troubles if t.uncaught]
+    if not uncaught and (notes.exit_code not in (None, 0) and notes.exit_signal is None):
+        uncaught = [t for t in notes.troubles if t.thread_name == "MainThread"]
+    if not uncaught and notes.troubles:
+        last = notes.troubles[-1]
+        if not notes.operations and notes.exit_signal is None and not notes.by_launcher:
+            uncaught = [last]
+    main = [t for t in uncaught if t.thread_name == "MainThread"]
+    return (main or uncaught)[-1] if uncaught else None
+
+
+def unexplained(end: RankEnd, notes: RankNotes) -> Claim | None:
+    """A failure that only the launcher saw, and that no timeout explains."""
+    exit_ = end.exit
+    if exit_ is None or exit_.by_launcher or end.exception is not None:
+        return None
+    if exit_.kind == "oom":
+        what = "killed for memory"
+    elif exit_.signal in _OWN_SIGNALS:
+        what = f"signal {exit_.signal}"
+    elif exit_.signal is None and exit_.code and not (notes.operations or notes.echo):
+        what = f"exit status {exit_.code}"
+    else:
+        return None
+    return Claim(
+        kind="launcher_failure",
+        accused=(notes.rank,),
+        reporter=notes.rank,
+        text=f"rank {notes.rank} ended: {what} {notes.exit_text}".strip()[:300],
+        at_ns=exit_.at_ns,
+        certain=False,
+    )

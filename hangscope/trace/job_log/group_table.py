@@ -1,0 +1,105 @@
+"""The groups that a log speaks of, with what is known of their members."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from hangscope.trace.job_log.readers.evidence import UNKNOWN_GROUP, Evidence, GroupId
+from hangscope.trace.merging.groups import numel
+from hangscope.trace.model import Group, Signature
+
+
+class GroupTable:
+    """All groups of one log. A name is one group, whatever description lines give beside it."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        by_name: dict[str, GroupId] = {}
+        for group in _spoken_of(evidence):
+            known = by_name.get(group[0])
+            if known is None or (group[1] and not known[1]):
+                by_name[group[0]] = group
+        places, sizes = _places(evidence), _sizes(evidence)
+        self._index = {name: i for i, name in enumerate(by_name)}
+        self.groups: tuple[Group, ...] = tuple(
+            Group(
+                name=name,
+                desc=desc,
+                ranks=_members(places.get(name, {}), sizes.get(name)),
+                size=sizes.get(name),
+                backend="nccl" if name in places else "",
+            )
+            for name, desc in by_name.values()
+        )
+
+    def index(self, group: GroupId) -> int:
+        """Its place among the groups."""
+        return self._index[group[0]]
+
+
+def _spoken_of(evidence: Evidence) -> list[GroupId]:
+    """Every group that a line names, in the order in which ranks and claims name them."""
+    groups: dict[GroupId, None] = {}
+    for notes in evidence.ranks.values():
+        groups.update((operation.group, None) for operation in notes.operations)
+        told = (*notes.counters, *notes.places)
+        groups.update((group, None) for group in told if group != UNKNOWN_GROUP)
+    groups.update((group, None) for _, group in evidence.claims if group is not None)
+    return list(groups)
+
+
+def _places(evidence: Evidence) -> dict[str, dict[int, int]]:
+    """By the name of a group: which rank has which place in it, as far as labels tell."""
+    places: dict[str, dict[int, int]] = defaultdict(dict)
+    for rank, notes in evidence.ranks.items():
+        for (name, _), place in notes.places.items():
+            places[name][place] = rank
+    return places
+
+
+def _sizes(evidence: Evidence) -> dict[str, int]:
+    """By the name of a group: its number of members.
+
+    Even gathers print how much goes in and comes out, and the quotient is the number of members.
+    """
+    votes: dict[str, Counter[int]] = defaultdict(Counter)
+    for notes in evidence.ranks.values():
+        for operation in notes.operations:
+            size = _quotient(operation.signature)
+            if size is not None:
+                votes[operation.group[0]][size] += 1
+    return {name: sizes.most_common(1)[0][0] for name, sizes in votes.items()}
+
+
+def _quotient(signature: Signature) -> int | None:
+    ins = numel(signature.input_sizes, signature.input_numel)
+    outs = numel(signature.output_sizes, signature.output_numel)
+    if not ins or not outs:
+        return None
+    if signature.op in ("_all_gather_base", "all_gather") and outs % ins == 0 and outs > ins:
+        return outs // ins
+    if (
+        signature.op in ("_reduce_scatter_base", "reduce_scatter")
+        and ins % outs == 0
+        and ins > outs
+    ):
+        return ins // outs
+    return None
+
+
+def _members(places: dict[int, int], size: int | None) -> tuple[int, ...]:
+    """Global ranks in group order, where enough places are known to be sure of the rest.
+
+    Meshes are laid out evenly: two known places give the stride, and every further one must fit it.
+    """
+    if size is None or len(places) < 2 or max(places) >= size:
+        return ()
+    if len(places) == size:
+        return tuple(places[i] for i in range(size))
+    (a, ra), (b, rb) = sorted(places.items())[:2]
+    if (rb - ra) % (b - a):
+        return ()
+    stride = (rb - ra) // (b - a)
+    base = ra - a * stride
+    if stride <= 0 or base < 0 or any(base + p * stride != r for p, r in places.items()):
+        return ()
+    return tuple(base + i * stride for i in range(size))

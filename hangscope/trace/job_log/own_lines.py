@@ -1,0 +1,49 @@
+"""What HangScope itself has written into a log: its reports quote evidence, and are none."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace.facts import UNRECORDED
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.readers.evidence import Evidence
+
+_OWN = "[hangscope]"
+_LONGEST = 400
+"""Lines of one report, at the most."""
+_VERDICT = re.compile(r"(?!more: |moving again|[a-z])\S")
+"""A verdict is a sentence; what else HangScope says begins with a small letter."""
+_UNRECORDED = re.compile(r"rank (\d{1,7}): not recording, the job goes on: (?P<why>[^;]{1,200})")
+_OTHERS = re.compile(
+    r"(?:\[rank ?\d|\[[EWIF]\d|[EWIF]\d{4} \d\d:|Traceback|Failures:|Root Cause|=====|srun:|"
+    r"terminate called|\S+ FAILED|[\w.]+(?:Error|Exception):)"
+)
+
+
+class OwnLines:
+    """Follows a report from its first line to the first that another writer has written."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        """How many lines more may belong to the report."""
+
+    def holds(self, line: LogLine, evidence: Evidence) -> bool:
+        """Whether the line is HangScope's own; its verdict is noted as a claim."""
+        text = line.text.lstrip() if _OWN in line.text else ""
+        if text.startswith(_OWN):
+            self._left = _LONGEST
+            _note(line.saying(text[len(_OWN) :].strip()), evidence)
+            return True
+        if not self._left:
+            return False
+        plain = line.rank is None and not line.level and not _OTHERS.match(line.text)
+        self._left = self._left - 1 if plain else 0
+        return plain
+
+
+def _note(said: LogLine, evidence: Evidence) -> None:
+    if _VERDICT.match(said.text):
+        evidence.claim("own_report", said, 0, certain=False)
+    elif unrecorded := _UNRECORDED.match(said.text):
+        rank = int(unrecorded[1])
+        evidence.claim(UNRECORDED, said.saying(unrecorded["why"]), 0, accused=(rank,))

@@ -1,0 +1,117 @@
+"""The failure table of torch elastic, which tells of one process in several lines."""
+
+from __future__ import annotations
+
+import calendar
+import re
+
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.readers.evidence import Evidence
+
+_HOST = re.compile(r"^\s*host\s+: (\S+)")
+_RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)")
+_TIME = re.compile(r"^\s*time\s+: \d{4}-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
+_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)")
+_TRACE = re.compile(r"^\s*traceback\s*: (.*)")
+_ROW = re.compile(
+    r"^(?:\[\d+\]:)?(?P<time>\s*time\s*: .{19,40}) host\s*: (?P<host>\S+) rank\s*: (?P<rank>\d+) "
+    r"\(local_rank: (?P<local>\d+)\) exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)"
+)
+"""All of it in one line, as collectors join the lines of a message."""
+_NEXT = re.compile(r"^\s*(?:\[\d+\]:|-{5,}|={5,})")
+_QUOTED = "Traceback (most recent call last)"
+FORM = re.compile(r"^\s*(?:time|host|rank)\s+:|^(?:\[\d+\]:)?\s*time\s*: ")
+"""How a row begins that tells of another process."""
+
+
+class ElasticTable:
+    """Follows the table line by line."""
+
+    def __init__(self, year: int) -> None:
+        self.rank: int | None = None
+        self.host: str | None = None
+        self._year = year
+        """Of all lines of the log: those above and below the table state none."""
+        self._at_ns = 0
+        self._quotes = False
+        """Whether the lines that come are the traceback that the process left in its error file."""
+
+    def attributed(self, line: LogLine) -> LogLine:
+        """The line, with the rank whose traceback the table quotes there."""
+        if self.rank is None or line.rank is not None:
+            return line
+        found = _TRACE.match(line.text)
+        if found and found.group(1).startswith(_QUOTED):
+            self._quotes = True
+            line = line.saying(found.group(1))
+        if not self._quotes:
+            return line
+        if _NEXT.match(line.text):
+            self._quotes, self.rank = False, None
+            return line
+        return line.saying(line.text.removeprefix("  "))._replace(rank=self.rank, printed=True)
+
+    def follows(self, line: LogLine) -> bool:
+        """Whether the line may be the table's as well."""
+        return self.rank is not None
+
+    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+        """Note one line of the table. Returns whether it was one."""
+        text = line.text
+        row = _ROW.match(text)
+        if row:
+            self._at_once(row, at_ns, evidence)
+            return True
+        found = _TIME.match(text)
+        if found:
+            self._at_ns = _moment_ns(found, self._year)
+            return True
+        found = _HOST.match(text)
+        if found:
+            self.host = found.group(1)
+            return True
+        found = _RANK.match(text)
+        if found:
+            self.rank = int(found.group(1)[:8])
+            notes = evidence.of(self.rank)
+            notes.local_rank = int(found.group(2)[:8])
+            notes.host = notes.host or self.host
+            return True
+        if self.rank is None:
+            return False
+        found = _EXIT.match(text)
+        if found:
+            notes = evidence.of(self.rank)
+            notes.pid = int(found.group(2)[:9])
+            evidence.pid_rank[notes.pid] = self.rank
+            # The table says when it happened; the lines around it, when it was printed.
+            notes.exit_ns = self._at_ns or notes.exit_ns
+            notes.ended(int(found.group(1)[:6]), at_ns)
+            self._at_ns = 0
+            return True
+        found = _TRACE.match(text)
+        if found:
+            notes = evidence.of(self.rank)
+            if "To enable traceback" not in found.group(1):
+                notes.exit_text = notes.exit_text or found.group(1).strip()[:300]
+            self.rank = None
+            return True
+        return False
+
+    def _at_once(self, row: re.Match[str], at_ns: int, evidence: Evidence) -> None:
+        rank, pid = int(row["rank"][:8]), int(row["pid"][:9])
+        notes = evidence.of(rank)
+        notes.local_rank, notes.host = int(row["local"][:8]), notes.host or row["host"]
+        notes.pid, evidence.pid_rank[pid] = pid, rank
+        time = _TIME.match(row["time"])
+        notes.exit_ns = (_moment_ns(time, self._year) if time else 0) or notes.exit_ns
+        notes.ended(int(row["code"][:6]), at_ns)
+
+
+def _moment_ns(found: re.Match[str], year: int) -> int:
+    """A date as if it were UTC, like all times of a log."""
+    month, day, hour, minute, second = (int(x) for x in found.groups())
+    try:
+        return calendar.timegm((year, month, day, hour, minute, second)) * 10**9
+    except (ValueError, OverflowError):
+        return 0

@@ -1,0 +1,157 @@
+"""Operations of which a watchdog says that they have timed out."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from hangscope.trace import operations
+from hangscope.trace.job_log.readers.evidence import (
+    MAX_SAME_NUMBER,
+    UNKNOWN_GROUP,
+    Evidence,
+    Operation,
+    RankNotes,
+)
+from hangscope.trace.job_log.readers.watchdog_message import Message, number
+from hangscope.trace.model import Signature
+
+_WORK = re.compile(
+    r"Work(?P<lib>NCCL|HCCL|[A-Z]CCL|XCCL)\(\s*(?:SeqNum=(?P<seq>[\d\s]+),)?\s*Op\s*Ty\s*pe="
+    r"(?P<op>[A-Z_\s]+?)\s*(?:,\s*TensorShape=\[(?P<shape>[\d,\s]*)\])?"
+    r"(?:,\s*Num\s*e\s*l\s*In=(?P<nin>[\d\s]+),\s*Num\s*e\s*l\s*Out=(?P<nout>[\d\s]+))?"
+    r",\s*Timeout\s*\(ms\)=(?P<timeout>[\d\s]+)\)"
+)
+_RAN = re.compile(r"ran\s*for\s*(?P<ms>\d[\d\s]*?)\s*milliseconds")
+_CAUGHT = re.compile(r"aught\s*collective\s*operation\s*timeout")
+_TIMED_OUT = re.compile(r"timed\s*out\s*in\s*(?:call\s*to\s*wait|blocking\s*wait)")
+_TC = re.compile(r"\[TC\]\s*\[rank=(?P<place>\d{1,7})\]\s*\[name=(?P<name>[^\]]{0,200})\]")
+"""The label of torchcomms, and of NCCL from torch 2.15 on; nothing tells which operation it was."""
+_TC_TIMED_OUT = re.compile(r"Operation\s*timed\s*out\s*after\s*(?P<ms>\d[\d\s]*?)\s*ms")
+_SLACK_NS = 60 * 10**9
+
+
+def timed_out(message: Message, evidence: Evidence) -> bool:
+    """Note an operation that ran into its timeout. Returns whether the message tells of one."""
+    text = message.line.text
+    if not (_CAUGHT.search(text) or _TIMED_OUT.search(text)):
+        return False
+    begins = text.find("Work")
+    work = _work(text[begins:]) if begins >= 0 else None
+    if work:
+        _note(message, work, evidence)
+        return True
+    if "atchdog" not in text:
+        return False
+    line, at_ns = message.line, message.at_ns  # cut, or told in other words
+    evidence.claim("timeout", line, at_ns, reporter=message.rank, certain=False)
+    return True
+
+
+def _note(message: Message, work: re.Match[str], evidence: Evidence) -> None:
+    evidence.given_up = True
+    line, at_ns, rank = message.line, message.at_ns, message.rank
+    raw = "".join(work["op"].split())
+    op = operations.canonical(raw)
+    seq = number(work["seq"])
+    if rank is None:
+        evidence.claim("timeout", line, at_ns, seq=seq, op=op, certain=False)
+        return
+    ran = _RAN.search(line.text)
+    ran_ms = (number(ran["ms"]) or 0) if ran else 0
+    if _is_of_another_life(evidence.of(rank), at_ns - ran_ms * 10**6, evidence):
+        evidence.restart()
+        evidence.given_up = True
+    evidence.gave_up_ns = max(evidence.gave_up_ns, at_ns)
+    notes = evidence.of(rank)
+    same_number = notes.numbered(seq or 0)
+    signature = _signature(work, raw, op)
+    known = next((o for o in same_number if _may_be_same(o.signature, signature)), None)
+    if known is not None:  # the same fact is printed up to five times
+        if known.bare and line.rank is None and known.ran_ms and ran_ms not in (0, known.ran_ms):
+            evidence.shared_places = True  # but never with another duration
+        if known.group == UNKNOWN_GROUP:
+            known.group = message.group
+    elif len(same_number) < MAX_SAME_NUMBER:
+        notes.operations.append(
+            Operation(
+                seq=seq or 0,
+                signature=signature,
+                group=message.group,
+                place=message.place,
+                timed_out=True,
+                timeout_ms=number(work["timeout"]) or 0,
+                ran_ms=ran_ms,
+                bare=line.rank is None,
+                at_ns=at_ns,
+                line=line.number,
+                text=line.excerpt,
+            )
+        )
+
+
+def _signature(work: re.Match[str], raw: str, op: str) -> Signature:
+    shape = work.group("shape")
+    return Signature(
+        op=op,
+        raw=raw,
+        backend={"HCCL": "hccl"}.get(work.group("lib"), "nccl"),
+        output_sizes=None if shape is None else (tuple(map(int, re.findall(r"\d+", shape))),),
+        input_numel=_numel(work.group("nin"), op),
+        output_numel=_numel(work.group("nout"), op),
+    )
+
+
+def _may_be_same(one: Signature, other: Signature) -> bool:
+    """Whether two lines with one number may tell of one operation: groups count alike."""
+    sizes = ("output_sizes", "input_numel", "output_numel")
+    pairs = [(getattr(one, name), getattr(other, name)) for name in sizes]
+    return one.raw == other.raw and all(a == b or None in (a, b) for a, b in pairs)
+
+
+def _is_of_another_life(notes: RankNotes, began_ns: int, evidence: Evidence) -> bool:
+    """Whether a rank began an operation only after it, and all that are heard of, had given up:
+    somebody has started the job again and appended its log.
+    """
+    gave_up = any(o.timed_out and o.at_ns for o in notes.operations)
+    return gave_up and began_ns > evidence.gave_up_ns + _SLACK_NS
+
+
+def of_torchcomms(message: Message, evidence: Evidence) -> bool:
+    """Note a timeout of which only the group is told; what the process does about it is no news."""
+    line = message.line
+    label = _TC.search(line.text) if "[TC]" in line.text else None
+    if label is None:
+        return False
+    timeout = _TC_TIMED_OUT.search(line.text)
+    if timeout is None or line.rank is None:
+        return True
+    evidence.given_up = True
+    name = label["name"]
+    notes = evidence.of(line.rank)
+    if not notes.operations:
+        notes.operations.append(
+            Operation(
+                seq=0,
+                signature=Signature(op="collective", raw="collective", backend="nccl"),
+                group=(name, "default_pg" if name == "0" else ""),
+                place=int(label["place"]),
+                timed_out=True,
+                ran_ms=number(timeout["ms"]) or 0,
+                at_ns=message.at_ns,
+                line=line.number,
+                text=line.excerpt,
+            )
+        )
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _work(text: str) -> re.Match[str] | None:
+    """The work of which a text tells; each is told several times."""
+    return _WORK.search(text)
+
+
+def _numel(text: str | None, op: str) -> int | None:
+    count = number(text)
+    return None if count == 0 and operations.is_batch(op) else count

@@ -1,0 +1,71 @@
+"""A message of a watchdog: who tells it, of which group, and the numbers in it.
+
+White space is optional everywhere: terminals wrap these lines in the middle of words.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.readers.evidence import UNKNOWN_GROUP, GroupId
+
+_LABEL = re.compile(
+    r"\[PG(?:\s*ID\s*(?P<id>\d+)\s*PG\s*GUID\s*(?P<guid>[^\s()\]]+)\s*|\s+(?P<name>[^\s()\]]+)\s*)"
+    r"(?:\((?P<desc>[^)]*)\))?\s*Rank\s*(?P<rank>\d+)\s*\]"
+)
+_OLD_LABEL = re.compile(r"\[Rank\s*(\d{1,7})\s*\]")
+_MOST = 1 << 62
+"""Larger numbers are damage, or the recorder's word for "none" (2**64 - 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A watchdog's message, and who tells it by its label or by the prefix of its line."""
+
+    line: LogLine
+    at_ns: int
+    rank: int | None
+    group: GroupId
+    place: int | None
+    """The writer's rank inside the group."""
+
+
+def message_of(line: LogLine, at_ns: int) -> Message:
+    """The message of a line."""
+    group, place = _label(line.text)
+    rank = line.rank if line.rank is not None else _rank_without_prefix(group, place)
+    return Message(line, at_ns, rank, group, place)
+
+
+def _label(text: str) -> tuple[GroupId, int | None]:
+    """The group that a message's label names and the rank inside it."""
+    found = _LABEL.search(text)
+    if found:
+        name = found.group("guid") or found.group("name") or ""
+        desc = found.group("desc") or ("default_pg" if name == "0" else "")
+        return (name, desc), int(found.group("rank")[:8])
+    old = _OLD_LABEL.search(text)
+    return UNKNOWN_GROUP, int(old.group(1)) if old else None
+
+
+def _rank_without_prefix(group: GroupId, place: int | None) -> int | None:
+    """Before torch 2.2 only the message tells a rank, and that is the one inside a group.
+
+    Taken for the global rank where the group is unknown (then as a rule the default one).
+    """
+    if place is None:
+        return None
+    if group == UNKNOWN_GROUP or group[1] == "default_pg":
+        return place
+    return None
+
+
+def number(text: str | None) -> int | None:
+    """The number in a text, without the blanks at which a terminal broke it; None for damage."""
+    if text is None:
+        return None
+    digits = text[:20] if text.isdecimal() else re.sub(r"\D", "", text)[:20]
+    number = int(digits) if digits else None
+    return None if number is not None and number > _MOST else number

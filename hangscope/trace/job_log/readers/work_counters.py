@@ -1,0 +1,103 @@
+"""The counters of a group that its watchdog prints: last work enqueued, started and completed."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace.job_log.readers.evidence import (
+    DEFAULT_GROUP,
+    UNKNOWN_GROUP,
+    Counters,
+    Evidence,
+    GroupId,
+    RankNotes,
+)
+from hangscope.trace.job_log.readers.watchdog_message import Message
+
+_STATUS = re.compile(
+    r"(?:(?P<plain>Timeout\s*at\s*NCCL\s*work:)|detected\s*by\s*watchdog\s*at\s*work"
+    r"(?:\s*sequence\s*id)?:)\s*(?P<n>-?\d+)"
+)
+_LAST_ENQUEUED = re.compile(
+    r"[lL]ast\s*enqueued\s*(?:\w+\s*)?work:\s*(-?\d+),\s*(?:last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+)"
+    r"\s*(?:\([^)]{0,200}\)\s*)?,\s*)?"
+    r"last\s*completed\s*(?:\w+\s*)?work:\s*(-?\d+)"
+)
+_LAST_STARTED = re.compile(r"last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+)")
+_DUMP_SIGNAL = re.compile(r"Received\s*a(?:\s*global)?\s*dump\s*signal")
+_SIGNAL_FROM = re.compile(r"from\s+rank\s+(\d+)")
+_MOST = 3_000_000_000
+"""What is larger is memory that nothing was written to."""
+
+
+def tells_all(text: str) -> bool:
+    """Whether a message holds the counters to the last."""
+    return _LAST_ENQUEUED.search(text) is not None
+
+
+def counted(message: Message, evidence: Evidence) -> bool:
+    """Note the counters of a group. Returns whether the message tells them."""
+    text = message.line.text
+    found = _LAST_ENQUEUED.search(text) if "enqueued" in text else None
+    if found is None:
+        return False
+    told = _counters(found, text)
+    group = message.group
+    signal = _DUMP_SIGNAL.search(text)
+    if signal:
+        _dump_signal(message, told, evidence)
+        if group == UNKNOWN_GROUP:
+            group = DEFAULT_GROUP  # these counters are always the default group's
+    if message.rank is not None:
+        notes = evidence.of(message.rank)
+        known = notes.counters.setdefault(group, Counters())
+        known.enqueued = max(known.enqueued, told.enqueued)
+        known.completed = max(known.completed, told.completed)
+        if told.started > 0:
+            known.started = max(known.started, told.started)
+        known.at_ns = known.at_ns or message.at_ns
+        known.line = message.line.number
+        _note_group(text, group, notes)
+    return True
+
+
+def _counters(found: re.Match[str], text: str) -> Counters:
+    enqueued, started, completed = (_counter(x) for x in found.groups())
+    if 0 <= enqueued < completed:
+        completed = -1  # torch 2.2 and 2.3 print memory that nothing was written to
+        at_work = _STATUS.search(text)
+        if at_work and int(at_work["n"]) > 0:
+            completed = int(at_work["n"]) - 1
+    later = _LAST_STARTED.search(text) if found[2] is None else None
+    return Counters(enqueued, _counter(later[1]) if later else started, completed)
+
+
+def _dump_signal(message: Message, told: Counters, evidence: Evidence) -> None:
+    origin = _SIGNAL_FROM.search(message.line.text)
+    evidence.claim(
+        "dump_signal",
+        message.line,
+        message.at_ns,
+        reporter=message.rank,
+        from_rank=int(origin[1]) if origin else None,
+        enqueued=None if told.enqueued < 0 else told.enqueued,
+        completed=None if told.completed < 0 else told.completed,
+    )
+
+
+def _note_group(text: str, group: GroupId, notes: RankNotes) -> None:
+    """The timeout with the number in a status is of this group: a watchdog tells both."""
+    status = _STATUS.search(text)
+    if status:
+        numbered = notes.numbered(int(status["n"]))
+        unlabelled = [o for o in numbered if o.group == UNKNOWN_GROUP]
+        if len(unlabelled) == 1:
+            unlabelled[0].group = group
+
+
+def _counter(text: str | None) -> int:
+    """A counter as `Counters` has it. -1 is "none yet", and torch 2.3 prints garbage for it."""
+    if text is None:
+        return -1
+    value = int(text)
+    return value if 0 <= value < _MOST else 0

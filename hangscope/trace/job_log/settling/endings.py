@@ -1,0 +1,195 @@
+"""How processes ended, as launchers and schedulers report it by local rank, process id or task."""
+
+from __future__ import annotations
+
+from hangscope.trace import signals
+from hangscope.trace.alike import but_numbers
+from hangscope.trace.job_log.readers.evidence import Evidence, LauncherFailure
+from hangscope.trace.job_log.settling.local_ranks import ABORTED, of_local_rank, several_nodes
+from hangscope.trace.model import Claim
+
+_GRACE_NS = 20 * 10**9
+"""So long, at the least, launchers wait for processes to stop before they kill them."""
+_OWN_REASONS = ("oom", "device_error")
+_REASONS = (*_OWN_REASONS, "network_error", "rendezvous", "timeout", "size_mismatch")
+
+
+def settle_endings(evidence: Evidence) -> None:
+    """Note with each rank how its process ended, and whether its launcher ended it."""
+    _failures(evidence)
+    _task_ends(evidence)
+    _deaths(evidence)
+    for pid in evidence.oom_pids:
+        rank = evidence.pid_rank.get(pid)
+        if rank is not None:
+            evidence.of(rank).oom_killed = True
+    _terminated(evidence)
+    _killed_after_failures(evidence)
+    _last_stack(evidence)
+    _explained_by_nobodys_words(evidence)
+
+
+def _failures(evidence: Evidence) -> None:
+    """Processes of which a launcher says that they failed."""
+    several = several_nodes(evidence)
+    for failure in evidence.launcher_failures:
+        rank, guessed = _rank_of(failure, evidence, several)
+        gave_up = rank in evidence.ranks and bool(evidence.ranks[rank].operations)
+        if guessed and gave_up and failure.exit_code not in ABORTED:
+            rank = None  # it lived to say that it had waited: another node's has that number
+        if rank is None:
+            evidence.unattributed_ends += 1
+            continue
+        notes = evidence.of(rank)
+        if not notes.has_ended:
+            notes.ended(failure.exit_code, failure.at_ns)
+            notes.by_local_rank |= guessed
+
+
+def _rank_of(
+    failure: LauncherFailure, evidence: Evidence, several: bool
+) -> tuple[int | None, bool]:
+    """The rank of a process that failed, and whether it is concluded from the local rank alone.
+
+    ``several``: the log may be of several nodes, whose local ranks are the same.
+    """
+    by_pid = evidence.pid_rank.get(failure.pid) if failure.pid is not None else None
+    if by_pid is not None:
+        return by_pid, False
+    by_local_rank = evidence.local_to_rank.get(failure.local_rank)
+    if several:
+        rank = of_local_rank(evidence, failure.local_rank, failure.exit_code)
+        if rank is not None:
+            return rank, rank != by_local_rank
+    elif by_local_rank is not None:
+        return by_local_rank, False
+    raised = _only_one_to_raise(evidence, failure.exit_code)
+    if raised is not None:
+        return raised, False
+    return (None if several else failure.local_rank), True
+
+
+def _only_one_to_raise(evidence: Evidence, code: int) -> int | None:
+    """The rank that ended with Python's own status, where one process did and one rank raised."""
+    if code != 1 or len(evidence.launcher_failures) != 1:
+        return None
+    raised = [r for r, n in evidence.ranks.items() if any(t.uncaught for t in n.troubles)]
+    return raised[0] if len(raised) == 1 else None
+
+
+def _task_ends(evidence: Evidence) -> None:
+    """Tasks of which a scheduler says how they ended."""
+    tasks_are_ranks = _tasks_are_ranks(evidence)
+    for end in evidence.task_ends:
+        if not tasks_are_ranks:
+            text = f"task {end.task} on {end.host} ended (of several processes, here)"
+            claim = Claim("launcher_failure", text=text, at_ns=end.at_ns, certain=False)
+            evidence.claims.append((claim, None))
+            continue
+        notes = evidence.of(end.task)
+        notes.host = notes.host or end.host
+        notes.exit_code = notes.exit_code if notes.exit_code is not None else end.exit_code
+        notes.exit_signal = notes.exit_signal if notes.exit_signal is not None else end.signal
+        notes.oom_killed |= end.oom
+        notes.by_launcher |= end.task in evidence.stopped_tasks
+        notes.exit_ns = notes.exit_ns or end.at_ns
+
+
+def _tasks_are_ranks(evidence: Evidence) -> bool:
+    """Not where torchrun runs under srun: then a task is a node."""
+    if evidence.launcher_failures or evidence.terminated_pids or evidence.elastic:
+        return False
+    highest = max(evidence.ranks, default=-1)
+    tasks = max((t.task for t in evidence.task_ends), default=-1)
+    if highest <= tasks or (evidence.world_size or 0) > tasks:
+        return True
+    # A task of several ranks takes several with it: here exactly those are silent that ended.
+    silent = set(range(highest + 1)) - set(evidence.ranks)
+    return bool(silent) and silent == {t.task for t in evidence.task_ends}
+
+
+def _deaths(evidence: Evidence) -> None:
+    """Workers that a scheduler found dead; one whose watchdog had given up aborted itself."""
+    for pid, at_ns in evidence.dead_pids.items():
+        rank = evidence.pid_rank.get(pid)
+        if rank is None:
+            evidence.unattributed_ends += 1
+            text = f"Ray: the worker of process {pid} died"
+            died = Claim("launcher_failure", text=text, at_ns=at_ns, certain=False)
+            evidence.claims.append((died, None))
+            continue
+        notes = evidence.of(rank)
+        if not (notes.has_ended or notes.operations):
+            notes.found_dead, notes.exit_ns = True, at_ns
+            notes.exit_text = "its process died, says Ray, and not how"
+
+
+def _terminated(evidence: Evidence) -> None:
+    """Ranks that the launcher told to stop: their end is somebody else's doing."""
+    unknown = 0
+    for pid in evidence.terminated_pids:
+        rank = evidence.pid_rank.get(pid)
+        if rank is None:
+            unknown += 1
+        else:
+            evidence.of(rank).by_launcher = True
+    if not unknown or evidence.world_size is None:
+        return
+    ended = {r for r, n in evidence.ranks.items() if n.has_ended}
+    rest = set(range(evidence.world_size)) - ended
+    rest -= {r for r, n in evidence.ranks.items() if n.by_launcher}
+    if len(rest) == unknown:
+        for rank in rest:
+            evidence.of(rank).by_launcher = True
+
+
+def _killed_after_failures(evidence: Evidence) -> None:
+    """A SIGKILL long after others had failed is what launchers do to those that will not stop."""
+    ends = [n for n in evidence.ranks.values() if n.has_ended and n.exit_ns]
+    own = [n.exit_ns for n in ends if n.exit_signal not in (signals.SIGTERM, signals.SIGKILL)]
+    if not own:
+        _killed_beside_a_failure(evidence)
+        return
+    for notes in ends:
+        late = notes.exit_ns - min(own) >= _GRACE_NS
+        if notes.exit_signal == signals.SIGKILL and late and not notes.oom_killed:
+            notes.by_launcher = True
+
+
+def _killed_beside_a_failure(evidence: Evidence) -> None:
+    """Nobody says when: where one process alone failed by itself and all others were killed, they
+    were killed because of it (Hydra does so)."""
+    ends = [n for n in evidence.ranks.values() if n.has_ended]
+    killed = [n for n in ends if n.exit_signal == signals.SIGKILL and not n.oom_killed]
+    own = [
+        n for n in ends if n.exit_signal not in (signals.SIGTERM, signals.SIGKILL, signals.SIGABRT)
+    ]
+    if len(killed) > 1 and len(own) == 1 and len(killed) + 1 == len(ends):
+        for notes in killed:
+            notes.by_launcher = True
+
+
+def _last_stack(evidence: Evidence) -> None:
+    """A stack of nobody's, where one process alone crashed: it printed that when it did."""
+    crashed = [n for n in evidence.ranks.values() if n.exit_signal in signals.FAULTS]
+    if len(crashed) == 1 and len(evidence.stacks) == 1 and crashed[0].seen is None:
+        crashed[0].seen = evidence.stacks.pop()
+
+
+def _explained_by_nobodys_words(evidence: Evidence) -> None:
+    """Processes ended, and one reason was printed without a rank, as often as they are: theirs."""
+    ended = [n for n in evidence.ranks.values() if n.exit_code and n.exit_signal is None]
+    if any(n.operations for n in ended):
+        return  # what one of them ended of is told: it gave up waiting
+    if not ended or evidence.unattributed_ends or any(n.troubles for n in ended):
+        return
+    reasons = {(t.type_name, but_numbers(t.message.partition("\n")[0])) for t in evidence.nobodys}
+    if len(reasons) == 1 and len(evidence.nobodys) >= len(ended):
+        for notes in ended:
+            notes.troubles.append(evidence.nobodys[0])
+        evidence.nobodys.clear()
+    elif not reasons and len(ended) == 1 and not ended[0].exit_text:
+        said = [c for c, _ in evidence.claims if c.kind in _REASONS and c.reporter is None]
+        own = [c for c in said if c.kind in _OWN_REASONS]
+        for claim in (own or said)[:1]:
+            ended[0].exit_text, ended[0].echo = claim.text[:300], claim not in own

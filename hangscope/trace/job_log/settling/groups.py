@@ -1,0 +1,138 @@
+"""The group of timeouts and counters whose lines name none."""
+
+from __future__ import annotations
+
+from hangscope.trace import operations
+from hangscope.trace.job_log.readers.evidence import (
+    DEFAULT_GROUP,
+    UNKNOWN_GROUP,
+    Evidence,
+    GroupId,
+    Operation,
+    RankNotes,
+)
+
+_SAME_HISTORY = 1000
+"""Sequence numbers without a group that lie further apart count in different groups."""
+
+_OfRank = tuple[int, Operation]
+"""An operation whose group is not known yet, and its rank."""
+
+
+def settle_groups(evidence: Evidence) -> None:
+    """Find a group for timeouts that name none.
+
+    First by the counters of the same rank; then by the same operation of other ranks; else, where
+    all such numbers may belong to one history, the default group; else every cluster of numbers
+    becomes a group of its own.
+    """
+    named = _names_other_groups(evidence)
+    ungrouped: list[_OfRank] = []
+    for rank, notes in evidence.ranks.items():
+        for operation in [o for o in notes.operations if o.group == UNKNOWN_GROUP]:
+            group = _by_counters(notes, operation)
+            if group is not None:
+                operation.group = group
+            else:
+                ungrouped.append((rank, operation))
+        _counters_without_label(notes)
+    ungrouped = [item for item in ungrouped if not _adopted(item[1], evidence)]
+    rest = _not_of_smaller_groups(ungrouped, named)
+    for operation in rest:
+        operation.group = DEFAULT_GROUP
+    _part_histories([o for o in rest if not operations.is_p2p(o.signature.op)])
+
+
+def _names_other_groups(evidence: Evidence) -> bool:
+    """Whether any line names a group that is not the default one."""
+    return any(
+        group not in (UNKNOWN_GROUP, DEFAULT_GROUP)
+        for notes in evidence.ranks.values()
+        for group in (*notes.places, *notes.counters)
+    )
+
+
+def _not_of_smaller_groups(ungrouped: list[_OfRank], named: bool) -> list[Operation]:
+    """The operations that may be the default group's; all others get an unknown group of their own.
+
+    Where a line shows that a rank has another place in some group, there are smaller groups: then
+    only a place that none of those has shown is one in the default group. Nor is a group concluded
+    to be the default one where lines name other groups (``named``): its watchdog has not come to
+    say which it is.
+    """
+    inner = [o.place for rank, o in ungrouped if o.place is not None and o.place != rank]
+    if not (inner or named):
+        return [operation for _, operation in ungrouped]
+    largest = max(inner, default=-1)
+    rest = []
+    for rank, operation in ungrouped:
+        if named or operation.place != rank or rank <= largest:
+            operation.group = (f"?{rank}", "unknown group")
+        else:
+            rest.append(operation)
+    return rest
+
+
+def _part_histories(collectives: list[Operation]) -> None:
+    """Give each cluster of sequence numbers a group of its own, where there are several.
+
+    No cluster has a better claim to be the default group than another.
+    """
+    clusters: list[list[Operation]] = []
+    for operation in sorted(collectives, key=lambda o: o.seq):
+        if clusters and operation.seq - clusters[-1][-1].seq <= _SAME_HISTORY:
+            clusters[-1].append(operation)
+        else:
+            clusters.append([operation])
+    if len(clusters) < 2:
+        return
+    for number, cluster in enumerate(clusters):
+        for operation in cluster:
+            operation.group = (f"?{number}", "unknown group")
+
+
+def _adopted(operation: Operation, evidence: Evidence) -> bool:
+    """Put a timeout that names no group into the one where all others are in the same operation."""
+    like = {
+        other.group
+        for notes in evidence.ranks.values()
+        for other in notes.operations
+        if other.group != UNKNOWN_GROUP
+        and (other.seq, other.signature) == (operation.seq, operation.signature)
+    }
+    if len(like) == 1 and operation.seq and not operations.is_p2p(operation.signature.op):
+        (operation.group,) = like
+        return True
+    return False
+
+
+def _by_counters(notes: RankNotes, operation: Operation) -> GroupId | None:
+    """The one labelled group of the rank in which this number can be the overdue one."""
+    alike = [o for o in notes.operations if o.seq == operation.seq]
+    told = {o.group for o in alike} - {UNKNOWN_GROUP}
+    if sum(o.group == UNKNOWN_GROUP for o in alike) > 1:
+        return None  # several groups are at this number
+    labelled = {g: c for g, c in notes.counters.items() if g not in (UNKNOWN_GROUP, *told)}
+    fitting = [
+        g
+        for g, c in labelled.items()
+        if c.completed < operation.seq <= max(c.enqueued, operation.seq)
+        and (c.enqueued < 0 or operation.seq <= c.enqueued)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    next_up = [g for g in fitting if labelled[g].completed == operation.seq - 1]
+    if len(next_up) == 1:
+        return next_up[0]
+    groups = [g for g in notes.places if g != UNKNOWN_GROUP]
+    return groups[0] if len(groups) == 1 and not labelled else None
+
+
+def _counters_without_label(notes: RankNotes) -> None:
+    """Counters under the old label (``[Rank 3]``) belong to the group of the rank's timeouts."""
+    bare = notes.counters.pop(UNKNOWN_GROUP, None)
+    if bare is None:
+        return
+    groups = {o.group for o in notes.operations if o.group != UNKNOWN_GROUP}
+    target = groups.pop() if len(groups) == 1 else DEFAULT_GROUP
+    notes.counters.setdefault(target, bare)

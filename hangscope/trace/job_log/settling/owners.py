@@ -1,0 +1,54 @@
+"""Whose an exception or a stack is, where its lines tell a local rank or a process id only."""
+
+from __future__ import annotations
+
+from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.job_log.settling.local_ranks import several_nodes
+from hangscope.trace.job_log.settling.unsigned import dead_thread
+
+
+def settle_writers(evidence: Evidence) -> None:
+    """Give exceptions of writers known only by local rank or pid to a rank."""
+    several = several_nodes(evidence)
+    several_in_a_task = evidence.elastic or evidence.launcher_failures or evidence.shared_tasks
+    for trouble, local, pid, node in evidence.troubles:
+        rank = evidence.pid_rank.get(pid) if pid is not None else None
+        if rank is None and local is not None:
+            rank = evidence.local_to_rank.get(local)
+            if rank is None and not node and not several:
+                rank = local
+                evidence.of(rank).by_local_rank = True
+        unknown = rank is None and local is None and pid is None
+        if unknown and node is not None and not several_in_a_task:
+            rank = node  # srun --label with one task per rank
+            evidence.of(rank).by_local_rank = True
+        if rank is not None:
+            evidence.of(rank).troubles.append(trouble)
+        elif local is not None or node is not None or pid is not None:
+            evidence.strangers.append(trouble)
+        else:
+            evidence.nobodys.append(trouble)
+            if trouble.thread_name != "MainThread":
+                evidence.claims.append((dead_thread(trouble), None))
+    evidence.troubles.clear()
+
+
+def settle_stacks(evidence: Evidence) -> None:
+    """Give stacks to the ranks whose they are; what is left belongs to nobody."""
+    rest = []
+    several = several_nodes(evidence)
+    for seen in evidence.stacks:
+        rank = seen.rank
+        if rank is None and seen.pid is not None:
+            rank = evidence.pid_rank.get(seen.pid)
+        if rank is None and seen.local_rank is not None:
+            rank = evidence.local_to_rank.get(seen.local_rank)
+            if rank is None and not several:
+                rank = seen.local_rank
+        if not any(frames for _, _, frames in seen.threads):
+            continue
+        if rank is None:
+            rest.append(seen)
+        else:
+            evidence.of(rank).seen = seen
+    evidence.stacks[:] = rest
