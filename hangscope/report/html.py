@@ -30,6 +30,7 @@ from hangscope.report.words import (
     confidence_note,
     duration,
     headline,
+    last_operation,
     operation,
     place,
     posture,
@@ -158,18 +159,15 @@ def _side_view(side: Side, finding: Finding, group: str) -> SideView:
         what = operation(side.op, seq) + (f" of {group}" if group else "")
     else:
         what = side.activity or "nothing recorded there"
-    last = ""
-    if side.op is None and side.last_op:
-        ago = f", {duration(side.last_age_s)} ago" if side.last_age_s is not None else ""
-        last = f"last: {operation(side.last_op, side.last_seq)}{ago}"
+    last = last_operation(side) if side.op is None else ""
     return SideView(
-        named(side.ranks, 60),
-        bool(side.ranks) and set(side.ranks) <= set(finding.culprits),
-        posture(side, finding),
-        what,
-        arguments(side),
-        last,
-        _frame_views(side),
+        who=named(side.ranks, 60),
+        culprit=bool(side.ranks) and set(side.ranks) <= set(finding.culprits),
+        how=posture(side, finding),
+        what=what,
+        given=arguments(side),
+        last=f"last: {last}" if last else "",
+        frames=_frame_views(side),
     )
 
 
@@ -211,14 +209,14 @@ def _rank_row(reports: Sequence[RankReport], labels: dict[str, str]) -> RankRow:
     if first.waiting_s is not None:
         waiting = f"{waiting}, {duration(first.waiting_s)}".removeprefix(", ")
     return RankRow(
-        compress([r.rank for r in reports], 40),
-        first.role,
-        first.state,
-        hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts" if hosts else "",
-        str(first.pid) if len(reports) == 1 and first.pid is not None else "",
-        last,
-        waiting,
-        place(first.stack[0]) if first.stack else first.exit or first.phase or "",
+        who=compress([r.rank for r in reports], 40),
+        role=first.role,
+        state=first.state,
+        host=hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts" if hosts else "",
+        pid=str(first.pid) if len(reports) == 1 and first.pid is not None else "",
+        last=last,
+        waiting=waiting,
+        at=place(first.stack[0]) if first.stack else first.exit or first.phase or "",
     )
 
 

@@ -26,6 +26,7 @@ from hangscope.report.words import (
     confidence_note,
     duration,
     headline,
+    last_operation,
     operation,
     place,
     posture,
@@ -232,9 +233,8 @@ def _what(side: Side, finding: Finding, group: str) -> Text:
             text.append(f"  {given}", "cyan")
     else:
         text.append(plain(side.activity, 200) or "nothing recorded there")
-        if side.last_op:
-            ago = f", {duration(side.last_age_s)} ago" if side.last_age_s is not None else ""
-            text.append(f"  last {operation(side.last_op, side.last_seq)}{ago}", "dim")
+        if last := last_operation(side):
+            text.append(f"  last {last}", "dim")
     return text
 
 

@@ -19,6 +19,8 @@ from hangscope.report.words import duration
 from hangscope.trace.model import Flag, State, Trace, flagged
 
 WIDTH, LEFT, ROW, BAR, THIN = 960.0, 92.0, 24.0, 15.0, 5.0
+_TOP = 20.0
+"""Height of the axis above the first row."""
 _BREAK = 0.70
 _STEPS = 14
 _ROWS = 24
@@ -88,11 +90,9 @@ def timeline(diagnosis: Diagnosis, trace: Trace) -> Timeline | None:
     parted = parted_ns(trace, timing, finding, ranks)
     axis = _Axis(*_window(trace, timing, group, ranks, parted), timing.last_ns)
     reports = {r.rank: r for r in diagnosis.ranks}
-    seen: dict[str, None] = {}
-    rows = tuple(
-        _row(i, rank, reports.get(rank), trace, timing, axis, group, finding, seen)
-        for i, rank in enumerate(ranks)
-    )
+    subject = _Subject(trace, timing, axis, finding, group)
+    rows = tuple(_row(subject, i, rank, reports.get(rank)) for i, rank in enumerate(ranks))
+    drawn = {bar.kind for row in rows for bar in row.bars}
     world = max(diagnosis.world_size or 0, len(trace.ranks), len(ranks))
     return Timeline(
         rows=rows,
@@ -100,7 +100,7 @@ def timeline(diagnosis: Diagnosis, trace: Trace) -> Timeline | None:
         parted_x=axis.x(parted),
         break_x=axis.break_x,
         height=len(ranks) * ROW + 44,
-        kinds=tuple((k, KINDS[k][1]) for k in KINDS if k in seen),
+        kinds=tuple((kind, word) for kind, (_, word) in KINDS.items() if kind in drawn),
         left_out=world - len(ranks),
     )
 
@@ -123,6 +123,10 @@ class _Axis:
             return LEFT + self.span * _BREAK * (t - self.left) / max(1, self.knee - self.left)
         tail = (t - self.knee) / max(1, self.last - self.knee)
         return LEFT + self.span * (_BREAK + 0.02 + (1 - _BREAK - 0.02) * tail)
+
+    def label_x(self, x: float) -> float:
+        """Where the label of a bar at ``x`` begins: none stands before the break."""
+        return max(x + 5, (self.break_x or 0) + 14)
 
     def ticks(self, parted: int) -> tuple[Tick, ...]:
         ticks = [Tick(self.x(parted), "0")]
@@ -242,58 +246,56 @@ def _window(
     return left - (parted - left) // 50, parted + (parted - left) // 8
 
 
-def _row(
-    index: int,
-    rank: int,
-    report: RankReport | None,
-    trace: Trace,
-    timing: Spans,
-    axis: _Axis,
-    group: int | None,
-    finding: Finding | None,
-    seen: dict[str, None],
-) -> Row:
-    y = 20 + index * ROW
-    records = trace.records
-    mine = records["rank"] == rank
-    visible = np.flatnonzero(mine & (timing.end_ns >= axis.left) & (timing.start_ns > 0))
-    if len(visible) > _BARS_PER_ROW:
-        visible = visible[-_BARS_PER_ROW:]
-    bars = []
-    for i in visible.tolist():
-        row = records[i]
-        start, end = int(timing.start_ns[i]), int(timing.end_ns[i])
-        signature = trace.signatures[row["signature"]] if row["signature"] >= 0 else None
-        op = signature.op if signature else "?"
-        seq = int(row["p2p_seq"] if row["flags"] & int(Flag.P2P) else row["collective_seq"])
-        label = trace.groups[row["group"]].label if row["group"] >= 0 else ""
-        is_open = timing.end[i] == End.OPEN
-        kind = "open" if is_open else kind_of(op)
-        main = group is None or row["group"] == group or is_open
-        x, right = axis.x(start), axis.x(end)
-        text = f"rank {rank}: {op} #{seq} in {label}, {duration((end - start) / 1e9)}"
-        if not is_open:
-            seen[kind] = None
-        bars.append(
-            Bar(
-                x,
-                y + (ROW - BAR) / 2 if main else y + ROW - THIN - 2,
-                max(right - x, 1.2),
-                BAR if main else THIN,
-                kind,
-                text + (" and still waiting" if is_open else ""),
-                f"{op} #{seq}" if is_open else "",
-                max(x + 5, (axis.break_x or 0) + 14),
-            )
-        )
-    role = report.role if report else "unknown"
-    absent = _absence(rank, report, finding, timing, visible, axis, y)
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is drawn, and on which axis."""
+
+    trace: Trace
+    timing: Spans
+    axis: _Axis
+    finding: Finding | None
+    group: int | None
+    """Index of the group that the finding is about; operations of others are thin."""
+
+
+def _row(subject: _Subject, index: int, rank: int, report: RankReport | None) -> Row:
+    y = _TOP + index * ROW
+    timing, finding = subject.timing, subject.finding
+    shown = (timing.end_ns >= subject.axis.left) & (timing.start_ns > 0)
+    visible = np.flatnonzero((subject.trace.records["rank"] == rank) & shown)[-_BARS_PER_ROW:]
+    bars = [_bar(subject, rank, i, y) for i in visible.tolist()]
+    absent = _absence(subject, rank, report, visible, y)
     if absent is not None:
         bars.append(absent)
     about = f"#{finding.seq}" if finding is not None and finding.seq is not None else None
     bars = _labelled(bars, about)
     bars.sort(key=lambda bar: bar.kind != "open")  # finished ones lie above
-    return Row(rank, y, role, report.state if report else "unknown", tuple(bars))
+    role, state = (report.role, report.state) if report else ("unknown", "unknown")
+    return Row(rank, y, role, state, tuple(bars))
+
+
+def _bar(subject: _Subject, rank: int, i: int, y: float) -> Bar:
+    """The operation in row ``i`` of the records."""
+    trace, timing, axis = subject.trace, subject.timing, subject.axis
+    row = trace.records[i]
+    start, end = int(timing.start_ns[i]), int(timing.end_ns[i])
+    op = trace.signatures[row["signature"]].op if row["signature"] >= 0 else "?"
+    seq = int(row["p2p_seq"] if row["flags"] & int(Flag.P2P) else row["collective_seq"])
+    label = trace.groups[row["group"]].label if row["group"] >= 0 else ""
+    is_open = timing.end[i] == End.OPEN
+    main = subject.group is None or row["group"] == subject.group or is_open
+    x = axis.x(start)
+    text = f"rank {rank}: {op} #{seq} in {label}, {duration((end - start) / 1e9)}"
+    return Bar(
+        x=x,
+        y=y + (ROW - BAR) / 2 if main else y + ROW - THIN - 2,
+        width=max(axis.x(end) - x, 1.2),
+        height=BAR if main else THIN,
+        kind="open" if is_open else kind_of(op),
+        text=text + (" and still waiting" if is_open else ""),
+        label=f"{op} #{seq}" if is_open else "",
+        label_x=axis.label_x(x),
+    )
 
 
 def _labelled(bars: list[Bar], about: str | None) -> list[Bar]:
@@ -319,15 +321,10 @@ def _labelled(bars: list[Bar], about: str | None) -> list[Bar]:
 
 
 def _absence(
-    rank: int,
-    report: RankReport | None,
-    finding: Finding | None,
-    timing: Spans,
-    visible: np.ndarray[tuple[int], np.dtype[np.int64]],
-    axis: _Axis,
-    y: float,
+    subject: _Subject, rank: int, report: RankReport | None, visible: Int64, y: float
 ) -> Bar | None:
     """The gap of a rank that issued nothing while others waited for it."""
+    finding, timing, axis = subject.finding, subject.timing, subject.axis
     if finding is None:
         return None
     side = next((s for s in finding.sides if rank in s.ranks and s.op is None), None)
@@ -336,14 +333,13 @@ def _absence(
     start = int(timing.end_ns[visible].max()) if len(visible) else axis.left
     what = side.activity or (report.exit or report.phase or report.state if report else "") or ""
     x = axis.x(start) + 2
-    label_x = max(x + 5, (axis.break_x or 0) + 14)
     return Bar(
-        x,
-        y + (ROW - BAR) / 2,
-        max(axis.x(axis.last) - x, 2),
-        BAR,
-        "absent",
-        f"rank {rank}: {what or 'nothing recorded'}",
-        what[:34],
-        label_x,
+        x=x,
+        y=y + (ROW - BAR) / 2,
+        width=max(axis.x(axis.last) - x, 2),
+        height=BAR,
+        kind="absent",
+        text=f"rank {rank}: {what or 'nothing recorded'}",
+        label=what[:34],
+        label_x=axis.label_x(x),
     )

@@ -87,6 +87,14 @@ def operation(op: str | None, seq: int | None) -> str:
     return f"{name} #{seq}" if seq is not None and seq >= 0 else name
 
 
+def last_operation(side: Side) -> str:
+    """``all_reduce #117, 12 s ago``: what a side that is elsewhere has issued last, if anything."""
+    if not side.last_op:
+        return ""
+    ago = f", {duration(side.last_age_s)} ago" if side.last_age_s is not None else ""
+    return f"{operation(side.last_op, side.last_seq)}{ago}"
+
+
 def arguments(side: Side) -> str:
     """What a side passed: tensors, reduce op, root or peer."""
     parts = []
@@ -168,14 +176,3 @@ def scene(diagnosis: Diagnosis) -> str:
         parts.append(f"no progress for {duration(diagnosis.stalled_s)}")
     parts.append("live" if diagnosis.live else "post-mortem")
     return " · ".join(parts)
-
-
-def members(finding: Finding) -> str:
-    """``group dp (ranks 0–3)``; empty without a group."""
-    from hangscope.report.ranks import named
-
-    group = finding.group
-    if group is None:
-        return ""
-    ranks = f" ({named(group.ranks, 40)})" if group.ranks else ""
-    return f"group {plain(group.label, 60)}{ranks}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hangscope.toolkit.doctor.command import LaunchCommand, parse_command
@@ -119,10 +119,23 @@ def _torchrun(s: Surroundings, command: LaunchCommand) -> Iterator[Finding]:
     options = command.options
     nodes = options.get("nnodes", s.env.get("PET_NNODES", "1"))
     most = nodes.split(":")[-1]
-    several = most.isdigit() and int(most) > 1
     endpoint = options.get("rdzv-endpoint", s.env.get("PET_RDZV_ENDPOINT", ""))
     host, _, port = endpoint.rpartition(":") if ":" in endpoint else (endpoint, "", "")
-    if several and "standalone" in options:
+    several = most.isdigit() and int(most) > 1
+    if several:
+        yield from _nodes_that_meet(s, options, nodes, host or endpoint)
+    yield from _processes(s, options.get("nproc-per-node", "1"))
+    if several:
+        yield from _interfaces(s)
+    elif "standalone" not in options and port != "0":
+        yield from port_finding(options.get("master-port") or port or str(DEFAULT_PORT))
+
+
+def _nodes_that_meet(
+    s: Surroundings, options: Mapping[str, str], nodes: str, host: str
+) -> Iterator[Finding]:
+    """Whether the agents of several nodes find each other; ``host`` is where the endpoint is."""
+    if "standalone" in options:
         yield Finding(
             ERROR,
             "standalone",
@@ -131,42 +144,42 @@ def _torchrun(s: Surroundings, command: LaunchCommand) -> Iterator[Finding]:
             "same on every node.",
             "D2",
         )
-    elif several:
-        static = "master-addr" in options
-        if (host or options.get("master-addr", "")) in LOCAL_NAMES:
-            name = "--rdzv-endpoint" if host else "--master-addr"
-            yield _localhost(host or options["master-addr"], name)
-        elif not endpoint and not static:
-            yield Finding(
-                ERROR,
-                "no-endpoint",
-                f"--nnodes={nodes} without --rdzv-endpoint: the nodes cannot find each other",
-                "Give every node the same --rdzv-id and --rdzv-endpoint=FIRST_NODE:29400.",
-                "D2",
-            )
-        if not static and "rdzv-id" not in options:
-            yield Finding(
-                WARNING,
-                "no-rdzv-id",
-                f"--nnodes={nodes} without --rdzv-id: two jobs on one endpoint would mix",
-                "Give every node of a job the same --rdzv-id, and every job another.",
-                "D2",
-            )
-        if static and "node-rank" not in options and "GROUP_RANK" not in s.env:
-            yield Finding(
-                ERROR,
-                "no-node-rank",
-                f"--nnodes={nodes} with --master-addr, but no --node-rank: all nodes would be 0",
-                "Pass --node-rank (0 on the first node), or use --rdzv-endpoint.",
-                "D2",
-            )
-    yield from _processes(s, options.get("nproc-per-node", options.get("nproc-per-node", "1")))
-    if not several and "standalone" not in options and port != "0":
-        wanted = options.get("master-port") or port or str(DEFAULT_PORT)
-        yield from port_finding(wanted)
+        return
+    static = "master-addr" in options
+    if (host or options.get("master-addr", "")) in LOCAL_NAMES:
+        name = "--rdzv-endpoint" if host else "--master-addr"
+        yield _localhost(host or options["master-addr"], name)
+    elif not host and not static:
+        yield Finding(
+            ERROR,
+            "no-endpoint",
+            f"--nnodes={nodes} without --rdzv-endpoint: the nodes cannot find each other",
+            "Give every node the same --rdzv-id and --rdzv-endpoint=FIRST_NODE:29400.",
+            "D2",
+        )
+    if not static and "rdzv-id" not in options:
+        yield Finding(
+            WARNING,
+            "no-rdzv-id",
+            f"--nnodes={nodes} without --rdzv-id: two jobs on one endpoint would mix",
+            "Give every node of a job the same --rdzv-id, and every job another.",
+            "D2",
+        )
+    if static and "node-rank" not in options and "GROUP_RANK" not in s.env:
+        yield Finding(
+            ERROR,
+            "no-node-rank",
+            f"--nnodes={nodes} with --master-addr, but no --node-rank: all nodes would be 0",
+            "Pass --node-rank (0 on the first node), or use --rdzv-endpoint.",
+            "D2",
+        )
+
+
+def _interfaces(s: Surroundings) -> Iterator[Finding]:
+    """Whether nodes may choose different networks to meet on."""
     ifname = s.env.get("NCCL_SOCKET_IFNAME") or s.env.get("GLOO_SOCKET_IFNAME")
     real = [i for i in s.interfaces if i.kind != "loop" and i.usable]
-    if several and not ifname and len(real) > 1:
+    if not ifname and len(real) > 1:
         yield Finding(
             NOTE,
             "interface",
@@ -180,8 +193,22 @@ def _torchrun(s: Surroundings, command: LaunchCommand) -> Iterator[Finding]:
 def _processes(s: Surroundings, text: str) -> Iterator[Finding]:
     if not text.isdigit() or not s.devices:
         return
+    yield from _too_many(s, text)
     visible = visible_count(s)
-    if int(text) > visible:
+    if int(text) == 1 and visible > 1:
+        yield Finding(
+            WARNING,
+            "idle-devices",
+            f"one process per node on a host with {visible} visible devices",
+            f"Use --nproc-per-node={visible} if the job is meant to use them.",
+            "D1",
+        )
+
+
+def _too_many(s: Surroundings, text: str) -> Iterator[Finding]:
+    """Whether as many processes on a node as ``text`` says have a device each."""
+    visible = visible_count(s)
+    if text.isdigit() and s.devices and int(text) > visible:
         yield Finding(
             ERROR,
             "too-many-processes",
@@ -189,14 +216,6 @@ def _processes(s: Surroundings, text: str) -> Iterator[Finding]:
             "share a device, or fail",
             f"Use --nproc-per-node={visible}, or make more devices visible.",
             "D3",
-        )
-    elif int(text) == 1 and visible > 1:
-        yield Finding(
-            WARNING,
-            "idle-devices",
-            f"one process per node on a host with {visible} visible devices",
-            f"Use --nproc-per-node={visible} if the job is meant to use them.",
-            "D1",
         )
 
 
@@ -236,10 +255,10 @@ def _accelerate(s: Surroundings, command: LaunchCommand) -> Iterator[Finding]:
             "Pass --multi_gpu --num_processes=N, or --config_file FILE.",
             "D5",
         )
-    if count.isdigit() and s.devices and int(options.get("num-machines", "1")) == 1:
-        yield from (f for f in _processes(s, count) if f.check == "too-many-processes")
     machines = options.get("num-machines", "1")
-    if machines.isdigit() and int(machines) > 1:
+    if machines == "1":
+        yield from _too_many(s, count)
+    elif machines.isdigit() and int(machines) > 1:
         address = options.get("main-process-ip", "")
         if not address or address in LOCAL_NAMES:
             yield _localhost(address or "unset", "--main_process_ip")
@@ -269,7 +288,7 @@ def _deepspeed(s: Surroundings, command: LaunchCommand) -> Iterator[Finding]:
     if s.env.get("TORCHELASTIC_RUN_ID"):
         yield Finding(ERROR, "two-launchers", "deepspeed under torchrun", "Use one launcher.", "D6")
     count = options.get("num-gpus", "")
-    yield from (f for f in _processes(s, count) if f.check == "too-many-processes")
+    yield from _too_many(s, count)
     if not several and hostfile is None:
         yield from port_finding(options.get("master-port", str(DEFAULT_PORT)))
 
