@@ -45,6 +45,9 @@ class Place:
     """Whom it waits for is not recorded (a receive from any source, a group without a list)."""
     counted: bool = False
     """Only a backend's own counter tells that it has not finished."""
+    not_begun: dict[int, int] = field(default_factory=dict)
+    """Of ``behind`` those with nothing older whose device has not begun it, though they have issued
+    it: with which record."""
     phase: str = ""
     """A phase all ranks must enter together (``init_process_group``); then there is no group."""
 

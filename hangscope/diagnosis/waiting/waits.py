@@ -22,6 +22,7 @@ from hangscope.diagnosis.records.frontier import UNKNOWN, Bools, Frontiers, Ints
 from hangscope.diagnosis.records.pairing import Half, pending_halves
 from hangscope.diagnosis.records.turns import in_turn
 from hangscope.diagnosis.waiting.device_places import device_places
+from hangscope.diagnosis.waiting.not_begun import behind_their_devices
 from hangscope.diagnosis.waiting.told import Told
 from hangscope.trace.model import NONE, Flag, Trace
 
@@ -89,6 +90,7 @@ class Builder:
         for index, place in enumerate(self.places):
             if place.half is not None and place.done and not place.targets:
                 self.device[place.half.rank] = index
+        self.device |= behind_their_devices(self.trace, self.front, self.told, self.places)
         self.places += unnamed_batches(self.trace, self.front, self.oldest_row, self.places)
         self.places += phase_places(self.trace, self.front, self.hosts)
         waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)

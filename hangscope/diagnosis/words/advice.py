@@ -280,6 +280,9 @@ def _for_all(
 ) -> Advice:
     """The verdict's own advice; of a circle also which of its lines to look at."""
     if cause.verdict is Verdict.STUCK_COLLECTIVE and place is not None:
+        if place.not_begun:
+            lines = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*cause.culprits}]
+            return playbook.held_device(rank_s(place.not_begun), lines[0] if lines else "")
         if place.counted:
             return playbook.stuck(", and what else stands in their streams")
         if not _are_compared(context, place):

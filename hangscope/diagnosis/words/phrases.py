@@ -120,6 +120,12 @@ def it_them(ranks: Iterable[int]) -> str:
     return "it" if len(set(ranks)) == 1 else "them"
 
 
+def not_begun(place: Place) -> str:
+    """``its device has not begun it``, of those who have issued what a place is about."""
+    alone = len(place.not_begun) == 1
+    return f"{'its device has' if alone else 'their devices have'} not begun it"
+
+
 def need(ranks: Iterable[int]) -> str:
     """``needs`` or ``need``, after `rank_s`."""
     return "needs" if len(set(ranks)) == 1 else "need"

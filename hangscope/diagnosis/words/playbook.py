@@ -186,6 +186,16 @@ def stuck(rest: str) -> Advice:
     return Advice(what + rest, "D19")
 
 
+def held_device(whose: str, line: str) -> Advice:
+    """A device that has not begun what the others have; ``line`` is where it was issued."""
+    before = f" before {line}" if line else ""
+    return Advice(
+        f"look at what the device of {whose} runs (nvidia-smi, cuda-gdb, Xid errors in the kernel "
+        f"log), and at what its code gives the device{before} that nobody else's does",
+        "D19",
+    )
+
+
 def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
     """The remaining kinds."""
     fixed = {

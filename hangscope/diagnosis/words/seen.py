@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.threads import died_of
@@ -14,7 +12,14 @@ from hangscope.diagnosis.processes.host import End, Host, activity
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames, where
 from hangscope.diagnosis.words.handled import handled_alone
-from hangscope.diagnosis.words.phrases import is_are, is_held_up, rank_s, title_of, wait_s
+from hangscope.diagnosis.words.phrases import (
+    is_are,
+    is_held_up,
+    not_begun,
+    rank_s,
+    title_of,
+    wait_s,
+)
 from hangscope.trace.attempts.twins import KEY as TWINS
 from hangscope.trace.model import RankFacts
 
@@ -52,24 +57,27 @@ def _waiting(context: Context, place: Place) -> str:
     if place.absent:
         line += f"; {rank_s(place.absent)} never issued it"
     elif place.behind:
-        line += _behind(context, place.behind)
+        line += _behind(context, place)
     if place.done:
         line += f"; {rank_s(place.done)} finished it"
     return line
 
 
-def _behind(context: Context, behind: Sequence[int]) -> str:
+def _behind(context: Context, place: Place) -> str:
     """What keeps those who have issued what others wait in."""
-    hosts = {r: context.hosts[r] for r in behind if r in context.hosts}
+    hosts = {r: context.hosts[r] for r in place.behind if r in context.hosts}
     stopped = [r for r, host in hosts.items() if host.state == "stopped"]
     gone = [r for r, host in hosts.items() if host.gone and r not in stopped]
-    held = [r for r in behind if r not in gone and r not in stopped]
+    idle = [r for r in place.not_begun if r not in gone and r not in stopped]
+    held = [r for r in place.behind if r not in (*gone, *stopped, *idle)]
     line = ""
     if stopped:
         line += f"; {rank_s(stopped)} issued it and {_was(stopped)} stopped"
     if gone:
         how = "ended" if context.trace.only_logs else "issued it and ended"
         line += f"; {rank_s(gone)} {how}"
+    if idle:
+        line += f"; {rank_s(idle)} issued it, and {not_begun(place)}"
     if held:
         line += f"; {rank_s(held)} issued it but {is_are(held)} held up by something older"
     return line

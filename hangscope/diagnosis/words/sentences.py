@@ -26,6 +26,7 @@ from hangscope.diagnosis.words.phrases import (
     label_of,
     members_of,
     need,
+    not_begun,
     rank_s,
     title_of,
     wait_s,
@@ -229,6 +230,13 @@ def _stuck(context: Context, cause: Cause, place: Place) -> Words:
             everybody,
             "all ranks are there: the store at MASTER_ADDR is gone or cannot be reached, the "
             f"network between the ranks is stuck{changed if place.phase == INIT else ''}",
+        )
+    if place.not_begun and set(cause.culprits) >= place.not_begun.keys():
+        idle = rank_s(place.not_begun)
+        return Words(
+            f"{capital(idle)} issued {title}{members_of(place)}, and {not_begun(place)}",
+            f"it has begun on {_waiters(place)}; on the device of {idle} something else does not "
+            "end: a kernel, a copy, a wait for an event, and no communication that is on record",
         )
     if place.p2p:
         return Words(

@@ -80,6 +80,10 @@ def _around(context: Context, cause: Cause, place: Place) -> list[Side]:
     # A culprit may wait itself, in the same operation of another group.
     elsewhere = [context.waits.places[i] for i in cause.places]
     for rank in blamed[:_MOST_ALONE]:
+        if rank in place.not_begun:
+            row, op = place.not_begun[rank], context.place_op(place)
+            sides.append(_side_of_row(context, (rank,), row, place.seq, op))
+            continue
         own = next((p for p in elsewhere if p is not place and rank in p.waiters), None)
         sides.append(
             _side_of_row(context, (rank,), own.row, own.seq, context.place_op(own))

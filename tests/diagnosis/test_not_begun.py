@@ -1,0 +1,99 @@
+"""With timing on, the recorder notes which devices have begun an operation, and which have not."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import Flag, State
+from tests.diagnosis.builder import Job
+
+
+def begin(job: Job) -> None:
+    """The device has begun what was issued last."""
+    row = job.rows[-1]
+    row["started_ns"] = row["created_ns"] + 500
+    row["state"] = max(row["state"], State.STARTED)
+
+
+def timed(job: Job, count: int) -> None:
+    """Finished collectives of all ranks, with the times of their beginnings."""
+    for _ in range(count):
+        for rank in range(job.world):
+            job.op(rank)
+            begin(job)
+
+
+def issued_by_all(job: Job, *, idle: tuple[int, ...], size: int = 16) -> None:
+    """A collective that nobody finishes and that has not begun on ``idle``."""
+    for rank in range(job.world):
+        job.op(rank, size=(size,), done=False)
+        if rank not in idle:
+            begin(job)
+
+
+def judged(job: Job) -> tuple[Verdict, tuple[int, ...], Confidence]:
+    found = diagnose(job.trace())
+    return found.verdict, found.culprits, found.confidence
+
+
+def test_the_device_that_has_not_begun_is_named() -> None:
+    job = Job(4)
+    timed(job, 5)
+    issued_by_all(job, idle=(2,))
+    assert judged(job) == (Verdict.STUCK_COLLECTIVE, (2,), Confidence.LIKELY)
+    (finding,) = diagnose(job.trace()).findings
+    assert finding.victims == (0, 1, 3)
+    assert "its device has not begun it" in finding.summary
+    assert "the device of rank 2" in finding.fix
+    assert "train.py:88" in finding.fix
+
+
+def test_begun_everywhere_is_no_rank_s_doing() -> None:
+    job = Job(4)
+    timed(job, 5)
+    issued_by_all(job, idle=())
+    assert judged(job)[:2] == (Verdict.STUCK_COLLECTIVE, ())
+
+
+def test_most_devices_idle_accuse_nobody() -> None:
+    job = Job(4)
+    timed(job, 5)
+    issued_by_all(job, idle=(1, 2, 3))
+    assert judged(job)[:2] == (Verdict.STUCK_COLLECTIVE, ())
+
+
+def test_a_rank_without_timing_is_not_idle() -> None:
+    job = Job(4)
+    for _ in range(5):
+        for rank in range(4):
+            job.op(rank)
+            if rank != 2:
+                begin(job)
+    issued_by_all(job, idle=(2,))
+    assert judged(job)[:2] == (Verdict.STUCK_COLLECTIVE, ())
+
+
+def test_something_older_of_the_idle_rank_comes_first() -> None:
+    job = Job(4)
+    timed(job, 5)
+    job.op(2, "send", peer=3, done=False)
+    issued_by_all(job, idle=(2,))
+    assert judged(job) != (Verdict.STUCK_COLLECTIVE, (2,), Confidence.LIKELY)
+
+
+def test_a_batch_that_has_not_begun_holds_its_partner_up() -> None:
+    job = Job(4)
+    timed(job, 5)
+    for rank, peer in ((0, 1), (1, 0)):
+        for op in ("send", "recv"):
+            job.op(rank, op, peer=peer, done=False, flags=Flag.COALESCED_MEMBER)
+        key = (rank, 0)
+        job.p2p[key] = 1
+        for row in job.rows[-2:]:
+            row["p2p_seq"] = 1
+        job.op(rank, "coalesced", size=(), done=False, flags=Flag.COALESCED_BATCH)
+        job.rows[-1] |= {"collective_seq": 5, "p2p_seq": 1}
+        job.seq[key] = 5
+        if rank == 0:
+            begin(job)
+    assert judged(job) == (Verdict.STUCK_COLLECTIVE, (1,), Confidence.LIKELY)
