@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
@@ -178,3 +180,36 @@ def test_who_does_not_come_because_its_device_stands_is_not_accused(stands: bool
     count(job, [3 if stands else 4] * 4, group=pair)
     stopped_by_the_launcher(job)
     assert diagnose(rings(job)).culprits == (() if stands else (3,))
+
+
+@pytest.mark.parametrize("waited_for", [True, False])
+def test_a_device_may_stand_behind_what_another_member_waits_for(waited_for: bool) -> None:
+    """Two rings of three, side by side; rank 5 leaves out a round and comes to the barrier.
+
+    Ranks 3 and 4 have no partner for their last round, and hold up their counterparts 0 and 1 on
+    the devices: those are on record as finished with all but the last reduction, and blameless.
+    A send that nobody waits for may be left over; then nobody is named.
+    """
+    job = Job(6)
+    pair = {"done": False, "flags": Flag.UNOBSERVED if waited_for else UNSEEN["flags"]}
+    circles = [(0, 1, 2), (3, 4, 5)]
+    rings_of = [job.group(*circle) for circle in circles]
+    columns = [job.group(r, r + 3) for r in range(3)]
+    for step in range(4):
+        for turn in range(2):
+            for circle, group in zip(circles, rings_of, strict=True):
+                for at, rank in enumerate(circle):
+                    if (step, turn, rank) == (3, 1, 5):
+                        continue
+                    job.op(rank, "send", group=group, peer=circle[(at + 1) % 3], **pair)
+                    job.op(rank, "recv", group=group, peer=circle[at - 1], **pair)
+        for column in columns:
+            job.all(group=column, **UNSEEN)
+    for rank in (2, 5):
+        job.op(rank, "barrier", line=30, **UNSEEN)
+    for column, done in zip(columns, (3, 3, 4), strict=True):
+        count(job, [done] * 6, group=column)
+    stopped_by_the_launcher(job)
+    job.signatures = [replace(signature, backend="nccl") for signature in job.signatures]
+    expected = (Verdict.P2P_UNMATCHED, (5,)) if waited_for else (Verdict.INCONCLUSIVE, ())
+    assert judged(rings(job)) == (*expected, Confidence.LIKELY)
