@@ -170,6 +170,14 @@ class Context:
         group = self.trace.groups[int(self.front.group[best])]
         return LastOperation(group.name, int(self.front.enqueued[best]), "")
 
+    def row_of(self, group: int, rank: int, seq: int) -> int:
+        """The record of a rank's collective, by its number in the group, or -1."""
+        low, high = self.bounds.get(rank, (0, 0))
+        part = self.trace.records[low:high]
+        here = (part["group"] == group) & (part["collective_seq"] == seq)
+        hits = np.flatnonzero(here & self.front.collective[low:high])
+        return int(low + hits[0]) if len(hits) else NONE
+
     def last_in_group(self, rank: int, group: int) -> tuple[int, int]:
         """(sequence number, record or -1) of the rank's last collective in a group; 0 for none."""
         low, high = self.bounds.get(rank, (0, 0))

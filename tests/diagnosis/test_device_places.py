@@ -213,3 +213,34 @@ def test_a_device_may_stand_behind_what_another_member_waits_for(waited_for: boo
     job.signatures = [replace(signature, backend="nccl") for signature in job.signatures]
     expected = (Verdict.P2P_UNMATCHED, (5,)) if waited_for else (Verdict.INCONCLUSIVE, ())
     assert judged(rings(job)) == (*expected, Confidence.LIKELY)
+
+
+def test_two_groups_in_opposite_orders_stand_on_their_devices() -> None:
+    """All have issued both reductions; rank 1 came to them the other way round."""
+    job = Job(4)
+    groups = [job.group(*range(4), desc=name) for name in "ab"]
+    for _ in range(5):
+        for line, group in enumerate(groups):
+            job.all(group=group, line=line, **UNSEEN)
+    for rank in range(4):
+        for line, group in list(enumerate(groups))[:: -1 if rank == 1 else 1]:
+            job.op(rank, group=group, line=line, **UNSEEN)
+    for group in groups:
+        count(job, [5] * 4, group=group)
+    assert judged(rings(job)) == (Verdict.DEADLOCK_CYCLE, (1,), Confidence.LIKELY)
+
+
+def test_who_took_another_order_than_ever_is_told_by_what_its_backend_has_counted() -> None:
+    """Either of the two ranks in both groups could break the circle: rank 2 turned it round."""
+    job = Job(4)
+    evens, low = job.group(0, 2, desc="even"), job.group(0, 1, 2, desc="low")
+    for step in range(8):
+        for rank in range(4):
+            order = [(evens, 10), (low, 11)]
+            for group, line in order[:: -1 if (step, rank) == (7, 2) else 1]:
+                if rank in job.groups[group].ranks:
+                    job.op(rank, group=group, line=line, **UNSEEN)
+        job.all(line=12, **UNSEEN)
+    for group in (evens, low, 0):
+        count(job, [7] * 4, group=group)
+    assert judged(rings(job)) == (Verdict.DEADLOCK_CYCLE, (2,), Confidence.LIKELY)

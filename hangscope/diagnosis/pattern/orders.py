@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from itertools import combinations
 
-import numpy as np
-
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.evidence import hidden_ranks
@@ -86,7 +84,7 @@ def _who_did(
     found = set(known)
     for rank in known:
         groups = [group_of[rank, kind] for kind, _ in (a, b)]
-        rows = [_row_of(context, rank, g, seq) for g, (_, seq) in zip(groups, (a, b), strict=True)]
+        rows = [context.row_of(g, rank, seq) for g, (_, seq) in zip(groups, (a, b), strict=True)]
         if all(row != NONE and _finished_by_all(context, row) for row in rows):
             first, second = (context.trace.groups[g].ranks for g in groups)
             found |= set(first) & set(second) if len(first) <= _MOST_ASKED else set()
@@ -103,15 +101,7 @@ def _a_first(
     context: Context, group_of: Mapping[tuple[int, int], int], rank: int, a: Meeting, b: Meeting
 ) -> bool | None:
     """Whether the rank came to ``a`` before it came to ``b``; None where that is not known."""
-    rows = [_row_of(context, rank, group_of.get((rank, kind), NONE), seq) for kind, seq in (a, b)]
+    rows = [context.row_of(group_of.get((rank, kind), NONE), rank, seq) for kind, seq in (a, b)]
     if rows == [NONE, NONE] or any(group_of.get((rank, k), NONE) == NONE for k, _ in (a, b)):
         return None
     return rows[1] == NONE or NONE < rows[0] < rows[1]
-
-
-def _row_of(context: Context, rank: int, group: int, seq: int) -> int:
-    low, high = context.bounds.get(rank, (0, 0))
-    part = context.trace.records[low:high]
-    here = (part["group"] == group) & (part["collective_seq"] == seq)
-    hits = np.flatnonzero(here & context.front.collective[low:high])
-    return int(low + hits[0]) if len(hits) else NONE

@@ -9,6 +9,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.records.turns import in_turn
+from hangscope.trace.model import NONE
 
 _NEWEST = 4096
 """So many operations of a rank are looked at."""
@@ -42,15 +43,15 @@ def past_of(context: Context, rank: int, suspects: Collection[int]) -> Past:
     """What a rank issued before it stood still; ``suspects``: whom it was together with."""
     trace, front = context.trace, context.front
     low, high = context.bounds.get(rank, (0, 0))
-    unfinished = np.flatnonzero(front.unfinished[low:high])
-    end = low + int(unfinished[0]) + 1 if len(unfinished) else high
+    stood = _stood_in(context, rank)
+    end = high if stood == NONE else stood + 1
     first = max(low, end - _NEWEST)
     beside = in_turn(trace.records[first:end])
     part = trace.records[first:end][beside]
     wanted = set(suspects)
     common = [i for i, g in enumerate(trace.groups) if wanted <= set(g.ranks)]
     together = np.isin(part["group"], common) & front.collective[first:end][beside]
-    if len(unfinished):
+    if stood != NONE:
         together[-1:] = False
     _, firsts = np.unique(part["thread"], return_index=True)
     facts = trace.ranks.get(rank)
@@ -69,3 +70,12 @@ def past_of(context: Context, rank: int, suspects: Collection[int]) -> Past:
         facts is not None and facts.oldest_record_id <= 1 and first == low,
         frozenset(firsts.tolist()) - {0},
     )
+
+
+def _stood_in(context: Context, rank: int) -> int:
+    """The oldest record of a rank that is unfinished, as it says itself or its backend counts."""
+    low, high = context.bounds.get(rank, (0, 0))
+    rows = [low + at for at in np.flatnonzero(context.front.unfinished[low:high])[:1].tolist()]
+    places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]
+    rows += [context.row_of(p.group, rank, p.seq) for p in places if p.counted]
+    return min((row for row in rows if row != NONE), default=NONE)

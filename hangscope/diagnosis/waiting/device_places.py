@@ -10,6 +10,7 @@ those.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.evidence import end_is_unseen
@@ -18,24 +19,65 @@ from hangscope.diagnosis.waiting.told import Told
 from hangscope.trace.model import Trace
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """A collective that all members with a ring have issued and none has finished."""
+
+    group: int
+    seq: int
+    rows: dict[int, int]
+    """Per such member its record."""
+    lost: list[int]
+    """Members without a ring."""
+
+
 def device_places(
     trace: Trace, front: Frontiers, told: Told, places: Sequence[Place]
 ) -> list[Place]:
-    """The oldest collectives that stand on devices; of several of one rank only the first.
+    """Where devices stand; each rank waits in the oldest of its collectives that do.
 
     ``places``: where ranks are found to wait. Only groups with a member that does so nowhere count.
     """
-    if any(facts.unobservable for facts in trace.ranks.values()):
+    if not told.counting or any(facts.unobservable for facts in trace.ranks.values()):
         return []  # a captured operation is counted as issued, none of its replays as finished
+    standing = _standing(trace, front, told)
+    if not standing:
+        return []
+    oldest = _waiting_since(told, places)
+    elsewhere = frozenset(oldest)
+    for one in standing:
+        for rank, row in one.rows.items():
+            oldest[rank] = min(oldest.get(rank, row), row)
     found = []
-    waiting_since = _waiting_since(told, places) if told.counting else {}
+    for one in standing:
+        waiters = [rank for rank, row in one.rows.items() if oldest[rank] == row]
+        if elsewhere.issuperset(waiters):
+            continue
+        rows = list(one.rows.values())
+        found.append(
+            Place(
+                one.group,
+                one.seq,
+                waiters,
+                row=rows[0],
+                members=trace.groups[one.group].ranks,
+                began_ns=int(trace.records["created_ns"][rows].min()),
+                behind=[rank for rank in one.rows if rank not in waiters],
+                unknown=one.lost,
+                counted=True,
+            )
+        )
+    return sorted(found, key=lambda place: place.began_ns)
+
+
+def _standing(trace: Trace, front: Frontiers, told: Told) -> list[_Standing]:
+    """The oldest such collective of each group."""
+    found = []
     for group, pairs in front.of_group().items():
         ranks = front.rank[pairs].tolist()
         members = trace.groups[group].ranks
         lost = sorted(set(members) - set(ranks))
         if len(ranks) < 2 or not members or not told.counting.issuperset(ranks):
-            continue
-        if waiting_since.keys() >= set(ranks):
             continue
         if not told.recorded.isdisjoint(lost):
             continue
@@ -50,33 +92,8 @@ def device_places(
             _all_counted(trace, front, a, b) for a, b in zip(last, rows, strict=True)
         ):
             continue
-        behind = [
-            rank
-            for rank, row in zip(ranks, rows, strict=True)
-            if waiting_since.get(rank, row) < row
-        ]
-        began_ns = int(trace.records["created_ns"][rows].min())
-        found.append(
-            Place(
-                group,
-                done + 1,
-                [rank for rank in ranks if rank not in behind],
-                row=rows[0],
-                members=members,
-                began_ns=began_ns,
-                behind=behind,
-                unknown=lost,
-                counted=True,
-            )
-        )
-    found.sort(key=lambda place: place.began_ns)
-    first = []
-    standing: set[int] = set()
-    for place in found:
-        if standing.isdisjoint(place.waiters):
-            first.append(place)
-        standing.update(place.waiters)
-    return first
+        found.append(_Standing(group, done + 1, dict(zip(ranks, rows, strict=True)), lost))
+    return found
 
 
 def _waiting_since(told: Told, places: Sequence[Place]) -> dict[int, int]:

@@ -235,6 +235,9 @@ def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
     """
     trace = context.trace
     for cause in causes:
+        circle = cause.verdict is Verdict.DEADLOCK_CYCLE
+        if circle and any(context.waits.places[i].counted for i in cause.places):
+            cause.doubt("only the backend's counters tell what has not finished")
         if cause.verdict is Verdict.STUCK_COLLECTIVE and cause.places:
             rows = [context.waits.places[i].row for i in cause.places]
             native = _without_pairs(context, tuple(context.waits.places[cause.places[0]].waiters))
