@@ -21,7 +21,7 @@ from hangscope.toolkit.doctor.devices import check_fit
 from hangscope.toolkit.doctor.examine import check_files, check_process, with_command_environment
 from hangscope.toolkit.doctor.gather import gather
 from hangscope.toolkit.doctor.job import examine, missing_finding
-from hangscope.toolkit.doctor.model import Diagnosis, Finding, Surroundings, sort
+from hangscope.toolkit.doctor.model import CheckUp, Finding, Surroundings, sort
 from hangscope.toolkit.doctor.timeouts import timeout_rows
 from hangscope.toolkit.launching.world import WorldInfo, get_world_info
 from hangscope.toolkit.ranks import name_ranks
@@ -93,24 +93,24 @@ def command(
     if inside and world is not None:
         found = _in_job(surroundings, world, found, timeout)
         if world.rank != 0:
-            sys.exit(0 if Diagnosis(tuple(found)).healthy else 1)
+            sys.exit(0 if CheckUp(tuple(found)).healthy else 1)
     shown = [finding for finding in found if notes or finding.level != "note"]
-    diagnosis = Diagnosis(sort(shown), tuple(timeout_rows(surroundings)), _facts(surroundings))
+    check_up = CheckUp(sort(shown), tuple(timeout_rows(surroundings)), _facts(surroundings))
     if as_json:
-        click.echo(json.dumps(as_dict(diagnosis), indent=2))
+        click.echo(json.dumps(as_dict(check_up), indent=2))
     else:
-        _print(diagnosis)
-    sys.exit(0 if diagnosis.healthy else 1)
+        _print(check_up)
+    sys.exit(0 if check_up.healthy else 1)
 
 
-def as_dict(diagnosis: Diagnosis) -> dict[str, object]:
+def as_dict(check_up: CheckUp) -> dict[str, object]:
     """The report for ``--json``."""
     return {
         "schema": "hangscope/doctor/1",
-        "healthy": diagnosis.healthy,
-        "findings": [asdict(finding) for finding in diagnosis.findings],
-        "timeouts": [asdict(row) for row in diagnosis.timeouts],
-        "facts": dict(diagnosis.facts),
+        "healthy": check_up.healthy,
+        "findings": [asdict(finding) for finding in check_up.findings],
+        "timeouts": [asdict(row) for row in check_up.timeouts],
+        "facts": dict(check_up.facts),
     }
 
 
@@ -188,9 +188,9 @@ def _facts(s: Surroundings) -> dict[str, object]:
     }
 
 
-def _print(diagnosis: Diagnosis) -> None:
+def _print(check_up: CheckUp) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    for finding in diagnosis.findings:
+    for finding in check_up.findings:
         colour = _COLOURS[finding.level]
         tag = f" [{finding.playbook}]" if finding.playbook else ""
         ranks = f" ({name_ranks(finding.ranks)})" if finding.ranks else ""
@@ -203,13 +203,13 @@ def _print(diagnosis: Diagnosis) -> None:
     table.add_column("timeout", overflow="fold", min_width=36)
     for heading in ("value", "read by", "effective"):
         table.add_column(heading, overflow="fold")
-    for row in diagnosis.timeouts:
+    for row in check_up.timeouts:
         mark = "yes" if row.effective else "no"
         cells = [row.name, f"{row.value} ({row.set_by})", row.read_by, mark]
         table.add_row(*(escape(cell) for cell in cells), style=None if row.effective else "dim")
     console.print(table)
-    if diagnosis.healthy:
+    if check_up.healthy:
         console.print("[green]healthy[/]: nothing found that would stop or hang a job")
     else:
-        bad = sum(finding.level != "note" for finding in diagnosis.findings)
+        bad = sum(finding.level != "note" for finding in check_up.findings)
         console.print(f"[red]{bad} problem{'s' if bad != 1 else ''} found[/]")

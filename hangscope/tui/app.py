@@ -27,12 +27,12 @@ from hangscope.tui.lines import LineList
 from hangscope.tui.pane_bar import PaneBar
 from hangscope.tui.ranks import RankTable
 from hangscope.tui.screens import Over, help_page, source_page
-from hangscope.tui.search import find, record_of
+from hangscope.tui.search import find
 from hangscope.tui.sequence import SequenceView
 from hangscope.tui.snapshot import Snapshot, take
 from hangscope.tui.source import Source
 from hangscope.tui.status import status
-from hangscope.tui.theme import DARK, LIGHT
+from hangscope.tui.theme import CULPRIT, DARK, LIGHT, NOTICE
 from hangscope.tui.timeline import Timeline
 from hangscope.tui.trees import StackTree, TreeList, WaitTree
 from hangscope.tui.verdict import VerdictBar
@@ -196,7 +196,7 @@ class HangScopeApp(App[None]):
             about = (finding.culprits or finding.victims) if finding else snapshot.ranks
             self.rank = about[0] if about else None
             if self.rank is not None:
-                self.record = record_of(snapshot, self.rank)
+                self.record = snapshot.record_at_parting(self.rank)
             self._arrange()
         self._details()
         self._status()
@@ -213,7 +213,7 @@ class HangScopeApp(App[None]):
 
     def _status(self) -> None:
         if self.trouble:
-            text = Text(self.trouble, "#ff8a4c")
+            text = Text(self.trouble, CULPRIT)
         elif self.snapshot is None:
             text = Text()
         else:
@@ -224,7 +224,7 @@ class HangScopeApp(App[None]):
 
     def action_pane(self, name: str) -> None:
         """Show a pane."""
-        if self.pane not in ("details",):
+        if self.pane != "details":
             self._came_from = self.pane
         self.switch.current = name
         self._arrange()
@@ -280,7 +280,7 @@ class HangScopeApp(App[None]):
             return
         self.rank = rank
         record = sender.record() if isinstance(sender, SequenceView) else None
-        self.record = record if record is not None else record_of(self.snapshot, rank)
+        self.record = record if record is not None else self.snapshot.record_at_parting(rank)
         self._details()
 
     @on(LineList.Chosen)
@@ -365,7 +365,7 @@ class HangScopeApp(App[None]):
         hit = find(self.snapshot, self.looking_for, self.rank, self.record, step)
         if hit is None:
             words = f"nothing matches {plain(self.looking_for, 60)}"
-            self.query_one("#status", Static).update(Text(words, "#f0b429"))
+            self.query_one("#status", Static).update(Text(words, NOTICE))
             return
         self._status()
         self.rank, self.record = hit

@@ -28,8 +28,9 @@ from hangscope.report.words import (
 )
 from hangscope.trace.model import Flag, Frame, Stack
 from hangscope.tui.snapshot import Snapshot
+from hangscope.tui.theme import CULPRIT, WAITING
 
-_CULPRIT = "bold #ff8a4c"
+_CULPRIT = f"bold {CULPRIT}"
 
 
 class Details(VerticalScroll, can_focus=True):
@@ -136,7 +137,7 @@ def _record_table(snapshot: Snapshot, record: int) -> Table:
     lasted = duration((end - start) / 1e9)
     head = Text(plain(snapshot.label(record)), "bold")
     head.append(f"  in group {plain(snapshot.group_label(record), 60)}", "not bold")
-    head.append(f"  {state} {lasted}", "not bold #e69f00" if state == "waiting" else "not bold")
+    head.append(f"  {state} {lasted}", f"not bold {WAITING}" if state == "waiting" else "not bold")
     table.add_row("last" if _is_last(snapshot, record) else "op", head)
     if signature is not None:
         given = tensors(signature.input_sizes, signature.input_dtypes)
@@ -200,7 +201,7 @@ def stack_lines(stack: Stack, differs_at: int | None) -> Iterator[Text]:
     for i in range(len(stack) - 1, -1, -1):
         frame, hit = stack[i], i == differs_at
         text = Text("    ")
-        text.append("▸ " if hit else "  ", "bold #e69f00")
+        text.append("▸ " if hit else "  ", f"bold {WAITING}")
         text.append(places[i].ljust(width), "bold" if hit else "")
         text.append(f"  in {plain(frame.name, 80)}", "" if hit else "dim")
         yield text

@@ -20,6 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from hangscope.tui.snapshot import Snapshot
+from hangscope.tui.theme import SELECTED
 
 
 class LineList(ScrollView, can_focus=True):
@@ -105,7 +106,7 @@ class LineList(ScrollView, can_focus=True):
         return self._strip(self.line(row, width, selected), width, style)
 
     def _selected_style(self) -> Style:
-        ground = self.app.theme_variables.get("panel", "#1f252d")
+        ground = self.app.theme_variables.get("panel", SELECTED)
         return self.rich_style + Style(bgcolor=ground, bold=self.has_focus)
 
     def _strip(self, content: Text | list[Segment], width: int, style: Style) -> Strip:

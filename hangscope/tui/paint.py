@@ -9,10 +9,12 @@ import numpy.typing as npt
 from rich.segment import Segment
 from rich.style import Style
 
+from hangscope.report import palette
 from hangscope.report.escape import plain
-from hangscope.report.palette import CULPRIT, KINDS, WAITING, kind_of
+from hangscope.report.palette import KINDS, kind_of
 from hangscope.report.spans import End
 from hangscope.tui.snapshot import Snapshot
+from hangscope.tui.theme import CULPRIT, WAITING
 
 EMPTY, OPEN, ABSENT, PARTED = 0, 100, 101, 102
 _CODES = {kind: i + 1 for i, kind in enumerate(KINDS)}
@@ -46,9 +48,9 @@ def kind_style(kind: str) -> Style:
 
 
 OPEN_STYLE = Style(color=WAITING)
-ABSENT_STYLE = Style(color="#ff8a4c", bold=True)
-CULPRIT_STYLE = Style(color="#ff8a4c", bold=True)
-PARTED_STYLE = Style(color=CULPRIT)
+ABSENT_STYLE = Style(color=CULPRIT, bold=True)
+CULPRIT_STYLE = Style(color=CULPRIT, bold=True)
+PARTED_STYLE = Style(color=palette.CULPRIT)
 
 
 def glyph(kind: str, letters: bool) -> str:

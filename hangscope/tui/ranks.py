@@ -15,6 +15,7 @@ from hangscope.report.words import duration, operation, place
 from hangscope.tui.lines import LineList
 from hangscope.tui.paint import CULPRIT_STYLE
 from hangscope.tui.snapshot import Snapshot
+from hangscope.tui.theme import CULPRIT, WAITING
 
 _ROLES = {"culprit": 0, "victim": 1, "unknown": 2, "bystander": 3}
 COLUMNS = ("rank", "state", "waiting", "rate", "last", "host", "at")
@@ -138,9 +139,9 @@ class RankTable(LineList):
         for name, cell, size in zip(COLUMNS, self.cells(rank), self.widths(width), strict=True):
             style = ""
             if guilty and name in ("rank", "state"):
-                style = "bold #ff8a4c"
+                style = f"bold {CULPRIT}"
             elif name == "waiting" or (name == "state" and cell == "waiting"):
-                style = "#e69f00"
+                style = WAITING
             elif name in ("host", "rate") or cell == "no source":
                 style = "dim"
             if len(cell) > size - 1:

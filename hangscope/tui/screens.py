@@ -18,6 +18,7 @@ from hangscope.report.escape import plain
 from hangscope.report.source_lines import excerpt
 from hangscope.report.words import shown_path
 from hangscope.trace.model import Frame
+from hangscope.tui.theme import CULPRIT, NOTICE
 
 KEYS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
@@ -99,7 +100,7 @@ def help_page() -> RenderableType:
     for title, keys in KEYS:
         parts.append(Text(title, "bold"))
         table = Table.grid(padding=(0, 2, 0, 2))
-        table.add_column(width=10, no_wrap=True, style="#f0b429")
+        table.add_column(width=10, no_wrap=True, style=NOTICE)
         table.add_column(overflow="fold")
         for key, meaning in keys:
             table.add_row(key, meaning)
@@ -118,7 +119,7 @@ def _excerpts(frames: Sequence[tuple[str, Frame]], around: int) -> Iterator[Text
     for i, (who, frame) in enumerate(frames):
         if i:
             yield Text()
-        head = Text(who, "bold #ff8a4c" if not i else "bold")
+        head = Text(who, f"bold {CULPRIT}" if not i else "bold")
         head.append(f"  {shown_path(frame.filename)}:{frame.line}", "not bold")
         head.append(f"  in {plain(frame.name, 80)}", "not bold dim")
         yield head
@@ -128,7 +129,7 @@ def _excerpts(frames: Sequence[tuple[str, Frame]], around: int) -> Iterator[Text
         for line in code:
             here = line.number == frame.line
             text = Text(no_wrap=True, overflow="ellipsis")
-            text.append("▸ " if here else "  ", "bold #f0b429")
+            text.append("▸ " if here else "  ", f"bold {NOTICE}")
             text.append(f"{line.number:>4}  ", "dim")
-            text.append(line.text, "bold #f0b429" if here else "" if not i else "dim")
+            text.append(line.text, f"bold {NOTICE}" if here else "" if not i else "dim")
             yield text

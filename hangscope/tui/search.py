@@ -22,14 +22,9 @@ def find(
         return None
     if match := re.fullmatch(r"(?:rank\s*)?(\d+)", wanted):
         number = int(match.group(1))
-        return (number, record_of(snapshot, number)) if number in snapshot.ranks else None
+        return (number, snapshot.record_at_parting(number)) if number in snapshot.ranks else None
     hit = _operations(snapshot, wanted, rank, record, step)
     return hit if hit is not None else _ranks(snapshot, wanted, rank, step)
-
-
-def record_of(snapshot: Snapshot, rank: int) -> int | None:
-    """The record to show of `rank`: the one at the divergence, else its last."""
-    return snapshot.record_at_parting(rank)
 
 
 def _operations(
@@ -70,7 +65,7 @@ def _ranks(
         chosen = ahead[0] if ahead else matching[0]
     else:
         chosen = ahead[-1] if ahead else matching[-1]
-    return chosen, record_of(snapshot, chosen)
+    return chosen, snapshot.record_at_parting(chosen)
 
 
 def _words(snapshot: Snapshot, rank: int) -> str:

@@ -10,6 +10,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual.binding import Binding, BindingType
+from textual.strip import Strip
 
 from hangscope.report.escape import plain
 from hangscope.report.palette import kind_of
@@ -20,9 +21,10 @@ from hangscope.trace.model import Flag, flagged
 from hangscope.tui import paint
 from hangscope.tui.lines import LineList
 from hangscope.tui.snapshot import Snapshot
+from hangscope.tui.theme import COLUMN, CULPRIT
 
 _CELL = 2
-_LACKS = Style(color="#ff8a4c", bold=True)
+_LACKS = Style(color=CULPRIT, bold=True)
 
 
 class SequenceView(LineList):
@@ -190,7 +192,7 @@ class SequenceView(LineList):
         )
         return out
 
-    def render_line(self, y: int):  # type: ignore[no-untyped-def]
+    def render_line(self, y: int) -> Strip:
         """The second header line has its own content; everything else as usual."""
         width = self.scrollable_content_region.width
         if y == 1 and self.snapshot is not None and width > 0:
@@ -212,7 +214,7 @@ class SequenceView(LineList):
             if text == "·" and seq <= self._finished.get(rank, -1):
                 text = "▪"  # the group's counter says that it is done
             if seq == self.column_seq:
-                style += Style(reverse=selected, bgcolor=None if selected else "#2a313b")
+                style += Style(reverse=selected, bgcolor=None if selected else COLUMN)
             out.append(Segment(text, style))
             out.append(Segment(" "))
         return out
@@ -250,11 +252,11 @@ class SequenceView(LineList):
 def sequence_legend() -> Text:
     """What the marks mean."""
     return Text.assemble(
-        ("■", "#3d9be0"),
+        ("■", paint.kind_style("reduce")),
         " done  ",
-        ("░", "#e69f00"),
+        (paint.WAIT, paint.OPEN_STYLE),
         " waiting  ",
-        ("✗", "bold #ff8a4c"),
+        ("✗", _LACKS),
         " never issued  ",
         ("▪", "dim"),
         " done, no record  ",

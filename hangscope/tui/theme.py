@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from textual.theme import Theme
 
+CULPRIT = "#ff8a4c"
+"""Also of all that is wrong. Lighter than in the page, for the dark ground."""
+WAITING = "#e69f00"
+NOTICE = "#f0b429"
+"""Keys, marks and remarks."""
+GOOD = "#3ecf9b"
+GROUND = "#14171c"
+SELECTED = "#1f252d"
+COLUMN = "#2a313b"
+"""Ground of the column under the cursor."""
+
 DARK = Theme(
     name="hangscope-dark",
     primary="#7db8ff",
     secondary="#98a3b3",
     accent="#7db8ff",
     foreground="#e6e9ee",
-    background="#14171c",
-    surface="#14171c",
-    panel="#1f252d",
-    success="#3ecf9b",
-    warning="#f0b429",
-    error="#ff8a4c",
+    background=GROUND,
+    surface=GROUND,
+    panel=SELECTED,
+    success=GOOD,
+    warning=NOTICE,
+    error=CULPRIT,
     dark=True,
     variables={
-        "footer-key-foreground": "#f0b429",
-        "footer-background": "#1f252d",
+        "footer-key-foreground": NOTICE,
+        "footer-background": SELECTED,
         "footer-description-foreground": "#98a3b3",
     },
 )

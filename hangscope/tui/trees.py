@@ -17,8 +17,9 @@ from hangscope.report.words import duration, operation, place, short_path
 from hangscope.trace.model import Frame
 from hangscope.tui.lines import LineList
 from hangscope.tui.snapshot import Snapshot
+from hangscope.tui.theme import CULPRIT, WAITING
 
-_CULPRIT = "bold #ff8a4c"
+_CULPRIT = f"bold {CULPRIT}"
 _DEEPEST = 12
 
 
@@ -105,17 +106,13 @@ class WaitTree(TreeList):
             roots = [c for c in range(len(classes)) if guilty & set(classes[c])][:1] or [0]
         rows: list[Row] = []
         drawn: set[int] = set()
-        pending: list[tuple[int, int, Bundle | None]] = [(c, 0, None) for c in reversed(roots)]
-        rest = [c for c in range(len(classes)) if c not in roots]
-        while pending or rest:
-            if not pending:
-                left = [c for c in rest if c not in drawn]
-                if not left:
-                    break
-                rest = left[1:]
-                pending = [(left[0], 0, None)]
+        order = dict.fromkeys([*roots, *range(len(classes))])
+        pending: list[tuple[int, int, Bundle | None]] = [(c, 0, None) for c in reversed(order)]
+        while pending:
             c, depth, via = pending.pop()
             again = c in drawn
+            if again and via is None:
+                continue  # it stands below what it waits on
             rows.append(self._row(snapshot, classes[c], guilty, depth, via, again, labels))
             if again or depth >= _DEEPEST:
                 continue
@@ -147,7 +144,7 @@ class WaitTree(TreeList):
             )
             text.append(f" of {group}", "dim")
             if report and report.waiting_s is not None:
-                text.append(f"  {duration(report.waiting_s)}", "#e69f00")
+                text.append(f"  {duration(report.waiting_s)}", WAITING)
         if again:
             text.append("  ↻ closes the circle", _CULPRIT)
         elif report is not None and via is None:

@@ -12,11 +12,12 @@ from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.report.escape import plain
 from hangscope.report.words import confidence_note, headline, scene
 from hangscope.tui.snapshot import Snapshot
+from hangscope.tui.theme import CULPRIT, GOOD, GROUND, NOTICE
 
 _BADGE = {
-    Verdict.HEALTHY: "bold #14171c on #3ecf9b",
-    Verdict.QUIESCENT: "bold #14171c on #f0b429",
-    Verdict.INCONCLUSIVE: "bold #14171c on #f0b429",
+    Verdict.HEALTHY: f"bold {GROUND} on {GOOD}",
+    Verdict.QUIESCENT: f"bold {GROUND} on {NOTICE}",
+    Verdict.INCONCLUSIVE: f"bold {GROUND} on {NOTICE}",
 }
 
 
@@ -53,12 +54,13 @@ def lines(diagnosis: Diagnosis, note: str = "", width: int = 78) -> Group:
     first = diagnosis.findings[0] if diagnosis.findings else None
     top = Text(no_wrap=True, overflow="ellipsis")
     top.append(
-        f" {headline(diagnosis.verdict)} ", _BADGE.get(diagnosis.verdict, "bold #14171c on #ff8a4c")
+        f" {headline(diagnosis.verdict)} ",
+        _BADGE.get(diagnosis.verdict, f"bold {GROUND} on {CULPRIT}"),
     )
     top.append(f"  {scene(diagnosis)}", "dim")
     confidence = first.confidence if first else diagnosis.confidence
     if doubt := confidence_note(diagnosis.verdict, confidence):
-        top.append(f" · {doubt.split(':')[0]}", "#f0b429")
+        top.append(f" · {doubt.split(':')[0]}", NOTICE)
     if len(diagnosis.findings) > 1:
         top.append(f" · {len(diagnosis.findings)} findings", "dim")
     if note:

@@ -76,8 +76,8 @@ class TimeoutRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The doctor's report: findings, worst first, and the timeouts as one table."""
+class CheckUp:
+    """All that the doctor says: findings, worst first, and the timeouts as one table."""
 
     findings: tuple[Finding, ...]
     timeouts: tuple[TimeoutRow, ...] = ()
