@@ -45,56 +45,74 @@ class Settings:
     record_fake_groups: bool = False
 
 
-def read_settings(environ: Mapping[str, str], warn: Callable[[str], None]) -> Settings:
-    """Settings from an environment; ``warn`` is called once for each value not understood."""
+@dataclass(frozen=True, slots=True)
+class _Variables:
+    """An environment, read value by value; one that is not understood counts as not given."""
 
-    def number(name: str, default: float, lowest: float, highest: float) -> float:
-        text = environ.get(name)
-        if text is None or not text.strip():
+    environ: Mapping[str, str]
+    warn: Callable[[str], None]
+
+    def word(self, name: str) -> str:
+        """A value in lower case, without blanks around it; empty where none is given."""
+        return self.environ.get(name, "").strip().lower()
+
+    def number(self, name: str, default: float, lowest: float, highest: float) -> float:
+        """A number from ``lowest`` to ``highest``."""
+        word = self.word(name)
+        if not word:
             return default
         try:
-            value = float(text)
+            value = float(word)
         except ValueError:
             value = math.nan
-        if not lowest <= value <= highest:
-            warn(
-                f"{name}={text!r} is not a number from {lowest:g} to {highest:g}; using {default:g}"
-            )
-            return default
-        return value
+        if lowest <= value <= highest:
+            return value
+        wanted = f"a number from {lowest:g} to {highest:g}"
+        self.warn(f"{name}={self.environ[name]!r} is not {wanted}; using {default:g}")
+        return default
 
-    def switch(name: str, default: bool) -> bool:
-        text = environ.get(name)
-        if text is None or not text.strip():
-            return default
-        word = text.strip().lower()
+    def switch(self, name: str, default: bool) -> bool:
+        """On or off."""
+        word = self.word(name)
         if word in ("1", "true", "yes", "on"):
             return True
         if word in ("0", "false", "no", "off"):
             return False
-        warn(f"{name}={text!r} is neither 0 nor 1; using {int(default)}")
+        if word:
+            given = self.environ[name]
+            self.warn(f"{name}={given!r} is neither 0 nor 1; using {int(default)}")
         return default
 
-    on_hang = environ.get("HANGSCOPE_ON_HANG", "").strip().lower() or "report"
-    if on_hang not in ("report", "kill"):
-        warn(f"HANGSCOPE_ON_HANG={on_hang!r} is neither report nor kill; using report")
-        on_hang = "report"
-    for name in environ:
-        if (
-            name.startswith("HANGSCOPE")
-            and name not in KNOWN
-            and not name.startswith(INTERNAL_PREFIX)
-        ):
-            warn(f"{name} is not a variable HangScope knows; ignored")
+    def choice(self, name: str, default: str, other: str) -> str:
+        """One of two words."""
+        word = self.word(name) or default
+        if word in (default, other):
+            return word
+        self.warn(f"{name}={word!r} is neither {default} nor {other}; using {default}")
+        return default
+
+    def warn_of_unknown(self) -> None:
+        """Name the variables that look like ours and are not: misspelt, as a rule."""
+        for name in self.environ:
+            ours = name in KNOWN or name.startswith(INTERNAL_PREFIX)
+            if name.startswith("HANGSCOPE") and not ours:
+                self.warn(f"{name} is not a variable HangScope knows; ignored")
+
+
+def read_settings(environ: Mapping[str, str], warn: Callable[[str], None]) -> Settings:
+    """Settings from an environment; ``warn`` is called once for each value not understood."""
+    given = _Variables(environ, warn)
+    on_hang = given.choice("HANGSCOPE_ON_HANG", "report", "kill")
+    given.warn_of_unknown()
     return Settings(
         directory=environ.get("HANGSCOPE_DIR") or None,
-        timeout_s=number("HANGSCOPE_TIMEOUT", DEFAULT_TIMEOUT_S, 0.1, 1e7),
-        buffer=int(number("HANGSCOPE_BUFFER", DEFAULT_BUFFER, 16, MAX_BUFFER)),
-        stacks=switch("HANGSCOPE_STACKS", True),
-        monitor=switch("HANGSCOPE_MONITOR", True),
+        timeout_s=given.number("HANGSCOPE_TIMEOUT", DEFAULT_TIMEOUT_S, 0.1, 1e7),
+        buffer=int(given.number("HANGSCOPE_BUFFER", DEFAULT_BUFFER, 16, MAX_BUFFER)),
+        stacks=given.switch("HANGSCOPE_STACKS", True),
+        monitor=given.switch("HANGSCOPE_MONITOR", True),
         on_hang=on_hang,
-        check_reduce=int(number("HANGSCOPE_CHECK_REDUCE", 0, 0, 1e9)),
-        record_fake_groups=switch("HANGSCOPE_FAKE", False),
+        check_reduce=int(given.number("HANGSCOPE_CHECK_REDUCE", 0, 0, 1e9)),
+        record_fake_groups=given.switch("HANGSCOPE_FAKE", False),
     )
 
 

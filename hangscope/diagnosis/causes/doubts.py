@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from hangscope.diagnosis.cause import Cause, shown_place
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.records.evidence import cut_off, cut_short, end_is_unseen
+from hangscope.diagnosis.records.device_counts import counts_as_unfinished
+from hangscope.diagnosis.records.evidence import cut_off, cut_short
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import NONE, Flag
 
@@ -127,18 +126,10 @@ def _stands_on_device(context: Context, rank: int) -> bool:
     facts = trace.ranks.get(rank)
     if host is None or (host.frozen and not host.gone) or facts is None or facts.unobservable:
         return False
-    if row < 0 or context.front.p2p[row] or not end_is_unseen(trace, row):
+    if row < 0 or host.beat_ns < int(trace.records["created_ns"][row]) + _COUNTED_NS:
         return False
-    record, (low, _) = trace.records[row], context.bounds[rank]
-    if host.beat_ns < int(record["created_ns"]) + _COUNTED_NS:
-        return False
-    own = trace.records[low:row]
-    pairs = context.pairs_of_rank[rank]
-    done = int(context.front.completed[pairs[context.front.group[pairs] == record["group"]]][0])
-    here = (own["group"] == record["group"]) & (own["collective_seq"] == done)
-    rows = low + np.flatnonzero(here & context.front.collective[low:row])
-    natively = len(rows) > 0 and end_is_unseen(trace, int(rows[0]))
-    return natively and 0 < done < int(record["collective_seq"])
+    low, pairs = context.bounds[rank][0], context.pairs_of_rank[rank]
+    return counts_as_unfinished(trace, context.front, row, low, pairs)
 
 
 def _doubt_members(context: Context, cause: Cause, groups: frozenset[int]) -> None:

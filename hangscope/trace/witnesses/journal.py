@@ -22,7 +22,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from hangscope.trace import formats
@@ -62,7 +64,6 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
     OSError
         If it cannot be read.
     """
-    fragments: list[Fragment] = []
     with open(path, encoding="utf-8", errors="replace") as file:
         head = _event(file.readline())
         if head is not None and str(head.get(HEADER_KEY, "")).startswith("reduction/"):
@@ -72,26 +73,23 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
         version = str(head[HEADER_KEY])
         if version != VERSION:
             raise ValueError(f"{version}; this HangScope reads {VERSION}")
-        ends: dict[int, RankFacts] = {}
-        seen: dict[int, RankFacts] = {}
-        for number, line in enumerate(file):
-            if number > MAX_LINES:
-                break
-            event = _event(line)
-            if event is None:
-                continue
-            if event.get("event") == "exit":
-                facts = _exit(event, head)
-                if facts is not None:
-                    ends.setdefault(facts.rank, facts)
-            elif event.get("event") == "seen":
-                facts = _seen(event, head)
-                if facts is not None:
-                    seen[facts.rank] = facts
-    for facts in (*ends.values(), *seen.values()):
-        source = Source(str(path), formats.JOURNAL, VERSION, facts.rank, 0)
-        fragments.append(Fragment(source=source, facts=facts))
-    return fragments
+        known = _of_ranks(filter(None, map(_event, islice(file, MAX_LINES))), head)
+    return [
+        Fragment(Source(str(path), formats.JOURNAL, VERSION, facts.rank, 0), facts)
+        for facts in known
+    ]
+
+
+def _of_ranks(events: Iterable[dict[str, Any]], head: dict[str, Any]) -> list[RankFacts]:
+    """How ranks ended, by the first word on each, and how they looked, by the last."""
+    ends: dict[int, RankFacts] = {}
+    seen: dict[int, RankFacts] = {}
+    for event in events:
+        if event.get("event") == "exit" and (facts := _exit(event, head)) is not None:
+            ends.setdefault(facts.rank, facts)
+        elif event.get("event") == "seen" and (facts := _seen(event, head)) is not None:
+            seen[facts.rank] = facts
+    return [*ends.values(), *seen.values()]
 
 
 def _reductions(path: str, events: list[dict[str, Any] | None]) -> Fragment:

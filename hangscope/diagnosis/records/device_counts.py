@@ -1,0 +1,32 @@
+"""What a backend's own counter tells of operations on a device, whose end no recorder sees."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hangscope.diagnosis.records.evidence import end_is_unseen
+from hangscope.diagnosis.records.frontier import Frontiers, Ints
+from hangscope.trace.model import Trace
+
+
+def counts_as_unfinished(trace: Trace, front: Frontiers, row: int, low: int, pairs: Ints) -> bool:
+    """Whether the backend counts the collective in a rank's newest record as unfinished.
+
+    Only where the record that the counter stands at is one of the device's, too: then the counter
+    is the backend's, and none that follows from ends that the recorder saw.
+
+    Parameters
+    ----------
+    row, low:
+        The rank's newest record, and its oldest.
+    pairs:
+        The rank's rows of ``front``.
+    """
+    if front.p2p[row] or not end_is_unseen(trace, row):
+        return False
+    record, older = trace.records[row], trace.records[low:row]
+    done = int(front.completed[pairs[front.group[pairs] == record["group"]]][0])
+    here = (older["group"] == record["group"]) & (older["collective_seq"] == done)
+    counted = low + np.flatnonzero(here & front.collective[low:row])
+    by_device = len(counted) > 0 and end_is_unseen(trace, int(counted[0]))
+    return by_device and 0 < done < int(record["collective_seq"])
