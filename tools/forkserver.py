@@ -134,60 +134,86 @@ def _say(**event: Any) -> None:
     sys.stdout.flush()
 
 
-def _serve() -> tuple[dict[str, Any], int] | None:
-    """Serve until stdin closes (None); in a forked rank returns (job, rank) at once."""
-    pids: dict[int, int] = {}
-    job: dict[str, Any] = {}
-    store = 0
-    failed_at_s = 0.0
-    buffer = b""
-    while True:
-        ready, _, _ = select.select([0], [], [], POLL_S if pids else 1.0)
-        if ready:
-            chunk = os.read(0, 65536)
-            if not chunk:
-                _kill([*pids.values(), store])
-                return None
-            buffer += chunk
-        while b"\n" in buffer:
-            line, _, buffer = buffer.partition(b"\n")
-            message = json.loads(line)
-            if message["cmd"] == "run":
-                job, failed_at_s = message, 0.0
-                port = _free_port()
-                job["port"] = port
-                job["run_id"] = uuid.uuid4().hex[:12]
-                store = _fork_store(port)
-                for rank in range(job["world_size"]):
-                    if rank in job["skip_ranks"]:
-                        continue
-                    pid = os.fork()
-                    if pid == 0:
-                        return job, rank
-                    pids[rank] = pid
-                _say(event="started", pids=[pids.get(r, 0) for r in range(job["world_size"])])
-            elif message["cmd"] == "signal":
-                os.kill(pids[message["rank"]], message["signal"])
-            elif message["cmd"] == "end":
-                _kill([*pids.values(), store])
-                pids.clear()
-                store = 0
-                _say(event="ended")
-        for rank, pid in list(pids.items()):
+class _Server:
+    """Forks the ranks of one job after another, and tells how they end."""
+
+    def __init__(self) -> None:
+        self._pids: dict[int, int] = {}
+        self._job: dict[str, Any] = {}
+        self._store = 0
+        """Process of the store where the ranks meet; 0: none."""
+        self._failed_at_s = 0.0
+        """When the first rank failed that takes the others with it; 0: none has."""
+
+    def serve(self) -> tuple[dict[str, Any], int] | None:
+        """Serve until stdin closes (None); in a forked rank returns (job, rank) at once."""
+        buffer = b""
+        while True:
+            ready, _, _ = select.select([0], [], [], POLL_S if self._pids else 1.0)
+            if ready:
+                chunk = os.read(0, 65536)
+                if not chunk:
+                    self._end()
+                    return None
+                buffer += chunk
+            while b"\n" in buffer:
+                line, _, buffer = buffer.partition(b"\n")
+                forked = self._obey(json.loads(line))
+                if forked is not None:
+                    return self._job, forked
+            self._collect()
+            self._end_after_a_failure()
+
+    def _obey(self, message: dict[str, Any]) -> int | None:
+        """Do as told; in a forked rank returns its number."""
+        if message["cmd"] == "run":
+            return self._run(message)
+        if message["cmd"] == "signal":
+            os.kill(self._pids[message["rank"]], message["signal"])
+        elif message["cmd"] == "end":
+            self._end()
+            _say(event="ended")
+        return None
+
+    def _run(self, job: dict[str, Any]) -> int | None:
+        self._job, self._failed_at_s = job, 0.0
+        job["port"] = _free_port()
+        job["run_id"] = uuid.uuid4().hex[:12]
+        self._store = _fork_store(job["port"])
+        for rank in range(job["world_size"]):
+            if rank in job["skip_ranks"]:
+                continue
+            pid = os.fork()
+            if pid == 0:
+                return rank
+            self._pids[rank] = pid
+        _say(event="started", pids=[self._pids.get(r, 0) for r in range(job["world_size"])])
+        return None
+
+    def _collect(self) -> None:
+        """Tell of ranks that have ended; the first failure stops the others, as torchrun does."""
+        for rank, pid in list(self._pids.items()):
             done, status = os.waitpid(pid, os.WNOHANG)
             if not done:
                 continue
-            del pids[rank]
+            del self._pids[rank]
             code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
             _say(event="exit", rank=rank, code=code, signal=number)
-            if code != 0 and not failed_at_s and job["kill_on_failure"]:
-                failed_at_s = time.monotonic()
-                for other in pids.values():
+            if code != 0 and not self._failed_at_s and self._job["kill_on_failure"]:
+                self._failed_at_s = time.monotonic()
+                for other in self._pids.values():
                     os.kill(other, signal.SIGTERM)
-        if failed_at_s and time.monotonic() - failed_at_s > TERM_GRACE_S:
-            for other in pids.values():
+
+    def _end_after_a_failure(self) -> None:
+        if self._failed_at_s and time.monotonic() - self._failed_at_s > TERM_GRACE_S:
+            for other in self._pids.values():
                 os.kill(other, signal.SIGKILL)
+
+    def _end(self) -> None:
+        _kill([*self._pids.values(), self._store])
+        self._pids.clear()
+        self._store = 0
 
 
 def _kill(pids: list[int]) -> None:
@@ -259,7 +285,7 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()  # a collection in a rank must not touch, and so copy, every page of the server
     _say(event="ready")
-    task = _serve()
+    task = _Server().serve()
     if task is not None:
         _become(*task)
         # At the top of the interpreter, so that exceptions and exits end it as they end a script.

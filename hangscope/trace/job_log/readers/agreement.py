@@ -44,11 +44,10 @@ _MISMATCH = re.compile(
 _NCCL_MISMATCH = re.compile(
     r"Mismatched collective detected, please check your collective calls at and around rank (\d+)"
 )
-WORDS = (
-    "Detected mismatch between collectives", "Mismatched collective", "collective #",
-    "Timeout at collective",
-    "lagging", "ranks:", "] started", "] finished",
+_OF_DESYNC = (
+    "collective #", "Timeout at collective", "lagging", "ranks:", "] started", "] finished",
 )  # fmt: skip
+WORDS = ("Detected mismatch between collectives", "Mismatched collective", *_OF_DESYNC)
 _GARBAGE_SEQ = 100_000_000
 _SMALLER = ("", "subgroup")
 """A group of which nothing is known but that it is not everybody's."""
@@ -67,16 +66,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
             "fingerprint_mismatch", line, at_ns, accused=(int(found.group(1)),), certain=False
         )
         return True
-    if (
-        "collective #" in text
-        or "Timeout at collective" in text
-        or "lagging" in text
-        or "ranks:" in text
-        or "] started" in text
-        or ("] finished" in text)
-    ):
-        return _desync(line, at_ns, evidence)
-    return False
+    return any(word in text for word in _OF_DESYNC) and _desync(line, at_ns, evidence)
 
 
 def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:

@@ -154,8 +154,18 @@ def _held_up(
 
 
 def _reducer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    text = line.text
-    found = _NO_GRAD.search(text)
+    """What DDP's reducer says of its parameters, or of other ranks' models."""
+    return (
+        _unused(line, at_ns, evidence)
+        or _other_model(line, at_ns, evidence)
+        or _other_shapes(line, at_ns, evidence)
+    )
+
+
+def _unused(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Parameters took no part in a backward pass, or part in it twice."""
+    found = _NO_GRAD.search(line.text)
+    accused = () if line.rank is None else (line.rank,)
     if found:
         rank = line.rank_or(int(found.group(1)))
         evidence.of(rank)
@@ -167,49 +177,54 @@ def _reducer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
             reporter=rank,
             parameters=found.group(2).strip()[:200],
         )
-        return True
-    if _UNFINISHED in text:
-        accused = () if line.rank is None else (line.rank,)
+    elif _UNFINISHED in line.text:
         evidence.claim("ddp_unused_parameters", line, at_ns, accused=accused)
-        return True
-    if _TWICE in text:
-        accused = () if line.rank is None else (line.rank,)
+    elif _TWICE in line.text:
         evidence.claim("ddp_marked_twice", line, at_ns, accused=accused)
-        return True
-    found = _MODEL.search(text)
-    if found:
-        a, n, b, m = (int(x[:18]) for x in found.groups())
-        # No parameters, or an absurd number of them: the other rank was not in this broadcast.
-        absent = m == 0 or m > 10**9
-        if not absent and b < _MOST_MODELS and not line.is_place(a):
-            # It speaks of the first that differs: those before that one have what it has itself.
-            for rank, size in ((a, n), (b, m), *((rank, n) for rank in range(b))):
-                _model(rank, size, line, at_ns, evidence)
-        evidence.claim(
-            "ddp_model_mismatch",
-            line,
-            at_ns,
-            reporter=line.rank_or(a),
-            accused=(b,) if absent and not line.is_place(a) else (),
-            certain=False,
-            counts={a: n, b: m},
-            absent=absent,
-        )
-        return True
-    found = _SHAPES.search(text)
-    if found:
-        said = int(found.group(1)) if found.group(1) else None
-        owner = said if line.rank is None else line.rank
-        evidence.claim(
-            "ddp_model_mismatch",
-            line,
-            at_ns,
-            reporter=owner,
-            accused=() if owner is None else (owner,),
-            certain=False,
-        )
-        return True
-    return False
+    else:
+        return False
+    return True
+
+
+def _other_model(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Another rank has another number of parameters."""
+    found = _MODEL.search(line.text)
+    if not found:
+        return False
+    own, count, other, its_count = (int(x[:18]) for x in found.groups())
+    # No parameters, or an absurd number of them: the other rank was not in this broadcast.
+    absent = its_count == 0 or its_count > 10**9
+    if not absent and other < _MOST_MODELS and not line.is_place(own):
+        # It speaks of the first that differs: those before that one have what it has itself.
+        _model(own, count, line, at_ns, evidence)
+        _model(other, its_count, line, at_ns, evidence)
+        for rank in range(other):
+            _model(rank, count, line, at_ns, evidence)
+    evidence.claim(
+        "ddp_model_mismatch",
+        line,
+        at_ns,
+        reporter=line.rank_or(own),
+        accused=(other,) if absent and not line.is_place(own) else (),
+        certain=False,
+        counts={own: count, other: its_count},
+        absent=absent,
+    )
+    return True
+
+
+def _other_shapes(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """A parameter has another shape here than on rank 0."""
+    found = _SHAPES.search(line.text)
+    if not found:
+        return False
+    said = int(found.group(1)) if found.group(1) else None
+    owner = said if line.rank is None else line.rank
+    accused = () if owner is None else (owner,)
+    evidence.claim(
+        "ddp_model_mismatch", line, at_ns, reporter=owner, accused=accused, certain=False
+    )
+    return True
 
 
 def _model(rank: int, size: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:

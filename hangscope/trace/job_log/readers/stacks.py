@@ -85,17 +85,7 @@ class Stacks:
         )
         process = _PROCESS.match(text)
         if process and "python" in process.group(2).lower():
-            argument = _RANK_ARGUMENT.search(process.group(2))
-            self._begin(key, line, evidence)
-            seen = self._open[key]
-            seen.pid = int(process.group(1))
-            if seen.rank is None and argument:
-                seen.rank = int(argument.group(1))
-            if seen.rank is None:
-                seen.rank = self._named_above(line)
-            local = _LOCAL_ARGUMENT.search(process.group(2))
-            if seen.rank is None and seen.local_rank is None and local:
-                seen.local_rank = int(local.group(1))
+            self._process(key, line, process, evidence)
             return True
         if len(text) <= _LONGEST_HEADING and "ank" in text.lower():
             heading = _HEADING.match(text)
@@ -104,29 +94,38 @@ class Stacks:
         if thread:
             self._thread(key, line, thread, at_ns, evidence)
             return True
-        current = self._open.get(key)
         evidence.tables |= _TABLES in text
+        current = self._open.get(key)
         if current is None or not current.threads:
             evidence.native_stacks |= bool(_GDB_FRAME.match(text))
             return False
+        return self._frame(key, line, current)
+
+    def _process(self, key: Key, line: LogLine, found: re.Match[str], evidence: Evidence) -> None:
+        """py-spy's head of a dump: the process and its command line, which may tell the rank."""
+        self._begin(key, line, evidence)
+        seen, command = self._open[key], found.group(2)
+        seen.pid = int(found.group(1))
+        argument, local = _RANK_ARGUMENT.search(command), _LOCAL_ARGUMENT.search(command)
+        if seen.rank is None:
+            seen.rank = int(argument.group(1)) if argument else self._named_above(line)
+        if seen.rank is None and seen.local_rank is None and local:
+            seen.local_rank = int(local.group(1))
+
+    def _frame(self, key: Key, line: LogLine, current: Seen) -> bool:
+        """Add a frame to the newest thread of a dump. Returns whether the line was one."""
         if line.number - self._line[key] > _NEAR:
             del self._open[key]
             return False
-        frame = _SPY_FRAME.match(text) or _DUMP_FRAME.match(text)
+        frame = _SPY_FRAME.match(line.text) or _DUMP_FRAME.match(line.text)
         if not frame:
             return False
         self._line[key] = line.number
-        number = frame.group("line")
-        frames = current.threads[-1][2]
+        frames, number = current.threads[-1][2], frame.group("line")
         if len(frames) < _MAX_FRAMES and self._left > 0:
             self._left -= 1
-            frames.append(
-                Frame(
-                    clean.name(frame.group("name")),
-                    clean.name(frame.group("file")),
-                    int(number) if number.isdecimal() else 0,
-                )
-            )
+            name, file = clean.name(frame.group("name")), clean.name(frame.group("file"))
+            frames.append(Frame(name, file, int(number) if number.isdecimal() else 0))
         return True
 
     def _named_above(self, line: LogLine) -> int | None:
