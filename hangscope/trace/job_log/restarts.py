@@ -1,7 +1,7 @@
-"""Lives of a job that a log holds one behind the other, where no line says that it began anew.
+"""Attempts of a job that one log holds, one after another, where no line says that it restarted.
 
-By default torchrun tells only what failed, not that it starts the workers again. What shows it is
-the same agent that speaks of other processes than those whose failure it has told.
+By default torchrun prints which workers failed, but not that it starts them again. That it did
+shows where the same agent then speaks of processes other than those whose failure it reported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Agent = tuple[str | None, int | None, int]
 
 
 def with_restarts(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """The lines, and `BEGAN_ANEW` behind the last one of every life but the newest."""
+    """The lines, and `BEGAN_ANEW` behind the last one of every attempt but the newest."""
     held: list[LogLine] = []
     workers: dict[_Agent, set[int]] = {}
     failed: set[_Agent] = set()

@@ -1,6 +1,7 @@
-"""Whether somebody pasted a part of a log: watchdogs all print the same lines when they give up.
+"""Whether a log is only a part of one, as people paste them.
 
-A part that ends, or begins, between the lines of one of them lacks what all others have printed.
+All watchdogs print the same lines when they give up. An excerpt that begins or ends between the
+lines of one of them lacks some that all others have printed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Lines as nearly all are: printable, whole, one message each, with their prefixes in front.
+"""The quick way through ordinary lines: printable, whole, one message each, prefixes in front.
 
-Where the message begins follows from the shape of the line, and what the prefixes say from their
-text, of which a log holds few. All other lines are taken apart with care (`stream`).
+Where the message begins follows from the shape of the line (`shapes`), and what the prefixes say
+from their text; of both a log holds few different ones, so each is worked out once. All other lines
+go the slow way (`stream`), which unwraps, splits and joins them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MOST_PREFIXES = 20_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plain:
-    """Where the parts of such lines are."""
+    """Where the parts are in ordinary lines of one shape."""
 
     message: int
     """Where the message begins."""
@@ -38,7 +39,7 @@ class _Plain:
 
 
 class PlainLines:
-    """Takes the prefixes off such lines."""
+    """Takes the prefixes off ordinary lines."""
 
     def __init__(self, style: Style) -> None:
         self._style = style
@@ -47,7 +48,7 @@ class PlainLines:
         """By prefix what it said: the fields of `LogLine` behind the first three."""
 
     def line(self, number: int, raw: bytes, shape: bytes) -> LogLine | None:
-        """The message of a line; None where it takes care."""
+        """The message of a line; None where it has to go the slow way."""
         plain = self._plain[shape]
         if plain is None:
             return None
@@ -81,7 +82,7 @@ class PlainLines:
 
 
 def _plain(style: Style, shape: bytes) -> _Plain | None:
-    """Where the parts are in lines of a shape; None where it takes care to take them apart."""
+    """Where the parts are in lines of a shape; None where such lines have to go the slow way."""
     if not shape.isascii() or len(shape) >= MAX_LINE:
         return None
     text = shape.decode("ascii").rstrip()

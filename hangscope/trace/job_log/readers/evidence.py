@@ -68,15 +68,15 @@ class Trouble:
     uncaught: bool = False
     thread_name: str = "MainThread"
     cause: str = ""
-    """What the first exception said that this one was raised from."""
+    """What the first exception said in the chain that this one was raised from (``from``)."""
     during: Trouble | None = None
-    """The first of those while which were handled, or finally cleaned up after, this one came."""
+    """The first exception during whose handling (``except``, ``finally``) this one was raised."""
     of_rank: int | None = None
-    """Whose it is, where the writer only repeats it."""
+    """The rank that raised it, where the writer only repeats it."""
     in_group: bool = False
-    """The line of the user's that it came from hands a group of processes to what it calls."""
+    """The user's line that raised it passes a process group to what it calls."""
     group_name: str = ""
-    """What that line calls the group, where it is a name that means one."""
+    """The expression for the group in that line, where it is a name of its own."""
 
 
 class OfUnknownRank(NamedTuple):
@@ -200,7 +200,11 @@ class RankNotes:
 
 @dataclass(slots=True)
 class Evidence:
-    """All that one log has told so far; reset when a new attempt starts."""
+    """All that one log has told so far; reset when a new attempt starts.
+
+    Filled in by the readers line by line, and completed in place once all lines are read
+    (`settling`).
+    """
 
     ranks: dict[int, RankNotes] = field(default_factory=dict)
     claims: list[tuple[Claim, GroupId | None]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Waits for peers that a kernel itself gave up: torch's symmetric memory, DeepEP, userbuffers.
+"""Kernels that gave up waiting for a peer: torch's symmetric memory, DeepEP, userbuffers.
 
 Such a kernel prints whom it waits for and ends itself with a trap. What its process then says of
 its device is no failure of that device.

@@ -1,8 +1,9 @@
-"""Those that know lines of a log, and which of them a line is shown to.
+"""All readers of log lines, and which of them a line is shown to.
 
-Each says what stands in every line that it knows: some word, or a form. None of these holds a
-digit, so which readers a line is shown to follows from its shape, and is found out once for all
-lines of that shape. A reader that follows a report of several lines is shown what may belong to it.
+Each reader declares what every line that it understands contains: one of some words, or a regular
+expression. None of these holds a digit, so which readers a line is shown to follows from the line's
+shape (`shapes`), and is worked out once for all lines of one shape. A reader in the middle of a
+report of several lines is also shown what may be the rest of it.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ from hangscope.trace.job_log.readers.evidence import Evidence
 
 
 class Reader(NamedTuple):
-    """One of them."""
+    """A reader, and what tells which lines it may understand."""
 
     read: Callable[[LogLine, int, Evidence], bool]
-    """Notes what a line says. Returns whether it knew the line."""
+    """Notes what a line says. Returns whether it understood the line."""
     words: tuple[str, ...] = ()
     form: re.Pattern[str] | None = None
     follows: Callable[[LogLine], bool] | None = None
     """Whether a line may belong to a report of which it has read the beginning."""
 
     def may_know(self, shape: str) -> bool:
-        """Whether it may know a line of this shape that stands alone."""
+        """Whether it may understand a line of this shape that stands alone."""
         if holds_any(shape, self.words):
             return True
         return self.form is not None and self.form.search(shape) is not None
 
 
 class Readers:
-    """All of them; one set for every life of the job."""
+    """All readers of one attempt of the job."""
 
     def __init__(self, year: int, attempt: int = 0) -> None:
         self.attempt = attempt
@@ -105,7 +106,7 @@ class Readers:
         self._kernels.finish(evidence)
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> None:
-        """Show the line to one reader after the other, until one knows it."""
+        """Show the line to one reader after the other, until one understands it."""
         asked = self._of_shape[line.shape or shape_of(line.text)]
         for bit, follows in self._followers:
             if not asked & bit and follows(line):
@@ -117,7 +118,7 @@ class Readers:
                 return
 
     def _may_know(self, shape: str) -> int:
-        """A bit for each that may know lines of a shape."""
+        """A bit for each reader that may understand lines of a shape."""
         return sum(1 << i for i, reader in enumerate(self.first_to_know) if reader.may_know(shape))
 
     def _chosen(self, bits: int) -> tuple[Reader, ...]:

@@ -1,4 +1,4 @@
-"""Local ranks: the number a process has on its node, which another process has on the next one."""
+"""Which rank a local rank is: on every further node another process has the same number."""
 
 from __future__ import annotations
 

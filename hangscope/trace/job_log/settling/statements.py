@@ -1,4 +1,9 @@
-"""What the sayings of a log come to once all of it is known: who was waited for, and so on."""
+"""What statements of a log mean once all of its lines are read.
+
+A single line seldom names who is missing: whom a barrier, a store or an address was waited for
+follows from who has said what. And some statements count for less beside others: an exception that
+came while another was handled, a rank that said only half of what its peers did.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +32,12 @@ _GRACE_NS = 20 * 10**9
 
 
 def settle_chains(evidence: Evidence) -> None:
-    """Where a clean-up communicates (a barrier in ``finally``), all end in that.
+    """Choose which exception of each rank counts, where one came while another was handled.
 
-    If one alone of their first exceptions did not come out of communication, those count. So does
-    the first wait that failed on a rank: the job stood there, and not where its handlers waited.
+    A clean-up that communicates (a barrier in ``finally``) makes all ranks end in that barrier. If
+    exactly one rank's first exception did not come out of communication, the first ones count for
+    all. So does the first wait that failed on a rank: the job stood there, and not where its
+    handlers waited.
     """
     ends = {r: n.troubles[-1] for r, n in evidence.ranks.items() if n.troubles}
     first = {r: t.during or t for r, t in ends.items()}
@@ -170,10 +177,11 @@ def _expected(claim: Claim) -> int:
 
 
 def settle_half_told(evidence: Evidence) -> None:
-    """Who is accused of a failure of its own, or raised one, did not merely wait.
+    """Settle of which ranks the log tells only a part (`RankNotes.half_told`).
 
-    Where ranks are not heard of at all, those that only said that they are there tell as little,
-    unless many more have given up: an excerpt holds what some of them said.
+    Not of one that is accused of a failure of its own: it did not merely wait. But where some ranks
+    are not heard of at all, the log is an excerpt, and ranks of which it only tells that they were
+    there are half told as well, unless many more ranks have said that they gave up waiting.
     """
     own = {r for c, _ in evidence.claims if c.kind in _OWN_FAILURES for r in c.accused}
     for rank in own & evidence.ranks.keys():
