@@ -134,6 +134,17 @@ class Context:
         ages = [self.age_s(rank, place.began_ns) for place in places for rank in place.waiters]
         return max((age for age in ages if age is not None), default=0.0)
 
+    def standing_s(self, place: Place) -> float:
+        """For how long (s) a place has stood as it should not; 0 where that is not known.
+
+        A clock that is ahead dates the last to come after now: then the first one's time counts.
+        """
+        for since_ns in (place.stands_since_ns, place.began_ns):
+            ages = [self.age_s(rank, since_ns) for rank in place.waiters]
+            if any(age is not None for age in ages):
+                return max(age for age in ages if age is not None)
+        return 0.0
+
     def last_row(self, rank: int) -> int:
         """The last record of a rank, or -1."""
         low, high = self.bounds.get(rank, (0, 0))

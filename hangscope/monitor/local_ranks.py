@@ -135,6 +135,14 @@ class LocalRanks:
         ends = [self._ends.get(pid) for pid in self.seen.values()]
         return bool(ends) and all(end is not None and end.signal in _STOPS for end in ends)
 
+    def is_ending(self, facts: RankFacts) -> bool:
+        """Whether a process here is going, and how it ends cannot be seen yet.
+
+        Its first thread may be gone while others of it still run: it has no status until then.
+        """
+        pid = self.seen.get(facts.rank)
+        return facts.alive is False and pid is not None and self._processes.watches(pid)
+
     def are_incomplete(self) -> bool:
         """Whether ranks of this node have yet to show up."""
         return len(self.seen) < self.local_world_size

@@ -97,6 +97,10 @@ class ProcessWatch:
             except OSError:
                 continue  # it has just ended, or is not ours to signal
 
+    def watches(self, pid: int) -> bool:
+        """Whether a process is watched and has not ended."""
+        return any(pid == watched for _, watched in self._by_fd.values())
+
     @property
     def alive(self) -> int:
         """Number of watched processes that have not ended."""

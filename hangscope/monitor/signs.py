@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import time
+from signal import SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV
 
 from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.trace.model import RankFacts
 
+_DEADLY = frozenset({SIGKILL, SIGSEGV, SIGBUS, SIGFPE, SIGILL})
+"""None of them is an answer to the failure of a peer."""
+
 
 def has_failed(facts: RankFacts) -> bool:
-    """Whether an exception of the rank's own is on record: its exit status adds nothing."""
+    """Whether a rank is known to have failed by itself: no status of anybody adds anything.
+
+    A signal has ended it, or an exception of its own is on record.
+    """
+    if facts.exit is not None and facts.exit.signal in _DEADLY and not facts.exit.by_launcher:
+        return True
     return (
         facts.exception is not None
         and facts.exception.is_main_thread

@@ -46,6 +46,9 @@ LEAVING_S = 10.0
 """How long a rank may take to get out of the interpreter before it is judged without its status."""
 YIELD_S = 0.7
 """How long the monitors of other nodes let the first node's speak."""
+STOPPED_S = 5.0
+"""Once the ranks of this node were told to stop, how long those of others may still live: a
+scheduler does not reach all nodes at one moment."""
 DOUBLED_S = 2.0
 """How long two processes are one rank until that is said: a first try may have failed."""
 
@@ -107,6 +110,7 @@ class Monitor:
         self._doubled_said: set[int] = set()
         self._hung_since_ns = 0
         self._leaving_since_s = 0.0
+        self._stopped_at_s = 0.0
         self._look_cost_s = 0.0
         self._looked_at_s = time.monotonic()
         self._others: OtherNodes | None = None
@@ -136,7 +140,7 @@ class Monitor:
             counters = self._ranks.counters()
             pace.note(counters.progress, now_s, ended=ended)
             if self._ranks.seen and not self._ranks.alive:
-                if self._expects_more(now_s - pace.changed_s):
+                if self._expects_more(now_s - pace.changed_s) or self._others_may_stop(now_s):
                     continue
                 time.sleep(GONE_S)
                 self._look(final=True, stalled_s=_stalled_s(pace, counters))
@@ -191,6 +195,19 @@ class Monitor:
         """Whether ranks of this node may still be on their way (their torch import is slower)."""
         return self._ranks.are_incomplete() and idle_s < 5.0
 
+    def _others_may_stop(self, now_s: float) -> bool:
+        """Whether all ranks here were told to stop, and others of this directory may yet be.
+
+        Only where these live on was it this node alone.
+        """
+        if not self._ranks.were_stopped:
+            return False
+        self._stopped_at_s = self._stopped_at_s or now_s
+        if now_s - self._stopped_at_s >= STOPPED_S:
+            return False
+        facts = self._run.look().ranks
+        return any(f.exit is None and r not in self._ranks.seen for r, f in facts.items())
+
     def _look(self, *, final: bool, stalled_s: float = 0.0) -> None:
         began_s = time.process_time()
         trace = self._with_other_nodes(self._with_stacks(), stalled_s)
@@ -221,7 +238,11 @@ class Monitor:
             known = diagnosis.verdict is Verdict.RANK_CRASHED and all(
                 rank in trace.ranks and has_failed(trace.ranks[rank]) for rank in diagnosis.culprits
             )
-            leaving = [f for f in trace.ranks.values() if f.alive and is_leaving(f) and not known]
+            leaving = [
+                f
+                for f in trace.ranks.values()
+                if (f.alive and is_leaving(f) and not known) or self._ranks.is_ending(f)
+            ]
             self._leaving_since_s = (self._leaving_since_s or time.monotonic()) if leaving else 0.0
             if leaving and time.monotonic() - self._leaving_since_s < LEAVING_S:
                 return  # a rank on its way out decides between crash and exit: wait for its status

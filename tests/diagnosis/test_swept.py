@@ -72,6 +72,29 @@ def test_one_killed_alone_in_a_computation_the_others_waited_for_has_crashed() -
     assert _told(job.trace()) == ("rank_crashed", (2,), "certain")
 
 
+def _interrupted(job: Job, rank: int, after_s: float) -> None:
+    """SIGINT reaches a rank in its program; its interpreter takes its time to end."""
+    at_ns = START + int((job.now + after_s) * SECOND)
+    error = ExceptionFacts(
+        "KeyboardInterrupt", "", (Frame("load", "/home/me/train.py", 23),), at_ns
+    )
+    exit_ = ExitFacts("exception", 1, signal=2, at_ns=at_ns)
+    phases = (Phase("interpreter exit", at_ns),)
+    job.rank(rank, alive=False, exception=error, exit=exit_, phases=phases)
+
+
+def test_who_hangs_is_interrupted_and_the_others_lose_their_connections_to_it() -> None:
+    job = _hung()
+    _interrupted(job, 2, 12.0)
+    for rank in (1, 3):
+        _disconnected(job, rank, 14.0)
+    _killed(job, 0, 16.0)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert "interpreter exit" not in found.findings[0].why, "until then it was in its program"
+    assert "load" in found.findings[0].why
+
+
 def test_a_waiting_rank_killed_alone_after_the_hang_is_a_victim() -> None:
     job = _hung()
     _killed(job, 0, 30.0)

@@ -165,6 +165,20 @@ def test_both_halves_of_a_pair_are_no_circle() -> None:
     assert diagnose(trace_of(text)).verdict.value == "stuck_collective"
 
 
+def test_what_hangscope_had_said_is_repeated_where_the_launcher_says_nothing() -> None:
+    found = diagnose(
+        trace_of(
+            "[hangscope] Rank 2 never joined all_reduce #11 in group default (ranks 0–3)\n"
+            "[hangscope] more: hangscope analyze /runs/7\n"
+        )
+    )
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert found.summary.endswith(
+        "HangScope had said before: Rank 2 never joined all_reduce #11 in group default (ranks 0–3)"
+    )
+    assert "run directory" in found.findings[0].fix
+
+
 def test_what_hangscope_had_said_in_the_log_is_repeated_and_no_evidence() -> None:
     found = diagnose(
         trace_of(

@@ -63,6 +63,7 @@ def local_places(
                 phase=NEW_GROUP,
                 blind=not members,
                 began_ns=min(trace.ranks[rank].phases[-1].since_ns for rank in waiters),
+                full_ns=max(trace.ranks[rank].phases[-1].since_ns for rank in waiters),
                 members=members,
             )
         )

@@ -71,6 +71,7 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
                 unknown=unknown,
                 phase=phase,
                 began_ns=min(since, default=0),
+                full_ns=max(since, default=0),
                 members=tuple(sorted(everybody)),
             )
         )

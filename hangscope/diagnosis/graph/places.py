@@ -37,6 +37,9 @@ class Place:
     done: list[int] = field(default_factory=list)
     row: int = NONE
     began_ns: int = 0
+    """When the first of those who wait came."""
+    full_ns: int = 0
+    """When the last of them came; 0: not known, or no matter."""
     p2p: bool = False
     weak: bool = False
     half: Half | None = None
@@ -55,6 +58,12 @@ class Place:
     def targets(self) -> list[int]:
         """Whom it waits for: the absent before those who are merely late on the device."""
         return self.absent or self.behind or self.unknown
+
+    @property
+    def stands_since_ns(self) -> int:
+        """Since when it should have gone on, or somebody have come: where nobody is missing it is
+        the operation itself that takes long, and that began with the last to come."""
+        return self.began_ns if self.targets else self.full_ns or self.began_ns
 
 
 @dataclass(slots=True)

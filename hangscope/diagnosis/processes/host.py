@@ -142,6 +142,9 @@ def _host_of(facts: RankFacts, thread: int | None) -> Host:
     held_up = _held_up_to_the_end(facts)
     if _torn_down(facts):
         state = held_up or "exited"
+        stack = stack or (facts.exception.stack if facts.exception is not None else ())
+        if stack and facts.is_only_leaving:
+            phase = None  # until it was told to stop it was where its stack shows
         return Host(rank, End.TORN_DOWN, state, ended_ns, how, True, True, phase=phase, stack=stack)
     if facts.is_only_leaving and facts.exception is None:
         stack = ()  # what was seen of it is from before it left

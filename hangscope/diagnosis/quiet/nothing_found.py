@@ -33,6 +33,11 @@ from hangscope.diagnosis.words.standing import (
 from hangscope.trace.model import Claim, Flag
 
 _OWN_REPORT = "own_report"
+_REPORTED = (
+    "what that report rests on is in the run directory and not in this log",
+    "give analyze the run directory that the report in the log names, not its log alone",
+)
+"""Why HangScope's own words in a log are no verdict, and what to do."""
 """What it notes of verdicts that HangScope itself has printed into the log."""
 _LOST_STORE = re.compile(r"(?:\w+\.)*DistNetworkError\b")
 """Torch raises this of its store alone."""
@@ -195,19 +200,24 @@ def _inconclusive(context: Context) -> Finding:
             "is waited for; stacks of more ranks, dumps or the job's log tell more"
         )
     fix = how_to_meet(context.trace.claims) or fix
+    summary, why = signs(context), "the records do not show who is waited for"
+    said = _own_words(context.trace.claims)
+    if said and context.trace.only_logs:
+        summary = f"{summary}; HangScope had said before: {said[0]}"
+        why, fix = _REPORTED
     return Finding(
         Verdict.INCONCLUSIVE,
         (),
         (),
         Confidence.LIKELY,
-        signs(context),
-        "the records do not show who is waited for",
+        summary,
+        why,
         fix,
         advice.playbook,
         unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
         evidence=places_of_waits(context)
         + standing
-        + tuple(f"HangScope said in this log: {text}" for text in _own_words(context.trace.claims))
+        + tuple(f"HangScope said in this log: {text}" for text in said)
         + tuple(
             f"log: {shortened(c.text)}"
             for c in context.trace.claims[:8]
@@ -221,8 +231,7 @@ def _told_to_stop(context: Context, words: str) -> Finding:
     said = _own_words(context.trace.claims)
     if said:
         before = f"HangScope had said before: {said[0]}"
-        why = "what that report rests on is in the run directory and not in this log"
-        fix = "give analyze the run directory that the report in the log names, not its log alone"
+        why, fix = _REPORTED
     else:
         before = "nothing in this log tells whether it hung before or for whom"
         why = "ranks that wait say nothing until a timeout of theirs expires, and none had"

@@ -9,6 +9,7 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.lock_places import is_lock
+from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End, Host, is_unseen
 from hangscope.diagnosis.records.pace import standstill_s
@@ -38,9 +39,7 @@ def overdue_only(context: Context) -> None:
     limit = trace.timeout_s
     kept: list[int] = []
     for index, place in enumerate(context.waits.places):
-        ages = [context.age_s(r, place.began_ns) for r in place.waiters]
-        known = [a for a in ages if a is not None]
-        if known and max(known) >= limit:
+        if context.standing_s(place) >= limit:
             kept.append(index)
             continue
         ended = [
@@ -88,9 +87,8 @@ def as_victims(hosts: dict[int, Host]) -> dict[int, Host]:
 
 def lasting_only(context: Context) -> None:
     """Of a job that was killed from outside, keep only waiting that was a hang already."""
-    limit = standstill_s(context.trace)
     waits = context.waits
-    kept = [i for i, p in enumerate(waits.places) if context.longest_wait_s([p]) >= limit]
+    kept = [i for i, p in enumerate(waits.places) if context.standing_s(p) >= _limit_s(context, p)]
     keep = set(kept) | _locks_that_last(context, kept)
     for index, place in enumerate(waits.places):
         if index not in keep:
@@ -98,6 +96,15 @@ def lasting_only(context: Context) -> None:
                 waits.places_of[rank] = [i for i in waits.places_of.get(rank, ()) if i != index]
             place.waiters, place.absent, place.behind, place.unknown = [], [], [], []
     waits.device = {r: i for r, i in waits.device.items() if waits.places[i].waiters}
+
+
+def _limit_s(context: Context, place: Place) -> float:
+    """How long no place stands in a job that moves.
+
+    How fast a job goes is not known while its ranks still start and connect to each other.
+    """
+    limit_s = standstill_s(context.trace)
+    return max(limit_s, min(_SLOW_S, context.trace.timeout_s)) if place.phase == INIT else limit_s
 
 
 def doubt_staircases(context: Context, causes: list[Cause]) -> None:

@@ -221,8 +221,10 @@ class Builder:
         if not (began_ns > 0).any():  # found through its records alone: unobserved
             began_ns = self.trace.records["created_ns"][rows]
         began_ns = began_ns[began_ns > 0]
-        first_ns = int(began_ns.min()) if len(began_ns) else 0
-        return Place(group, seq, waiters, row=row, members=members, began_ns=first_ns)
+        first_ns, last_ns = (int(began_ns.min()), int(began_ns.max())) if len(began_ns) else (0, 0)
+        return Place(
+            group, seq, waiters, row=row, members=members, began_ns=first_ns, full_ns=last_ns
+        )
 
     def _whom_it_waits_for(
         self, place: Place, standing: _Standing, never: list[int], unknown: list[int]
