@@ -38,6 +38,8 @@ def claims(trace: Trace, kind: str) -> Sequence[Claim]:
     return [c for c in trace.claims if c.kind == kind]
 
 
+RAN = "ran for 1800123 milliseconds before timing out."
+"""How a line of a watchdog ends that tells a timeout."""
 WORK = "WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={n}, NumelOut={n}, Timeout(ms)=600000)"
 
 

@@ -7,9 +7,8 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.trace.model import Flag
 
-from .logs import claims, counters, overdue, timeout, trace_of
+from .logs import RAN, claims, counters, overdue, timeout, trace_of
 
-RAN = "ran for 1800123 milliseconds before timing out."
 CAUGHT = "[Rank 3] Watchdog caught collective operation timeout:"
 
 
@@ -127,35 +126,6 @@ def test_every_form_of_the_status_line(line: str, group: str, expected: tuple[in
     assert counters(trace) == {(5, group): expected}
 
 
-def test_the_group_of_a_timeout_comes_from_the_status_line_beside_it() -> None:
-    head = "[rank9]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1]"
-    trace = trace_of(
-        f"{head} [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, "
-        f"OpType=_ALLGATHER_BASE, NumelIn=513, NumelOut=2052, Timeout(ms)=600000) {RAN}\n"
-        f"{head} [PG ID 3 PG GUID 12(tp) Rank 1]  failure detected by watchdog at work sequence "
-        "id: 41 PG status: last enqueued work: 44, last completed work: 40\n"
-        f"{head} [PG ID 0 PG GUID 0(default_pg) Rank 9] Received a dump signal due to a collective"
-        " timeout from  rank 8 and we will try our best to dump the debug info. Last enqueued NCCL"
-        " work: 5, last completed NCCL work: 5.This is most likely caused by\n"
-    )
-    assert overdue(trace) == [(9, "12", "_all_gather_base", 41)]
-    assert counters(trace) == {(9, "12"): (44, 40), (9, "0"): (5, 5)}
-    assert next(g for g in trace.groups if g.name == "12").size == 4  # 2052 / 513
-
-
-def test_members_follow_from_two_places_and_the_size() -> None:
-    text = ""
-    for rank, place in ((8, 0), (10, 2)):
-        head = f"[rank{rank}]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1]"
-        text += (
-            f"{head} [PG ID 3 PG GUID 12(tp) Rank {place}] Process group watchdog thread terminated"
-            f" with exception: [Rank {place}] Watchdog caught collective operation timeout: "
-            "WorkNCCL(SeqNum=41, OpType=_ALLGATHER_BASE, NumelIn=513, NumelOut=2052, "
-            f"Timeout(ms)=600000) {RAN}\n"
-        )
-    assert next(g for g in trace_of(text).groups if g.name == "12").ranks == (8, 9, 10, 11)
-
-
 def test_the_rank_of_the_prefix_wins_over_the_one_in_the_message() -> None:
     trace = trace_of(
         "[rank97]:[E ProcessGroupNCCL.cpp:563] [Rank 6] Watchdog caught collective operation "
@@ -240,17 +210,6 @@ def test_pairs_and_batches_keep_their_own_counter() -> None:
     assert (trace.records["flags"] & Flag.P2P).all()
     assert next(s for s in trace.signatures if s.op == "coalesced").input_numel is None
     assert counters(trace)[0, "0"] == (-1, -1)
-
-
-def test_numbers_without_a_group_that_lie_far_apart_are_not_compared() -> None:
-    old = (
-        "[E ProcessGroupNCCL.cpp:828] [Rank {r}] Watchdog caught collective operation timeout: "
-        "WorkNCCL(SeqNum={s}, OpType=ALLREDUCE, Timeout(ms)=1800000) " + RAN + "\n"
-    )
-    near = trace_of(old.format(r=0, s=118) + old.format(r=1, s=119))
-    assert {g for _, g, _, _ in overdue(near)} == {"0"}
-    far = trace_of(old.format(r=0, s=64088) + old.format(r=1, s=96120))
-    assert len({g for _, g, _, _ in overdue(far)}) == 2
 
 
 @pytest.mark.parametrize(
@@ -365,38 +324,6 @@ def test_a_timeout_in_other_words_is_a_sign_at_least() -> None:
     assert "timed out" in found.summary
 
 
-def overdue_at(place: int, ran_ms: int, seq: int = 77) -> str:
-    return (
-        f"[E ProcessGroupNCCL.cpp:475] [Rank {place}] Watchdog caught collective operation "
-        f"timeout: WorkNCCL(SeqNum={seq}, OpType=_ALLGATHER_BASE, NumelIn=16, NumelOut=64, "
-        f"Timeout(ms)=600000) ran for {ran_ms} milliseconds before timing out.\n"
-    )
-
-
-def test_a_number_that_two_processes_give_themselves_is_no_rank() -> None:
-    """Before torch 2.2 each says its place: here two groups of four, of which place 2 is silent."""
-    text = "".join(overdue_at(p, 600_000 + 10 * k + p) for k in (1, 2) for p in (0, 1, 3))
-    found = diagnose(trace_of(text))
-    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
-    assert "timed out" in found.summary
-
-
-def test_one_process_may_say_the_same_more_than_once() -> None:
-    text = "".join(overdue_at(p, 600_010 + p) for _ in (1, 2) for p in (0, 1, 3))
-    assert diagnose(trace_of(text)).culprits == (2,)
-
-
-@pytest.mark.parametrize(("seqs", "named"), [((4, 2), ()), ((4, 5), (1,))])
-def test_overdue_collectives_with_a_hole_between_them_are_of_several_groups(
-    seqs: tuple[int, int], named: tuple[int, ...]
-) -> None:
-    """Those old watchdogs print all that is overdue in a group: the same number is two places."""
-    text = "".join(overdue_at(p, 600_010 + p, seqs[0]) for p in (0, 2, 3))
-    text += overdue_at(1, 600_020, seqs[0]).replace("_ALLGATHER_BASE", "BROADCAST")
-    text += "".join(overdue_at(p, 600_030 + p, seqs[1]) for p in (0, 2, 3))
-    assert diagnose(trace_of(text)).culprits == named
-
-
 TORCHCOMMS = (
     "[rank{r}]:[E1122 10:07:56.387468530 WorkNCCL.cpp:372] [TC][rank={r}][name=0] Operation timed "
     "out after 10791 ms\n"
@@ -413,54 +340,3 @@ def test_the_watchdog_of_torch_2_15_tells_who_waited_and_not_in_what() -> None:
     found = diagnose(trace)
     assert found.culprits == ()
     assert "ranks 0, 1, 3" in found.summary
-
-
-def caught(rank: int, seq: int, size: int) -> str:
-    return (
-        f"[rank{rank}]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1] [Rank {rank}] Watchdog "
-        f"caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, "
-        f"NumelIn={size}, NumelOut={size}, Timeout(ms)=600000) {RAN}\n"
-    )
-
-
-def detected(rank: int, seq: int, name: str, *, last: int, done: int) -> str:
-    return (
-        f"[rank{rank}]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1] [PG ID 1 PG GUID {name} "
-        f"Rank {rank}]  failure detected by watchdog at work sequence id: {seq} PG status: last "
-        f"enqueued work: {last}, last started work: -1 (), last completed work: {done}\n"
-    )
-
-
-def placed(text: str) -> list[tuple[int, str, int | None]]:
-    """(rank, group name, elements) of every overdue operation."""
-    trace = trace_of(text)
-    found = []
-    for row in trace.records:
-        size = trace.signatures[row["signature"]].input_numel
-        found.append((int(row["rank"]), trace.groups[row["group"]].name, size))
-    return sorted(found)
-
-
-def test_operations_of_one_number_in_several_groups_stay_apart() -> None:
-    """Each group's watchdog says first in what it waits, then which group it is of."""
-    text = caught(2, 5, 69) + detected(2, 5, "1(even)", last=5, done=4)
-    text += caught(2, 5, 64) + detected(2, 5, "0(default_pg)", last=5, done=4)
-    assert placed(text) == [(2, "0", 64), (2, "1", 69)]
-
-
-def test_a_group_is_told_by_who_else_is_in_the_operation_where_watchdogs_speak_at_once() -> None:
-    text = caught(0, 5, 69) + detected(0, 5, "1(even)", last=5, done=4)
-    text += caught(1, 5, 64) + detected(1, 5, "0(default_pg)", last=5, done=4)
-    text += caught(4, 5, 64) + caught(4, 5, 69) + caught(4, 5, 70)
-    text += detected(4, 5, "1(even)", last=5, done=4)
-    groups = {size: name for rank, name, size in placed(text) if rank == 4}
-    assert (groups[64], groups[69]) == ("0", "1")
-    assert groups[70] not in ("0", "1"), "nobody says of which group that is"
-
-
-def test_counters_that_call_an_overdue_operation_finished_count_sends_as_well() -> None:
-    """A batch and a collective both had the number 5: the counter is that of the batch."""
-    text = caught(1, 5, 64) + detected(1, 5, "0(default_pg)", last=5, done=5)
-    text += caught(2, 5, 64) + detected(2, 5, "0(default_pg)", last=5, done=4)
-    assert counters(trace_of(text)) == {(1, "0"): (5, -1), (2, "0"): (5, 4)}
-    assert not diagnose(trace_of(caught(1, 5, 64) + detected(1, 5, "0", last=5, done=5))).culprits
