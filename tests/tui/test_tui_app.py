@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,64 +11,13 @@ import view_samples as samples
 from rich.color import ColorSystem
 from textual.color import Color
 from textual.pilot import Pilot
+from view_driver import calm, drive, run, screen
 
-from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import RECORD_DTYPE, Frame, Trace
 from hangscope.tui.app import PANES, HangScopeApp
 from hangscope.tui.few_colours import has_few_colours
 from hangscope.tui.screens import Over
-from hangscope.tui.snapshot import take
 from hangscope.tui.source import Still
-
-Script = Callable[[HangScopeApp, Pilot[None]], Awaitable[None]]
-
-
-def run(job: samples.Job, script: Script, size: tuple[int, int] = (80, 24)) -> HangScopeApp:
-    """Run the application on `job` and let `script` press keys."""
-    return drive(HangScopeApp(Still(job.trace, job.diagnosis, "a run")), script, size)
-
-
-def drive(app: HangScopeApp, script: Script, size: tuple[int, int] = (80, 24)) -> HangScopeApp:
-    async def main() -> None:
-        async with app.run_test(size=size) as pilot:
-            await settle(app, pilot)
-            await script(app, pilot)
-
-    asyncio.run(asyncio.wait_for(main(), 60))
-    return app
-
-
-async def settle(app: HangScopeApp, pilot: Pilot[None]) -> None:
-    for _ in range(200):
-        if app.snapshot is not None:
-            break
-        await pilot.pause(0.02)
-    assert app.snapshot is not None, app.trouble
-    for _ in range(200):
-        if app.timeline.scale_ns or not app.snapshot.ranks:
-            break
-        await pilot.pause(0.02)
-    await calm(app, pilot)
-
-
-async def calm(app: HangScopeApp, pilot: Pilot[None]) -> None:
-    """Wait until the screen stands still, however slow the machine is."""
-    same, before = 0, ""
-    for _ in range(200):
-        await pilot.pause()
-        await asyncio.sleep(0.01)
-        now = screen(app)
-        same, before = (same + 1 if now == before else 0), now
-        if same == 2:
-            return
-
-
-def screen(app: HangScopeApp) -> str:
-    """What stands on the screen, as text."""
-    strips = app.screen._compositor.render_strips()
-    lines = ["".join(segment.text for segment in strip) for strip in strips]
-    assert len(lines) == app.size.height
-    return "\n".join(line.rstrip() for line in lines)
 
 
 @pytest.fixture
@@ -403,77 +349,6 @@ def test_without_colour_operations_are_letters(monkeypatch: pytest.MonkeyPatch) 
         assert "R reduce" in text
 
     run(samples.hang(), script)
-
-
-class Moving:
-    """A job whose state the test decides."""
-
-    title, live = "a live run", True
-
-    def __init__(self) -> None:
-        self.state = "healthy"
-        self.looks = 0
-
-    def look(self) -> tuple[Trace, Diagnosis]:
-        self.looks += 1
-        if self.state == "broken":
-            raise OSError("the file was just replaced")
-        job = samples.healthy() if self.state == "healthy" else samples.hang()
-        return job.trace, job.diagnosis
-
-
-def test_live_verdict_changes_by_itself_and_survives_a_bad_look() -> None:
-    source = Moving()
-
-    async def appears(app: HangScopeApp, pilot: Pilot[None], words: str) -> None:
-        until = time.monotonic() + 20
-        while words not in screen(app):
-            assert time.monotonic() < until, screen(app)
-            await pilot.pause(0.05)
-
-    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
-        assert "HEALTHY" in screen(app)
-        source.state = "broken"
-        await appears(app, pilot, "could not look: OSError: the file was just replaced")
-        assert "HEALTHY" in screen(app)  # the last picture stays
-        source.state = "hung"
-        await appears(app, pilot, "Rank 2 never joined")
-        await appears(app, pilot, "in load_batch")
-        assert "could not look" not in screen(app)
-
-    drive(HangScopeApp(source, refresh_s=0.1), script)
-    assert source.looks >= 3
-
-
-def test_selection_survives_a_ring_that_moved_on() -> None:
-    job = samples.hang()
-    later = replace(job.trace, records=job.trace.records[20:])
-
-    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
-        await pilot.press("d", "left", "left")
-        await calm(app, pilot)
-        assert app.snapshot is not None
-        assert app.record is not None
-        before = app.snapshot.label(app.record), app.rank
-        app.show(take(later, job.diagnosis))
-        await calm(app, pilot)
-        assert app.record is not None
-        assert (app.snapshot.label(app.record), app.rank) == before
-
-    run(job, script)
-
-
-def test_2048_ranks_scroll_to_the_culprit() -> None:
-    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
-        assert "▸ 1500" in screen(app)
-        await pilot.press("g")
-        await calm(app, pilot)
-        assert "▸ 1500" not in screen(app)
-        await pilot.press("c")
-        await calm(app, pilot)
-        assert "▸ 1500" in screen(app)
-
-    run(samples.hang(2048, culprit=1500, steps=2), script)
 
 
 @pytest.mark.parametrize(
