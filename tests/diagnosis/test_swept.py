@@ -482,3 +482,17 @@ def test_who_is_killed_after_watchdogs_have_ended_the_others_was_missing() -> No
         job.rank(rank, alive=False, exit=ExitFacts("signal", signal=6, at_ns=at_ns))
     _killed(job, 2, 50.0)
     assert _told(job.trace()) == ("missing_rank", (2,), "certain")
+
+
+def test_a_standstill_before_the_end_is_not_healthy_though_nobody_is_found_to_wait() -> None:
+    """Rank 2 left in order; of what all have issued nobody saw the end."""
+    for stood_s, verdict in ((30.0, "inconclusive"), (3.0, "healthy")):
+        job = Job(3)
+        for _ in range(4):
+            job.all(done=False, flags=Flag.UNOBSERVED | Flag.ASYNC)
+        for rank in (0, 1):
+            _killed(job, rank, stood_s)
+        job.rank(2, alive=False, exit=ExitFacts("clean", 0, at_ns=START + SECOND))
+        found = diagnose(job.trace())
+        assert (found.verdict.value, found.culprits) == (verdict, ())
+    assert "Nothing was issued for" not in found.summary

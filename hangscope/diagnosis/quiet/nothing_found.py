@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.causes.remote_calls import unanswered
 from hangscope.diagnosis.context import SECOND_NS, Context
@@ -107,6 +107,9 @@ def without_cause(context: Context, killed: str | None, moment: Moment | None) -
         return Quiet((_told_to_stop(context, stopped.text),))
     if trace.live:
         return _live(context)
+    stood = _stopped_after_a_standstill(context)
+    if stood is not None:
+        return Quiet((stood,))
     nothing_issued = trace.only_logs and not len(trace.records)
     if any(e is not End.UNKNOWN for e in ends) and not nothing_issued:
         return Quiet()
@@ -121,6 +124,28 @@ def _stood_before_the_end(context: Context) -> float:
     if not ends or not context.newest_ns:
         return 0.0
     return (min(ends) - context.newest_ns) / SECOND_NS
+
+
+def _stopped_after_a_standstill(context: Context) -> Finding | None:
+    """Ranks with something left to do were ended after `Trace.timeout_s` of silence.
+
+    Others may have left in order before: what the former waited for is not on record then.
+    """
+    stopped = {
+        rank: host.end_ns
+        for rank, host in sorted(context.hosts.items())
+        if host.end is End.TORN_DOWN and host.end_ns and not context.trace.ranks[rank].finalized
+    }
+    if not stopped or not context.newest_ns:
+        return None
+    stood_s = (min(stopped.values()) - context.newest_ns) / SECOND_NS
+    if stood_s < context.trace.timeout_s:
+        return None
+    who = f"{rank_s([*stopped])} {'were' if len(stopped) > 1 else 'was'}"
+    return replace(
+        _inconclusive(context),
+        summary=f"Nothing was issued for {stood_s:.0f} s before {who} ended, and nothing tells why",
+    )
 
 
 def _live(context: Context) -> Quiet:
