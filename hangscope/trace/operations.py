@@ -139,9 +139,13 @@ def family(op: str) -> str:
     return _FAMILIES.get(op, op)
 
 
+BATCH = "coalesced"
+"""A batch's own row; what is in it stands before."""
+
+
 def is_batch(op: str) -> bool:
     """Whether a row of this name stands for a whole coalesced batch."""
-    return op == "coalesced" or op.endswith("_coalesced")
+    return op == BATCH or op.endswith("_coalesced")
 
 
 def is_p2p(op: str) -> bool:

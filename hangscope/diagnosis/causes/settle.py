@@ -230,20 +230,20 @@ def settle(context: Context, causes: list[Cause]) -> list[Cause]:
                 m
                 for m in parted
                 if involved & (set(m.culprits) | m.victims)
-                and not (m.mismatch is not None and m.mismatch.completed_by_all)
+                and (not _is_over(m) or _hangs_behind(context, cause, m))
                 and not _own_crash_before(context, cause, m)
             ]
             if absorbing:
                 for m in absorbing:
                     m.victims |= involved - set(m.culprits)
                 continue
-        elif cause.mismatch is not None and cause.mismatch.completed_by_all:
+        elif _is_over(cause):
             cause.doubt("every member finished it nevertheless")
         result.append(cause)
     named = any(c.culprits and c.mismatch is None for c in result)
     result.sort(
         key=lambda c: (
-            bool(c.mismatch is not None and c.mismatch.completed_by_all) and named,
+            _is_over(c) and named,
             c.verdict is Verdict.INCONCLUSIVE,
             _only_logged(context, c),
             c.began_ns or 1 << 62,
@@ -251,6 +251,26 @@ def settle(context: Context, causes: list[Cause]) -> list[Cause]:
         )
     )
     return result
+
+
+def _is_over(cause: Cause) -> bool:
+    """Whether it is a mismatch that every member has finished."""
+    return cause.mismatch is not None and cause.mismatch.completed_by_all
+
+
+def _hangs_behind(context: Context, cause: Cause, parted: Cause) -> bool:
+    """Whether nobody finishes what comes right behind batches that differ.
+
+    Whose batch holds less meets the others' rest with its next operation, and torch may note the
+    end of a batch before NCCL has launched it.
+    """
+    found = parted.mismatch
+    if found is None or found.inside < 0 or cause.culprits:
+        return False
+    stuck = [context.waits.places[i] for i in cause.places]
+    return cause.verdict is Verdict.STUCK_COLLECTIVE and any(
+        place.group == found.group and place.seq == found.seq + 1 for place in stuck
+    )
 
 
 def _excuse_lost(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -264,9 +284,7 @@ def _excuse_lost(context: Context, causes: list[Cause]) -> list[Cause]:
     shown = [
         c
         for c in causes
-        if c not in lost
-        and c.verdict is not Verdict.INCONCLUSIVE
-        and not (c.mismatch is not None and c.mismatch.completed_by_all)
+        if c not in lost and c.verdict is not Verdict.INCONCLUSIVE and not _is_over(c)
     ]
     for cause in lost:
         groups = [g.ranks for g in context.trace.groups if set(cause.culprits) & set(g.ranks)]

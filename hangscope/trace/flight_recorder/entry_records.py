@@ -19,7 +19,7 @@ from hangscope.trace.flight_recorder.columns import (
 from hangscope.trace.flight_recorder.entry_groups import group_column
 from hangscope.trace.flight_recorder.groups import GroupTable
 from hangscope.trace.flight_recorder.hooks import number_groups, one_for_all
-from hangscope.trace.flight_recorder.pairs import mark_batches, set_peers
+from hangscope.trace.flight_recorder.pairs import mark_batches, outermost_batches, set_peers
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.flight_recorder.stacks import Stacks
 from hangscope.trace.flight_recorder.states import state_columns
@@ -82,6 +82,8 @@ def read_records(entries: Entries, rank: int, tables: Tables, *, counted: bool) 
     marked = bool_column(entries, "is_p2p")
     if marked is not None:
         p2p |= marked
+    is_end = np.array([op == operations.BATCH for op in ops], bool)[records["signature"]]
+    is_batch = outermost_batches(records, is_batch, is_end)
     mark_batches(records, flags, p2p, is_batch, numbered=record_id is not None)
     records["flags"] = flags
     if p2p.any():

@@ -51,6 +51,22 @@ def mark_batches(
     flags[_ended_alone(records, flags, numbered)] |= np.uint16(Flag.COALESCED_MEMBER)
 
 
+def outermost_batches(records: Records, named: Any, ends: Any) -> Any:
+    """Of rows ``named`` as batches those that no other batch contains.
+
+    ``allreduce_coalesced`` inside ``_coalescing_manager`` is one of its operations: the row of the
+    manager's own batch (one of ``ends``) follows, with the same counters.
+    """
+    inner = named & ~ends
+    if not inner.any() or not ends.any():
+        return named
+    outer = set(zip(*_place(records, ends), strict=True))
+    inside = [place in outer for place in zip(*_place(records, inner), strict=True)]
+    found = named.copy()
+    found[np.flatnonzero(inner)[np.array(inside, bool)]] = False
+    return found
+
+
 def _ended_alone(records: Records, flags: Any, numbered: bool) -> Any:
     """Rows of batches of one operation whose own row is left out, as finished ones are.
 
