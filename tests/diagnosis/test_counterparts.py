@@ -183,3 +183,22 @@ def test_a_line_is_the_same_whatever_its_number_in_the_records_of_a_rank() -> No
     records["stack"][odd] += len(trace.stacks)
     found = diagnose(replace(trace, records=records, stacks=(*trace.stacks, *trace.stacks)))
     assert blame(found) == (Verdict.RANK_LOST, (2,), Confidence.LIKELY)
+
+
+def test_sizes_of_exchanges_tell_nothing_of_another_group() -> None:
+    """Other experts get other numbers of tokens; what is issued next is the same for all."""
+    job = Job(8)
+    pairs = [job.group(2 * i, 2 * i + 1, desc="ep") for i in range(4)]
+    for step in range(4):
+        for group in pairs:
+            job.all("all_gather", group=group, size=(2,))
+            job.all("all_to_all", group=group, size=(10 * group + step,))
+    for group in pairs[1:]:
+        job.all("all_gather", group=group, size=(2,))
+    job.op(0, "all_to_all", group=pairs[0], size=(9,), done=False)
+    job.op(1, "all_gather", group=pairs[0], size=(2,), done=False)
+    assert blame(diagnose(job.trace())) == (
+        Verdict.COLLECTIVE_MISMATCH,
+        (0,),
+        Confidence.LIKELY,
+    )

@@ -16,6 +16,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.majority import may_be_even
 from hangscope.diagnosis.pattern.orders import against_order
 from hangscope.diagnosis.pattern.stretches import alone_as_ever, out_of_step, strayed
+from hangscope.diagnosis.pattern.totals import odd_totals
 from hangscope.diagnosis.pattern.yardstick import deviants
 from hangscope.diagnosis.processes.host import in_communication
 from hangscope.trace.model import NONE
@@ -110,6 +111,7 @@ def _circle_of_collectives(
         odd = deviants(context, breakers or ranks, groups, pairs=False)
         odd = odd if len(odd) * 2 <= len(ranks) else ()
         odd = odd or strayed(context, ranks) or out_of_step(context, breakers)
+        odd = odd or odd_totals(context, breakers or ranks, groups)
         odd = odd or (() if breakers else few_together(here, ranks))
         # Any of the breakers alone explains it all; who only waits for one of them does not.
         cause.culprits = odd or tuple(breakers) or cause.culprits

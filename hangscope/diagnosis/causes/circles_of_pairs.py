@@ -11,6 +11,7 @@ from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.stages import odd_stage
 from hangscope.diagnosis.pattern.stretches import out_of_step, strayed
+from hangscope.diagnosis.pattern.totals import odd_totals
 from hangscope.diagnosis.pattern.yardstick import deviants, ran_ahead
 from hangscope.diagnosis.records.evidence import hidden_ranks, recorded_ranks
 from hangscope.trace.model import NONE
@@ -50,6 +51,7 @@ def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set
         return
     if len(odd) * 2 > len(ranks):
         odd = ()  # where most of them left the pattern, it is the code of all
+    odd = odd or odd_totals(context, ranks, groups)
     if odd:
         # One that left the pattern keeps those who share a group with it from theirs.
         cause.confidence = Confidence.AMBIGUOUS if len(odd) > 1 else Confidence.LIKELY

@@ -25,10 +25,11 @@ from hangscope.diagnosis.ends.threads import ranks_of_dead_threads
 from hangscope.diagnosis.graph.components import circles_without, components
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.totals import odd_totals
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.evidence import cut_off, cut_short, half_told
-from hangscope.diagnosis.words.phrases import label_of, rank_s, title_of
+from hangscope.diagnosis.words.phrases import capital, label_of, rank_s, title_of
 from hangscope.trace.attempts.twins import doubled
 from hangscope.trace.model import NONE, Group
 
@@ -75,6 +76,7 @@ def graph_causes(context: Context) -> list[Cause]:
     causes += _device(context)
     causes += from_roots(context, roots)
     for cause in causes:
+        _name_who_issued_another_number(context, cause)
         accuse_who_is_stopped(context, cause)
         accuse_who_was_never_seen(context, cause)
         doubt_untold_sends(context, cause, idle)
@@ -164,6 +166,33 @@ def _without_the_most(context: Context, cause: Cause) -> None:
             )
             cause.places = [index, *(i for i in cause.places if i != index)]
             return
+
+
+def _name_who_issued_another_number(context: Context, cause: Cause) -> None:
+    """A collective that nobody can finish is none where a member has left one out before it.
+
+    What its members issued there is no longer on record, or differs in nothing that is.
+    """
+    if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits or not cause.places:
+        return
+    place = context.waits.places[cause.places[0]]
+    if place.p2p or place.phase:
+        return
+    odd = odd_totals(context, place.members, [place.group])
+    if odd:
+        cause.verdict, cause.culprits = Verdict.COLLECTIVE_MISMATCH, odd
+        cause.confidence = Confidence.LIKELY
+        title, label = title_of(context, place), label_of(context, place.group)
+        cause.words = Words(
+            f"{capital(rank_s(odd))} issued another number of collectives in {label} than all "
+            f"others who came as far; nobody can finish {title}",
+            "one was left out, or one issued too many, so that calls meet which were not meant for "
+            "each other",
+            f"make every rank issue the same collectives in {label}: look for one that is guarded, "
+            "or skipped, by something that differs from rank to rank",
+        )
+        cause.victims |= set(place.members)
+        cause.victims -= set(odd)
 
 
 def _stuck(context: Context, index: int) -> Cause:

@@ -9,6 +9,7 @@ from hangscope.diagnosis.ends.own_doing import aborted_alone, alike, had_left, p
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.majority import may_be_even
+from hangscope.diagnosis.pattern.totals import odd_totals
 from hangscope.diagnosis.pattern.yardstick import decide_mismatch
 from hangscope.diagnosis.processes.host import End, is_unseen
 from hangscope.diagnosis.records.mismatch import Mismatch, minority
@@ -40,7 +41,7 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
             culprits, decided = tuple(sorted(members)), False
         confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
         if not decided and item.aspect != "history":
-            unlike = decide_mismatch(context, item)
+            unlike = decide_mismatch(context, item) or _odd_side(context, item)
             if unlike:
                 culprits, confidence = unlike, Confidence.LIKELY
                 item = item.with_last(unlike)
@@ -67,6 +68,14 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
         cause.victims -= set(culprits)
         causes.append(cause)
     return causes
+
+
+def _odd_side(context: Context, item: Mismatch) -> tuple[int, ...]:
+    """The side of a mismatch that has issued another number of operations in its group."""
+    ranks = {r for part in item.parts for r in part.ranks}
+    odd = set(odd_totals(context, ranks, [item.group]))
+    sides = [part.ranks for part in item.parts if odd.issuperset(part.ranks)]
+    return tuple(sorted(odd)) if odd and sum(map(len, sides)) == len(odd) else ()
 
 
 def _may_be_even(context: Context, item: Mismatch, silent: int) -> bool:
@@ -102,11 +111,12 @@ def conflict_causes(context: Context) -> list[Cause]:
         conflict = size_conflict(context, place)
         if conflict is None:
             continue
+        odd = () if conflict.decided else odd_totals(context, place.members, [place.group])
         cause = Cause(
             _CONFLICTS[conflict.aspect],
-            conflict.ranks,
+            odd or conflict.ranks,
             [index],
-            Confidence.LIKELY if conflict.decided else Confidence.AMBIGUOUS,
+            Confidence.LIKELY if conflict.decided or odd else Confidence.AMBIGUOUS,
             place.began_ns,
             conflict=conflict.text,
         )
@@ -115,7 +125,7 @@ def conflict_causes(context: Context) -> list[Cause]:
             cause.sides = [(rank,) for rank in place.members]
             cause.places += [i for i, p in enumerate(context.waits.places) if _meets(place, p)]
         cause.victims = set(place.members) | context.waits.reachers(place.members, [index])
-        cause.victims -= set(conflict.ranks)
+        cause.victims -= set(cause.culprits)
         if not any(cause.victims & (c.victims | set(c.culprits)) for c in found):
             found.append(cause)
     return found

@@ -30,6 +30,8 @@ _HALF = 3
 _USUAL_TIMES = 2
 _MOST_PARTINGS = 2
 """Somebody who left the way may come back to it, or leave it once more behind that."""
+_UNEVEN = "all_to_all"
+"""Its sizes follow the data: those of another group tell nothing."""
 _PAST = 4
 """So many operations before show that another group runs the same program."""
 
@@ -323,13 +325,15 @@ def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
     by_name: Counter[int] = Counter()
     records, front = context.trace.records, context.front
     ops = context.families
-    alike = _alike(context.trace.signatures, mismatch.aspect == "reduce_op")
+    signatures = context.trace.signatures
+    alike = _alike(signatures, mismatch.aspect == "reduce_op")
+    past = [NONE if ops[i] == _UNEVEN else same for i, same in enumerate(alike)]
     mine = [
         (ops[int(records["signature"][p.row])], alike[int(records["signature"][p.row])])
         for p in mismatch.parts
     ]
     for other in siblings(context, mismatch.group):
-        if not _same_past(context, mismatch, other, alike):
+        if not _same_past(context, mismatch, other, past):
             continue
         here = np.flatnonzero(
             (records["group"] == other)
@@ -366,13 +370,15 @@ def _alike(signatures: Sequence[Signature], with_reduce_op: bool) -> list[int]:
 def _same_past(context: Context, mismatch: Mismatch, other: int, alike: Sequence[int]) -> bool:
     """Whether a sibling group issued the same just before: another stage runs another program.
 
-    At a group's first operations all that came before them counts.
+    At a group's first operations all that came before them counts. ``alike`` numbers the
+    signatures by what they are; -1 those of which nothing but the operation is compared.
     """
     mine = _before(context, mismatch.group, mismatch.seq)
     theirs = _before(context, other, mismatch.seq)
     common = mine.keys() & theirs.keys()
     enough = len(common) >= min(_PAST, mismatch.seq - 1)
-    return enough and all(alike[mine[k]] == alike[theirs[k]] for k in common)
+    told = not common or any(alike[mine[k]] != NONE for k in common)
+    return enough and told and all(alike[mine[k]] == alike[theirs[k]] for k in common)
 
 
 def _before(context: Context, group: int, seq: int) -> dict[int, int]:

@@ -1,0 +1,159 @@
+"""What ranks had issued in a group when they came to one and the same operation of another.
+
+Whoever has come to the same operation has issued as many before it: the members of a group as many
+collectives, and the same rank of a sibling group as many sends and receives. Who left one out, or
+issued one more, shows it by the total alone; that what had finished is no longer on record (only
+unfinished entries are listed, or the ring has wrapped) does not matter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.pattern.habits import tensors_of
+from hangscope.diagnosis.pattern.yardstick import siblings
+from hangscope.diagnosis.processes.stacks import user_frames
+from hangscope.diagnosis.records.frontier import UNKNOWN
+from hangscope.trace.model import NONE, Flag, flagged
+
+_ENOUGH = 2
+"""So many others agree: of two that differ from each other either may be the odd one."""
+Standing = tuple[object, ...]
+
+
+class _Total(NamedTuple):
+    """Where a rank had come to, and what it had issued in a group until then, or `UNKNOWN`."""
+
+    standing: Standing
+    collectives: int
+    pairs: int
+
+
+def odd_totals(context: Context, ranks: Iterable[int], groups: Iterable[int]) -> tuple[int, ...]:
+    """Those of ``ranks`` that had issued more or less in one of the groups than all others had who
+    came to where they came; none where that may be said of most of them."""
+    suspects = sorted(set(ranks))
+    totals = _Totals(context)
+    odd: set[int] = set()
+    for group in groups:
+        members = context.trace.groups[group].ranks
+        here = [rank for rank in suspects if rank in members]
+        if here:
+            odd.update(totals.odd(group, here))
+    return tuple(sorted(odd)) if len(odd) * 2 <= len(suspects) else ()
+
+
+class _Totals:
+    """Answers for one trace."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        groups, front = context.trace.records["group"], context.front
+        self._with_collectives = frozenset(np.unique(groups[front.collective]).tolist())
+        self._with_pairs = frozenset(np.unique(groups[front.p2p]).tolist())
+        counted = context.trace.members[context.trace.members["p2p_enqueued"] > 0]
+        places = zip(counted["rank"].tolist(), counted["group"].tolist(), strict=True)
+        self._counted_pairs = dict(zip(places, counted["p2p_enqueued"].tolist(), strict=True))
+
+    def odd(self, group: int, ranks: Iterable[int]) -> list[int]:
+        """Those of the ranks, members all, that differ from all who came to where they came."""
+        members = self.context.trace.groups[group].ranks
+        own = {r: total for r in members if (total := self.at_newest(r, group)) is not None}
+        collectives: dict[Standing, Counter[int]] = {}
+        for total in own.values():
+            collectives.setdefault(total.standing, Counter())[total.collectives] += 1
+        others = siblings(self.context, group)
+        found = []
+        for rank in ranks:
+            mine = own.get(rank)
+            if mine is None:
+                continue
+            same, pairs = collectives[mine.standing].copy(), Counter[int]()
+            same[mine.collectives] -= 1
+            position = members.index(rank)
+            for other in others:
+                theirs = self.at_newest(self.context.trace.groups[other].ranks[position], other)
+                if theirs is not None and theirs.standing == mine.standing:
+                    same[theirs.collectives] += 1
+                    pairs[theirs.pairs] += 1
+            if _differs(mine.collectives, +same) or _differs(mine.pairs, +pairs):
+                found.append(rank)
+        return found
+
+    def at_newest(self, rank: int, group: int) -> _Total | None:
+        """What a rank had issued in a group when it came to its newest operation of any other.
+
+        There all have issued as many; in the group itself that is the question. None where nothing
+        of another group is on record.
+        """
+        context, trace = self.context, self.context.trace
+        low, high = context.bounds.get(rank, (0, 0))
+        part = trace.records[low:high]
+        outside = np.flatnonzero((part["group"] != group) & (part["signature"] != NONE))
+        if not len(outside):
+            return None
+        row = int(low + outside[-1])
+        record = trace.records[row]
+        signature = trace.signatures[int(record["signature"])]
+        standing = (
+            context.kinds[int(record["group"])],
+            (int(record["collective_seq"]), int(record["p2p_seq"])),
+            (signature.op, tensors_of(signature)),
+            user_frames(context.stack(row)),
+        )
+        if row == context.last_row(rank):
+            return _Total(standing, self._issued(rank, group), self._pairs(rank, group))
+        before = part[: row - low]
+        before = before[before["group"] == group]
+        if not len(before) or trace.ranks[rank].only_active:
+            return _Total(standing, UNKNOWN, UNKNOWN)
+        last = before[-1]
+        return _Total(standing, int(last["collective_seq"]), int(last["p2p_seq"]))
+
+    def _issued(self, rank: int, group: int) -> int:
+        """How many collectives of a group a rank has issued by now.
+
+        Where there are pairs as well, a counter tells of either.
+        """
+        if group not in self._with_collectives or group in self._with_pairs:
+            return UNKNOWN
+        return self._counted(rank, group)
+
+    def _pairs(self, rank: int, group: int) -> int:
+        """How many sends and receives (batches of them count once) it has issued there.
+
+        Where only unfinished ones are listed, those of batches still are, as torch never notes
+        their end.
+        """
+        if group not in self._with_pairs:
+            return UNKNOWN
+        context = self.context
+        low, high = context.bounds[rank]
+        part = context.trace.records[low:high]
+        listed = part[part["group"] == group][-1:]
+        if context.trace.ranks[rank].only_active:
+            listed = listed[flagged(listed["flags"], Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH)]
+        counted = 0 if group in self._with_collectives else self._counted(rank, group)
+        return max(*listed["p2p_seq"].tolist(), counted, 0) or UNKNOWN
+
+    def _counted(self, rank: int, group: int) -> int:
+        """What a counter tells that is of one kind of operation only."""
+        front = self.context.front
+        number: int = self._counted_pairs.get((rank, group), UNKNOWN)
+        for pair in self.context.pairs_of_rank.get(rank, ()):
+            if front.group[pair] == group:
+                number = max(number, int(front.enqueued[pair]))
+        return number
+
+
+def _differs(number: int, others: Counter[int]) -> bool:
+    """Whether several others agree on another number."""
+    if number == UNKNOWN or len(others) != 1 or UNKNOWN in others:
+        return False
+    ((usual, many),) = others.items()
+    return usual != number and many >= _ENOUGH

@@ -1,0 +1,85 @@
+"""Who comes to the same operation after another number of others did one too many or too few."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import Trace
+from tests.diagnosis.builder import Job
+
+
+def judged(trace: Trace) -> tuple[Verdict, tuple[int, ...], Confidence]:
+    found = diagnose(trace)
+    return found.verdict, found.culprits, found.confidence
+
+
+def unfinished_only(job: Job) -> Trace:
+    """Dumps that list nothing but what has not finished, and how much was issued in each group."""
+    for (rank, group), issued in job.seq.items():
+        job.members.append(
+            {
+                "rank": rank,
+                "group": group,
+                "enqueued": issued,
+                "started": -1,
+                "completed": issued - sum(not r["completed_ns"] for r in rows(job, rank, group)),
+                "p2p_enqueued": -1,
+            }
+        )
+    job.rows = [row for row in job.rows if not row["completed_ns"]]
+    for rank in range(job.world):
+        job.rank(rank, only_active=True)
+    return job.trace()
+
+
+def rows(job: Job, rank: int, group: int) -> list[dict[str, object]]:
+    return [row for row in job.rows if row["rank"] == rank and row["group"] == group]
+
+
+def left_out(who: int | None) -> Job:
+    """Gathers whose parts differ in nothing, and one call after them that all have come to.
+
+    ``who`` leaves one reduction out and has finished the gather in which the others meet it not.
+    """
+    job = Job(6)
+    inner = job.group(*range(6), desc="tp")
+    for _ in range(3):
+        job.all(group=inner)
+        job.all("gather", group=inner)
+        job.all("broadcast")
+    for rank in range(6):
+        if rank != who:
+            job.op(rank, group=inner, done=False)
+        job.op(rank, "gather", group=inner, done=rank == who)
+    job.all("broadcast", done=False)
+    return job
+
+
+def test_one_collective_less_than_all_who_came_as_far() -> None:
+    trace = unfinished_only(left_out(4))
+    assert judged(trace) == (Verdict.COLLECTIVE_MISMATCH, (4,), Confidence.LIKELY)
+    finding = diagnose(trace).findings[0]
+    assert "another number of collectives in tp" in finding.summary
+    assert 4 not in finding.victims
+
+
+def test_as_many_collectives_accuse_nobody() -> None:
+    trace = unfinished_only(left_out(None))
+    assert judged(trace)[:2] == (Verdict.STUCK_COLLECTIVE, ())
+
+
+def test_counterparts_in_other_groups_decide_between_two() -> None:
+    """Without them either of the two may have issued one more."""
+    for siblings, culprits in ((3, (1,)), (0, (0, 1))):
+        job = Job(2 + 2 * siblings)
+        pairs = [job.group(2 * i, 2 * i + 1, desc="ep") for i in range(siblings + 1)]
+        for size in (3, 5, 7, 9, 11):
+            for group in pairs:
+                job.all("all_to_all", group=group, size=(size + group,))
+            job.all()
+        job.op(1, group=pairs[0], size=(2,), done=False)
+        for group in pairs:
+            for rank in job.groups[group].ranks:
+                job.op(rank, "all_to_all", group=group, size=(4,), done=group != pairs[0])
+        job.all(done=False)
+        assert judged(job.trace())[1] == culprits
