@@ -56,6 +56,8 @@ class _Totals:
         groups, front = context.trace.records["group"], context.front
         self._with_collectives = frozenset(np.unique(groups[front.collective]).tolist())
         self._with_pairs = frozenset(np.unique(groups[front.p2p]).tolist())
+        ranks = context.trace.ranks.items()
+        self._only_active = frozenset(rank for rank, facts in ranks if facts.only_active)
         counted = context.trace.members[context.trace.members["p2p_enqueued"] > 0]
         places = zip(counted["rank"].tolist(), counted["group"].tolist(), strict=True)
         self._counted_pairs = dict(zip(places, counted["p2p_enqueued"].tolist(), strict=True))
@@ -110,7 +112,7 @@ class _Totals:
             return _Total(standing, self._issued(rank, group), self._pairs(rank, group))
         before = part[: row - low]
         before = before[before["group"] == group]
-        if not len(before) or trace.ranks[rank].only_active:
+        if not len(before) or rank in self._only_active:
             return _Total(standing, UNKNOWN, UNKNOWN)
         last = before[-1]
         return _Total(standing, int(last["collective_seq"]), int(last["p2p_seq"]))
@@ -136,7 +138,7 @@ class _Totals:
         low, high = context.bounds[rank]
         part = context.trace.records[low:high]
         listed = part[part["group"] == group][-1:]
-        if context.trace.ranks[rank].only_active:
+        if rank in self._only_active:
             listed = listed[flagged(listed["flags"], Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH)]
         counted = 0 if group in self._with_collectives else self._counted(rank, group)
         return max(*listed["p2p_seq"].tolist(), counted, 0) or UNKNOWN
