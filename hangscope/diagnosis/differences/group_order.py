@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
@@ -18,7 +19,7 @@ from hangscope.diagnosis.graph.places import NEW_GROUP, Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace import formats
-from hangscope.trace.model import NONE
+from hangscope.trace.model import NONE, Trace
 
 _SHOWN = 16
 """As many members the recorder's detail of a call shows."""
@@ -159,50 +160,65 @@ def _cause(
     trace = context.trace
     about = [n for n, a, b in edges if not decided or {a, b} & set(culprits)]
     number = next((n for n in about if told[n].keys() & set(culprits)), about[0])
-    sides: dict[str, list[int]] = defaultdict(list)
-    for rank, ranks in sorted(told[number].items()):
-        sides[rank_s(ranks)].append(rank)
-    silent = {r for n, a, b in edges if n == number for r in (a, b)} - told[number].keys()
-    if silent:
-        sides["others"] += sorted(silent)
-    odd_first = sorted(sides.items(), key=lambda item: not set(item[1]) & set(culprits))
-    text = " and ".join(f"for {what} on {rank_s(by)}" for what, by in odd_first)
-    who = rank_s(culprits).capitalize() if decided else "Ranks"
-    verb = "makes" if decided and len(culprits) == 1 else "make"
-    involved = sorted({r for _, a, b in edges for r in (a, b)})
-    since = [
-        p.since_ns for r in trace.ranks for p in trace.ranks[r].phases[-1:] if p.name == NEW_GROUP
-    ]
-    began = min([s for s in since if s] or [1])
-    context.waits.places.append(
-        Place(
-            NONE,
-            NONE,
-            sorted(calls),
-            members=tuple(sorted(trace.ranks)),
-            phase=NEW_GROUP,
-            began_ns=began,
-        )
+    place = Place(
+        NONE,
+        NONE,
+        sorted(calls),
+        members=tuple(sorted(trace.ranks)),
+        phase=NEW_GROUP,
+        began_ns=_since_ns(trace),
     )
+    context.waits.places.append(place)
+    conflict = _conflict(told[number], number, culprits, edges)
     cause = Cause(
         Verdict.COLLECTIVE_MISMATCH,
         culprits,
         [len(context.waits.places) - 1],
         began_ns=1,
-        conflict=text,
-        words=Words(
-            f"{who} {verb} {'other groups than the others' if decided else 'different groups'}, or "
-            f"in another order: call {number} of new_group is {text}",
-            "every rank makes every group, in one order: members find each other by the number of "
-            "the call",
-        ),
+        conflict=conflict,
+        words=_words(culprits, decided, f"call {number} of new_group is {conflict}"),
     )
     if not decided:
         cause.confidence = Confidence.AMBIGUOUS
     elif trace.missing_ranks:
         cause.confidence = Confidence.LIKELY
-    rest = tuple(r for r in involved if r not in culprits)
-    if calls.keys() >= set(involved) and rest:
+    involved = {r for _, a, b in edges for r in (a, b)}
+    rest = tuple(sorted(involved - set(culprits)))
+    if calls.keys() >= involved and rest:
         cause.sides = [rest, culprits]
     cause.victims = set(trace.ranks) - set(culprits)
     return cause
+
+
+def _since_ns(trace: Trace) -> int:
+    """When the first of the ranks that are in ``new_group`` has entered it."""
+    newest = [phase for facts in trace.ranks.values() for phase in facts.phases[-1:]]
+    return min((p.since_ns for p in newest if p.name == NEW_GROUP and p.since_ns), default=1)
+
+
+def _conflict(
+    by_rank: Mapping[int, tuple[int, ...]],
+    number: int,
+    culprits: tuple[int, ...],
+    edges: list[tuple[int, int, int]],
+) -> str:
+    """``for ranks 0, 1 on rank 0 and for ranks 2, 3 on ranks 1-3``: what one call makes where."""
+    sides: dict[str, list[int]] = defaultdict(list)
+    for rank, ranks in sorted(by_rank.items()):
+        sides[rank_s(ranks)].append(rank)
+    silent = {r for n, a, b in edges if n == number for r in (a, b)} - by_rank.keys()
+    if silent:
+        sides["others"] += sorted(silent)
+    odd_first = sorted(sides.items(), key=lambda item: not set(item[1]) & set(culprits))
+    return " and ".join(f"for {what} on {rank_s(by)}" for what, by in odd_first)
+
+
+def _words(culprits: tuple[int, ...], decided: bool, where: str) -> Words:
+    who = rank_s(culprits).capitalize() if decided else "Ranks"
+    verb = "makes" if decided and len(culprits) == 1 else "make"
+    what = "other groups than the others" if decided else "different groups"
+    return Words(
+        f"{who} {verb} {what}, or in another order: {where}",
+        "every rank makes every group, in one order: members find each other by the number of the "
+        "call",
+    )

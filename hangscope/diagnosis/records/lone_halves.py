@@ -40,11 +40,6 @@ class Unpaired:
         """The rank whose half has no partner."""
         return self.source if self.surplus > 0 else self.target
 
-    @property
-    def owing(self) -> int:
-        """The rank that never issued the other half."""
-        return self.target if self.surplus > 0 else self.source
-
 
 def with_lone_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
     """The trace, where halves that cannot have met another count as unfinished, and their records.
