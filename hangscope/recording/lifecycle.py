@@ -20,7 +20,7 @@ from typing import Any
 from hangscope.recording.exceptions import describe_exception
 from hangscope.recording.phases import Patches, PhaseStack
 from hangscope.ring.layout import LEAVING_PHASE, ExitKind
-from hangscope.ring.writer import RingWriter
+from hangscope.ring.writer import LAST_RECORD_CELL, RingWriter
 
 _FIRST = 1000
 """Before whatever else ``multiprocessing`` ends: queues, managers, temporary folders."""
@@ -50,6 +50,7 @@ class Lifecycle:
         self._failed = False
         self._is_over = False
         self._handled: bytes | None = None
+        self._refused: tuple[int, bytes] | None = None
         self._finalizer: multiprocessing.util.Finalize | None = None
 
     def install(self) -> None:
@@ -83,6 +84,21 @@ class Lifecycle:
             getattr(threading, "_SHUTTING_DOWN", False) or not threading.main_thread().is_alive()
         ):
             self._enter_leaving()
+
+    def note_failed_wait(self) -> None:
+        """Keep the exception that a wait raises in the main thread: the job may catch it, print it
+        somewhere and return a status, and nothing else would say of what the process ended.
+        """
+        error = sys.exc_info()[1]
+        if isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+            described = describe_exception(type(error), error, None, threading.main_thread())
+            self._refused = self._ring.cells[LAST_RECORD_CELL], described
+
+    def _failed_last(self) -> bytes | None:
+        """What the last wait failed of, if no operation was issued since."""
+        if self._refused is None or self._refused[0] != self._ring.cells[LAST_RECORD_CELL]:
+            return None
+        return self._refused[1]
 
     def _enter_leaving(self) -> None:
         if not self._is_over:
@@ -138,8 +154,10 @@ class Lifecycle:
                 try:
                     # ``multiprocessing`` passes on the status that its process has ended with.
                     passed_on = sys._getframe(1).f_globals.get("__name__") == _SPAWN
-                    if not passed_on or before != self._exit_code:
-                        self._keep_handled(sys.exc_info()[1] if self._exit_code else None)
+                    if not self._exit_code:
+                        self._handled = None
+                    elif not passed_on or before != self._exit_code:
+                        self._keep_handled(sys.exc_info()[1], self._failed_last())
                 except Exception as error:
                     self._guard(error)
             previous(*args)
@@ -154,7 +172,9 @@ class Lifecycle:
                     self._sample()
                     if status:
                         try:
-                            self._keep_handled(sys.exc_info()[1], self._handled)
+                            self._keep_handled(
+                                sys.exc_info()[1], self._handled or self._failed_last()
+                            )
                             self._tell_handled()
                         except Exception as error:
                             self._guard(error)

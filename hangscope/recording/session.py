@@ -30,6 +30,7 @@ from hangscope.recording.phases import (
 from hangscope.recording.recorder import Recorder
 from hangscope.recording.settings import Settings
 from hangscope.recording.store_waits import watch_stores
+from hangscope.recording.waits import watch_waits
 from hangscope.recording.watcher import Watcher
 from hangscope.ring.layout import Unobservable
 from hangscope.ring.writer import RingWriter
@@ -85,7 +86,13 @@ class Session:
             self.lifecycle.install()
             self._wrap_functions()
             self._watch_coalescing()
-            self._watch_waits()
+            watch_waits(
+                self._patches,
+                self.recorder.completions,
+                self.guard,
+                recording=lambda: not self.failed,
+                failed=self.lifecycle.note_failed_wait,
+            )
             watch_stores(self._patches, self._phase_stack, self.guard)
             self._register_fault_handler()
             self._note_unobservable()
@@ -269,39 +276,6 @@ class Session:
 
         if not dist.is_initialized():
             self.ring.put_u4("initialized", 0)
-
-    def _watch_waits(self) -> None:
-        """``Work.wait`` tells what polling cannot: that an operation is over, or has failed."""
-        import torch.distributed as dist
-
-        original = getattr(dist.Work, "wait", None)
-        if original is None:
-            return
-        completions, fail = self.recorder.completions, self.guard
-        waiting, waited, unwaited = completions.waiting, completions.waited, completions.unwaited
-
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            result = None
-            succeeded = False
-            if unwaited:
-                try:
-                    if not self.failed:
-                        waiting(work)
-                except Exception as error:
-                    fail(error)
-            try:
-                result = original(work, *args, **kwargs)
-                succeeded = True
-                return result
-            finally:
-                try:
-                    # In a forked child this has failed, too.
-                    if result is not False and not self.failed:
-                        waited(work, succeeded)
-                except Exception as error:
-                    fail(error)
-
-        self._patches.replace(dist.Work, "wait", wait)
 
     def _watch_coalescing(self) -> None:
         import torch.distributed as dist

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Phase, ThreadStack
@@ -82,6 +86,29 @@ def test_who_cannot_reach_the_others_at_the_start_is_not_accused() -> None:
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert "ranks 0, 1 could not connect to the other ranks" in found.summary.lower()
     assert "GLOO_SOCKET_IFNAME" in found.findings[0].fix
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [(True, ("missing_rank", (2,), "certain")), (False, ("rank_lost", (2,), "likely"))],
+)
+def test_who_gave_up_at_the_start_waited_for_who_never_came(
+    recorded: bool, expected: tuple[str, tuple[int, ...], str]
+) -> None:
+    job = Job(3)
+    at_ns = START + 9 * SECOND
+    frames = (Frame("init_process_group", "/env/torch/distributed/distributed_c10d.py", 9),)
+    for rank in (0, 1):
+        _failed(job, rank, "wait timeout after 5000ms, keys: /default_pg/0//cpu//0/2", 9.0)
+        error = replace(job.facts[rank].exception, stack=frames)  # type: ignore[type-var]
+        job.rank(rank, exception=error, initialized=False, heartbeat_ns=at_ns)
+    ended = ExitFacts("signal", signal=15, at_ns=at_ns + SECOND, by_launcher=True)
+    job.rank(2, alive=False, host="node0", exit=ended, initialized=False, heartbeat_ns=at_ns)
+    if not recorded:
+        job.lose(2)
+    found = diagnose(job.trace(after_s=20.0))
+    assert (found.verdict.value, found.culprits, found.confidence.value) == expected
+    assert "init_process_group" in found.summary
 
 
 def test_who_fails_of_its_own_at_the_start_is() -> None:

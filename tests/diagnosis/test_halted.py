@@ -143,3 +143,19 @@ def test_who_is_stopped_in_what_its_ring_cannot_observe_holds_the_others_up() ->
         job.op(rank, done=False, flags=Flag.UNOBSERVED if rank == 1 else Flag(0))
     job.rank(1, process_state="stopped", heartbeat_ns=START + int(job.now * SECOND))
     assert found_in(job) == [(Verdict.STUCK_COLLECTIVE, (1,))]
+
+
+@pytest.mark.parametrize("halted", HALTED)
+def test_who_could_not_run_may_have_lived_as_long_as_the_others(halted: dict[str, Any]) -> None:
+    """All are killed with their monitor, which has seen that rank 1 could not run; its heart had
+    stopped long before those of the others."""
+    job = Job(3)
+    job.steps(3)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    for rank, beat_s in ((0, 12), (1, 0), (2, 12.5)):
+        beat_ns = START + int((job.now + beat_s) * SECOND)
+        job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat_ns)
+    assert found_in(job) == [(Verdict.RANK_CRASHED, (1,))]
+    job.rank(1, **halted)
+    assert found_in(job) == [(Verdict.MISSING_RANK, (1,))]

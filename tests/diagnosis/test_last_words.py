@@ -545,3 +545,14 @@ def test_what_ended_a_rank_is_what_it_raised_last_unless_that_was_a_wait() -> No
     found = diagnose(trace_of("world_size=3\n" + text + table(dict.fromkeys(range(3), 1))))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
     assert "DataLoader worker" in found.summary
+
+
+def test_a_bare_status_may_be_that_of_who_gave_up_waiting() -> None:
+    """The program prints what it caught, without its rank, and leaves with status 1."""
+    words = f"training failed, {TIMED_OUT!r}\n"
+    for codes in ({0: -15, 1: -15, 2: 1}, {0: 1, 1: -15, 2: 1}):
+        found = diagnose(trace_of("world_size=3\n" + words + table(codes)))
+        assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+        assert "timed out" in found.summary
+    found = diagnose(trace_of("world_size=3\n" + table({0: -15, 1: -15, 2: 1})))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))

@@ -31,11 +31,22 @@ def test_what_a_process_died_of_is_on_record(tmp_path: Path, how: str) -> None:
     assert facts.exception.stack[0].name == "fail"  # type: ignore[attr-defined]
 
 
-def test_what_it_survived_is_not(tmp_path: Path) -> None:
-    facts = facts_after("later", tmp_path)
+@pytest.mark.parametrize("how", ["printed_and_left", "printed_and_left_hard"])
+def test_a_status_after_a_failed_wait_is_told_with_what_that_failed_of(
+    tmp_path: Path, how: str
+) -> None:
+    facts = facts_after(how, tmp_path)
+    assert facts.exception is not None  # type: ignore[attr-defined]
+    assert facts.exception.message.count("by peer")  # type: ignore[attr-defined]
+    assert facts.exception.is_main_thread  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("how", "status"), [("later", 5), ("went_on_and_left", 6)])
+def test_what_it_survived_is_not(tmp_path: Path, how: str, status: int) -> None:
+    facts = facts_after(how, tmp_path)
     assert facts.exception is None  # type: ignore[attr-defined]
     assert facts.exit is not None  # type: ignore[attr-defined]
-    assert facts.exit.code == 5  # type: ignore[attr-defined]
+    assert facts.exit.code == status  # type: ignore[attr-defined]
 
 
 def test_what_an_exception_was_raised_from_is_told_with_it(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from hangscope.trace.model import (
     ExitFacts,
     Flag,
     Fragment,
+    Frame,
     Group,
     Phase,
     RankFacts,
@@ -104,6 +105,15 @@ def test_counters_take_the_furthest_of_every_source() -> None:
     trace = merge([counted(0, "a", 5, 3), counted(0, "b", 4, 4)])
     (member,) = trace.members
     assert (member["enqueued"], member["completed"]) == (5, 4)
+
+
+def test_who_was_interrupted_ended_of_that_whatever_a_log_tells_first() -> None:
+    """Python raises it as the wait returns, which has failed: the log tells both, in this order."""
+    frames = (Frame("wait", "a.py", 3),)
+    ring = RankFacts(1, exception=ExceptionFacts("KeyboardInterrupt", "", frames, 7))
+    log = RankFacts(1, exception=ExceptionFacts("RuntimeError", "Connection closed", frames))
+    merged = merge_facts([("job-log", log), ("hangscope-ring", ring)])
+    assert merged.exception == ring.exception
 
 
 def test_facts_of_a_ring_and_a_monitor() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.differences.exchange import broken_exchanges, size_conflict
+from hangscope.diagnosis.ends.bare import may_have_given_up, told_by_status
 from hangscope.diagnosis.ends.own_doing import aborted_alone, alike, had_left, primary_crashes
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -149,6 +150,8 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     rest = [h for h in found if h.rank not in blamed and not had_left(context.trace.ranks[h.rank])]
     if any(_left_its_groups(context, c) for c in causes):
         rest = [h for h in rest if not _only_a_status(context, h.rank)]
+    gave_up = may_have_given_up(context.trace)
+    rest = [h for h in rest if h.rank not in gave_up]
     if not rest:
         return []
     cause = Cause(
@@ -190,10 +193,8 @@ def _left_its_groups(context: Context, cause: Cause) -> bool:
 def _ended_without_a_word(context: Context, rank: int) -> bool:
     """Whether a log tells a rank's status only, and that others had waited until a timeout."""
     trace = context.trace
-    facts = trace.ranks[rank]
     waited = any(c.kind == "timeout" and c.reporter not in (None, rank) for c in trace.claims)
-    bare = facts.exception is None and facts.exit is not None and facts.exit.kind == "code"
-    return trace.only_logs and bare and waited
+    return waited and told_by_status(trace, rank)
 
 
 def _only_a_status(context: Context, rank: int) -> bool:

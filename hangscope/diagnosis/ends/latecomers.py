@@ -7,7 +7,6 @@ they were never there together, and the one at fault is the one that came too la
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -15,12 +14,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from hangscope.diagnosis.processes.failures import WAITED_IN_VAIN
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.evidence import rank_bounds
 from hangscope.trace.model import NONE, Flag, RankFacts, Records, State, Trace, flagged
 
-WAITED_IN_VAIN = re.compile(r"timed? ?out|monitored ?barrier|wait timeout", re.IGNORECASE)
-"""What an exception says of a wait that nobody has ended."""
 MARGIN_NS = 1_000_000_000
 """Clocks of hosts differ by less, once they were put on one."""
 

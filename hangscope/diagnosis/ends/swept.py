@@ -11,10 +11,10 @@ from signal import SIGABRT
 
 import numpy as np
 
-from hangscope.diagnosis.ends.latecomers import WAITED_IN_VAIN
 from hangscope.diagnosis.ends.together import NOTICED_LATE_NS, TOGETHER_NS
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP
 from hangscope.diagnosis.graph.stores import PREFIX
+from hangscope.diagnosis.processes.failures import WAITED_IN_VAIN
 from hangscope.diagnosis.processes.host import End, Host, is_unseen
 from hangscope.diagnosis.records.evidence import Bounds, end_is_unseen, rank_bounds, told_of_only
 from hangscope.diagnosis.records.frontier import Frontiers
@@ -29,10 +29,19 @@ _SECOND_NS = 1_000_000_000
 
 
 def not_before_last_record(trace: Trace, hosts: dict[int, Host]) -> dict[int, Host]:
-    """Nobody has ended before the last thing it did, however old its last heartbeat is."""
+    """Nobody has ended before the last thing it did, however old its last heartbeat is.
+
+    The heart of a process that cannot run does not beat: one that was stopped, or whose GIL was
+    held, may have lived as long as the last that was ended from outside.
+    """
     if not any(host.gone and host.end_ns for host in hosts.values()):
         return hosts
-    latest = last_moved_ns(trace)
+    latest = dict(last_moved_ns(trace))
+    unseen = {rank for rank in hosts if is_unseen(trace.ranks[rank])}
+    last_ns = max((hosts[rank].end_ns for rank in unseen), default=0)
+    for rank in unseen:
+        if hosts[rank].cannot_run:
+            latest[rank] = last_ns
     return {
         rank: replace(host, end_ns=latest[rank])
         if host.gone and host.end_ns and latest.get(rank, 0) > host.end_ns

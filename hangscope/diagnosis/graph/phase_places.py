@@ -9,10 +9,11 @@ import numpy as np
 
 from hangscope.diagnosis.graph.local_groups import local_places, members_asked_for
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
+from hangscope.diagnosis.processes.failures import WAITED_IN_VAIN
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.evidence import told_of_only
 from hangscope.diagnosis.records.frontier import Frontiers
-from hangscope.trace.model import NONE, Trace
+from hangscope.trace.model import NONE, RankFacts, Trace
 
 
 def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> list[Place]:
@@ -39,6 +40,8 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
         if phase == NEW_GROUP:
             places += local_places(trace, front, hosts, inside)
             inside = [r for r in inside if members_asked_for(trace.ranks[r]) is None]
+        if phase == INIT:
+            inside = _with_who_gave_up(trace, inside)
         if not inside:
             continue
         inside_groups = min(groups_of[r] for r in inside)
@@ -76,6 +79,31 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
             )
         )
     return places
+
+
+def _with_who_gave_up(trace: Trace, inside: list[int]) -> list[int]:
+    """The ranks inside of ``init_process_group`` and those that waited there until it timed out.
+
+    Where all ranks are among them, nothing tells for whom they waited.
+    """
+    gave_up = {r for r in trace.ranks if _gave_up_meeting(trace.ranks[r])}
+    everybody = set(trace.ranks) | set(trace.missing_ranks)
+    return sorted({*inside, *gave_up}) if gave_up and everybody - gave_up - set(inside) else inside
+
+
+def _gave_up_meeting(facts: RankFacts) -> bool:
+    """Whether a rank that recorded itself failed in its first ``init_process_group``, as others
+    did not come."""
+    failure = facts.exception
+    return (
+        failure is not None
+        and failure.is_main_thread
+        and facts.heartbeat_ns > 0
+        and facts.initialized is False
+        and not facts.finalized
+        and bool(WAITED_IN_VAIN.search(failure.message))
+        and any(frame.name == INIT for frame in failure.stack)
+    )
 
 
 def _called_for(trace: Trace, inside: list[int]) -> set[int]:

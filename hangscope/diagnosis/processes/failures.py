@@ -30,6 +30,8 @@ _SECONDARY = re.compile(
     r"ddp expects same model across all ranks",
     re.IGNORECASE | re.DOTALL,
 )
+WAITED_IN_VAIN = re.compile(r"timed? ?out|monitored ?barrier|wait timeout", re.IGNORECASE)
+"""What an exception says of a wait that nobody has ended."""
 _LAUNCH = re.compile(
     r"error initializing torch\.distributed using \S+ rendezvous|no rendezvous handler for",
     re.IGNORECASE,

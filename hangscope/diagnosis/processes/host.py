@@ -84,6 +84,11 @@ class Host:
         return self.end in (End.CLEAN, End.CRASHED, End.TORN_DOWN)
 
     @property
+    def cannot_run(self) -> bool:
+        """Whether it was stopped, or something held its GIL, when it was last seen."""
+        return self.state in ("stopped", "gil-held")
+
+    @property
     def aborted(self) -> bool:
         """Whether it ended by SIGABRT: its own, a watchdog's or Gloo's."""
         return self.end_text == "killed by SIGABRT"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.causes.remote_calls import unanswered
 from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.ends.bare import may_have_given_up
 from hangscope.diagnosis.ends.own_doing import had_left
 from hangscope.diagnosis.ends.together import UNSEEN
 from hangscope.diagnosis.graph.stores import key_given_up
@@ -66,7 +67,8 @@ def without_cause(context: Context, killed: str | None, moment: Moment | None) -
     """Judge a trace in which nobody is found to wait for anybody."""
     trace, hosts = context.trace, context.hosts
     moving = moment is not None
-    named = from_claims(trace.claims)
+    gave_up = may_have_given_up(trace)
+    named = from_claims(tuple(c for c in trace.claims if gave_up.isdisjoint(c.accused)))
     named = named or by_stacks(context) or by_last_words(context)
     if named is not None:
         return Quiet((named,))
@@ -76,6 +78,8 @@ def without_cause(context: Context, killed: str | None, moment: Moment | None) -
     left = lingering(context)
     if left is not None:
         return Quiet((left,))
+    if gave_up:
+        return Quiet((_inconclusive(context),))
     finished = all(facts.finalized for facts in trace.ranks.values())
     unclear = killed == UNSEEN or (killed is not None and bool(trace.missing_ranks))
     if unclear and not moving and not finished:

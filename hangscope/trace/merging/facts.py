@@ -185,9 +185,14 @@ def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
 
 
 def _merge_exceptions(found: Sequence[ExceptionFacts]) -> ExceptionFacts | None:
-    """The main thread's exception before another's; of the same, the one that says most."""
+    """The main thread's exception before another's; of the same, the one that says most.
+
+    Who was interrupted ended of that, whatever it had been handling: a log tells that first.
+    """
     if not found:
         return None
+    interrupted = [e for e in found if e.is_main_thread and e.type_name == "KeyboardInterrupt"]
+    found = interrupted or found
     best = min(found, key=lambda e: (not e.is_main_thread, not e.stack, not e.message))
     times = [e.at_ns for e in found if e.at_ns]
     message = best.message or next((e.message for e in found if e.message), "")

@@ -98,6 +98,46 @@ def finish_one() -> None:
         pass
 
 
+def lose_a_peer() -> None:
+    """A receive fails, as the other rank leaves; the program prints that and goes on."""
+    import torch.distributed as dist
+
+    import hangscope
+
+    store = os.path.join(os.environ["HANGSCOPE_DIR"], "store")
+    child = os.fork()
+    if child:
+        hangscope.start()
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(store, 2), rank=int(not child), world_size=2
+    )
+    if not child:
+        os._exit(0)
+    try:
+        dist.recv(torch.ones(2), src=1)
+    except RuntimeError as error:
+        print(error)
+
+
+def printed_and_left() -> None:
+    lose_a_peer()
+    sys.exit(1)
+
+
+def printed_and_left_hard() -> None:
+    lose_a_peer()
+    os._exit(1)
+
+
+def went_on_and_left() -> None:
+    import hangscope
+
+    lose_a_peer()
+    with hangscope.record("custom:all_reduce", torch.ones(2)):
+        pass
+    sys.exit(6)
+
+
 def spawned(index: int) -> None:
     fail()
 

@@ -1,0 +1,22 @@
+"""Ranks of whose end a log tells the status, and not a word of what led to it."""
+
+from __future__ import annotations
+
+from hangscope.trace.model import Trace
+
+
+def told_by_status(trace: Trace, rank: int) -> bool:
+    """Whether a log tells of a rank's end only the status."""
+    facts = trace.ranks[rank]
+    bare = facts.exception is None and facts.exit is not None and facts.exit.kind == "code"
+    return trace.only_logs and bare
+
+
+def may_have_given_up(trace: Trace) -> frozenset[int]:
+    """Ranks that may be the one which gave up waiting, as the log says of somebody.
+
+    Programs print what they catch without their rank, and leave with a status.
+    """
+    if not any(claim.kind == "timeout" and claim.reporter is None for claim in trace.claims):
+        return frozenset()
+    return frozenset(rank for rank in trace.ranks if told_by_status(trace, rank))
