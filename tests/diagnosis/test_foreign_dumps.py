@@ -198,6 +198,28 @@ def test_most_members_are_not_at_fault_for_what_a_few_have_finished() -> None:
     assert "rank 3 could" in found.summary
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_of_two_the_one_that_waits_is_at_fault_only_if_they_can_be_compared(listed: bool) -> None:
+    """The other has finished what it issued there; unless that is on record, it may be less."""
+    job = Job(4)
+    pair = job.group(0, 1)
+    for _ in range(3):
+        job.all(group=pair)
+        job.all()
+    job.op(0, group=pair, done=False)
+    job.op(1, group=pair)
+    for group in (pair, 0):
+        for rank in job.groups[group].ranks:
+            job.op(rank, group=group, done=False)
+    if not listed:
+        job.rows = [row for row in job.rows if not row["completed_ns"]]
+        for rank in range(4):
+            job.rank(rank, only_active=True)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", (0,) if listed else ())
+    assert ("compare the sizes" in found.findings[0].fix) is not listed
+
+
 def test_a_circle_stands_without_a_lost_rank_though_others_wait_for_that() -> None:
     """Stage 3 left its halves out; its tensor group is held up by it, whatever rank 4 did."""
     job = Job(6)

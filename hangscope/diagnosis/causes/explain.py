@@ -154,16 +154,22 @@ def _without_the_most(context: Context, cause: Cause) -> None:
         place = waits.places[index]
         stuck = [r for r in cause.culprits if waits.device[r] == index]
         few = sorted({r for r in place.members if r in context.trace.ranks} - set(stuck))
-        if len(stuck) > len(few) > 0 and len(place.members) > 2:
+        told = _is_on_record(context, place, few)
+        most = len(stuck) > len(few) > 0 and len(place.members) > 2
+        if most or (len(stuck) == len(few) and not told):
             few = sorted(set(place.done) - set(stuck)) or few
             cause.victims = set(cause.culprits)
             cause.culprits = ()
-            cause.words = Words(
-                f"Most members of {label_of(context, place.group)} ({rank_s(stuck)}) cannot finish "
-                f"{title_of(context, place)}, and {rank_s(few)} could",
-                "a network failed half-way through, or the few issued something smaller than the "
-                "others, which is no longer on record",
-            )
+            who = capital(rank_s(stuck))
+            if most:
+                who = f"Most members of {label_of(context, place.group)} ({rank_s(stuck)})"
+            why, fix = "a network failed half-way through", ""
+            if not told:
+                why += f", or {rank_s(few)} issued something smaller, which is no longer on record"
+                fix = "compare the sizes that all members pass there; where they are equal, check "
+                fix += "the network and the devices of the members"
+            title = title_of(context, place)
+            cause.words = Words(f"{who} cannot finish {title}, and {rank_s(few)} could", why, fix)
             cause.places = [index, *(i for i in cause.places if i != index)]
             return
 
@@ -193,6 +199,14 @@ def _name_who_issued_another_number(context: Context, cause: Cause) -> None:
         )
         cause.victims |= set(place.members)
         cause.victims -= set(odd)
+
+
+def _is_on_record(context: Context, place: Place, ranks: list[int]) -> bool:
+    """Whether it can be told what these members had issued at a place that they have finished."""
+    records = context.trace.records
+    here = (records["group"] == place.group) & (records["collective_seq"] == place.seq)
+    told = set(records["rank"][here & context.front.collective].tolist())
+    return place.p2p or not told.isdisjoint(ranks)
 
 
 def _stuck(context: Context, index: int) -> Cause:
