@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,37 +17,14 @@ from hangscope.diagnosis.graph.unnamed_batches import unnamed_batches
 from hangscope.diagnosis.groups.unlisted import Unlisted
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.evidence import end_is_unseen
-from hangscope.diagnosis.records.frontier import UNKNOWN, Bools, Frontiers, Ints
+from hangscope.diagnosis.records.frontier import UNKNOWN, Frontiers, Ints
 from hangscope.diagnosis.records.pairing import Half, pending_halves
 from hangscope.diagnosis.records.turns import in_turn
 from hangscope.diagnosis.waiting.device_places import device_places
 from hangscope.diagnosis.waiting.not_begun import behind_their_devices
+from hangscope.diagnosis.waiting.standing import Standing
 from hangscope.diagnosis.waiting.told import Told
 from hangscope.trace.model import NONE, Flag, Trace
-
-
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    """How far those members of a group are of whom anything is known, side by side.
-
-    The fields are those of `Frontiers`; what is known of a process changes them in place.
-    """
-
-    ranks: Ints
-    enqueued: Ints
-    completed: Ints
-    pending: Ints
-    rows: Ints
-    """The records of ``pending``, or -1."""
-    began_ns: Ints
-    finished: int
-    """The newest collective that any of them has finished; 0 for none."""
-
-    @property
-    def known(self) -> Bools:
-        """Of whom it is known how much they have issued."""
-        found: Bools = self.enqueued != UNKNOWN
-        return found
 
 
 class Builder:
@@ -162,10 +138,10 @@ class Builder:
             if place.waiters:
                 self.places.append(place)
 
-    def _standing(self, group: int, pairs: Ints) -> _Standing:
+    def _standing(self, group: int, pairs: Ints) -> Standing:
         """How far the members of a group are, by their records and what their processes tell."""
         front = self.front
-        here = _Standing(
+        here = Standing(
             ranks=front.rank[pairs],
             enqueued=front.enqueued[pairs].copy(),
             completed=front.completed[pairs],
@@ -195,7 +171,7 @@ class Builder:
                 self._go_past_the_finished(group, here, i, host)
         return here
 
-    def _go_past_the_finished(self, group: int, here: _Standing, i: int, host: Host) -> None:
+    def _go_past_the_finished(self, group: int, here: Standing, i: int, host: Host) -> None:
         """Nobody could write down that a frozen process had finished; a peer did."""
         rank, older = host.rank, int(here.rows[i])
         if host.state == "stopped":
@@ -207,7 +183,7 @@ class Builder:
             self.oldest_row[rank] = int(here.rows[i])  # it waited there, for nothing older
 
     def _place_at(
-        self, group: int, seq: int, standing: _Standing, members: tuple[int, ...]
+        self, group: int, seq: int, standing: Standing, members: tuple[int, ...]
     ) -> Place:
         """Who waits at one collective of a group, and since when."""
         here = standing.pending == seq
@@ -227,7 +203,7 @@ class Builder:
         )
 
     def _whom_it_waits_for(
-        self, place: Place, standing: _Standing, never: list[int], unknown: list[int]
+        self, place: Place, standing: Standing, never: list[int], unknown: list[int]
     ) -> None:
         """Sort the members by whether they have come to a place (rules 2 and 3).
 
@@ -296,7 +272,7 @@ class Builder:
             return []
         return sorted(self.told.recorded - {rank})
 
-    def _unobserved(self, group: int, standing: _Standing, lowest: int) -> None:
+    def _unobserved(self, group: int, standing: Standing, lowest: int) -> None:
         """Where completion cannot be seen, a rank ahead of a member waits where that one is due.
 
         In a group with operations that some finish alone, at the first that it cannot. Where
@@ -329,7 +305,7 @@ class Builder:
                     continue
             standing.pending[i], standing.rows[i] = due, row
 
-    def _on_device(self, place: Place, standing: _Standing) -> None:
+    def _on_device(self, place: Place, standing: Standing) -> None:
         """Everybody has issued it and a peer has finished it: who is late on the device?"""
         halted = {
             *self.halted.get((place.group, place.seq), ()),
@@ -345,7 +321,7 @@ class Builder:
         ]
         self.device.update(dict.fromkeys(place.waiters, len(self.places)))
 
-    def _late(self, place: Place, standing: _Standing) -> None:
+    def _late(self, place: Place, standing: Standing) -> None:
         """Members that have issued it but are held up by something older of theirs."""
         first_here, behind = [], []
         members = zip(

@@ -9,20 +9,17 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.own_doing import own_errors
-from hangscope.diagnosis.ends.threads import dead_thread, handed_to_a_pool, race_of_threads
+from hangscope.diagnosis.ends.threads import handed_to_a_pool, race_of_threads
 from hangscope.diagnosis.graph.lock_places import is_lock
-from hangscope.diagnosis.graph.places import INIT, Place
-from hangscope.diagnosis.graph.stores import PREFIX as STORE
+from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Side, Verdict
-from hangscope.diagnosis.processes.failures import is_secondary
-from hangscope.diagnosis.processes.host import End, is_late_abort
+from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.agreement import numel
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.diagnosis.words import disorder, playbook
+from hangscope.diagnosis.words.by_process import for_process
 from hangscope.diagnosis.words.circles import Crossing, crossing
-from hangscope.diagnosis.words.crashes import aborted_at_its_end, crash, crash_of_all
 from hangscope.diagnosis.words.handled import handled_alone
 from hangscope.diagnosis.words.lines import (
     been_there,
@@ -31,12 +28,11 @@ from hangscope.diagnosis.words.lines import (
     parted_lines,
     stands_behind,
 )
-from hangscope.diagnosis.words.phrases import address, everybody_is, rank_s, title_of
+from hangscope.diagnosis.words.phrases import rank_s, title_of
 from hangscope.diagnosis.words.playbook import Advice
-from hangscope.diagnosis.words.sentences import left_its_own_behind
 from hangscope.diagnosis.words.sides import guarded, in_backward
 from hangscope.trace.attempts.twins import doubled
-from hangscope.trace.model import NONE, ExceptionFacts
+from hangscope.trace.model import NONE
 
 _LAST = 16
 """So many of a rank's newest operations tell whether its sizes differ from time to time."""
@@ -71,7 +67,7 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
             return playbook.locks_in_order()
         held_at = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*place.targets}]
         return playbook.release_lock(held_at[0] if held_at else "")
-    return _for_process(context, cause, place) or _for_all(context, cause, place, sides)
+    return for_process(context, cause, place) or _for_all(context, cause, place, sides)
 
 
 def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side, ...]) -> Advice:
@@ -206,73 +202,6 @@ def _odd_one(context: Context, cause: Cause) -> Advice:
         f"{rank_s(cause.culprits)} has to release it, or to write it, before the collective"
     )
     return replace(advice, fix=advice.fix + held)
-
-
-def _for_process(context: Context, cause: Cause, place: Place | None) -> Advice | None:
-    """What follows from how the first of the accused ended, or from what it does; None: nothing."""
-    rank = cause.culprits[0] if cause.culprits else NONE
-    host = context.host_in(rank, place.group) if place is not None else context.hosts.get(rank)
-    facts = context.trace.ranks.get(rank)
-    at = address(context, rank)
-    if cause.verdict is Verdict.MISSING_RANK and place is not None:
-        dead = dead_thread(context, rank, place.group)
-        if dead is not None:
-            return _dead_thread(dead, at)
-    if place is not None and place.phase.startswith(STORE):
-        return playbook.key_to_set(playbook.place_of(host, at))
-    stopped = facts is not None and facts.process_state == "stopped"
-    if place is not None and is_lock(place):
-        return playbook.lock_to_release(playbook.place_of(host, at))
-    if cause.verdict is Verdict.MISSING_RANK or (
-        cause.verdict is Verdict.STUCK_COLLECTIVE and stopped
-    ):
-        advice = playbook.missing(
-            host,
-            at,
-            first=place is not None and place.phase == INIT,
-            finalized=bool(facts and facts.finalized),
-        )
-        return _with_dead_thread(advice, facts.exception if facts is not None else None)
-    if cause.verdict is Verdict.RANK_LOST:
-        if context.unreadable.keys() >= set(cause.culprits):
-            return playbook.unreadable(rank_s(cause.culprits))
-        return playbook.by_verdict(cause.verdict, at)
-    raised = facts.exception if facts is not None else None
-    if cause.verdict is Verdict.RANK_CRASHED and host is not None:
-        said = own_errors(context.trace.claims).get(rank)
-        message = raised.message if raised is not None else ""
-        frames = user_frames(raised.stack) if raised is not None else ()
-        if place is None and is_late_abort(host):
-            return aborted_at_its_end(at, destroyed=facts is not None and bool(facts.finalized))
-        advice = crash(
-            " ".join((host.end_text, message, said.text if said is not None else "")),
-            _and(where(frames[0] if frames else None), at),
-        )
-        return crash_of_all(advice) if everybody_is(context, cause.culprits) else advice
-    early = cause.verdict is Verdict.RANK_EXITED and place is not None
-    if early and place is not None and left_its_own_behind(cause, place) and raised is None:
-        return playbook.left_its_own_behind(rank_s(cause.culprits))
-    if cause.verdict is Verdict.RANK_EXITED and raised is not None and not raised.is_main_thread:
-        return None if is_secondary(raised.message) else _dead_thread(raised, at)
-    return None
-
-
-def _with_dead_thread(advice: Advice, raised: ExceptionFacts | None) -> Advice:
-    """What a rank waits for in vain may be what a thread of it was to deliver that has died."""
-    if raised is None or raised.is_main_thread or is_secondary(raised.message):
-        return advice
-    line = where(innermost(raised.stack))
-    ended = f"see what ended its thread {raised.thread_name}{f', at {line}' if line else ''}"
-    return replace(advice, fix=f"{advice.fix}; {ended}")
-
-
-def _dead_thread(died: ExceptionFacts, at: str) -> Advice:
-    return playbook.dead_thread(died.thread_name, _and(where(innermost(died.stack)), at))
-
-
-def _and(line: str, at: str) -> str:
-    """A line of code and an address, as far as they are known."""
-    return " ".join(x for x in (line, at) if x)
 
 
 def _for_all(

@@ -108,6 +108,8 @@ def missing(
     ``first``: the others still wait for it to reach ``init_process_group``; ``finalized``: it has
     destroyed its groups.
     """
+    if host is not None and host.state == "stopped":
+        return _stopped(host, address)
     stack = host.stack if host is not None else ()
     look = f"look at {place_of(host, address)}"
     if not stack:
@@ -115,25 +117,13 @@ def missing(
     inside = blocked_in(host)
     if inside:
         look += f": {inside}"
-    state = host.state if host is not None else "unknown"
-    phase = host.phase if host is not None else None
-    if state == "stopped" and host is not None and host.gone:
-        return Advice(
-            f"find out who had stopped the process (SIGSTOP), {address}".rstrip(", "), "D19"
-        )
-    if state == "stopped" and host is not None and host.held_by:
-        return Advice(
-            f"let the process go on: {host.held_by} holds it, {address}".rstrip(", "), "D19"
-        )
-    if state == "stopped":
-        return Advice(f"continue the stopped process (kill -CONT), {address}".rstrip(", "), "D19")
-    if state == "gil-held":
+    if host is not None and host.state == "gil-held":
         return Advice(
             f"{look}{';' if inside else ':'} C code holds the GIL there, so nothing else of this "
             "process can run",
             "D19",
         )
-    if finalized or phase == "destroy_process_group":
+    if finalized or (host is not None and host.phase == "destroy_process_group"):
         return fewer_steps()
     if is_over(stack):
         more = fewer_steps()
@@ -144,20 +134,40 @@ def missing(
             "init_process_group",
             "D1, D2",
         )
+    return _by_names(host, look, blocked=bool(inside))
+
+
+def _stopped(host: Host, address: str) -> Advice:
+    """A process that does not run, dead or alive."""
+    if host.gone:
+        fix = "find out who had stopped the process (SIGSTOP)"
+    elif host.held_by:
+        fix = f"let the process go on: {host.held_by} holds it"
+    else:
+        fix = "continue the stopped process (kill -CONT)"
+    return Advice(f"{fix}, {address}".rstrip(", "), "D19")
+
+
+def _by_names(host: Host | None, look: str, *, blocked: bool) -> Advice:
+    """A rank that runs something else: what that is follows from the names of its functions.
+
+    ``look`` is where to look; ``blocked``: it says what the rank waits for there.
+    """
     names = frame_names(host)
-    if (phase is not None and CHECKPOINT.search(phase)) or CHECKPOINT.search(names):
+    phase = host.phase if host is not None else None
+    if CHECKPOINT.search(phase or "") or CHECKPOINT.search(names):
         return Advice(
             f"{look}; a checkpoint written by one rank must not outlast the timeout of the others",
             "D23, D21",
         )
     loads = LOADER.search(names) is not None
-    if state in _WORKS and not inside:
+    if not blocked and host is not None and host.state in _WORKS:
         return Advice(
             f"{look}; if that only takes long, raise the timeout of init_process_group, or do it "
             "before that call",
             "D22" if loads else "D19",
         )
-    if loads and not inside:
+    if loads and not blocked:
         return Advice(f"{look}; if loaders differ in length, equalise them or use Join", "D9, D22")
     return Advice(f"{look}; every rank must reach the collective that the others are in", "D19")
 
