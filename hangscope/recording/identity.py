@@ -18,18 +18,26 @@ from pathlib import Path
 from hangscope.ring.place import boot_id, pid_namespace, start_ticks
 from hangscope.ring.writer import RingIdentity
 
+_OPEN_MPI = (
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+)
+_HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    _OPEN_MPI,
+    _HYDRA,
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-    (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("PMI_RANK", "PMI_SIZE", "", ""),
 )
-"""(rank, world size, local rank, local world size) of each launcher, most specific first."""
+"""(rank, world size, local rank, local world size) of each launcher, most specific first.
+
+Where mpirun starts a job in an allocation of Slurm, srun has started its daemons: the ranks inherit
+the numbers of those. ``PMI_RANK`` alone is what srun sets as well (``--mpi=pmi2``), and srun tells
+more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +58,21 @@ class JobPlace:
 
 def place_from_environment(environ: Mapping[str, str]) -> JobPlace | None:
     """This process's place as its launcher tells it, or None where no launcher does."""
-    for rank_name, world_name, local_name, local_world_name in RANK_VARIABLES:
-        rank = _integer(environ.get(rank_name))
-        world = _integer(environ.get(world_name))
+    for names in RANK_VARIABLES:
+        rank, world, local_rank, local_world = (_integer(environ.get(name)) for name in names)
         if rank is None or world is None or not 0 <= rank < world:
             continue
-        local_rank = _integer(environ.get(local_name))
-        local_world = _integer(environ.get(local_world_name))
+        if names is _HYDRA and local_rank is None:
+            continue
+        node = environ.get("GROUP_RANK") or (
+            None if names is _OPEN_MPI else environ.get("SLURM_NODEID")
+        )
         return JobPlace(
             rank=rank,
             world_size=world,
             local_rank=rank if local_rank is None else local_rank,
             local_world_size=local_world or 0,
-            node_rank=_integer(environ.get("GROUP_RANK") or environ.get("SLURM_NODEID")) or 0,
+            node_rank=_integer(node) or 0,
             attempt=_integer(
                 environ.get("TORCHELASTIC_RESTART_COUNT") or environ.get("SLURM_RESTART_COUNT")
             )
@@ -97,6 +107,9 @@ def run_id_from_environment(environ: Mapping[str, str]) -> str:
     elastic = environ.get("TORCHELASTIC_RUN_ID", "")
     if elastic and elastic != "none":
         return _clean(elastic)
+    namespace = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid")
+    if namespace and environ.get(_OPEN_MPI[0]):
+        return _clean(f"mpirun-{namespace}")  # a step of Slurm is one of its daemons
     slurm = environ.get("SLURM_JOB_ID")
     if slurm:
         step = environ.get("SLURM_STEP_ID", "")

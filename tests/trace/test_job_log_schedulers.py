@@ -82,14 +82,31 @@ def test_ends_that_name_nobody_are_told_at_least(text: str) -> None:
         assert found.culprits == ()
 
 
-def test_hydras_process_may_be_known_by_its_id() -> None:
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ("KILLED BY SIGNAL: 9 (Killed)", ("rank_crashed", (3,))),
+        ("EXIT CODE: 3", ("rank_crashed", (3,))),
+        ("EXIT CODE: 9", ("inconclusive", ())),  # so MPICH ends those that go on
+    ],
+)
+def test_hydras_process_may_be_known_by_its_id(end: str, expected: tuple[str, object]) -> None:
     text = (
         "gpu17:9665:9701 [1] NCCL INFO comm 0x55 rank 3 nranks 4 cudaDev 1 busId 4e000 - "
-        "Init COMPLETE\n"
-        "=   PID 9665 RUNNING AT gpu17\n=   KILLED BY SIGNAL: 9 (Killed)\n"
+        f"Init COMPLETE\n=   PID 9665 RUNNING AT gpu17\n=   {end}\n"
     )
     found = diagnose(trace_of(text))
-    assert (found.verdict.value, found.culprits) == ("rank_crashed", (3,))
+    assert (found.verdict.value, found.culprits) == expected
+
+
+def test_a_task_of_srun_is_one_of_mpichs_proxies() -> None:
+    text = (
+        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
+        "=   PID 1273 RUNNING AT hz1\n=   EXIT CODE: 15\n"
+        "[proxy:0:0@hz0] main (pm/pmiserv/pmip.c:169): demux engine error waiting for event\n"
+        "srun: error: hz0: task 0: Exited with exit code 7\n"
+    )
+    assert diagnose(trace_of(text)).culprits == ()
 
 
 def test_a_job_that_a_scheduler_starts_again_is_another_life() -> None:

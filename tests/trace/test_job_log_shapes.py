@@ -67,7 +67,7 @@ READERS: list[tuple[ModuleType, frozenset[str]]] = [
     (agreement, frozenset({"_FINGERPRINT", "_MISMATCH"})),
     (gloo, frozenset({"_GLOO_CLOSED"})),
     (schedulers, frozenset()),
-    (starters, frozenset({"_MPI_CODE", "_HYDRA_END", "_ERROR",
+    (starters, frozenset({"_MPI_CODE", "_HYDRA_END", "_ENDED_BY_HYDRA", "_ERROR",
                                               "_MONITORED_RANK"})),
     (stalls, frozenset({"_TENSOR", "_MISSING_HEAD", "_MISSING_ROW", "_TASK",
                                           "_SHAPES_OP", "_SHAPES_ROW"})),

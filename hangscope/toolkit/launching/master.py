@@ -23,8 +23,10 @@ def master_address(env: Mapping[str, str], world_size: int, local_world_size: in
     given = env.get("MASTER_ADDR", "").strip()
     if given:
         return given
-    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
-    if nodes and env.get("SLURM_PROCID"):
+    by_mpirun = bool(env.get("OMPI_COMM_WORLD_RANK"))  # then a step is one of its daemons
+    step = "" if by_mpirun else env.get("SLURM_STEP_NODELIST")
+    nodes = step or env.get("SLURM_JOB_NODELIST")
+    if nodes and (by_mpirun or env.get("SLURM_PROCID")):
         return expand_hostlist(nodes)[0]
     if local_world_size == world_size:
         return "127.0.0.1"
@@ -61,7 +63,7 @@ def master_port(env: Mapping[str, str]) -> int:
 
 def job_identity(env: Mapping[str, str]) -> str:
     """What all ranks of this job, and no other job, have in common; empty if nothing does."""
-    if env.get("SLURM_JOB_ID"):
+    if env.get("SLURM_JOB_ID") and not env.get("OMPI_COMM_WORLD_RANK"):
         # Steps of one allocation may run at the same time.
         return f"slurm:{env['SLURM_JOB_ID']}.{env.get('SLURM_STEP_ID', '')}"
     for name in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"):

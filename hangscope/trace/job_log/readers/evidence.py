@@ -241,7 +241,8 @@ class Evidence:
     tables: bool = False
     """What torch's debug server made of Flight Recorder dumps is in it."""
     elastic: bool = False
-    """torchrun speaks in it: it starts several processes, and a scheduler's task is one of it."""
+    """torchrun or MPICH's launcher speaks in it: these start several processes each, and a
+    scheduler's task is one of them."""
     shared_tasks: bool = False
     """A line with the number of a task bears another rank: a task holds several."""
     not_its_own: bool = False

@@ -23,6 +23,9 @@ _MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d{1,7})\b")
 _MPI_CODE = re.compile(r"^\s*Exit code:\s+(\d{1,3})")
 _HYDRA_NAME = re.compile(r"RANK (\d{1,7}) PID (\d{1,9}) RUNNING AT (\S+)")
 _HYDRA_PID = re.compile(r"^\W*PID (\d{1,9}) RUNNING AT (\S+)")
+_ENDED_BY_HYDRA = re.compile(r"EXIT CODE: (?:9|15)\b")
+"""MPICH tells of the first process of its list that did not end well, and ends all others itself
+(SIGKILL) once one has failed: another one than this, as a rule."""
 _HYDRA_END = re.compile(r"(?:KILLED BY SIGNAL|EXIT STRING|EXIT CODE): (\d{1,3})")
 _COMPOSER = re.compile(r"^(?:ERROR:[\w.]+:)?Rank (\d{1,7}) crashed with exit code (-?\d{1,4})\.")
 _COMPOSER_ENDS = re.compile(
@@ -134,6 +137,7 @@ class Starters:
             return True
         found = _HYDRA_PID.search(text)
         if found:
+            evidence.elastic = True  # under srun a task is one of its proxies
             self._rank = evidence.pid_rank.get(int(found.group(1)))
             if self._rank is None:
                 evidence.claim("launcher_failure", line, at_ns, certain=False)
@@ -147,6 +151,8 @@ class Starters:
         code, signal = _MPI_CODE.search(text), _HYDRA_END.search(text)
         if code:
             evidence.of(self._rank).ended(int(code.group(1)), at_ns)
+        elif signal and _ENDED_BY_HYDRA.search(text):
+            evidence.claim("launcher_failure", line, at_ns, certain=False)
         elif signal:
             number = int(signal.group(1))
             killed = "SIGNAL" in text or "STRING" in text
