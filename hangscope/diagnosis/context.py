@@ -94,6 +94,23 @@ class Context:
         return self.front.of_rank()
 
     @cached_property
+    def with_collectives(self) -> frozenset[int]:
+        """Groups of which a collective is on record."""
+        return frozenset(np.unique(self.trace.records["group"][self.front.collective]).tolist())
+
+    @cached_property
+    def with_pairs(self) -> frozenset[int]:
+        """Groups of which a send or receive is on record."""
+        return frozenset(np.unique(self.trace.records["group"][self.front.p2p]).tolist())
+
+    @cached_property
+    def counted_pairs(self) -> dict[tuple[int, int], int]:
+        """Per rank and group how many sends and receives a counter tells of."""
+        counted = self.trace.members[self.trace.members["p2p_enqueued"] > 0]
+        places = zip(counted["rank"].tolist(), counted["group"].tolist(), strict=True)
+        return dict(zip(places, counted["p2p_enqueued"].tolist(), strict=True))
+
+    @cached_property
     def newest_ns(self) -> int:
         """When anything last happened in the job."""
         records = self.trace.records

@@ -53,14 +53,6 @@ class _Totals:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        groups, front = context.trace.records["group"], context.front
-        self._with_collectives = frozenset(np.unique(groups[front.collective]).tolist())
-        self._with_pairs = frozenset(np.unique(groups[front.p2p]).tolist())
-        ranks = context.trace.ranks.items()
-        self._only_active = frozenset(rank for rank, facts in ranks if facts.only_active)
-        counted = context.trace.members[context.trace.members["p2p_enqueued"] > 0]
-        places = zip(counted["rank"].tolist(), counted["group"].tolist(), strict=True)
-        self._counted_pairs = dict(zip(places, counted["p2p_enqueued"].tolist(), strict=True))
 
     def odd(self, group: int, ranks: Iterable[int]) -> list[int]:
         """Those of the ranks, members all, that differ from all who came to where they came."""
@@ -112,7 +104,7 @@ class _Totals:
             return _Total(standing, self._issued(rank, group), self._pairs(rank, group))
         before = part[: row - low]
         before = before[before["group"] == group]
-        if not len(before) or rank in self._only_active:
+        if not len(before) or self._lists_unfinished(rank):
             return _Total(standing, UNKNOWN, UNKNOWN)
         last = before[-1]
         return _Total(standing, int(last["collective_seq"]), int(last["p2p_seq"]))
@@ -122,7 +114,7 @@ class _Totals:
 
         Where there are pairs as well, a counter tells of either.
         """
-        if group not in self._with_collectives or group in self._with_pairs:
+        if group not in self.context.with_collectives or group in self.context.with_pairs:
             return UNKNOWN
         return self._counted(rank, group)
 
@@ -132,21 +124,25 @@ class _Totals:
         Where only unfinished ones are listed, those of batches still are, as torch never notes
         their end.
         """
-        if group not in self._with_pairs:
+        if group not in self.context.with_pairs:
             return UNKNOWN
         context = self.context
         low, high = context.bounds[rank]
         part = context.trace.records[low:high]
         listed = part[part["group"] == group][-1:]
-        if rank in self._only_active:
+        if self._lists_unfinished(rank):
             listed = listed[flagged(listed["flags"], Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH)]
-        counted = 0 if group in self._with_collectives else self._counted(rank, group)
+        counted = 0 if group in self.context.with_collectives else self._counted(rank, group)
         return max(*listed["p2p_seq"].tolist(), counted, 0) or UNKNOWN
+
+    def _lists_unfinished(self, rank: int) -> bool:
+        facts = self.context.trace.ranks.get(rank)
+        return facts is not None and facts.only_active
 
     def _counted(self, rank: int, group: int) -> int:
         """What a counter tells that is of one kind of operation only."""
         front = self.context.front
-        number: int = self._counted_pairs.get((rank, group), UNKNOWN)
+        number: int = self.context.counted_pairs.get((rank, group), UNKNOWN)
         for pair in self.context.pairs_of_rank.get(rank, ()):
             if front.group[pair] == group:
                 number = max(number, int(front.enqueued[pair]))
