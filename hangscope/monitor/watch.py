@@ -209,48 +209,70 @@ class Monitor:
         return any(f.exit is None and r not in self._ranks.seen for r, f in facts.items())
 
     def _look(self, *, final: bool, stalled_s: float = 0.0) -> None:
+        """Look at the job once, and say what has to be said of it."""
         began_s = time.process_time()
+        trace, diagnosis = self._diagnosed(stalled_s)
+        partly = self._sees_part(trace)
+        restrained = self._restrained(diagnosis, trace, final=final) if partly else diagnosis
+        self._asks = self._asks and partly
+        diagnosis = self._unless_at_work(restrained or _well(diagnosis), final=final)
+        self.last = diagnosis
+        self._ranks.note_look(trace.ranks, hung=bool(diagnosis.findings))
+        if not final and self._awaits_ends(trace, diagnosis):
+            return  # a rank on its way out decides between crash and exit: wait for its status
+        is_well = diagnosis.verdict is Verdict.HEALTHY and restrained is not None
+        if self._hung_since_ns and is_well and not final:
+            waited_s = (time.time_ns() - self._hung_since_ns) / 1e9
+            say(f"moving again after {waited_s:.0f} s", self._out)
+            self._hung_since_ns = 0
+        self._tell(trace, diagnosis, final=final, partly=partly, stalled_s=stalled_s)
+        self._look_cost_s = time.process_time() - began_s
+        self._looked_at_s = time.monotonic()
+
+    def _diagnosed(self, stalled_s: float) -> tuple[Trace, Diagnosis]:
+        """The job as it is now, on all nodes that are heard of, and what is wrong with it."""
         trace = self._with_other_nodes(self._with_stacks(), stalled_s)
         diagnosis = diagnose(trace)
         if diagnosis.verdict in ENDED and self._ranks.note_ends(0.1):
             # Seen as gone before it was known how: the status decides between crash and exit.
             trace = self._with_other_nodes(self._run.look(), stalled_s)
             diagnosis = diagnose(trace)
-        too_early = False
-        if partly := self._sees_part(trace):
-            restrained = self._restrained(diagnosis, trace, final=final)
-            too_early = restrained is None
-            diagnosis = restrained or replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
-        else:
-            self._asks = False
-        quiet = diagnosis.verdict is Verdict.QUIESCENT and not final
-        # Where only what ranks do at the end is left, whatever is done there takes its time.
-        least = STIRS if quiet and diagnosis.findings[0].unchanged_s else BUSY
-        if quiet and self._helpers.at_work(self._ranks.seen.values(), least=least):
-            # Nobody waits in a collective: all of them wait for a compiler of theirs, say.
-            diagnosis = replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
-        undated = bool(diagnosis.findings and diagnosis.findings[0].unchanged_s) and not final
-        if undated and self._main_threads.ran(self._ranks.seen.values()):
-            diagnosis = replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
-        self.last = diagnosis
-        self._ranks.note_look(trace.ranks, hung=bool(diagnosis.findings))
-        if not final and diagnosis.verdict in (*ENDED, Verdict.INCONCLUSIVE):
-            known = diagnosis.verdict is Verdict.RANK_CRASHED and all(
-                rank in trace.ranks and has_failed(trace.ranks[rank]) for rank in diagnosis.culprits
-            )
-            leaving = [
-                f
-                for f in trace.ranks.values()
-                if (f.alive and is_leaving(f) and not known) or self._ranks.is_ending(f)
-            ]
-            self._leaving_since_s = (self._leaving_since_s or time.monotonic()) if leaving else 0.0
-            if leaving and time.monotonic() - self._leaving_since_s < LEAVING_S:
-                return  # a rank on its way out decides between crash and exit: wait for its status
-        is_well = diagnosis.verdict is Verdict.HEALTHY and not too_early
-        if self._hung_since_ns and is_well and not final:
-            waited_s = (time.time_ns() - self._hung_since_ns) / 1e9
-            say(f"moving again after {waited_s:.0f} s", self._out)
-            self._hung_since_ns = 0
+        return trace, diagnosis
+
+    def _unless_at_work(self, diagnosis: Diagnosis, *, final: bool) -> Diagnosis:
+        """The diagnosis; healthy where no collective waits and something of the ranks still runs.
+
+        All of them may wait for a compiler of theirs, or make one remote call after another.
+        """
+        if final:
+            return diagnosis
+        pids = self._ranks.seen.values()
+        if diagnosis.verdict is Verdict.QUIESCENT:
+            # Where only what ranks do at the end is left, whatever is done there takes its time.
+            least = STIRS if diagnosis.findings[0].unchanged_s else BUSY
+            if self._helpers.at_work(pids, least=least):
+                diagnosis = _well(diagnosis)
+        undated = bool(diagnosis.findings and diagnosis.findings[0].unchanged_s)
+        return _well(diagnosis) if undated and self._main_threads.ran(pids) else diagnosis
+
+    def _awaits_ends(self, trace: Trace, diagnosis: Diagnosis) -> bool:
+        """Whether a rank is on its way out whose status will tell more, for a while yet."""
+        if diagnosis.verdict not in (*ENDED, Verdict.INCONCLUSIVE):
+            return False
+        known = diagnosis.verdict is Verdict.RANK_CRASHED and all(
+            rank in trace.ranks and has_failed(trace.ranks[rank]) for rank in diagnosis.culprits
+        )
+        leaving = any(
+            (f.alive and is_leaving(f) and not known) or self._ranks.is_ending(f)
+            for f in trace.ranks.values()
+        )
+        self._leaving_since_s = (self._leaving_since_s or time.monotonic()) if leaving else 0.0
+        return leaving and time.monotonic() - self._leaving_since_s < LEAVING_S
+
+    def _tell(
+        self, trace: Trace, diagnosis: Diagnosis, *, final: bool, partly: bool, stalled_s: float
+    ) -> None:
+        """Say what is new; ``partly``: only ranks of some nodes are seen."""
         now_s = time.monotonic()
         progress = self._ranks.counters().progress
         if (news := self._others.news() if self._others else None) and not self._judge.spoke:
@@ -259,15 +281,13 @@ class Monitor:
             self._end_if_asked()
         elif self._judge.hear(diagnosis, progress, final=final, now_s=now_s):
             if final and partly and diagnosis.verdict is Verdict.INCONCLUSIVE:
-                if self._ranks.were_stopped and stalled_s < self._config.timeout_s:
-                    return  # nothing here calls for an explanation: so ends every elastic restart
-                say(in_one_line(diagnosis, str(self._config.directory)), self._out)
+                # Nothing here may call for an explanation: every elastic restart ends so.
+                if not (self._ranks.were_stopped and stalled_s < self._config.timeout_s):
+                    say(in_one_line(diagnosis, str(self._config.directory)), self._out)
                 return
             trace, diagnosis = self._with_pulse(trace, diagnosis)
             if diagnosis.findings:
                 self._speak(diagnosis, trace)
-        self._look_cost_s = time.process_time() - began_s
-        self._looked_at_s = time.monotonic()
 
     def _with_stacks(self, others: Sequence[Fragment] = ()) -> Trace:
         """A look, with the stacks of ranks that can only tell them on request."""
@@ -362,3 +382,8 @@ class Monitor:
 def _stalled_s(pace: Pace, counters: Counters) -> float:
     """How long nothing has moved here, or somebody has waited."""
     return max(time.monotonic() - pace.changed_s, counters.waiting_s)
+
+
+def _well(diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis without what was found."""
+    return replace(diagnosis, verdict=Verdict.HEALTHY, findings=())
