@@ -20,7 +20,8 @@ from hangscope.trace.processes.process import is_elsewhere
 
 TICK_S = 0.25
 KILL_GRACE_S = 5.0
-_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""What launchers, schedulers and people send; the last two are warnings (`--signal` of Slurm)."""
 
 
 class Counters(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -36,18 +37,25 @@ def _started(code: str) -> subprocess.Popen[str]:
     return process
 
 
-def _ended_elsewhere(folder: Path, rank: int, pid: int) -> None:
+def _ended_elsewhere(folder: Path, rank: int, pid: int, number: int) -> None:
     """What the monitor of another node writes."""
     head = {"hangscope": "journal/1", "run_id": "live", "attempt": 0, "host": "node1"}
-    end = {"event": "exit", "rank": rank, "pid": pid, "at_ns": time.time_ns(), "signal": 15}
+    end = {"event": "exit", "rank": rank, "pid": pid, "at_ns": time.time_ns(), "signal": number}
     (folder / "monitor_node1.live.0.9.journal").write_text(
         "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in (head, end))
     )
 
 
-@pytest.mark.parametrize("others", ["stop, too", "go on"])
+@pytest.mark.parametrize(
+    ("number", "others"),
+    [
+        (signal.SIGTERM, "stop, too"),
+        (signal.SIGUSR1, "stop, too"),  # a scheduler's warning
+        (signal.SIGTERM, "go on"),
+    ],
+)
 def test_a_node_waits_for_the_others_before_it_explains_why_its_ranks_were_stopped(
-    others: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, others: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "STOPPED_S", 20.0 if others == "stop, too" else 0.5)
     out, process = io.StringIO(), _started(_SLEEPS)
@@ -64,14 +72,14 @@ def test_a_node_waits_for_the_others_before_it_explains_why_its_ranks_were_stopp
     deadline_s = time.monotonic() + 20
     while not monitor._ranks.alive and time.monotonic() < deadline_s:
         time.sleep(0.02)
-    process.terminate()
+    process.send_signal(number)
     process.wait()
     while not monitor._ranks.were_stopped and time.monotonic() < deadline_s:
         time.sleep(0.02)
     time.sleep(0.1)
     there.ring.beat()
     if others == "stop, too":
-        _ended_elsewhere(tmp_path, 1, 1)
+        _ended_elsewhere(tmp_path, 1, 1, number)
     following.join(timeout=20)
     assert not following.is_alive()
     assert ("Rank 0 crashed: killed by SIGTERM" in out.getvalue()) == (others == "go on")
