@@ -40,17 +40,18 @@ def watch_waits(
             return result
         finally:
             try:
-                # In a forked child this has failed, too.
-                if result is not False and recording():
-                    try:
+                try:
+                    # In a forked child this has failed, too.
+                    if result is not False and recording():
                         waited(work, succeeded)
-                    except KeyboardInterrupt:
-                        # Python could not raise it before. Of a send or receive that has failed
-                        # nothing but this wait tells that.
+                except KeyboardInterrupt:
+                    # Python could not raise it before. Of a send or receive that has failed nothing
+                    # but this wait tells that.
+                    if result is not False and recording():
                         waited(work, succeeded)
-                        raise
-                    if not succeeded:
-                        failed()
+                    raise
+                if not succeeded and recording():
+                    failed()
             except Exception as error:
                 guard(error)
 

@@ -72,6 +72,26 @@ def test_one_killed_alone_in_a_computation_the_others_waited_for_has_crashed() -
     assert _told(job.trace()) == ("rank_crashed", (2,), "certain")
 
 
+def test_one_that_was_stopped_computes_nothing_it_could_be_killed_in() -> None:
+    job = _hung()
+    _killed(job, 2, 30.0)
+    job.rank(2, process_state="stopped")
+    for rank in (0, 1, 3):
+        _disconnected(job, rank, 30.1)
+    assert _told(job.trace())[:2] == ("missing_rank", (2,))
+
+
+def test_the_first_of_a_circle_to_be_killed_stood_in_its_receive() -> None:
+    job = Job(3)
+    job.steps(10)
+    for rank in range(3):
+        job.op(rank, "recv", peer=(rank + 1) % 3, done=False, flags=Flag.BLOCKING)
+    _killed(job, 2, 12.0)
+    for rank in (0, 1):
+        _disconnected(job, rank, 12.1)
+    assert _told(job.trace())[:2] == ("deadlock_cycle", (0, 1, 2))
+
+
 def _interrupted(job: Job, rank: int, after_s: float) -> None:
     """SIGINT reaches a rank in its program; its interpreter takes its time to end."""
     at_ns = START + int((job.now + after_s) * SECOND)

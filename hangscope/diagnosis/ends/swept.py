@@ -21,7 +21,7 @@ from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_one_sided, which
 from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
 from hangscope.trace.facts import WITHOUT_A_WORD
-from hangscope.trace.model import RankFacts, Trace
+from hangscope.trace.model import Flag, RankFacts, Trace
 
 _OUTSIDE = (9, 15, 2, 1)
 """SIGKILL, SIGTERM, SIGINT, SIGHUP: sent by somebody else."""
@@ -54,7 +54,8 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
     """Ends from outside on a job that stood still are nobody's failure.
 
     A single rank that was ended so, and waited for nobody until then, stays a suspect: it may have
-    been killed (for memory, say) in the long computation that the others waited for.
+    been killed (for memory, say) in the long computation that the others waited for. One that was
+    stopped computes nothing.
     """
     hosts = {rank: _over_before(trace, host) for rank, host in hosts.items()}
     if not any(host.end is End.CRASHED for host in hosts.values()):
@@ -91,7 +92,7 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
     waited = _may_have_waited(trace, front, bounds, first.rank) if lost else False
     alone = all(
         h is first or h.end_ns - first.end_ns > TOGETHER_NS for h in ended.values()
-    ) and not (waited or _was_waiting(front, first.rank))
+    ) and not (waited or first.state == "stopped" or _was_waiting(trace, front, bounds, first.rank))
     # Who is ended after others were, or had given up, is ended with them, however long that takes.
     # Who still waited in vain later than the last sign of one that fell silent had outlived nobody.
     last_ns = first.end_ns + (NOTICED_LATE_NS if is_unseen(trace.ranks[first.rank]) else 0)
@@ -197,8 +198,15 @@ def _in_vain(host: Host) -> bool:
     return bool(WAITED_IN_VAIN.search(host.end_text))
 
 
-def _was_waiting(front: Frontiers, rank: int) -> bool:
-    return bool((front.pending[front.rank == rank] > 0).any())
+def _was_waiting(trace: Trace, front: Frontiers, bounds: Bounds, rank: int) -> bool:
+    """Whether a rank was in a collective, or its caller stood in a send or receive."""
+    if bool((front.pending[front.rank == rank] > 0).any()):
+        return True
+    if rank not in bounds:
+        return False
+    newest = bounds[rank][1] - 1
+    stood = int(trace.records["flags"][newest]) & int(Flag.BLOCKING | Flag.WAITED)
+    return bool(front.unfinished[newest] and front.p2p[newest] and stood)
 
 
 def _over_elsewhere(trace: Trace, front: Frontiers, rank: int) -> bool:
@@ -213,7 +221,7 @@ def _over_elsewhere(trace: Trace, front: Frontiers, rank: int) -> bool:
 
 def _may_have_waited(trace: Trace, front: Frontiers, bounds: Bounds, rank: int) -> bool:
     """Whether what a rank did last is unfinished, or nobody could see whether it is."""
-    if _was_waiting(front, rank):
+    if _was_waiting(trace, front, bounds, rank):
         return True
     if rank not in bounds:
         return False
