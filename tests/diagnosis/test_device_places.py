@@ -244,3 +244,20 @@ def test_who_took_another_order_than_ever_is_told_by_what_its_backend_has_counte
     for group in (evens, low, 0):
         count(job, [7] * 4, group=group)
     assert judged(rings(job)) == (Verdict.DEADLOCK_CYCLE, (2,), Confidence.LIKELY)
+
+
+@pytest.mark.parametrize("root_is_done", [False, True])
+def test_a_broadcast_that_nobody_has_finished_waits_for_who_has_not_come(
+    root_is_done: bool,
+) -> None:
+    """A root may go on alone; where its own device stands as well, somebody is missing."""
+    job = Job(4)
+    job.all("all_gather", **UNSEEN)
+    for rank in (0, 1, 2):
+        job.op(rank, "broadcast", root=0, **UNSEEN)
+    count(job, [2 if root_is_done else 1, 1, 1, 0])
+    found = judged(rings(job))
+    if root_is_done:
+        assert found[0] is not Verdict.MISSING_RANK
+    else:
+        assert found == (Verdict.MISSING_RANK, (3,), Confidence.LIKELY)

@@ -197,12 +197,21 @@ def _quiescent(context: Context, silent_s: float | None) -> Finding:
         (),
         (),
         Confidence.LIKELY,
-        f"Every rank {did} the same last collective{where} and none has issued another{since}",
+        f"{_went_to(context, did, where)} and none has issued another{since}",
         "no rank waits in a collective" if seen else _UNSEEN_ENDS,
         where_to_look(context) or advice.fix,
         advice.playbook,
         evidence=places_of_threads(context),
     )
+
+
+def _went_to(context: Context, did: str, where: str) -> str:
+    """What the ranks did last: the same, as far as their records tell."""
+    lasts = {context.last_operation(rank) for rank in context.trace.ranks} - {None}
+    ends = {(last.op, last.seq) for last in lasts if last is not None}
+    if len(ends) < 2:
+        return f"Every rank {did} the same last collective{where}"
+    return f"No rank is seen to wait for another in what it {did} last"
 
 
 def _end_is_seen(context: Context, rank: int) -> bool:

@@ -1,10 +1,10 @@
 """Where devices stand, as their backend counts, of ranks that are found to wait nowhere else.
 
 The recorder does not ask NCCL whether an operation has finished; it copies NCCL's own counters into
-the ring, a second late at most. What all members have issued and none has finished waits for those
-of them that wait in something they issued before. Where nobody does, it waits for no rank: for
-something else on a device, or for the network. Where some members left no ring, it may wait for
-those.
+the ring, a second late at most. What nobody has finished waits for the members that have not issued
+it (also where a rank may finish alone, as the root of a broadcast may), or else for those that wait
+in something they issued before. Where there are none, it waits for no rank: for something else on a
+device, or for the network. Where some members left no ring, it may wait for those.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from hangscope.trace.model import Trace
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """A collective that all members with a ring have issued and none has finished."""
+    """A collective that nobody has finished who has issued it."""
 
     group: int
     seq: int
     rows: dict[int, int]
-    """Per such member its record."""
+    """Per member that has issued it its record."""
+    absent: list[int]
+    """Members that have not."""
     lost: list[int]
     """Members without a ring."""
 
@@ -40,7 +42,12 @@ def device_places(
     """
     if not told.counting or any(facts.unobservable for facts in trace.ranks.values()):
         return []  # a captured operation is counted as issued, none of its replays as finished
-    standing = _standing(trace, front, told)
+    told_already = {place.group for place in places if place.half is None}
+    standing = [
+        one
+        for one in _standing(trace, front, told)
+        if not (one.absent and one.group in told_already)
+    ]
     if not standing:
         return []
     oldest = _waiting_since(told, places)
@@ -62,6 +69,7 @@ def device_places(
                 row=rows[0],
                 members=trace.groups[one.group].ranks,
                 began_ns=int(trace.records["created_ns"][rows].min()),
+                absent=one.absent,
                 behind=[rank for rank in one.rows if rank not in waiters],
                 unknown=one.lost,
                 counted=True,
@@ -81,18 +89,23 @@ def _standing(trace: Trace, front: Frontiers, told: Told) -> list[_Standing]:
             continue
         if not told.recorded.isdisjoint(lost):
             continue
-        issued, done = int(front.enqueued[pairs].min()), int(front.completed[pairs].max())
-        if done >= issued or int(front.completed[pairs].min()) < 1:
+        issued = dict(zip(ranks, front.enqueued[pairs].tolist(), strict=True))
+        done = int(front.completed[pairs].max())
+        came = [rank for rank in ranks if issued[rank] > done]
+        counted = dict(zip(ranks, front.completed[pairs].tolist(), strict=True))
+        if not came or min(counted[rank] for rank in came) < 1:
             continue
-        last = [told.row_of(group, rank, done) for rank in ranks]
-        rows = [told.row_of(group, rank, done + 1) for rank in ranks]
+        last = [told.row_of(group, rank, done) for rank in came]
+        rows = [told.row_of(group, rank, done + 1) for rank in came]
         if min(rows) < 0 or not all(_counted_natively(trace, row) for row in last):
             continue
-        if lost and not all(
+        absent = [rank for rank in ranks if issued[rank] <= done]
+        sure = not absent and not lost
+        if not sure and not all(
             _all_counted(trace, front, a, b) for a, b in zip(last, rows, strict=True)
         ):
             continue
-        found.append(_Standing(group, done + 1, dict(zip(ranks, rows, strict=True)), lost))
+        found.append(_Standing(group, done + 1, dict(zip(came, rows, strict=True)), absent, lost))
     return found
 
 

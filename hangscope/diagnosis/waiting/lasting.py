@@ -242,8 +242,7 @@ def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
     """
     trace = context.trace
     for cause in causes:
-        circle = cause.verdict is Verdict.DEADLOCK_CYCLE
-        if circle and any(context.waits.places[i].counted for i in cause.places):
+        if _rests_on_counters(context, cause):
             cause.doubt("only the backend's counters tell what has not finished")
         if cause.verdict is Verdict.STUCK_COLLECTIVE and cause.places:
             rows = [context.waits.places[i].row for i in cause.places]
@@ -278,6 +277,14 @@ def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
             several = len(cause.culprits) > 1
             cause.confidence = Confidence.AMBIGUOUS if several else Confidence.LIKELY
             cause.unknowns.append("whether the last operation of the accused has finished")
+
+
+def _rests_on_counters(context: Context, cause: Cause) -> bool:
+    """Whether no record tells that those wait who wait for the accused."""
+    counted = [context.waits.places[i].counted for i in cause.places]
+    circle = cause.verdict is Verdict.DEADLOCK_CYCLE and any(counted)
+    missing = cause.verdict is Verdict.MISSING_RANK and bool(counted) and all(counted)
+    return circle or missing
 
 
 def _all_unobserved(context: Context, rows: list[int]) -> bool:
