@@ -48,7 +48,9 @@ class Journal:
         """What the newest look has told of a rank's process, which its ring alone cannot tell."""
         self._write(seen_event(facts))
 
-    def verdict(self, verdict: str, culprits: tuple[int, ...], summary: str) -> None:
+    def verdict(
+        self, verdict: str, culprits: tuple[int, ...], summary: str, confidence: str
+    ) -> None:
         """The monitor has spoken."""
         self._write(
             {
@@ -57,6 +59,7 @@ class Journal:
                 "verdict": verdict,
                 "culprits": list(culprits),
                 "summary": summary,
+                "confidence": confidence,
             }
         )
 

@@ -362,7 +362,10 @@ class Monitor:
             self._others.publish_verdict(diagnosis.summary)
         if self._ranks.journal is not None:
             self._ranks.journal.verdict(
-                diagnosis.verdict.value, diagnosis.culprits, diagnosis.summary
+                diagnosis.verdict.value,
+                diagnosis.culprits,
+                diagnosis.summary,
+                diagnosis.confidence.value,
             )
         if not self._ranks.alive:
             return

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hangscope.trace.model import RankFacts
-from hangscope.trace.witnesses.journal import read_journal
+from hangscope.trace.witnesses.journal import OWN_VERDICT, read_journal
 
 HEAD = '{"hangscope":"journal/1","run_id":"job","attempt":2,"host":"node0","started_ns":1}\n'
 
@@ -51,3 +51,18 @@ def test_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
     good = {"event": "exit", "rank": 3, "code": 0}
     (facts,) = _facts(tmp_path, "[" * 100_000, '{"event": "exit", "rank": 2', "", "7", good)
     assert facts.rank == 3
+
+
+def test_verdicts_are_kept_and_believed_in_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "monitor_node0.journal"
+    exit_ = '{"event":"exit","rank":1,"pid":7,"at_ns":5,"code":1}\n'
+    said = (
+        '{{"event":"verdict","at_ns":9,"verdict":"rank_crashed","culprits":{},"summary":"x{}"}}\n'
+    )
+    path.write_text(HEAD + said.format("[1]", "") + exit_ + said.format('[1,-2,"3",null]', "y"))
+    first, second = [claim for fragment in read_journal(path) for claim in fragment.claims]
+    assert (first.kind, first.text, first.at_ns, first.certain) == (OWN_VERDICT, "x", 9, False)
+    assert (second.text, second.details["culprits"]) == ("xy", (1,))
+    path.write_text(HEAD + exit_ + '{"event":"verdict","culprits":{"a":1},"summary":3}\n')
+    (claim,) = [claim for fragment in read_journal(path) for claim in fragment.claims]
+    assert (claim.text, claim.details["culprits"]) == ("", ())

@@ -5,7 +5,8 @@ JSON lines. The first names the format and the run; every other is an event::
     {"hangscope": "journal/1", "run_id": "...", "attempt": 0, "host": "...", "started_ns": 0}
     {"event": "exit", "rank": 2, "pid": 4711, "at_ns": 0, "code": null, "signal": 9, "oom": false,
      "by_launcher": false}
-    {"event": "verdict", "at_ns": 0, "verdict": "missing_rank", "culprits": [2], "summary": "..."}
+    {"event": "verdict", "at_ns": 0, "verdict": "missing_rank", "culprits": [2], "summary": "...",
+     "confidence": "certain"}
     {"event": "seen", "rank": 0, "pid": 4709, "at_ns": 0, "alive": true, "state": "sleeping",
      "gil_blocked": false, "cpu_busy": 0.0, "stack_moved": false, "wait": {"kind": "child",
      "names": ["git fetch (pid 4720)"], "since_ns": 0, "seen_ns": 0},
@@ -45,6 +46,9 @@ from hangscope.trace.plain_waits import wait_from
 HEADER_KEY = "hangscope"
 VERSION = "journal/1"
 MAX_LINES = 1_000_000
+OWN_VERDICT = "own_verdict"
+"""The kind of the claim that holds what the monitor concluded while the job ran."""
+_MOST_NAMED, _MOST_VERDICTS = 100_000, 16
 _MOST = 1 << 31
 """Larger numbers are no process ids, statuses or attempts."""
 
@@ -73,11 +77,14 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
         version = str(head[HEADER_KEY])
         if version != VERSION:
             raise ValueError(f"{version}; this HangScope reads {VERSION}")
-        known = _of_ranks(filter(None, map(_event, islice(file, MAX_LINES))), head)
-    return [
+        events = list(filter(None, map(_event, islice(file, MAX_LINES))))
+    fragments = [
         Fragment(Source(str(path), formats.JOURNAL, VERSION, facts.rank, 0), facts)
-        for facts in known
+        for facts in _of_ranks(events, head)
     ]
+    if fragments:
+        fragments[0] = replace(fragments[0], claims=_said(events))
+    return fragments
 
 
 def _of_ranks(events: Iterable[dict[str, Any]], head: dict[str, Any]) -> list[RankFacts]:
@@ -90,6 +97,28 @@ def _of_ranks(events: Iterable[dict[str, Any]], head: dict[str, Any]) -> list[Ra
         elif event.get("event") == "seen" and (facts := _seen(event, head)) is not None:
             seen[facts.rank] = facts
     return [*ends.values(), *seen.values()]
+
+
+def _said(events: Iterable[dict[str, Any]]) -> tuple[Claim, ...]:
+    """What the monitor itself concluded while the job ran, the first first."""
+    verdicts = (event for event in events if event.get("event") == "verdict")
+    return tuple(map(_verdict, islice(verdicts, _MOST_VERDICTS)))
+
+
+def _verdict(event: dict[str, Any]) -> Claim:
+    named, summary = event.get("culprits"), event.get("summary")
+    ranks = map(_rank, named[:_MOST_NAMED] if isinstance(named, list) else ())
+    return Claim(
+        OWN_VERDICT,
+        text=prose(summary) if isinstance(summary, str) else "",
+        at_ns=as_int(event.get("at_ns"), 0, low=0),
+        certain=False,
+        details={
+            "verdict": as_name(event.get("verdict")),
+            "confidence": as_name(event.get("confidence")),
+            "culprits": tuple(rank for rank in ranks if rank is not None),
+        },
+    )
 
 
 def _reductions(path: str, events: list[dict[str, Any] | None]) -> Fragment:
