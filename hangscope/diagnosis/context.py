@@ -24,6 +24,7 @@ from hangscope.diagnosis.records.evidence import (
     without_order,
 )
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
+from hangscope.diagnosis.records.kinds import is_one_sided, which
 from hangscope.trace.model import NONE, Signature, Stack, Trace
 
 SECOND_NS = 1_000_000_000
@@ -97,6 +98,12 @@ class Context:
     def with_collectives(self) -> frozenset[int]:
         """Groups of which a collective is on record."""
         return frozenset(np.unique(self.trace.records["group"][self.front.collective]).tolist())
+
+    @cached_property
+    def with_one_sided(self) -> frozenset[int]:
+        """Groups of which a collective is on record that a member may finish alone."""
+        rows = which(self.trace, is_one_sided) & self.front.collective
+        return frozenset(np.unique(self.trace.records["group"][rows]).tolist())
 
     @cached_property
     def with_pairs(self) -> frozenset[int]:

@@ -36,21 +36,21 @@ def rows(job: Job, rank: int, group: int) -> list[dict[str, object]]:
     return [row for row in job.rows if row["rank"] == rank and row["group"] == group]
 
 
-def left_out(who: int | None) -> Job:
-    """Gathers whose parts differ in nothing, and one call after them that all have come to.
+def left_out(who: int | None, second: str = "all_reduce") -> Job:
+    """Two calls that differ in nothing but their number, and one after them that all come to.
 
-    ``who`` leaves one reduction out and has finished the gather in which the others meet it not.
+    ``who`` leaves the first out. If the ``second`` is a gather it has finished that one.
     """
     job = Job(6)
     inner = job.group(*range(6), desc="tp")
     for _ in range(3):
         job.all(group=inner)
-        job.all("gather", group=inner)
+        job.all(second, group=inner)
         job.all("broadcast")
     for rank in range(6):
         if rank != who:
             job.op(rank, group=inner, done=False)
-        job.op(rank, "gather", group=inner, done=rank == who)
+        job.op(rank, second, group=inner, done=rank == who and second == "gather")
     job.all("broadcast", done=False)
     return job
 
@@ -61,6 +61,12 @@ def test_one_collective_less_than_all_who_came_as_far() -> None:
     finding = diagnose(trace).findings[0]
     assert "another number of collectives in tp" in finding.summary
     assert 4 not in finding.victims
+
+
+def test_what_some_may_finish_alone_is_counted_by_no_list_of_the_unfinished() -> None:
+    """Those who have issued more may have done so since, and have finished it."""
+    trace = unfinished_only(left_out(4, "gather"))
+    assert judged(trace)[:2] == (Verdict.STUCK_COLLECTIVE, ())
 
 
 def test_as_many_collectives_accuse_nobody() -> None:

@@ -36,7 +36,7 @@ class _Total(NamedTuple):
 
 def odd_totals(context: Context, ranks: Iterable[int], groups: Iterable[int]) -> tuple[int, ...]:
     """Those of ``ranks`` that had issued more or less in one of the groups than all others had who
-    came to where they came; none where that may be said of most of them."""
+    came to where they came; none where that may be said of several of them, half or more."""
     suspects = sorted(set(ranks))
     totals = _Totals(context)
     odd: set[int] = set()
@@ -45,7 +45,8 @@ def odd_totals(context: Context, ranks: Iterable[int], groups: Iterable[int]) ->
         here = [rank for rank in suspects if rank in members]
         if here:
             odd.update(totals.odd(group, here))
-    return tuple(sorted(odd)) if len(odd) * 2 <= len(suspects) else ()
+    few = len(odd) * 2 < len(suspects) or (len(odd) == 1 and len(suspects) > 1)
+    return tuple(sorted(odd)) if few else ()
 
 
 class _Totals:
@@ -116,6 +117,8 @@ class _Totals:
         """
         if group not in self.context.with_collectives or group in self.context.with_pairs:
             return UNKNOWN
+        if self._lists_unfinished(rank) and group in self.context.with_one_sided:
+            return UNKNOWN  # a root may have issued and finished more since, which is not listed
         return self._counted(rank, group)
 
     def _pairs(self, rank: int, group: int) -> int:
