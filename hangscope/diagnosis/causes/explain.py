@@ -154,24 +154,28 @@ def _without_the_most(context: Context, cause: Cause) -> None:
         place = waits.places[index]
         stuck = [r for r in cause.culprits if waits.device[r] == index]
         few = sorted({r for r in place.members if r in context.trace.ranks} - set(stuck))
-        told = _is_on_record(context, place, few)
-        most = len(stuck) > len(few) > 0 and len(place.members) > 2
-        if most or (len(stuck) == len(few) and not told):
+        untold = (
+            f"{rank_s(few)} issued something smaller, which is no longer on record"
+            if few and not _is_on_record(context, place, few)
+            else ""
+        )
+        if len(stuck) > len(few) > 0 and len(place.members) > 2:
             few = sorted(set(place.done) - set(stuck)) or few
             cause.victims = set(cause.culprits)
             cause.culprits = ()
-            who = capital(rank_s(stuck))
-            if most:
-                who = f"Most members of {label_of(context, place.group)} ({rank_s(stuck)})"
-            why, fix = "a network failed half-way through", ""
-            if not told:
-                why += f", or {rank_s(few)} issued something smaller, which is no longer on record"
-                fix = "compare the sizes that all members pass there; where they are equal, check "
-                fix += "the network and the devices of the members"
-            title = title_of(context, place)
-            cause.words = Words(f"{who} cannot finish {title}, and {rank_s(few)} could", why, fix)
+            cause.words = Words(
+                f"Most members of {label_of(context, place.group)} ({rank_s(stuck)}) cannot finish "
+                f"{title_of(context, place)}, and {rank_s(few)} could",
+                "a network failed half-way through" + (f", or {untold}" if untold else ""),
+                "compare the sizes that all members pass there; where they are equal, check the "
+                "network and the devices of the members"
+                if untold
+                else "",
+            )
             cause.places = [index, *(i for i in cause.places if i != index)]
             return
+        if len(stuck) == len(few) and untold:
+            cause.unknowns.append(f"whether {untold}: compare the sizes that are passed there")
 
 
 def _name_who_issued_another_number(context: Context, cause: Cause) -> None:
