@@ -15,6 +15,7 @@ from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.processes.working import group_stack
 from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.evidence import (
+    collective_row,
     gaps,
     overrun_ranks,
     rank_bounds,
@@ -24,7 +25,7 @@ from hangscope.diagnosis.records.evidence import (
     without_order,
 )
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
-from hangscope.diagnosis.records.kinds import is_one_sided, which
+from hangscope.diagnosis.records.kinds import groups_with, is_one_sided, which
 from hangscope.trace.model import NONE, Signature, Stack, Trace
 
 SECOND_NS = 1_000_000_000
@@ -97,18 +98,17 @@ class Context:
     @cached_property
     def with_collectives(self) -> frozenset[int]:
         """Groups of which a collective is on record."""
-        return frozenset(np.unique(self.trace.records["group"][self.front.collective]).tolist())
+        return groups_with(self.trace, self.front.collective)
 
     @cached_property
     def with_one_sided(self) -> frozenset[int]:
         """Groups of which a collective is on record that a member may finish alone."""
-        rows = which(self.trace, is_one_sided) & self.front.collective
-        return frozenset(np.unique(self.trace.records["group"][rows]).tolist())
+        return groups_with(self.trace, which(self.trace, is_one_sided) & self.front.collective)
 
     @cached_property
     def with_pairs(self) -> frozenset[int]:
         """Groups of which a send or receive is on record."""
-        return frozenset(np.unique(self.trace.records["group"][self.front.p2p]).tolist())
+        return groups_with(self.trace, self.front.p2p)
 
     @cached_property
     def counted_pairs(self) -> dict[tuple[int, int], int]:
@@ -207,11 +207,7 @@ class Context:
 
     def row_of(self, group: int, rank: int, seq: int) -> int:
         """The record of a rank's collective, by its number in the group, or -1."""
-        low, high = self.bounds.get(rank, (0, 0))
-        part = self.trace.records[low:high]
-        here = (part["group"] == group) & (part["collective_seq"] == seq)
-        hits = np.flatnonzero(here & self.front.collective[low:high])
-        return int(low + hits[0]) if len(hits) else NONE
+        return collective_row(self.trace, self.front, self.bounds, group, rank, seq)
 
     def last_in_group(self, rank: int, group: int) -> tuple[int, int]:
         """(sequence number, record or -1) of the rank's last collective in a group; 0 for none."""

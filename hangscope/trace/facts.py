@@ -66,6 +66,11 @@ class ExceptionFacts:
     native_id: int = 0
     """The kernel's number of that thread, as in the records; 0 where the source does not say."""
 
+    @property
+    def is_interrupt(self) -> bool:
+        """Whether it is what SIGINT (Ctrl-C) raises."""
+        return self.type_name.endswith("KeyboardInterrupt")
+
 
 WITHOUT_A_WORD = "gone without a word"
 """What is said of a process that is gone, and by itself has noted neither a status nor an error."""

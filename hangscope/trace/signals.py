@@ -38,6 +38,11 @@ def number_of(name: str) -> int | None:
     return _NUMBERS.get(f"SIG{name.removeprefix('SIG')}")
 
 
+def codes_of(number: int) -> tuple[int, int]:
+    """The exit statuses that stand for a signal: Python's ``subprocess`` and shells write them."""
+    return -number, 128 + number
+
+
 def name_of(number: int) -> str:
     """``SIGTERM`` for 15; ``signal 34`` for one that has no name."""
     return _NAMES[number - 1] if 0 < number <= len(_NAMES) else f"signal {number}"

@@ -9,7 +9,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from signal import SIGABRT
 
 from hangscope.diagnosis.ends.stopped import stopped_alone, told_on_several_hosts
 from hangscope.diagnosis.processes.embedded import failed_ranks, own_places
@@ -25,6 +24,7 @@ from hangscope.diagnosis.records.evidence import told_of_only
 from hangscope.trace.alike import but_numbers
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import Claim, ExitFacts, RankFacts, Trace
+from hangscope.trace.signals import SIGABRT, codes_of
 
 _TWIN_NS = 2_000_000_000
 _ANSWERED_NS = 1_000_000_000
@@ -79,7 +79,7 @@ def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host
 
 def _aborted(end: ExitFacts | None) -> bool:
     """Whether a process aborted itself, as its signal or its status says."""
-    return end is not None and (end.signal == SIGABRT or end.code in (-SIGABRT, 128 + SIGABRT))
+    return end is not None and (end.signal == SIGABRT or end.code in codes_of(SIGABRT))
 
 
 def aborted_alone(trace: Trace) -> int | None:

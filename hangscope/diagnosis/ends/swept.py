@@ -176,7 +176,7 @@ def _from_outside(facts: RankFacts, unrecorded: bool) -> bool:
     """Whether nothing tells that the rank ended by itself."""
     exit_, exception = facts.exit, facts.exception
     if exception is not None and exception.is_main_thread:
-        return exception.type_name.endswith("KeyboardInterrupt")  # so SIGINT ends a program
+        return exception.is_interrupt  # so SIGINT ends a program
     if exit_ is None or exit_.kind == "unknown":
         return True
     if exit_.kind == "oom":

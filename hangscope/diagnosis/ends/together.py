@@ -9,9 +9,8 @@ from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
 from hangscope.trace.model import RankFacts, Trace
-from hangscope.trace.signals import FAULTS, SIGABRT, SIGTERM, name_of
+from hangscope.trace.signals import FAULTS, SIGABRT, SIGTERM, codes_of, name_of
 
-_TERMINATED = (-SIGTERM, 128 + SIGTERM)
 UNSEEN = "a signal nobody saw"
 _SECOND_NS = 1_000_000_000
 TOGETHER_NS = 5 * _SECOND_NS
@@ -33,7 +32,7 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
     for rank, host in hosts.items():
         facts = trace.ranks[rank]
         if host.end is End.TORN_DOWN and left_by_itself(facts):
-            if facts.exit is not None and facts.exit.code in _TERMINATED:
+            if facts.exit is not None and facts.exit.code in codes_of(SIGTERM):
                 ways.add("SIGTERM")
             continue  # its own way to stop when it is told to
         if host.end is End.TORN_DOWN and _raised(facts) and not _interrupted(facts):
@@ -78,12 +77,7 @@ def _raised(facts: RankFacts) -> bool:
 
 
 def _interrupted(facts: RankFacts) -> bool:
-    exception = facts.exception
-    return (
-        exception is not None
-        and exception.is_main_thread
-        and exception.type_name.endswith("KeyboardInterrupt")
-    )
+    return facts.exception is not None and _raised(facts) and facts.exception.is_interrupt
 
 
 def _some_ended_first(trace: Trace, ended_ns: Mapping[int, int]) -> bool:

@@ -20,7 +20,7 @@ from hangscope.trace.model import (
     RankFacts,
     Stack,
 )
-from hangscope.trace.signals import SIGHUP, SIGINT, SIGTERM, name_of
+from hangscope.trace.signals import SIGHUP, SIGINT, SIGTERM, codes_of, name_of
 
 LOADER = re.compile(
     r"(?:^|[^a-z])(?:load|read|fetch)|data_?load|batch|dataset|sampler|__next__|tokeni[sz]e|collate",
@@ -168,11 +168,11 @@ def _own_failure(facts: RankFacts) -> ExceptionFacts | None:
 def _torn_down(facts: RankFacts) -> bool:
     """Whether a process that is gone was ended by others: its launcher, or who interrupted it."""
     exit_, exception = facts.exit, facts.exception
-    if exception is not None and exception.type_name.endswith("KeyboardInterrupt"):
+    if exception is not None and exception.is_interrupt:
         return True
     if exit_ is None or _own_failure(facts) is not None:
         return False
-    signalled = exit_.signal in (SIGTERM, SIGINT, SIGHUP) or exit_.code in (-SIGTERM, 128 + SIGTERM)
+    signalled = exit_.signal in (SIGTERM, SIGINT, SIGHUP) or exit_.code in codes_of(SIGTERM)
     return exit_.by_launcher or signalled
 
 

@@ -10,7 +10,7 @@ from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace import formats
 from hangscope.trace.facts import UNRECORDED
 from hangscope.trace.files.file_names import rank_of_dump, rank_of_log
-from hangscope.trace.model import Flag, State, Trace, flagged
+from hangscope.trace.model import NONE, Flag, State, Trace, flagged
 
 _DAMAGED = ("truncated", "empty file", "damaged", "a placeholder", "nothing but zero bytes")
 _KEPT_FROM_US = ("permission denied", "operation not permitted", "input/output", "stale file")
@@ -46,6 +46,17 @@ def end_is_unseen(trace: Trace, row: int) -> bool:
     record = trace.records[row]
     hidden = int(record["flags"]) & int(Flag.UNOBSERVED)
     return hidden != 0 and record["state"] != int(State.COMPLETED)
+
+
+def collective_row(
+    trace: Trace, front: Frontiers, bounds: Bounds, group: int, rank: int, seq: int
+) -> int:
+    """The record of a rank's collective, by its number in the group, or -1."""
+    low, high = bounds.get(rank, (0, 0))
+    part = trace.records[low:high]
+    here = (part["group"] == group) & (part["collective_seq"] == seq)
+    hits = np.flatnonzero(here & front.collective[low:high])
+    return int(low + hits[0]) if len(hits) else NONE
 
 
 def overrun_ranks(trace: Trace, front: Frontiers) -> frozenset[int]:

@@ -27,6 +27,11 @@ def is_sending(signature: Signature) -> bool:
     return signature.op.startswith("send") or signature.op == "isend"
 
 
+def groups_with(trace: Trace, rows: npt.NDArray[np.bool_]) -> frozenset[int]:
+    """The groups of these records."""
+    return frozenset(np.unique(trace.records["group"][rows]).tolist())
+
+
 def is_one_sided(signature: Signature) -> bool:
     """Whether a member may finish the operation alone."""
     return family(signature.op) in ONE_SIDED

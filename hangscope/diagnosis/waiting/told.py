@@ -8,13 +8,24 @@ from functools import cached_property
 import numpy as np
 
 from hangscope.diagnosis.processes.host import Host, in_communication
-from hangscope.diagnosis.records.evidence import hidden_ranks, rank_bounds, recorded_ranks
+from hangscope.diagnosis.records.evidence import (
+    collective_row,
+    hidden_ranks,
+    rank_bounds,
+    recorded_ranks,
+)
 from hangscope.diagnosis.records.frontier import Frontiers
-from hangscope.diagnosis.records.kinds import comes_from_root, is_one_sided, same_backend, which
+from hangscope.diagnosis.records.kinds import (
+    comes_from_root,
+    groups_with,
+    is_one_sided,
+    same_backend,
+    which,
+)
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.records.returned import blocks_caller
 from hangscope.trace import formats
-from hangscope.trace.model import NONE, Flag, State, Trace
+from hangscope.trace.model import Flag, State, Trace
 
 
 class Told:
@@ -32,8 +43,7 @@ class Told:
         self._blocking = blocks_caller(trace)
         self._one_sided = which(trace, is_one_sided)
         self._comes_from_root = which(trace, comes_from_root)
-        rows = self._one_sided & front.collective
-        self.one_sided_groups = frozenset(np.unique(trace.records["group"][rows]).tolist())
+        self.one_sided_groups = groups_with(trace, self._one_sided & front.collective)
         """Groups with operations that some of their members may finish alone."""
 
     def knows_start(self, rank: int) -> bool:
@@ -42,15 +52,7 @@ class Told:
 
     def row_of(self, group: int, rank: int, seq: int) -> int:
         """The record of a rank's collective, by its number in the group."""
-        records = self.trace.records
-        low, high = self.bounds.get(rank, (0, 0))
-        part = records[low:high]
-        hit = np.flatnonzero(
-            (part["group"] == group)
-            & (part["collective_seq"] == seq)
-            & self.front.collective[low:high]
-        )
-        return int(low + hit[0]) if len(hit) else NONE
+        return collective_row(self.trace, self.front, self.bounds, group, rank, seq)
 
     def would_show_end(self, before: int, row: int) -> bool:
         """Whether an earlier operation was seen to finish as the later one would be, which has the

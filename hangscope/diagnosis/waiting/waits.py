@@ -72,7 +72,8 @@ class Builder:
         waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)
         self.places += store_places(self.trace, self.hosts, waiting)
         self.places += lock_places(self.trace, self.told.bounds, self.hosts, self.places)
-        self.places += device_places(self.trace, self.front, self.told, self.places)
+        if self.unobserved:
+            self.places += device_places(self.trace, self.front, self.told, self.places)
         self._without_the_finished()
         places_of: dict[int, list[int]] = defaultdict(list)
         for index, place in enumerate(self.places):

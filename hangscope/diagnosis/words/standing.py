@@ -133,7 +133,7 @@ def _interrupted(context: Context) -> dict[int, Stack]:
             return {}
         stacks[rank] = error.stack
     told = [facts.exception for facts in context.trace.ranks.values()]
-    pressed = any(e is not None and e.type_name.endswith("KeyboardInterrupt") for e in told)
+    pressed = any(e is not None and e.is_interrupt for e in told)
     return stacks if pressed else {}
 
 

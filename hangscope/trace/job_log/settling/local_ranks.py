@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hangscope.trace.job_log.readers.evidence import Evidence
-from hangscope.trace.signals import SIGABRT
+from hangscope.trace.signals import SIGABRT, codes_of
 
-ABORTED = (-SIGABRT, 128 + SIGABRT)
+ABORTED = codes_of(SIGABRT)
 """Statuses of a process that aborted itself, as a watchdog does after a timeout."""
 _ON_ONE_NODE = 8
 """Ranks from this one on may belong to another node, however few processes a log speaks of."""
