@@ -414,4 +414,4 @@ def test_how_a_rank_was_ended_is_not_what_it_did() -> None:
     first = diagnose(job.trace(after_s=91)).findings[0]
     assert first.culprits == (1,)
     assert "rank 1 issued nothing in this group" in first.why
-    assert "what that rank runs instead on host node0 (pid 41)" in first.fix
+    assert "what runs there instead on host node0 (pid 41)" in first.fix

@@ -34,6 +34,7 @@ from hangscope.trace.attempts.twins import doubled
 from hangscope.trace.model import NONE, Group
 
 _FROM_ONE = ("broadcast", "scatter")
+_SMALLER = "{} issued something smaller, which is no longer on record"
 
 
 def graph_causes(context: Context) -> list[Cause]:
@@ -150,15 +151,14 @@ def _without_the_most(context: Context, cause: Cause) -> None:
     failed half-way through.
     """
     waits = context.waits
+    perhaps_smaller: set[int] = set()
     for index in cause.places:
         place = waits.places[index]
         stuck = [r for r in cause.culprits if waits.device[r] == index]
         few = sorted({r for r in place.members if r in context.trace.ranks} - set(stuck))
-        untold = (
-            f"{rank_s(few)} issued something smaller, which is no longer on record"
-            if few and not _is_on_record(context, place, few)
-            else ""
-        )
+        untold = ""
+        if few and not _is_on_record(context, place, few):
+            untold = _SMALLER.format(rank_s(few))
         if len(stuck) > len(few) > 0 and len(place.members) > 2:
             few = sorted(set(place.done) - set(stuck)) or few
             cause.victims = set(cause.culprits)
@@ -175,7 +175,10 @@ def _without_the_most(context: Context, cause: Cause) -> None:
             cause.places = [index, *(i for i in cause.places if i != index)]
             return
         if len(stuck) == len(few) and untold:
-            cause.unknowns.append(f"whether {untold}: compare the sizes that are passed there")
+            perhaps_smaller.update(few)
+    if perhaps_smaller:
+        untold = _SMALLER.format(rank_s(perhaps_smaller))
+        cause.unknowns.append(f"whether {untold}: compare the sizes that are passed there")
 
 
 def _name_who_issued_another_number(context: Context, cause: Cause) -> None:
@@ -207,10 +210,7 @@ def _name_who_issued_another_number(context: Context, cause: Cause) -> None:
 
 def _is_on_record(context: Context, place: Place, ranks: list[int]) -> bool:
     """Whether it can be told what these members had issued at a place that they have finished."""
-    records = context.trace.records
-    here = (records["group"] == place.group) & (records["collective_seq"] == place.seq)
-    told = set(records["rank"][here & context.front.collective].tolist())
-    return place.p2p or not told.isdisjoint(ranks)
+    return place.p2p or any(context.row_of(place.group, r, place.seq) != NONE for r in ranks)
 
 
 def _stuck(context: Context, index: int) -> Cause:

@@ -81,7 +81,7 @@ def release_lock(line: str) -> Advice:
 
 def lock_to_release(where_it_is: str) -> Advice:
     """A rank that does something else while it holds what others wait for."""
-    look = f"look at {where_it_is}" if where_it_is else "look at what that rank does instead"
+    look = f"look at {where_it_is}" if where_it_is else "look at what runs there instead"
     return Advice(f"{look}: the others cannot go on before it releases that lock", "D19, D23")
 
 
@@ -92,7 +92,7 @@ def locks_in_order() -> Advice:
 
 def key_to_set(where_it_is: str) -> Advice:
     """Ranks that wait in the store for a key that another rank was to set."""
-    look = f"look at {where_it_is}" if where_it_is else "look at what that rank runs instead"
+    look = f"look at {where_it_is}" if where_it_is else "look at what runs there instead"
     return Advice(
         f"{look}: it has to set that key, under that very name, before it goes on to anything that "
         "needs the others",
@@ -113,7 +113,7 @@ def missing(
     stack = host.stack if host is not None else ()
     look = f"look at {place_of(host, address)}"
     if not stack:
-        look = "look at what that rank runs instead" + _at(address).removeprefix(",")
+        look = "look at what runs there instead" + _at(address).removeprefix(",")
     inside = blocked_in(host)
     if inside:
         look += f": {inside}"

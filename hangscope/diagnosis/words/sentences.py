@@ -246,7 +246,7 @@ def _stuck(context: Context, cause: Cause, place: Place) -> Words:
     if accused is not None:
         return Words(
             f"{_who(cause)} cannot finish {title}, which has completed on a peer",
-            "the device or link of that rank is stuck, not its code",
+            "the device or link there is stuck, not the code",
         )
     return Words(
         everybody,
