@@ -8,6 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.causes.consequences import (
+    conflict_causes,
+    crash_causes,
+    mismatch_causes,
+    settle,
+)
 from hangscope.diagnosis.causes.contradictions import doubt_contradicted, doubt_ends
 from hangscope.diagnosis.causes.doubts import (
     Concluded,
@@ -19,21 +25,20 @@ from hangscope.diagnosis.causes.doubts import (
     doubt_standing,
     doubt_unheard,
 )
-from hangscope.diagnosis.causes.explain import graph_causes
+from hangscope.diagnosis.causes.graph_causes import graph_causes
 from hangscope.diagnosis.causes.odd_ones import doubt_equal_sides
 from hangscope.diagnosis.causes.remote_calls import name_handlers
-from hangscope.diagnosis.causes.settle import conflict_causes, crash_causes, mismatch_causes, settle
 from hangscope.diagnosis.causes.vanished import name_all_that_vanished
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.callsites import note_first_parting
-from hangscope.diagnosis.differences.crossed import doubt_crossed_pairs
+from hangscope.diagnosis.differences.crossed_pairs import doubt_crossed_pairs
 from hangscope.diagnosis.differences.group_order import with_group_order
 from hangscope.diagnosis.differences.worlds import world_causes
+from hangscope.diagnosis.ends.after_standstill import not_before_last_record, swept_up
 from hangscope.diagnosis.ends.giving_up import before_the_first_gave_up
+from hangscope.diagnosis.ends.killed_together import killed_together
 from hangscope.diagnosis.ends.latecomers import without_latecomers
-from hangscope.diagnosis.ends.own_doing import judge
-from hangscope.diagnosis.ends.swept import not_before_last_record, swept_up
-from hangscope.diagnosis.ends.together import killed_together
+from hangscope.diagnosis.ends.primary_failures import judge
 from hangscope.diagnosis.ends.vanished import with_vanished
 from hangscope.diagnosis.groups.hypotheses import by_meshes
 from hangscope.diagnosis.groups.memberships import with_believable_members
@@ -41,20 +46,20 @@ from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.diagnosis.processes.embedded import with_original_exceptions
 from hangscope.diagnosis.quiet.nothing_found import without_cause
 from hangscope.diagnosis.quiet.said_live import said_live
-from hangscope.diagnosis.records.compared import with_compared_operations
 from hangscope.diagnosis.records.counters import with_first_numbers, with_own_counters
 from hangscope.diagnosis.records.frontier import frontiers
-from hangscope.diagnosis.records.laid_numbers import with_laid_numbers
-from hangscope.diagnosis.records.lone_halves import with_lone_halves
+from hangscope.diagnosis.records.inferred_numbers import with_laid_numbers
 from hangscope.diagnosis.records.mismatch import mismatches, parted_before
-from hangscope.diagnosis.waiting import lasting
-from hangscope.diagnosis.waiting.moments import Moment, moment_of
-from hangscope.diagnosis.waiting.overtaken import (
+from hangscope.diagnosis.records.refused_calls import with_compared_operations
+from hangscope.diagnosis.records.unobserved_p2p import with_lone_halves
+from hangscope.diagnosis.waiting import duration
+from hangscope.diagnosis.waiting.early_dumps import (
     doubt_dumped_before,
     doubt_overtaken,
     without_dumps_of,
 )
-from hangscope.diagnosis.waiting.waits import Builder
+from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
+from hangscope.diagnosis.waiting.moments import Moment, moment_of
 from hangscope.diagnosis.words.answer import answer
 from hangscope.diagnosis.words.findings import to_finding
 from hangscope.diagnosis.words.phrases import rank_s
@@ -147,16 +152,16 @@ def _standstill(trace: Trace) -> _Standstill:
     hosts = swept_up(trace, front, not_before_last_record(trace, judge(trace)))
     killed = killed_together(trace, hosts)
     if killed is not None:
-        hosts = lasting.as_victims(hosts)
-    context = Context(trace, front, hosts, Builder(trace, front, hosts).build())
-    lasting.overdue_only(context)
+        hosts = duration.as_victims(hosts)
+    context = Context(trace, front, hosts, GraphBuilder(trace, front, hosts).build())
+    duration.overdue_only(context)
     moment = moment_of(context)
     if moment is not None:
-        lasting.forget_waiting(context)
+        duration.forget_waiting(context)
     # One that left nothing may be the one whose failure the launcher answered with SIGTERM.
     answered = killed == "SIGTERM" and bool(trace.missing_ranks)
     if killed is not None and not answered:
-        lasting.lasting_only(context)
+        duration.lasting_only(context)
     return _Standstill(context, killed, moment)
 
 
@@ -183,10 +188,10 @@ def _doubt(context: Context, causes: list[Cause], concluded: Concluded) -> froze
 
     Gives the ranks whose dumps were written too early for an answer.
     """
-    lasting.doubt_staircases(context, causes)
-    lasting.doubt_unobserved(context, causes)
-    lasting.doubt_short_waits(context, causes)
-    lasting.doubt_ended_early(context, causes)
+    duration.doubt_staircases(context, causes)
+    duration.doubt_unobserved(context, causes)
+    duration.doubt_short_waits(context, causes)
+    duration.doubt_ended_early(context, causes)
     doubt_equal_sides(context, causes)
     doubt_concluded(context, causes, concluded)
     doubt_logs(context, causes)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hangscope.diagnosis.records.blocking_calls import returned
 from hangscope.diagnosis.records.evidence import rank_bounds
-from hangscope.diagnosis.records.returned import returned
 from hangscope.report.json import frames
 from hangscope.trace.attempts.twins import KEY as TWINS
 from hangscope.trace.attempts.twins import doubled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.odd_ones import both_sides, odd_ones, waiting_alone
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.own_doing import alike, own_errors
+from hangscope.diagnosis.ends.primary_failures import alike, own_errors
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.graph.stores import PREFIX, key_given_up, waits_in_store
 from hangscope.diagnosis.model import Confidence, Verdict

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from hangscope.diagnosis.cause import Cause, began, rank_list
-from hangscope.diagnosis.causes.breaking import breaks, few_together, places_at
 from hangscope.diagnosis.causes.case_against import WHO_SETS_THE_KEY
+from hangscope.diagnosis.causes.circle_breakers import breaks, few_together, places_at
 from hangscope.diagnosis.causes.circles_of_pairs import circle_of_pairs
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.lock_places import is_lock

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause, rank_list
-from hangscope.diagnosis.causes.breaking import breaks, few_together, places_at
+from hangscope.diagnosis.causes.circle_breakers import breaks, few_together, places_at
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.stages import odd_stage
+from hangscope.diagnosis.pattern.pipeline_stages import odd_stage
 from hangscope.diagnosis.pattern.stretches import out_of_step, strayed
 from hangscope.diagnosis.pattern.totals import odd_totals
 from hangscope.diagnosis.pattern.yardstick import deviants, ran_ahead

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.graph.half_places import place_of
+from hangscope.diagnosis.graph.p2p_places import place_of
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.agreement import family, input_numel, output_numel
 from hangscope.diagnosis.records.evidence import hidden_ranks

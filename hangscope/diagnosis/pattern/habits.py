@@ -9,9 +9,9 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.records.agreement import input_numel
+from hangscope.diagnosis.records.issue_order import in_turn
 from hangscope.diagnosis.records.kinds import is_sending
 from hangscope.diagnosis.records.pairing import Half
-from hangscope.diagnosis.records.turns import in_turn
 from hangscope.trace.model import NONE, Signature
 
 _USUAL = 3

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.records.turns import in_turn
+from hangscope.diagnosis.records.issue_order import in_turn
 from hangscope.trace.model import NONE
 
 _NEWEST = 4096

@@ -15,8 +15,8 @@ from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.host import End, Host, is_at_work
 from hangscope.diagnosis.processes.stacks import innermost, is_library, is_over, where
 from hangscope.diagnosis.words.blocked import blocked_in
+from hangscope.diagnosis.words.by_stacks import places_of_threads
 from hangscope.diagnosis.words.phrases import rank_s
-from hangscope.diagnosis.words.standing import places_of_threads
 from hangscope.trace.facts import STALE_BEATS
 from hangscope.trace.model import RankFacts, ThreadStack
 

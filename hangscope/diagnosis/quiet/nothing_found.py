@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.causes.remote_calls import unanswered
 from hangscope.diagnosis.context import SECOND_NS, Context
-from hangscope.diagnosis.ends.bare import may_have_given_up
-from hangscope.diagnosis.ends.own_doing import had_left
-from hangscope.diagnosis.ends.together import UNSEEN
+from hangscope.diagnosis.ends.killed_together import UNSEEN
+from hangscope.diagnosis.ends.primary_failures import had_left
+from hangscope.diagnosis.ends.status_only import may_have_given_up
 from hangscope.diagnosis.graph.stores import key_given_up
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.failures import DIFFER
@@ -23,14 +23,14 @@ from hangscope.diagnosis.quiet.signs import DEAD_THREAD, how_to_meet, signs
 from hangscope.diagnosis.records.evidence import end_is_unseen
 from hangscope.diagnosis.waiting.moments import Moment
 from hangscope.diagnosis.words import playbook
-from hangscope.diagnosis.words.crashes import crash
-from hangscope.diagnosis.words.phrases import rank_s
-from hangscope.diagnosis.words.standing import (
+from hangscope.diagnosis.words.by_stacks import (
     by_stacks,
     places_of_stacks,
     places_of_threads,
     where_to_look,
 )
+from hangscope.diagnosis.words.crashes import crash
+from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.model import Claim, Flag
 
 _OWN_REPORT = "own_report"

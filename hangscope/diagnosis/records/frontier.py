@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hangscope.diagnosis.records.blocking_calls import from_rings, returned
 from hangscope.diagnosis.records.kinds import is_one_sided, which
-from hangscope.diagnosis.records.returned import from_rings, returned
 from hangscope.trace.model import Flag, State, Trace, flagged
 
 UNKNOWN = -1

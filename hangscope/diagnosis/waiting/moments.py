@@ -10,7 +10,7 @@ import numpy as np
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.records.pace import standstill_s
-from hangscope.diagnosis.waiting.overtaken import overtaken
+from hangscope.diagnosis.waiting.early_dumps import overtaken
 from hangscope.diagnosis.waiting.timeouts import NEARLY, recorded_timeouts
 
 _SOON_S = 5.0

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from hangscope.diagnosis.processes.host import Host, in_communication
+from hangscope.diagnosis.records.blocking_calls import blocks_caller
 from hangscope.diagnosis.records.evidence import (
     collective_row,
     hidden_ranks,
@@ -23,7 +24,6 @@ from hangscope.diagnosis.records.kinds import (
     which,
 )
 from hangscope.diagnosis.records.pace import standstill_s
-from hangscope.diagnosis.records.returned import blocks_caller
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, State, Trace
 

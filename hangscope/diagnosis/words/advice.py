@@ -9,7 +9,7 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.threads import handed_to_a_pool, race_of_threads
+from hangscope.diagnosis.ends.dead_threads import handed_to_a_pool, race_of_threads
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Side, Verdict

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.own_doing import own_errors
-from hangscope.diagnosis.ends.threads import dead_thread
+from hangscope.diagnosis.ends.dead_threads import dead_thread
+from hangscope.diagnosis.ends.primary_failures import own_errors
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.stores import PREFIX as STORE

@@ -9,7 +9,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Finding, GroupRef
 from hangscope.diagnosis.words.advice import advice
-from hangscope.diagnosis.words.seen import evidence
+from hangscope.diagnosis.words.evidence import evidence
 from hangscope.diagnosis.words.sentences import sentences
 from hangscope.diagnosis.words.sides import sides_of
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.own_doing import own_errors
-from hangscope.diagnosis.ends.threads import dead_thread, died_of
+from hangscope.diagnosis.ends.dead_threads import dead_thread, died_of
+from hangscope.diagnosis.ends.primary_failures import own_errors
 from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.stores import PREFIX as STORE

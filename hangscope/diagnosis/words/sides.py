@@ -8,7 +8,7 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.threads import dead_thread, died_of
+from hangscope.diagnosis.ends.dead_threads import dead_thread, died_of
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Side, Verdict

@@ -19,7 +19,7 @@ from hangscope.diagnosis.causes.case_against import (
 from hangscope.diagnosis.causes.lost import lost_ranks
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.latecomers import came_too_late
-from hangscope.diagnosis.ends.own_doing import first_to_fail, own_errors
+from hangscope.diagnosis.ends.primary_failures import first_to_fail, own_errors
 from hangscope.diagnosis.graph.stores import without_store_waits
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hangscope.diagnosis.graph.half_places import HalfPlaces, blocking_sends
-from hangscope.diagnosis.graph.held_up import held_up_by_sends
+from hangscope.diagnosis.graph.blocking_sends import held_up_by_sends
 from hangscope.diagnosis.graph.lock_places import lock_places
+from hangscope.diagnosis.graph.p2p_places import HalfPlaces, blocking_sends
 from hangscope.diagnosis.graph.phase_places import phase_places
 from hangscope.diagnosis.graph.places import Place, Waits
 from hangscope.diagnosis.graph.stores import store_places
@@ -18,16 +18,16 @@ from hangscope.diagnosis.groups.unlisted import Unlisted
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.evidence import end_is_unseen
 from hangscope.diagnosis.records.frontier import UNKNOWN, Frontiers, Ints
+from hangscope.diagnosis.records.issue_order import in_turn
 from hangscope.diagnosis.records.pairing import Half, pending_halves
-from hangscope.diagnosis.records.turns import in_turn
 from hangscope.diagnosis.waiting.device_places import device_places
+from hangscope.diagnosis.waiting.group_progress import GroupProgress
 from hangscope.diagnosis.waiting.not_begun import behind_their_devices
-from hangscope.diagnosis.waiting.standing import Standing
 from hangscope.diagnosis.waiting.told import Told
 from hangscope.trace.model import NONE, Flag, Trace
 
 
-class Builder:
+class GraphBuilder:
     """Builds `Waits` group by group."""
 
     def __init__(self, trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> None:
@@ -123,26 +123,26 @@ class Builder:
         if len(members) + len(extra) < 2:
             self._alone(group, pairs, members)
             return
-        standing = self._standing(group, pairs)
-        if not standing.known.any():
+        progress = self._progress(group, pairs)
+        if not progress.known.any():
             return
-        seen = set(standing.ranks.tolist())
+        seen = set(progress.ranks.tolist())
         outside = [*(r for r in members if r not in seen), *extra]
         never = [r for r in outside if self.told.knows_start(r)]
-        unknown = standing.ranks[~standing.known].tolist()
+        unknown = progress.ranks[~progress.known].tolist()
         unknown += [r for r in outside if not self.told.knows_start(r)]
-        lowest = 0 if never else int(standing.enqueued[standing.known].min())
-        self._unobserved(group, standing, lowest)
-        for seq in np.unique(standing.pending[standing.pending > 0]).tolist():
-            place = self._place_at(group, seq, standing, members)
-            self._whom_it_waits_for(place, standing, never, unknown)
+        lowest = 0 if never else int(progress.enqueued[progress.known].min())
+        self._unobserved(group, progress, lowest)
+        for seq in np.unique(progress.pending[progress.pending > 0]).tolist():
+            place = self._place_at(group, seq, progress, members)
+            self._whom_it_waits_for(place, progress, never, unknown)
             if place.waiters:
                 self.places.append(place)
 
-    def _standing(self, group: int, pairs: Ints) -> Standing:
+    def _progress(self, group: int, pairs: Ints) -> GroupProgress:
         """How far the members of a group are, by their records and what their processes tell."""
         front = self.front
-        here = Standing(
+        here = GroupProgress(
             ranks=front.rank[pairs],
             enqueued=front.enqueued[pairs].copy(),
             completed=front.completed[pairs],
@@ -172,7 +172,7 @@ class Builder:
                 self._go_past_the_finished(group, here, i, host)
         return here
 
-    def _go_past_the_finished(self, group: int, here: Standing, i: int, host: Host) -> None:
+    def _go_past_the_finished(self, group: int, here: GroupProgress, i: int, host: Host) -> None:
         """Nobody could write down that a frozen process had finished; a peer did."""
         rank, older = host.rank, int(here.rows[i])
         if host.state == "stopped":
@@ -184,17 +184,17 @@ class Builder:
             self.oldest_row[rank] = int(here.rows[i])  # it waited there, for nothing older
 
     def _place_at(
-        self, group: int, seq: int, standing: Standing, members: tuple[int, ...]
+        self, group: int, seq: int, progress: GroupProgress, members: tuple[int, ...]
     ) -> Place:
         """Who waits at one collective of a group, and since when."""
-        here = standing.pending == seq
-        waiters = standing.ranks[here].tolist()
-        rows = standing.rows[here]
+        here = progress.pending == seq
+        waiters = progress.ranks[here].tolist()
+        rows = progress.rows[here]
         rows = rows[rows >= 0]
         row = int(rows[0]) if len(rows) else NONE
         if row == NONE and self.told.dates_ends:  # its record does not say whether it has finished
             row = self.told.row_of(group, waiters[0], seq)
-        began_ns = standing.began_ns[here]
+        began_ns = progress.began_ns[here]
         if not (began_ns > 0).any():  # found through its records alone: unobserved
             began_ns = self.trace.records["created_ns"][rows]
         began_ns = began_ns[began_ns > 0]
@@ -204,20 +204,20 @@ class Builder:
         )
 
     def _whom_it_waits_for(
-        self, place: Place, standing: Standing, never: list[int], unknown: list[int]
+        self, place: Place, progress: GroupProgress, never: list[int], unknown: list[int]
     ) -> None:
         """Sort the members by whether they have come to a place (rules 2 and 3).
 
         ``never`` have issued nothing in the group, of ``unknown`` nothing tells.
         """
-        known, come = standing.known, standing.enqueued >= place.seq
-        over = (standing.pending > place.seq) | (standing.pending == 0)
-        finished = known & come & over & (standing.completed >= place.seq)
-        place.done = standing.ranks[finished].tolist()
-        if place.seq <= standing.finished and self.told.needs_all(place.group, place.row):
-            self._on_device(place, standing)
+        known, come = progress.known, progress.enqueued >= place.seq
+        over = (progress.pending > place.seq) | (progress.pending == 0)
+        finished = known & come & over & (progress.completed >= place.seq)
+        place.done = progress.ranks[finished].tolist()
+        if place.seq <= progress.finished and self.told.needs_all(place.group, place.row):
+            self._on_device(place, progress)
             return
-        place.absent = standing.ranks[known & ~come].tolist() + never
+        place.absent = progress.ranks[known & ~come].tolist() + never
         place.unknown = list(unknown)
         oldest = self.oldest_row
         if unknown and all(
@@ -225,7 +225,7 @@ class Builder:
         ):
             place.absent = []  # one that left nothing explains their ends
         if not place.absent:
-            self._late(place, standing)
+            self._late(place, progress)
 
     def _alone(self, group: int, pairs: Ints, members: tuple[int, ...]) -> None:
         """A group of which one member is known: it waits, and nothing says for whom."""
@@ -273,7 +273,7 @@ class Builder:
             return []
         return sorted(self.told.recorded - {rank})
 
-    def _unobserved(self, group: int, standing: Standing, lowest: int) -> None:
+    def _unobserved(self, group: int, progress: GroupProgress, lowest: int) -> None:
         """Where completion cannot be seen, a rank ahead of a member waits where that one is due.
 
         In a group with operations that some finish alone, at the first that it cannot. Where
@@ -285,13 +285,13 @@ class Builder:
             return
         hidden = int(Flag.UNOBSERVED)
         flags = self.trace.records["flags"]
-        known = standing.known
+        known = progress.known
         issued = dict(
-            zip(standing.ranks[known].tolist(), standing.enqueued[known].tolist(), strict=True)
+            zip(progress.ranks[known].tolist(), progress.enqueued[known].tolist(), strict=True)
         )
-        for i, rank in enumerate(standing.ranks.tolist()):
-            enqueued = int(standing.enqueued[i])
-            if standing.pending[i] or enqueued < max(lowest, 1):
+        for i, rank in enumerate(progress.ranks.tolist()):
+            enqueued = int(progress.enqueued[i])
+            if progress.pending[i] or enqueued < max(lowest, 1):
                 continue
             due = min(lowest + 1, enqueued)
             if group in self.told.one_sided_groups:
@@ -304,9 +304,9 @@ class Builder:
                 is_newest = row + 1 >= self.told.bounds[rank][1]
                 if not is_newest or not self.told.would_show_end(before, row):
                     continue
-            standing.pending[i], standing.rows[i] = due, row
+            progress.pending[i], progress.rows[i] = due, row
 
-    def _on_device(self, place: Place, standing: Standing) -> None:
+    def _on_device(self, place: Place, progress: GroupProgress) -> None:
         """Everybody has issued it and a peer has finished it: who is late on the device?"""
         halted = {
             *self.halted.get((place.group, place.seq), ()),
@@ -316,17 +316,17 @@ class Builder:
             place.behind = sorted(halted)
             place.waiters = [r for r in place.waiters if r not in halted]
             return
-        rows = dict(zip(standing.ranks.tolist(), standing.rows.tolist(), strict=True))
+        rows = dict(zip(progress.ranks.tolist(), progress.rows.tolist(), strict=True))
         place.waiters = [
             r for r in place.waiters if rows[r] < 0 or self.oldest_row.get(r, NONE) == rows[r]
         ]
         self.device.update(dict.fromkeys(place.waiters, len(self.places)))
 
-    def _late(self, place: Place, standing: Standing) -> None:
+    def _late(self, place: Place, progress: GroupProgress) -> None:
         """Members that have issued it but are held up by something older of theirs."""
         first_here, behind = [], []
         members = zip(
-            standing.ranks.tolist(), standing.pending.tolist(), standing.rows.tolist(), strict=True
+            progress.ranks.tolist(), progress.pending.tolist(), progress.rows.tolist(), strict=True
         )
         for rank, seq, row in members:
             if not seq or seq > place.seq:

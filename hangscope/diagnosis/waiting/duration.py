@@ -14,7 +14,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End, Host, is_unseen
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.timeouts import NEARLY, Timeouts, recorded_timeouts
-from hangscope.diagnosis.waiting.unnoted import just_finished
+from hangscope.diagnosis.waiting.unnoticed_ends import just_finished
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, State, flagged
 

@@ -11,7 +11,7 @@ from signal import SIGABRT
 
 import numpy as np
 
-from hangscope.diagnosis.ends.together import NOTICED_LATE_NS, TOGETHER_NS
+from hangscope.diagnosis.ends.killed_together import NOTICED_LATE_NS, TOGETHER_NS
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP
 from hangscope.diagnosis.graph.stores import PREFIX
 from hangscope.diagnosis.processes.failures import WAITED_IN_VAIN

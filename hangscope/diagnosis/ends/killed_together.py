@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hangscope.diagnosis.ends.own_doing import left_by_itself
+from hangscope.diagnosis.ends.primary_failures import left_by_itself
 from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.threads import died_of
+from hangscope.diagnosis.ends.dead_threads import died_of
 from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Verdict

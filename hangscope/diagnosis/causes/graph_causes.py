@@ -7,8 +7,8 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.circles import circle, only_sent
 from hangscope.diagnosis.causes.halted import needs_a_cause, without_own_waiting
-from hangscope.diagnosis.causes.outside import outside, waits_outside
-from hangscope.diagnosis.causes.roots import Union, from_roots
+from hangscope.diagnosis.causes.sinks import Union, from_roots
+from hangscope.diagnosis.causes.unlisted_members import outside, waits_outside
 from hangscope.diagnosis.causes.untold import (
     accuse_who_is_stopped,
     accuse_who_was_never_seen,
@@ -21,7 +21,7 @@ from hangscope.diagnosis.causes.untold import (
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.new_groups import name_different_calls
 from hangscope.diagnosis.differences.worlds import different_worlds, note_loopback
-from hangscope.diagnosis.ends.threads import ranks_of_dead_threads
+from hangscope.diagnosis.ends.dead_threads import ranks_of_dead_threads
 from hangscope.diagnosis.graph.components import circles_without, components
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.model import Confidence, Verdict

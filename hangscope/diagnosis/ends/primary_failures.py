@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hangscope.diagnosis.ends.stopped import stopped_alone, told_on_several_hosts
+from hangscope.diagnosis.ends.told_to_stop import stopped_alone, told_on_several_hosts
 from hangscope.diagnosis.processes.embedded import failed_ranks, own_places
 from hangscope.diagnosis.processes.host import (
     End,

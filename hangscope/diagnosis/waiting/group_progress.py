@@ -8,7 +8,7 @@ from hangscope.diagnosis.records.frontier import UNKNOWN, Bools, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GroupProgress:
     """Those members of a group of whom anything is known: one row each in all columns.
 
     The columns are those of `Frontiers`, which what is known of a process changes in place.

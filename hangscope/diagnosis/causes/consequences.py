@@ -5,8 +5,13 @@ from __future__ import annotations
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.differences.exchange import broken_exchanges, size_conflict
-from hangscope.diagnosis.ends.bare import may_have_given_up, told_by_status
-from hangscope.diagnosis.ends.own_doing import aborted_alone, alike, had_left, primary_crashes
+from hangscope.diagnosis.ends.primary_failures import (
+    aborted_alone,
+    alike,
+    had_left,
+    primary_crashes,
+)
+from hangscope.diagnosis.ends.status_only import may_have_given_up, told_by_status
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.majority import may_be_even
