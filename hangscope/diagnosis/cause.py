@@ -60,6 +60,15 @@ class Cause:
     unknowns: list[str] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
 
+    @property
+    def involved(self) -> set[int]:
+        """The accused and their victims."""
+        return self.victims.union(self.culprits)
+
+    def add_victims_of(self, consequence: Cause) -> None:
+        """All ranks that what follows from this cause speaks of are its victims, too."""
+        self.victims |= consequence.involved.difference(self.culprits)
+
     def doubt(self, reason: str) -> None:
         """Something is not known: at most likely from here on."""
         if self.confidence is Confidence.CERTAIN:

@@ -8,13 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hangscope.diagnosis.cause import Cause
-from hangscope.diagnosis.causes.consequences import (
-    conflict_causes,
-    crash_causes,
-    mismatch_causes,
-    settle,
-)
+from hangscope.diagnosis.causes.consequences import without_consequences
 from hangscope.diagnosis.causes.contradictions import doubt_contradicted, doubt_ends
+from hangscope.diagnosis.causes.crashes import crash_causes
 from hangscope.diagnosis.causes.doubts import (
     Concluded,
     doubt_clocks,
@@ -26,6 +22,7 @@ from hangscope.diagnosis.causes.doubts import (
     doubt_unheard,
 )
 from hangscope.diagnosis.causes.graph_causes import graph_causes
+from hangscope.diagnosis.causes.mismatches import conflict_causes, mismatch_causes
 from hangscope.diagnosis.causes.odd_ones import doubt_equal_sides
 from hangscope.diagnosis.causes.remote_calls import name_handlers
 from hangscope.diagnosis.causes.vanished import name_all_that_vanished
@@ -180,7 +177,7 @@ def _causes(context: Context) -> list[Cause]:
     name_handlers(context, found)
     name_all_that_vanished(context, found)
     found += crash_causes(context, found)
-    return settle(context, found)
+    return without_consequences(context, found)
 
 
 def _doubt(context: Context, causes: list[Cause], concluded: Concluded) -> frozenset[int]:

@@ -1,0 +1,80 @@
+"""Failures that no place of the wait-for graph tells of, as causes."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.ends.primary_failures import (
+    aborted_alone,
+    alike,
+    had_left,
+    primary_crashes,
+)
+from hangscope.diagnosis.ends.status_only import may_have_given_up, told_by_status
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.host import End, is_unseen
+
+
+def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Failures of a rank's own that no graph cause speaks of: everyone else was torn down."""
+    waits = context.waits
+    crashed = [r for r, h in context.hosts.items() if h.end is End.CRASHED]
+    waits_on = {
+        r: {t for i in waits.places_of.get(r, ()) for t in waits.places[i].targets} for r in crashed
+    }
+    found = primary_crashes(context.hosts, waits_on)
+    blamed = {r for c in causes for r in c.culprits}
+    rest = [h for h in found if h.rank not in blamed and not had_left(context.trace.ranks[h.rank])]
+    if any(_left_its_groups(context, c) for c in causes):
+        rest = [h for h in rest if not _only_a_status(context, h.rank)]
+    gave_up = may_have_given_up(context.trace)
+    rest = [h for h in rest if h.rank not in gave_up]
+    if not rest:
+        return []
+    cause = Cause(
+        Verdict.RANK_CRASHED,
+        tuple(sorted(h.rank for h in rest)),
+        began_ns=min((h.end_ns for h in rest if h.end_ns), default=0),
+    )
+    shared = {r for c in context.trace.claims if c.kind == "shared_device" for r in c.accused}
+    if shared.intersection(cause.culprits):  # either rank's choice of its device is the wrong one
+        cause.culprits = tuple(sorted({*cause.culprits, *(shared & context.hosts.keys())}))
+        cause.confidence = Confidence.AMBIGUOUS
+    bare = len(rest) > 1 and all(h.end_text.startswith("exit status") for h in rest)
+    if bare or not alike(rest):
+        cause.confidence = Confidence.AMBIGUOUS  # nothing tells a first failure from its echo
+    if all(is_unseen(context.trace.ranks[h.rank]) for h in rest):
+        cause.doubt("nobody saw how the accused ended")
+    alone = aborted_alone(context.trace) if context.trace.only_logs else None
+    if all(h.rank == alone for h in rest):
+        cause.doubt("of what the accused aborted itself is not told")
+    if all(_ended_without_a_word(context, h.rank) for h in rest):
+        cause.doubt(
+            "others gave up waiting for somebody, and of what the accused failed is not told"
+        )
+    cause.victims = {
+        r
+        for r, h in context.hosts.items()
+        if h.rank not in cause.culprits and (h.end in (End.TORN_DOWN, End.CRASHED) or h.secondary)
+    }
+    return [cause]
+
+
+def _left_its_groups(context: Context, cause: Cause) -> bool:
+    """Whether the accused had destroyed their groups: that breaks the connections of all others."""
+    ranks = context.trace.ranks
+    left = all(r in ranks and ranks[r].finalized for r in cause.culprits)
+    return bool(cause.culprits) and cause.verdict is Verdict.MISSING_RANK and left
+
+
+def _ended_without_a_word(context: Context, rank: int) -> bool:
+    """Whether a log tells a rank's status only, and that others had waited until a timeout."""
+    trace = context.trace
+    waited = any(c.kind == "timeout" and c.reporter not in (None, rank) for c in trace.claims)
+    return waited and told_by_status(trace, rank)
+
+
+def _only_a_status(context: Context, rank: int) -> bool:
+    """Whether nothing tells of what a rank failed."""
+    exit_ = context.trace.ranks[rank].exit
+    return rank in context.unrecorded and exit_ is not None and exit_.kind == "code"

@@ -1,0 +1,134 @@
+"""What cannot go together as causes: operations of a group, and the sizes and tags of exchanges."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.differences.exchange import broken_exchanges, size_conflict
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.majority import may_be_even
+from hangscope.diagnosis.pattern.totals import odd_totals
+from hangscope.diagnosis.pattern.yardstick import decide_mismatch
+from hangscope.diagnosis.records.mismatch import Mismatch, minority
+
+_MAX_EXCHANGES = 64
+"""How many are looked at: each look reads the splits of all members."""
+_OF_ASPECT = {
+    "op": Verdict.COLLECTIVE_MISMATCH,
+    "history": Verdict.COLLECTIVE_MISMATCH,
+    "numel": Verdict.SHAPE_MISMATCH,
+    "dtype": Verdict.DTYPE_MISMATCH,
+}
+_OF_CONFLICT = {
+    "dtype": Verdict.DTYPE_MISMATCH,
+    "numel": Verdict.SHAPE_MISMATCH,
+    "tag": Verdict.P2P_UNMATCHED,
+}
+
+
+def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
+    """One cause per first disagreement; a later one between the same ranks is its consequence."""
+    causes: list[Cause] = []
+    records = context.trace.records
+    dated = sorted(
+        found, key=lambda m: (min(int(records["created_ns"][p.row]) for p in m.parts), m.group)
+    )
+    for item in dated:
+        members = {r for p in item.parts for r in p.ranks}
+        if any(members & c.involved for c in causes):
+            continue
+        culprits, decided = minority(item.parts)
+        silent = _overwritten(context, item)
+        if decided and _may_be_even(context, item, len(silent)):
+            culprits, decided = tuple(sorted(members)), False
+        confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
+        if not decided and item.aspect != "history":
+            unlike = decide_mismatch(context, item) or _odd_side(context, item)
+            if unlike:
+                culprits, confidence = unlike, Confidence.LIKELY
+                item = item.with_last(unlike)
+        elif item.aspect == "history":
+            confidence = Confidence.LIKELY
+        group_members = set(context.trace.groups[item.group].ranks) | members
+        cause = Cause(
+            _OF_ASPECT.get(item.aspect, Verdict.ARGUMENT_MISMATCH),
+            culprits,
+            began_ns=max(int(records["created_ns"][p.row]) for p in item.parts),
+            confidence=confidence,
+            mismatch=item,
+            sides=[p.ranks for p in item.parts],
+        )
+        if silent:
+            cause.doubt("what other members issued there is overwritten")
+        cause.victims = context.waits.reachers(group_members) | group_members
+        cause.victims -= set(culprits)
+        causes.append(cause)
+    return causes
+
+
+def _odd_side(context: Context, item: Mismatch) -> tuple[int, ...]:
+    """The side of a mismatch that has issued another number of operations in its group."""
+    ranks = {r for part in item.parts for r in part.ranks}
+    odd = set(odd_totals(context, ranks, [item.group]))
+    sides = [part.ranks for part in item.parts if odd.issuperset(part.ranks)]
+    return tuple(sorted(odd)) if odd and sum(map(len, sides)) == len(odd) else ()
+
+
+def _may_be_even(context: Context, item: Mismatch, silent: int) -> bool:
+    """Whether the group has halves, but for members that left no dump: they may be of the smaller.
+
+    So may those of whom that part of the record is gone (``silent``).
+    """
+    first, second = (len(part.ranks) for part in item.parts[:2])
+    lost = set(context.trace.groups[item.group].ranks) - context.on_record
+    return may_be_even(first, second, len(lost) + silent)
+
+
+def _overwritten(context: Context, item: Mismatch) -> set[int]:
+    """Members that have issued something at that place or later, and whose record of it is gone."""
+    seen = {r for p in item.parts for r in p.ranks}
+    front = context.front
+    past = (front.group == item.group) & (front.enqueued >= item.seq) & (front.first > item.seq)
+    return {r for r in front.rank[past].tolist() if r not in seen}
+
+
+def conflict_causes(context: Context) -> list[Cause]:
+    """Exchanges where everybody has come and the announced sizes contradict each other."""
+    found: list[Cause] = []
+    looked = 0
+    for place in broken_exchanges(context):
+        if size_conflict(context, place) is not None:
+            context.waits.places.append(place)
+    for index, place in enumerate(context.waits.places):
+        open_ended = place.absent or (place.p2p and (place.unknown or place.behind))
+        if not place.waiters or open_ended or looked >= _MAX_EXCHANGES:
+            continue
+        looked += 1
+        conflict = size_conflict(context, place)
+        if conflict is None:
+            continue
+        odd = () if conflict.decided else odd_totals(context, place.members, [place.group])
+        cause = Cause(
+            _OF_CONFLICT[conflict.aspect],
+            odd or conflict.ranks,
+            [index],
+            Confidence.LIKELY if conflict.decided or odd else Confidence.AMBIGUOUS,
+            place.began_ns,
+            conflict=conflict.text,
+        )
+        if conflict.aspect == "tag":
+            cause.crossed = conflict.text
+            cause.sides = [(rank,) for rank in place.members]
+            cause.places += [i for i, p in enumerate(context.waits.places) if _meets(place, p)]
+        cause.victims = set(place.members) | context.waits.reachers(place.members, [index])
+        cause.victims -= set(cause.culprits)
+        if not any(cause.victims & c.involved for c in found):
+            found.append(cause)
+    return found
+
+
+def _meets(place: Place, other: Place) -> bool:
+    """Whether ``other`` is the second half of the pair that ``place`` is the first half of."""
+    one, two = place.half, other.half
+    return one is not None and two is not None and one.partner_row == two.row
