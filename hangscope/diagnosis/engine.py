@@ -121,8 +121,7 @@ def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
         if job.moment is not None:
             notes.append(job.moment.remark)
         quiet = without_cause(job.context, job.killed, job.moment)
-        findings = quiet.findings
-        notes += quiet.notes
+        findings = (quiet,) if quiet is not None else ()
         if not findings and trace.missing_ranks:
             notes.append(f"{rank_s(trace.missing_ranks)} left no dump: nothing is known of them")
     if all(finding.verdict is Verdict.INCONCLUSIVE for finding in findings):

@@ -1,0 +1,120 @@
+"""Signs of a hang that name nobody: what they do tell, and what to collect."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.processes.stacks import innermost, where
+from hangscope.diagnosis.quiet.last_words import places_of_waits
+from hangscope.diagnosis.quiet.signs import how_to_meet, signs
+from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words.by_stacks import places_of_stacks
+from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.trace.model import Claim
+
+_OWN_REPORT = "own_report"
+"""What a log's reader notes of verdicts that HangScope itself has printed into the log."""
+_REPORTED = (
+    "what that report rests on is in the run directory and not in this log",
+    "give analyze the run directory that the report in the log names, not its log alone",
+)
+"""Why HangScope's own words in a log are no verdict, and what to do."""
+
+
+def inconclusive(context: Context) -> Finding:
+    """The finding that something hangs or failed, with all that is told of it and what to do."""
+    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    fix, missing = advice.fix, context.trace.missing_ranks
+    standing = places_of_stacks(context)
+    if standing:
+        fix = (
+            "compare where the ranks stand: one that is not in communication may be the one that "
+            "is waited for; stacks of more ranks, dumps or the job's log tell more"
+        )
+    fix = how_to_meet(context.trace.claims) or fix
+    summary, why = signs(context), "the records do not show who is waited for"
+    said = _own_words(context.trace.claims)
+    if said and context.trace.only_logs:
+        summary = f"{summary}; HangScope had said before: {said[0]}"
+        why, fix = _REPORTED
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        (),
+        Confidence.LIKELY,
+        summary,
+        why,
+        fix,
+        advice.playbook,
+        unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
+        evidence=places_of_waits(context)
+        + standing
+        + tuple(f"HangScope said in this log: {text}" for text in said)
+        + tuple(
+            f"log: {shortened(c.text)}"
+            for c in context.trace.claims[:8]
+            if c.text and c.kind != _OWN_REPORT
+        ),
+    )
+
+
+def told_to_stop(context: Context, words: str) -> Finding:
+    """Somebody ended the job, and no rank said before whether it waited: a hang looks no other."""
+    said = _own_words(context.trace.claims)
+    if said:
+        before = f"HangScope had said before: {said[0]}"
+        why, fix = _REPORTED
+    else:
+        before = "nothing in this log tells whether it hung before or for whom"
+        why = "ranks that wait say nothing until a timeout of theirs expires, and none had"
+        fix = (
+            "if its last steps came long before, it hung: run it with HANGSCOPE=1, or take the "
+            "stacks of all ranks (py-spy dump) before it is stopped"
+        )
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        tuple(sorted(context.hosts)),
+        Confidence.LIKELY,
+        f"The job was told to stop from outside, and {before}",
+        why,
+        fix,
+        playbook.by_verdict(Verdict.INCONCLUSIVE).playbook,
+        evidence=(f"log: {shortened(words)}",),
+    )
+
+
+def _own_words(claims: tuple[Claim, ...]) -> tuple[str, ...]:
+    """What HangScope's own reports in a log say: no evidence, but worth repeating."""
+    return tuple(c.text for c in claims if c.kind == _OWN_REPORT)[:4]
+
+
+def ended_unseen(context: Context) -> Finding:
+    """Every process is gone and left no word: killed from outside, or by one of them first."""
+    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    missing = context.trace.missing_ranks
+    stood = {r: where(innermost(h.stack)) for r, h in context.hosts.items() if h.stack}
+    if missing:
+        summary = (
+            f"The ranks on record were all ended from outside, and {rank_s(missing)} left nothing"
+        )
+        if len(context.hosts) == 1:
+            only = next(iter(context.hosts))
+            summary = f"Only rank {only} left anything, and nothing on record says how it ended"
+        why = "whether they were ended because of what left nothing is not on record"
+    else:
+        summary = "Every rank ended at about the same time, and nothing on record says how"
+        why = "no exit status, signal or exception was seen of any of them"
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        tuple(sorted(context.hosts)),
+        Confidence.LIKELY,
+        summary,
+        why,
+        advice.fix,
+        advice.playbook,
+        evidence=tuple(f"rank {r}: last seen at {at}" for r, at in sorted(stood.items())[:8]),
+        unknowns=("the launcher's log and the kernel's (dmesg) may tell which one ended first",),
+    )
