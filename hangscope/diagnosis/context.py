@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -69,6 +70,28 @@ class Context:
     def kinds(self) -> list[object]:
         """Per group what tells its dimension of the mesh from others."""
         return kinds_of_groups(self.trace)
+
+    @cached_property
+    def groups_alike(self) -> dict[tuple[object, int], list[int]]:
+        """Indices of the groups of each kind and size, in their order."""
+        alike: dict[tuple[object, int], list[int]] = defaultdict(list)
+        for index, (kind, group) in enumerate(zip(self.kinds, self.trace.groups, strict=True)):
+            alike[kind, len(group.ranks)].append(index)
+        return dict(alike)
+
+    @cached_property
+    def _collectives_by_group(self) -> tuple[Ints, Ints]:
+        """The records of all collectives, group by group, and where each group's begin."""
+        groups = self.trace.records["group"]
+        rows = np.flatnonzero(self.front.collective)
+        rows = rows[np.argsort(groups[rows], kind="stable")]
+        starts = np.searchsorted(groups[rows], np.arange(len(self.trace.groups) + 1))
+        return rows, starts
+
+    def collectives_of(self, group: int) -> Ints:
+        """The records of a group's collectives, rank by rank, each rank's in order of issue."""
+        rows, starts = self._collectives_by_group
+        return rows[starts[group] : starts[group + 1]]
 
     @cached_property
     def families(self) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Verdict
@@ -76,6 +78,10 @@ def _without_waits_for_the_dead(context: Context, causes: list[Cause]) -> list[C
 def _without_what_mismatches_explain(context: Context, causes: list[Cause]) -> list[Cause]:
     """The causes without those that share ranks with a mismatch, and follow from it."""
     mismatches = [c for c in causes if _is_mismatch(c)]
+    concerning: dict[int, set[int]] = defaultdict(set)  # rank -> mismatches, by index
+    for index, mismatch in enumerate(mismatches):
+        for rank in mismatch.involved:
+            concerning[rank].add(index)
     kept = []
     for cause in causes:
         if _is_mismatch(cause):
@@ -83,21 +89,23 @@ def _without_what_mismatches_explain(context: Context, causes: list[Cause]) -> l
                 cause.doubt("every member finished it nevertheless")
             kept.append(cause)
             continue
-        absorbing = [m for m in mismatches if _follows_from(context, cause, m)]
-        for mismatch in absorbing:
-            mismatch.add_victims_of(cause)
+        involved = cause.involved
+        near = set().union(*(concerning.get(rank, ()) for rank in involved))
+        absorbing = [i for i in near if _may_follow(context, cause, mismatches[i])]
+        for index in absorbing:
+            mismatches[index].add_victims_of(cause)
+            for rank in involved:
+                concerning[rank].add(index)
         if not absorbing:
             kept.append(cause)
     return kept
 
 
-def _follows_from(context: Context, cause: Cause, mismatch: Cause) -> bool:
-    """Whether a cause concerns the ranks of a mismatch and may be its consequence."""
-    return (
-        not cause.involved.isdisjoint(mismatch.involved)
-        and (not _is_over(mismatch) or _hangs_behind(context, cause, mismatch))
-        and not _own_crash_before(context, cause, mismatch)
-    )
+def _may_follow(context: Context, cause: Cause, mismatch: Cause) -> bool:
+    """Whether a cause that concerns ranks of a mismatch may be a consequence of it."""
+    if _is_over(mismatch) and not _hangs_behind(context, cause, mismatch):
+        return False
+    return not _own_crash_before(context, cause, mismatch)
 
 
 def _is_mismatch(cause: Cause) -> bool:

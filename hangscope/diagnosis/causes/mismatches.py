@@ -30,13 +30,14 @@ _OF_CONFLICT = {
 def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
     """One cause per first disagreement; a later one between the same ranks is its consequence."""
     causes: list[Cause] = []
+    concerned: set[int] = set()
     records = context.trace.records
     dated = sorted(
         found, key=lambda m: (min(int(records["created_ns"][p.row]) for p in m.parts), m.group)
     )
     for item in dated:
         members = {r for p in item.parts for r in p.ranks}
-        if any(members & c.involved for c in causes):
+        if not members.isdisjoint(concerned):
             continue
         culprits, decided = minority(item.parts)
         silent = _overwritten(context, item)
@@ -64,6 +65,7 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
         cause.victims = context.waits.reachers(group_members) | group_members
         cause.victims -= set(culprits)
         causes.append(cause)
+        concerned |= cause.involved
     return causes
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -35,6 +35,9 @@ _UNEVEN = "all_to_all"
 _PAST = 4
 """So many operations before show that another group runs the same program."""
 
+_NEAR = 24
+"""Those are looked for among so many."""
+
 Step = tuple[object, ...]
 
 
@@ -44,17 +47,9 @@ def siblings(context: Context, group: int) -> list[int]:
     mine = groups[group]
     if mine.desc == "default_pg" or len(mine.ranks) < 2:
         return []
-    kinds = context.kinds
     members = set(mine.ranks)
-    found = [
-        i
-        for i, other in enumerate(groups)
-        if i != group
-        and kinds[i] == kinds[group]
-        and len(other.ranks) == len(mine.ranks)
-        and members.isdisjoint(other.ranks)
-    ]
-    return found[:_MAX_SIBLINGS]
+    alike = context.groups_alike[context.kinds[group], len(mine.ranks)]
+    return list(islice((i for i in alike if members.isdisjoint(groups[i].ranks)), _MAX_SIBLINGS))
 
 
 def deviants(
@@ -323,7 +318,7 @@ def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
     """The part of an evenly divided mismatch that sibling groups and the past speak against."""
     votes: Counter[int] = Counter()
     by_name: Counter[int] = Counter()
-    records, front = context.trace.records, context.front
+    records = context.trace.records
     ops = context.families
     signatures = context.trace.signatures
     alike = _alike(signatures, mismatch.aspect == "reduce_op")
@@ -335,12 +330,9 @@ def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
     for other in siblings(context, mismatch.group):
         if not _same_past(context, mismatch, other, past):
             continue
-        here = np.flatnonzero(
-            (records["group"] == other)
-            & (records["collective_seq"] == mismatch.seq)
-            & front.collective
-        )
-        kinds = {int(s) for s in records["signature"][here]}
+        rows = context.collectives_of(other)
+        here = rows[records["collective_seq"][rows] == mismatch.seq]
+        kinds = set(records["signature"][here].tolist())
         for index, (op, signature) in enumerate(mine):
             votes[index] += signature in {alike[k] for k in kinds}
             by_name[index] += op in {ops[k] for k in kinds}
@@ -384,11 +376,8 @@ def _same_past(context: Context, mismatch: Mismatch, other: int, alike: Sequence
 def _before(context: Context, group: int, seq: int) -> dict[int, int]:
     """Signature per sequence number shortly before ``seq``."""
     records = context.trace.records
-    rows = np.flatnonzero(
-        (records["group"] == group)
-        & (records["collective_seq"] < seq)
-        & (records["collective_seq"] >= seq - 24)
-        & context.front.collective
-    )
-    pairs = zip(records["collective_seq"][rows], records["signature"][rows], strict=True)
-    return {int(s): int(signature) for s, signature in pairs}
+    rows = context.collectives_of(group)
+    numbers = records["collective_seq"][rows]
+    near = (numbers < seq) & (numbers >= seq - _NEAR)
+    signatures = records["signature"][rows[near]].tolist()
+    return dict(zip(numbers[near].tolist(), signatures, strict=True))
