@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.facts import WITHOUT_A_WORD
-from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Phase, Source, Trace
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Phase
 from tests.diagnosis.builder import SECOND, START, Job
+from tests.diagnosis.ended_jobs import disconnect, finished, kill, told, without_ring
 
 
 def _hung(world: int = 4, culprit: int = 2) -> Job:
@@ -20,30 +19,13 @@ def _hung(world: int = 4, culprit: int = 2) -> Job:
     return job
 
 
-def _killed(job: Job, rank: int, after_s: float) -> None:
-    at_ns = START + int((job.now + after_s) * SECOND)
-    job.rank(rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=at_ns))
-
-
-def _disconnected(job: Job, rank: int, after_s: float) -> None:
-    at_ns = START + int((job.now + after_s) * SECOND)
-    frames = (Frame("all_reduce", "/x/torch/distributed/distributed_c10d.py", 9),)
-    error = ExceptionFacts("RuntimeError", "Connection closed by peer [::1]:12", frames, at_ns)
-    job.rank(rank, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=at_ns))
-
-
-def _told(trace: Trace) -> tuple[str, tuple[int, ...], str]:
-    found = diagnose(trace)
-    return found.verdict.value, found.culprits, found.confidence.value
-
-
 def test_ranks_killed_one_after_another_after_the_hang_are_victims() -> None:
     job = _hung()
     for rank in (0, 2):
-        _killed(job, rank, 12.0)
+        kill(job, rank, 12.0)
     for rank in (1, 3):
-        _disconnected(job, rank, 12.1)
-    assert _told(job.trace()) == ("missing_rank", (2,), "certain")
+        disconnect(job, rank, 12.1)
+    assert told(job.trace()) == ("missing_rank", (2,), "certain")
 
 
 def test_ends_that_nobody_saw_count_from_the_last_sign_of_life() -> None:
@@ -52,33 +34,33 @@ def test_ends_that_nobody_saw_count_from_the_last_sign_of_life() -> None:
         beat = START + int((job.now + 11.0) * SECOND)
         job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
     for rank in (1, 3):
-        _disconnected(job, rank, 12.1)
-    assert _told(job.trace())[:2] == ("missing_rank", (2,))
+        disconnect(job, rank, 12.1)
+    assert told(job.trace())[:2] == ("missing_rank", (2,))
 
 
 def test_a_rank_killed_in_the_middle_of_a_step_has_crashed() -> None:
     job = _hung()
-    _killed(job, 2, 0.2)
+    kill(job, 2, 0.2)
     for rank in (0, 1, 3):
-        _disconnected(job, rank, 0.3)
-    assert _told(job.trace()) == ("rank_crashed", (2,), "certain")
+        disconnect(job, rank, 0.3)
+    assert told(job.trace()) == ("rank_crashed", (2,), "certain")
 
 
 def test_one_killed_alone_in_a_computation_the_others_waited_for_has_crashed() -> None:
     job = _hung()
-    _killed(job, 2, 30.0)
+    kill(job, 2, 30.0)
     for rank in (0, 1, 3):
-        _disconnected(job, rank, 30.1)
-    assert _told(job.trace()) == ("rank_crashed", (2,), "certain")
+        disconnect(job, rank, 30.1)
+    assert told(job.trace()) == ("rank_crashed", (2,), "certain")
 
 
 def test_one_that_was_stopped_computes_nothing_it_could_be_killed_in() -> None:
     job = _hung()
-    _killed(job, 2, 30.0)
+    kill(job, 2, 30.0)
     job.rank(2, process_state="stopped")
     for rank in (0, 1, 3):
-        _disconnected(job, rank, 30.1)
-    assert _told(job.trace())[:2] == ("missing_rank", (2,))
+        disconnect(job, rank, 30.1)
+    assert told(job.trace())[:2] == ("missing_rank", (2,))
 
 
 def test_the_first_of_a_circle_to_be_killed_stood_in_its_receive() -> None:
@@ -86,10 +68,10 @@ def test_the_first_of_a_circle_to_be_killed_stood_in_its_receive() -> None:
     job.steps(10)
     for rank in range(3):
         job.op(rank, "recv", peer=(rank + 1) % 3, done=False, flags=Flag.BLOCKING)
-    _killed(job, 2, 12.0)
+    kill(job, 2, 12.0)
     for rank in (0, 1):
-        _disconnected(job, rank, 12.1)
-    assert _told(job.trace())[:2] == ("deadlock_cycle", (0, 1, 2))
+        disconnect(job, rank, 12.1)
+    assert told(job.trace())[:2] == ("deadlock_cycle", (0, 1, 2))
 
 
 def _interrupted(job: Job, rank: int, after_s: float) -> None:
@@ -107,8 +89,8 @@ def test_who_hangs_is_interrupted_and_the_others_lose_their_connections_to_it() 
     job = _hung()
     _interrupted(job, 2, 12.0)
     for rank in (1, 3):
-        _disconnected(job, rank, 14.0)
-    _killed(job, 0, 16.0)
+        disconnect(job, rank, 14.0)
+    kill(job, 0, 16.0)
     found = diagnose(job.trace())
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
     assert "interpreter exit" not in found.findings[0].why, "until then it was in its program"
@@ -117,18 +99,11 @@ def test_who_hangs_is_interrupted_and_the_others_lose_their_connections_to_it() 
 
 def test_a_waiting_rank_killed_alone_after_the_hang_is_a_victim() -> None:
     job = _hung()
-    _killed(job, 0, 30.0)
+    kill(job, 0, 30.0)
     for rank in (1, 3):
-        _disconnected(job, rank, 30.1)
+        disconnect(job, rank, 30.1)
     job.rank(2, alive=True)
-    assert _told(job.trace())[:2] == ("missing_rank", (2,))
-
-
-def _without_ring(job: Job, rank: int) -> Trace:
-    """The rank's ring is gone; the monitor's journal tells how it ended."""
-    job.rows = [row for row in job.rows if row["rank"] != rank]
-    sources = [Source(f"rank_{r}.ring", "hangscope-ring", "1", r) for r in range(4) if r != rank]
-    return replace(job.trace(), sources=(*sources, Source("0.journal", "hangscope-journal")))
+    assert told(job.trace())[:2] == ("missing_rank", (2,))
 
 
 def test_an_exit_status_alone_is_not_the_first_failure_where_others_gave_up_waiting() -> None:
@@ -139,7 +114,7 @@ def test_an_exit_status_alone_is_not_the_first_failure_where_others_gave_up_wait
         job.rank(rank, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=at_ns))
     job.rank(0, alive=False, exit=ExitFacts("code", 1, at_ns=at_ns))
     job.rank(2, alive=True)
-    assert _told(_without_ring(job, 0)) == ("missing_rank", (2,), "likely")
+    assert told(without_ring(job, 0)) == ("missing_rank", (2,), "likely")
 
 
 def test_an_exit_status_alone_does_not_come_before_one_who_had_left_in_the_middle() -> None:
@@ -153,17 +128,17 @@ def test_an_exit_status_alone_does_not_come_before_one_who_had_left_in_the_middl
         exit_ = ExitFacts(way, int(way == "code"), at_ns=at_ns)
         job.rank(rank, alive=False, exit=exit_, host="a", finalized=False)
     for rank in (0, 3):
-        _disconnected(job, rank, 0.4)
-    assert _told(_without_ring(job, 1))[:2] == ("rank_exited", (2,))
+        disconnect(job, rank, 0.4)
+    assert told(without_ring(job, 1))[:2] == ("rank_exited", (2,))
 
 
 def test_who_left_only_a_kill_after_the_hang_is_lost_not_crashed() -> None:
     job = _hung()
     for rank in range(4):
         if rank != 3:
-            _killed(job, rank, 12.0)
-    _disconnected(job, 3, 12.1)
-    assert _told(_without_ring(job, 2)) == ("rank_lost", (2,), "likely")
+            kill(job, rank, 12.0)
+    disconnect(job, 3, 12.1)
+    assert told(without_ring(job, 2)) == ("rank_lost", (2,), "likely")
 
 
 def test_ranks_in_init_do_not_accuse_one_whose_ring_is_gone_with_certainty() -> None:
@@ -173,8 +148,8 @@ def test_ranks_in_init_do_not_accuse_one_whose_ring_is_gone_with_certainty() -> 
         phase = Phase("init_process_group", since)
         job.rank(rank, phases=(phase,), initialized=False, alive=True)
     job.rank(3, phases=(), initialized=None, alive=None)
-    trace = _without_ring(job, 3)
-    assert _told(trace)[1:] in (((3,), "likely"), ((), "likely"))
+    trace = without_ring(job, 3)
+    assert told(trace)[1:] in (((3,), "likely"), ((), "likely"))
 
 
 def test_an_unseen_end_does_not_come_before_a_mismatch_the_rank_took_part_in() -> None:
@@ -186,8 +161,8 @@ def test_an_unseen_end_does_not_come_before_a_mismatch_the_rank_took_part_in() -
         beat = START + int((job.now - 0.02) * SECOND)
         job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
     for rank in (0, 3):
-        _disconnected(job, rank, 0.6)
-    assert _told(job.trace())[:2] == ("shape_mismatch", (1,))
+        disconnect(job, rank, 0.6)
+    assert told(job.trace())[:2] == ("shape_mismatch", (1,))
 
 
 def test_with_a_member_unheard_of_two_absent_ranks_are_no_majority() -> None:
@@ -205,16 +180,16 @@ def test_a_job_that_stood_still_outside_of_collectives_until_it_was_killed_is_qu
     job = Job(4, timeout_s=10.0)
     job.steps(10)
     for rank in range(4):
-        _killed(job, rank, 40.0)
-    assert _told(job.trace())[:2] == ("quiescent", ())
+        kill(job, rank, 40.0)
+    assert told(job.trace())[:2] == ("quiescent", ())
 
 
 def test_a_job_that_was_killed_between_two_steps_is_none() -> None:
     job = Job(4, timeout_s=10.0)
     job.steps(10)
     for rank in range(4):
-        _killed(job, rank, 3.0)
-    assert _told(job.trace())[0] == "healthy"
+        kill(job, rank, 3.0)
+    assert told(job.trace())[0] == "healthy"
 
 
 def test_what_a_rank_began_to_wait_for_counts_as_its_last_sign_too() -> None:
@@ -225,7 +200,7 @@ def test_what_a_rank_began_to_wait_for_counts_as_its_last_sign_too() -> None:
     for rank in range(3):
         at_ns = START + 21 * SECOND
         job.rank(rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=at_ns))
-    assert _told(job.trace())[:2] == ("missing_rank", (1,))
+    assert told(job.trace())[:2] == ("missing_rank", (1,))
 
 
 def _circle(*, rank_0_is_there: bool) -> Job:
@@ -244,7 +219,7 @@ def _circle(*, rank_0_is_there: bool) -> Job:
 
 
 def test_who_waits_where_everybody_else_waits_has_not_left_the_pattern() -> None:
-    verdict, culprits, confidence = _told(_circle(rank_0_is_there=True).trace())
+    verdict, culprits, confidence = told(_circle(rank_0_is_there=True).trace())
     assert verdict == "deadlock_cycle"
     assert (culprits, confidence) in (((2, 3), "ambiguous"), ((3,), "likely"))
 
@@ -260,19 +235,19 @@ def test_of_a_circle_only_those_are_named_who_could_break_it() -> None:
     for rank in (1, 2, 3):
         job.op(rank, group=node, done=False)
     job.op(4, done=False)
-    verdict, culprits, confidence = _told(job.trace())
+    verdict, culprits, confidence = told(job.trace())
     assert (verdict, culprits, confidence) == ("deadlock_cycle", (0, 4), "ambiguous")
 
 
 def test_ranks_that_leave_because_of_the_kill_do_not_move() -> None:
     job = _hung()
     for rank in (0, 2):
-        _killed(job, rank, 12.0)
+        kill(job, rank, 12.0)
     for rank in (1, 3):
-        _disconnected(job, rank, 12.1)
+        disconnect(job, rank, 12.1)
         leaving_ns = START + int((job.now + 12.1) * SECOND)
         job.rank(rank, phases=(Phase("interpreter exit", leaving_ns),))
-    assert _told(job.trace()) == ("missing_rank", (2,), "certain")
+    assert told(job.trace()) == ("missing_rank", (2,), "certain")
 
 
 def test_who_outlives_the_signal_that_ended_the_others_is_ended_with_them() -> None:
@@ -282,83 +257,18 @@ def test_who_outlives_the_signal_that_ended_the_others_is_ended_with_them() -> N
         at_ns = START + int((job.now + 12.0) * SECOND)
         ended = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=rank > 0)
         job.rank(rank, alive=False, exit=ended)
-    _killed(job, 2, 42.0)
-    assert _told(job.trace())[:2] == ("missing_rank", (2,))
+    kill(job, 2, 42.0)
+    assert told(job.trace())[:2] == ("missing_rank", (2,))
 
 
 def test_who_was_killed_before_the_launcher_ended_the_others_has_crashed() -> None:
     job = _hung()
-    _killed(job, 2, 12.0)
+    kill(job, 2, 12.0)
     for rank in (0, 1, 3):
         at_ns = START + int((job.now + 12.5) * SECOND)
         ended = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=True)
         job.rank(rank, alive=False, exit=ended)
-    assert _told(job.trace())[:2] == ("rank_crashed", (2,))
-
-
-def _broken_off(job: Job, rank: int) -> None:
-    """The end of a process that nobody saw, in the moment of its last operation."""
-    beat = START + int(job.now * SECOND)
-    job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
-
-
-def test_beside_a_lost_rank_one_that_ended_in_an_operation_is_not_accused() -> None:
-    """What rank 2 had finished is not on record, but its peers finished it."""
-    job = Job(4)
-    job.steps(4)
-    for rank in (0, 1, 2):
-        job.op(rank, done=rank != 2)
-    for rank in (0, 1, 2):
-        job.op(rank, done=False)
-    for rank in (0, 1):
-        _disconnected(job, rank, 0.1)
-    _broken_off(job, 2)
-    job.lose(3)
-    found = diagnose(job.trace())
-    assert (found.verdict.value, found.culprits) == ("rank_lost", (3,))
-
-
-def test_beside_a_lost_rank_one_whose_operation_nobody_could_see_end_is_not_accused() -> None:
-    job = Job(4)
-    job.steps(4)
-    for rank in (0, 1, 2):
-        job.op(rank, done=False, flags=Flag.UNOBSERVED)
-    _disconnected(job, 1, 0.1)
-    for rank in (0, 2):
-        _broken_off(job, rank)
-    job.lose(3)
-    found = diagnose(job.trace())
-    assert (found.verdict.value, found.culprits) == ("rank_lost", (3,))
-
-
-def test_who_ended_in_an_exchange_that_others_finished_is_not_accused_beside_a_lost_rank() -> None:
-    job = Job(4)
-    job.steps(4)
-    for rank in (0, 1, 2):
-        job.op(rank, "all_to_all", done=rank == 0)
-    job.op(0, done=False)
-    _disconnected(job, 1, 0.1)
-    for rank in (0, 2):
-        _broken_off(job, rank)
-    job.lose(3)
-    found = diagnose(job.trace())
-    assert not {0, 1, 2} & set(found.culprits)
-
-
-def test_who_was_elsewhere_in_a_long_hang_stays_accused_beside_a_lost_rank() -> None:
-    """Rank 2 waits in another group when the others have long been waiting for it."""
-    job = Job(5)
-    pair = job.group(2, 3)
-    job.steps(6)
-    job.op(2, "recv", peer=3, group=pair, done=False)
-    for rank in (0, 1, 3):
-        job.op(rank, done=False)
-    for rank in range(4):
-        _killed(job, rank, 20.0)
-    job.lose(4)
-    found = diagnose(job.trace(after_s=30))
-    assert 4 not in found.culprits
-    assert set(found.culprits) <= {2, 3}
+    assert told(job.trace())[:2] == ("rank_crashed", (2,))
 
 
 def _gave_up(job: Job, rank: int, after_s: float) -> None:
@@ -376,7 +286,7 @@ def test_who_waited_and_fell_silent_when_another_gave_up_has_not_crashed() -> No
     for rank in (1, 2, 3):
         beat = START + int((job.now + 0.8 + rank / 20) * SECOND)
         job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
-    assert _told(job.trace())[:2] == ("missing_rank", (2,))
+    assert told(job.trace())[:2] == ("missing_rank", (2,))
 
 
 def test_of_those_who_fell_silent_around_another_s_timeout_none_has_crashed() -> None:
@@ -398,75 +308,17 @@ def test_who_fell_silent_long_before_another_gave_up_has_crashed() -> None:
         _gave_up(job, rank, 40.0)
     beat = START + int((job.now + 0.3) * SECOND)
     job.rank(1, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
-    assert _told(job.trace())[:2] == ("rank_crashed", (1,))
-
-
-def _finished(job: Job, rank: int, at_s: float) -> None:
-    at_ns = START + int(at_s * SECOND)
-    job.rank(rank, alive=False, finalized=True, exit=ExitFacts("clean", 0, at_ns=at_ns))
-
-
-def test_of_two_that_finished_and_one_that_waits_either_may_be_wrong_beside_a_lost_one() -> None:
-    job = Job(4)
-    job.steps(10)
-    job.op(0, "barrier", done=False)
-    for rank in (2, 3):
-        _finished(job, rank, job.now + 0.1)
-    job.lose(1)
-    found = diagnose(job.trace())
-    assert _told(job.trace()) == ("collective_mismatch", (0, 2, 3), "ambiguous")
-    assert "rank 1 left nothing" in found.findings[0].why
+    assert told(job.trace())[:2] == ("rank_crashed", (1,))
 
 
 def test_who_fails_when_all_others_have_finished_was_not_swept_up() -> None:
     job = Job(4)
     job.steps(10)
     for rank in (0, 1, 3):
-        _finished(job, rank, job.now + 0.2)
+        finished(job, rank, job.now + 0.2)
     at_ns = START + int((job.now + 5.0) * SECOND)
     job.rank(2, alive=False, exit=ExitFacts("code", 1, at_ns=at_ns))
-    assert _told(_without_ring(job, 2)) == ("rank_crashed", (2,), "likely")
-
-
-def _exchange_aborted(members: tuple[int, ...]) -> Trace:
-    """Rank 3 aborts in a group where the others wait for it, and its ring is gone."""
-    job = Job(4)
-    group = job.group(*members, desc="tp")
-    for _ in range(6):
-        job.all(group=group)
-    for rank in members[:-1]:
-        job.op(rank, group=group, done=False)
-        _disconnected(job, rank, 0.2)
-    at_ns = START + int((job.now + 0.1) * SECOND)
-    job.rank(3, alive=False, exit=ExitFacts("signal", signal=6, at_ns=at_ns))
-    return _without_ring(job, 3)
-
-
-def test_in_an_exchange_of_two_either_may_be_why_one_aborted() -> None:
-    assert _told(_exchange_aborted((2, 3))) == ("rank_crashed", (2, 3), "ambiguous")
-    assert _told(_exchange_aborted((1, 2, 3)))[:2] == ("rank_crashed", (3,))
-
-
-def test_who_swallowed_the_failure_of_a_collective_waited_for_the_one_without_a_record() -> None:
-    job = Job(3)
-    job.steps(6)
-    for rank in (0, 2):
-        job.op(rank, done=False, flags=Flag.FAILED)
-        _finished(job, rank, job.now + 0.5)
-    at_ns = START + int((job.now + 0.2) * SECOND)
-    job.rank(1, alive=False, exit=ExitFacts("clean", 0, at_ns=at_ns))
-    assert _told(_without_ring(job, 1)) == ("rank_exited", (1,), "likely")
-
-
-def test_who_has_left_its_groups_is_not_accused_of_an_end_that_nobody_saw() -> None:
-    job = Job(3)
-    job.steps(6)
-    for rank in (1, 2):
-        _finished(job, rank, job.now + 0.1)
-    job.rank(0, alive=False, finalized=True, exit=ExitFacts("unknown"))
-    assert _told(job.trace())[:2] == ("healthy", ())
-    job.rank(0, finalized=False)
-    assert _told(job.trace()) == ("rank_crashed", (0,), "likely")
+    assert told(without_ring(job, 2)) == ("rank_crashed", (2,), "likely")
 
 
 def test_a_bare_status_yields_to_who_destroyed_its_groups_while_others_waited() -> None:
@@ -474,11 +326,11 @@ def test_a_bare_status_yields_to_who_destroyed_its_groups_while_others_waited() 
     job.steps(6)
     for rank in (1, 2, 3):
         job.op(rank, done=False)
-        _disconnected(job, rank, 0.1 * rank)
+        disconnect(job, rank, 0.1 * rank)
     at_ns = START + int((job.now + 1.0) * SECOND)
     job.rank(3, exception=None, exit=ExitFacts("code", 1, at_ns=at_ns))
     job.rank(0, alive=False, finalized=True, exit=ExitFacts("signal", signal=15, at_ns=at_ns))
-    assert _told(_without_ring(job, 3))[:2] == ("missing_rank", (0,))
+    assert told(without_ring(job, 3))[:2] == ("missing_rank", (0,))
 
 
 def test_statuses_without_a_word_after_a_hang_explain_nothing() -> None:
@@ -500,8 +352,8 @@ def test_who_is_killed_after_watchdogs_have_ended_the_others_was_missing() -> No
     for rank in (0, 1, 3):
         at_ns = START + int((job.now + 20.0) * SECOND)
         job.rank(rank, alive=False, exit=ExitFacts("signal", signal=6, at_ns=at_ns))
-    _killed(job, 2, 50.0)
-    assert _told(job.trace()) == ("missing_rank", (2,), "certain")
+    kill(job, 2, 50.0)
+    assert told(job.trace()) == ("missing_rank", (2,), "certain")
 
 
 def test_a_standstill_before_the_end_is_not_healthy_though_nobody_is_found_to_wait() -> None:
@@ -511,7 +363,7 @@ def test_a_standstill_before_the_end_is_not_healthy_though_nobody_is_found_to_wa
         for _ in range(4):
             job.all(done=False, flags=Flag.UNOBSERVED | Flag.ASYNC)
         for rank in (0, 1):
-            _killed(job, rank, stood_s)
+            kill(job, rank, stood_s)
         job.rank(2, alive=False, exit=ExitFacts("clean", 0, at_ns=START + SECOND))
         found = diagnose(job.trace())
         assert (found.verdict.value, found.culprits) == (verdict, ())

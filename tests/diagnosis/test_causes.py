@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import (
@@ -57,16 +55,6 @@ def test_in_a_circle_of_large_groups_everybody_waits_for_a_few() -> None:
     assert {e.waiter for e in found.wait_for} == set(range(world))
     assert all(e.waiter != e.on for e in found.wait_for)
     assert len(found.wait_for) <= 4096
-
-
-def test_waiting_less_than_the_timeout_is_healthy_while_alive() -> None:
-    job = Job(4, live=True, timeout_s=120)
-    job.steps(5)
-    for rank in (0, 1, 3):
-        job.op(rank, done=False)
-    found = diagnose(job.trace(after_s=60))
-    assert found.verdict is Verdict.HEALTHY
-    assert not found.findings
 
 
 def test_what_another_node_has_told_of_before_lasts_until_it_tells_otherwise() -> None:
@@ -144,28 +132,6 @@ def test_an_early_clean_exit() -> None:
         job.op(rank, done=False)
     job.rank(3, alive=False, exit=ExitFacts("clean", code=0, at_ns=START + SECOND))
     assert blame(diagnose(job.trace(after_s=1))) == ("rank_exited", (3,))
-
-
-def test_a_clean_end_is_healthy() -> None:
-    job = Job(4)
-    job.steps(3)
-    for rank in range(4):
-        job.rank(rank, alive=False, exit=ExitFacts("clean", code=0, at_ns=START + SECOND))
-    found = diagnose(job.trace())
-    assert found.verdict is Verdict.HEALTHY
-    assert not found.findings
-
-
-def test_all_killed_at_once_accuses_nobody() -> None:
-    job = Job(4)
-    job.steps(30)
-    for rank in (0, 1):
-        job.op(rank, done=False)
-    for rank in range(4):
-        job.rank(
-            rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=START + SECOND // 10 + rank)
-        )
-    assert diagnose(job.trace()).culprits == ()
 
 
 def test_a_hang_that_was_killed_is_still_a_hang() -> None:
@@ -300,18 +266,6 @@ def test_only_active_dumps_prove_nothing_by_silence() -> None:
     assert blame(diagnose(job.trace())) == ("missing_rank", (2,))
 
 
-def test_quiescent() -> None:
-    job = Job(4)
-    job.steps(5)
-    assert diagnose(job.trace()).verdict is Verdict.QUIESCENT
-
-
-def test_nothing_at_all() -> None:
-    job = Job(2)
-    job.lose(0, 1)
-    assert diagnose(job.trace(world_size=None)).verdict is Verdict.INCONCLUSIVE
-
-
 def test_unobservable_completion_is_judged_by_who_came() -> None:
     job = Job(4)
     for step in range(5):
@@ -330,25 +284,6 @@ def test_unobservable_and_all_in() -> None:
     assert blame(diagnose(job.trace())) == ("stuck_collective", ())
 
 
-def test_half_a_world_of_dumps_accuses_nobody() -> None:
-    job = Job(8)
-    job.steps(3)
-    job.all(done=False)
-    job.lose(4, 5, 6, 7)
-    found = diagnose(job.trace())
-    assert blame(found) == ("inconclusive", ())
-    assert any("left no dump" in u for u in found.findings[0].unknowns)
-
-
-def test_ranks_that_all_ended_cleanly_wait_for_nobody() -> None:
-    job = Job(4)
-    job.steps(3)
-    job.all(done=False)
-    for rank in range(4):
-        job.rank(rank, alive=False, exit=ExitFacts("clean", code=0, at_ns=START + SECOND))
-    assert diagnose(job.trace()).verdict is Verdict.HEALTHY
-
-
 def test_a_later_collective_of_all_vouches_for_the_earlier() -> None:
     job = Job(4)
     job.steps(3)
@@ -357,29 +292,6 @@ def test_a_later_collective_of_all_vouches_for_the_earlier() -> None:
     for rank in (0, 1, 3):
         job.op(rank, done=False)
     assert blame(diagnose(job.trace())) == ("missing_rank", (2,))
-
-
-def test_a_dump_of_a_moving_job_is_healthy() -> None:
-    job = Job(4)
-    job.steps(20)
-    for rank in (0, 1, 3):
-        job.op(rank, done=False)
-    for rank in range(4):
-        job.rank(rank, observed_ns=START + int((job.now + 0.3) * SECOND))
-    found = diagnose(job.trace(after_s=0.3))
-    assert found.verdict is Verdict.HEALTHY
-    assert "moving" in found.notes[0]
-
-
-@pytest.mark.parametrize(("share", "verdict"), [(0.15, "healthy"), (0.02, "quiescent")])
-def test_a_job_that_computes_on_a_crowded_machine_has_not_come_to_rest(
-    share: float, verdict: str
-) -> None:
-    job = Job(4, live=True)
-    job.steps(5)
-    for rank in range(4):
-        job.rank(rank, cpu_busy=share, stack_moved=False)
-    assert diagnose(job.trace()).verdict.value == verdict
 
 
 def test_those_who_alone_came_to_one_place_are_named_together() -> None:

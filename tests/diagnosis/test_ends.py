@@ -18,63 +18,35 @@ from hangscope.trace.model import (
     ThreadStack,
 )
 from tests.diagnosis.builder import SECOND, START, Job
+from tests.diagnosis.failing_jobs import END, TORCH, blamed, error_of, job_that_waits
 
-TORCH = Frame("all_reduce", "/site-packages/torch/distributed/distributed_c10d.py", 1)
 CLIENT = Frame("request", "/site-packages/http/client.py", 1)
-END = START + SECOND
-"""Less than a second after the last operation: nobody had been waiting for long."""
-
-
-def _blame(found: Diagnosis) -> tuple[str, tuple[int, ...]]:
-    return found.verdict.value, found.culprits
-
-
-def _job(world: int = 4, *, waiting: tuple[int, ...] = (0, 2, 3), steps: int = 30) -> Job:
-    job = Job(world)
-    job.steps(steps)
-    for rank in waiting:
-        job.op(rank, done=False)
-    return job
-
-
-def _raise(kind: str, text: str, *stack: Frame, at_ns: int = END) -> ExceptionFacts:
-    return ExceptionFacts(kind, text, stack, at_ns=at_ns)
 
 
 def test_ends_that_nobody_saw_are_inconclusive() -> None:
-    job = _job()
+    job = job_that_waits()
     for rank in range(4):
         job.rank(rank, alive=False, exit=ExitFacts("unknown", at_ns=END + rank), heartbeat_ns=END)
     found = diagnose(job.trace(after_s=6))
-    assert _blame(found) == ("inconclusive", ())
+    assert blamed(found) == ("inconclusive", ())
     assert "nothing on record says how" in found.summary
 
 
 def test_ends_that_nobody_saw_after_the_job_was_done_are_healthy() -> None:
-    job = _job(waiting=())
+    job = job_that_waits(waiting=())
     for rank in range(4):
         job.rank(rank, alive=False, finalized=True, exit=ExitFacts("unknown", at_ns=END + rank))
     assert diagnose(job.trace(after_s=6)).verdict is Verdict.HEALTHY
 
 
 def test_ranks_ended_from_outside_beside_one_that_left_nothing() -> None:
-    job = _job(waiting=())
+    job = job_that_waits(waiting=())
     for rank in range(4):
         job.rank(rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=END + rank))
     job.lose(1)
     found = diagnose(job.trace(after_s=6))
-    assert _blame(found) == ("inconclusive", ())
+    assert blamed(found) == ("inconclusive", ())
     assert "rank 1 left nothing" in found.summary
-
-
-def test_sigterm_to_all_that_left_a_record_may_be_the_answer_to_the_one_that_did_not() -> None:
-    job = _job()
-    for rank in range(4):
-        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=15, at_ns=END + rank))
-    job.lose(1)
-    found = diagnose(job.trace(after_s=6))
-    assert _blame(found) == ("rank_lost", (1,))
-    assert found.confidence is Confidence.LIKELY
 
 
 @pytest.mark.parametrize(("frame", "verdict"), [(CLIENT, "rank_crashed"), (TORCH, "inconclusive")])
@@ -82,9 +54,9 @@ def test_a_broken_connection_is_a_ranks_own_unless_it_was_one_to_its_peers(
     frame: Frame, verdict: str
 ) -> None:
     """Two ranks failed; only where neither spoke of the other are both at fault."""
-    job = _job(waiting=())
+    job = job_that_waits(waiting=())
     for rank in (1, 2):
-        reset = _raise("ConnectionResetError", "Connection reset by peer", frame)
+        reset = error_of("ConnectionResetError", "Connection reset by peer", frame)
         job.rank(rank, alive=False, exception=reset, exit=ExitFacts("exception", 1, at_ns=END))
     for rank in (0, 3):
         told = ExitFacts("signal", signal=15, at_ns=END + SECOND, by_launcher=True)
@@ -94,70 +66,49 @@ def test_a_broken_connection_is_a_ranks_own_unless_it_was_one_to_its_peers(
 
 def test_one_failure_that_everybody_else_outlived_is_that_ranks() -> None:
     """Its words are those of an echo, but there is nobody whose echo it could be."""
-    job = _job(waiting=())
-    lost = _raise("RuntimeError", "Gloo connectFullMesh failed: timed out connecting", TORCH)
+    job = job_that_waits(waiting=())
+    lost = error_of("RuntimeError", "Gloo connectFullMesh failed: timed out connecting", TORCH)
     job.rank(1, alive=False, host="a", exception=lost, exit=ExitFacts("exception", 1, at_ns=END))
     for rank in (0, 2, 3):
         gone = ExitFacts("unknown", at_ns=END + SECOND)
         job.rank(rank, alive=False, host="a", exit=gone, heartbeat_ns=END + SECOND // 5)
     found = diagnose(job.trace(after_s=6))
-    assert _blame(found) == ("rank_crashed", (1,))
+    assert blamed(found) == ("rank_crashed", (1,))
     assert found.confidence is Confidence.LIKELY
 
 
 def test_an_unseen_end_before_the_echoes_is_the_cause() -> None:
-    job = _job()
+    job = job_that_waits()
     for rank in (0, 2, 3):
-        echo = _raise("RuntimeError", "Connection closed by peer", TORCH)
+        echo = error_of("RuntimeError", "Connection closed by peer", TORCH)
         job.rank(rank, alive=False, host="a", exception=echo, exit=ExitFacts("exception", 1))
     gone = ExitFacts("unknown", at_ns=END + SECOND)
     job.rank(1, alive=False, host="a", exit=gone, heartbeat_ns=END - SECOND // 5)
-    assert _blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (1,))
+    assert blamed(diagnose(job.trace(after_s=6))) == ("rank_crashed", (1,))
 
 
 def test_an_echo_does_not_share_the_blame() -> None:
     """Ranks 1 and 3 are both missing in the barrier; rank 1 only says that its peer went."""
-    job = _job(waiting=(0, 2))
+    job = job_that_waits(waiting=(0, 2))
     for rank in (0, 1, 2):
-        echo = _raise("RuntimeError", "Connection reset by peer", TORCH)
+        echo = error_of("RuntimeError", "Connection reset by peer", TORCH)
         job.rank(rank, alive=False, exception=echo, exit=ExitFacts("exception", 1, at_ns=END))
     job.rank(3, alive=False, exit=ExitFacts("signal", signal=6, at_ns=END))
-    assert _blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (3,))
-
-
-def test_one_rank_that_was_told_to_stop_has_crashed() -> None:
-    job = _job()
-    job.rank(1, alive=False, exit=ExitFacts("signal", signal=15, at_ns=END))
-    for rank in (0, 2, 3):
-        echo = _raise("RuntimeError", "Connection reset by peer", TORCH, at_ns=END - SECOND // 50)
-        job.rank(rank, alive=False, exception=echo, exit=ExitFacts("exception", 1, at_ns=END))
-    found = diagnose(job.trace(after_s=6))
-    assert _blame(found) == ("rank_crashed", (1,))
-    assert "SIGTERM" in found.summary
-
-
-def test_all_told_to_stop_together_accuses_nobody() -> None:
-    job = _job()
-    for rank in range(4):
-        told = ExitFacts("signal", signal=15, at_ns=END + rank * 1000, by_launcher=rank > 0)
-        job.rank(rank, alive=False, exit=told)
-    found = diagnose(job.trace(after_s=6))
-    assert (found.verdict, found.culprits) == (Verdict.HEALTHY, ())
-    assert any("SIGTERM" in note for note in found.notes)
+    assert blamed(diagnose(job.trace(after_s=6))) == ("rank_crashed", (3,))
 
 
 def test_a_checkpoint_exception_accuses_the_ranks_it_names() -> None:
-    job = _job(waiting=())
+    job = job_that_waits(waiting=())
     for rank in range(4):
-        raised = _raise("CheckpointException", "CheckpointException ranks:dict_keys([2])", TORCH)
+        raised = error_of("CheckpointException", "CheckpointException ranks:dict_keys([2])", TORCH)
         job.rank(rank, alive=False, exception=raised, exit=ExitFacts("exception", 1, at_ns=END))
-    assert _blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (2,))
+    assert blamed(diagnose(job.trace(after_s=6))) == ("rank_crashed", (2,))
 
 
 def test_a_dead_thread_is_told_but_is_not_the_process() -> None:
-    job = _job()
+    job = job_that_waits()
     failed = replace(
-        _raise("builtins.ValueError", "shard 4 is cut off", Frame("feed", "/home/me/data.py", 7)),
+        error_of("builtins.ValueError", "shard 4 is cut off", Frame("feed", "/home/me/data.py", 7)),
         thread_name="feeder",
         is_main_thread=False,
     )
@@ -167,7 +118,7 @@ def test_a_dead_thread_is_told_but_is_not_the_process() -> None:
             rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=START + 90 * SECOND + rank)
         )
     found = diagnose(job.trace(after_s=91))
-    assert _blame(found) == ("missing_rank", (1,))
+    assert blamed(found) == ("missing_rank", (1,))
     assert any(
         "its thread feeder ended with ValueError: shard 4 is cut off at data.py:7" in line
         for line in found.findings[0].evidence
@@ -184,7 +135,7 @@ def test_ranks_told_different_world_sizes() -> None:
             world_size=5 if rank == 3 else 4,
         )
     found = diagnose(job.trace())
-    assert _blame(found) == ("argument_mismatch", (3,))
+    assert blamed(found) == ("argument_mismatch", (3,))
     assert "rank 3 expects 5 ranks" in found.summary
 
 
@@ -203,20 +154,20 @@ def test_an_exception_is_judged_by_what_it_was_raised_from() -> None:
         (0, "RuntimeError: Connection closed by peer [127.0.0.1]:5535", END),
         (2, "ValueError: only scalars have a gradient", END + SECOND // 10),
     ):
-        error = _raise("RuntimeError", f"{words}\ncaused by {cause}", TORCH, at_ns=at_ns)
+        error = error_of("RuntimeError", f"{words}\ncaused by {cause}", TORCH, at_ns=at_ns)
         job.rank(rank, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=at_ns))
     job.lose(1)
     found = diagnose(job.trace(after_s=6))
-    assert _blame(found) == ("rank_crashed", (2,))
+    assert blamed(found) == ("rank_crashed", (2,))
     assert "caused by ValueError: only scalars have a gradient" in found.summary
 
 
 def test_one_that_left_by_itself_may_have_given_up() -> None:
     """``raise SystemExit(3)`` and the end of the script look alike to the process itself."""
-    job = _job(3, waiting=(0, 1))
+    job = job_that_waits(3, waiting=(0, 1))
     job.rank(2, alive=False, exit=ExitFacts("clean", at_ns=END))
     found = diagnose(job.trace(after_s=6))
-    assert _blame(found) == ("rank_exited", (2,))
+    assert blamed(found) == ("rank_exited", (2,))
     assert found.confidence is Confidence.LIKELY
     assert "status 0" not in found.summary
     job.rank(2, exit=ExitFacts("clean", 0, at_ns=END))
@@ -226,7 +177,7 @@ def test_one_that_left_by_itself_may_have_given_up() -> None:
 
 
 def test_one_that_was_aborted_on_its_way_out_had_left_before() -> None:
-    job = _job(3, waiting=(0, 1))
+    job = job_that_waits(3, waiting=(0, 1))
     left = ExitFacts("signal", signal=6, at_ns=END, text=ON_ITS_WAY_OUT)
     stack = (Frame("step", "/home/me/train.py", 10),)
     job.rank(
@@ -237,7 +188,7 @@ def test_one_that_was_aborted_on_its_way_out_had_left_before() -> None:
         threads=(ThreadStack("MainThread", True, stack, START),),
     )
     found = diagnose(job.trace(after_s=6))
-    assert _blame(found) == ("rank_crashed", (2,))
+    assert blamed(found) == ("rank_crashed", (2,))
     first = found.findings[0]
     assert "killed by SIGABRT on its way out" in first.summary
     assert "SystemExit" in first.fix
@@ -245,13 +196,13 @@ def test_one_that_was_aborted_on_its_way_out_had_left_before() -> None:
 
 
 def test_one_that_aborts_when_all_is_done_kept_nobody_waiting() -> None:
-    job = _job(3, waiting=())
+    job = job_that_waits(3, waiting=())
     for rank in (0, 1):
         job.rank(rank, alive=False, finalized=True, exit=ExitFacts("clean", code=0, at_ns=END))
     late = ExitFacts("signal", signal=6, at_ns=END, text=ON_ITS_WAY_OUT)
     job.rank(2, alive=False, finalized=True, exit=late)
     found = diagnose(job.trace(after_s=6))
-    assert _blame(found) == ("rank_crashed", (2,))
+    assert blamed(found) == ("rank_crashed", (2,))
     first = found.findings[0]
     assert "nobody is known to wait" in first.why
     assert "the others still needed it" not in first.fix
@@ -260,19 +211,19 @@ def test_one_that_aborts_when_all_is_done_kept_nobody_waiting() -> None:
 
 def test_one_that_fell_silent_long_before_the_others_may_have_been_stopped() -> None:
     """Rings alone, after somebody ended the job: no more is known than when each fell silent."""
-    job = _job(3, waiting=(0, 1))
+    job = job_that_waits(3, waiting=(0, 1))
     for rank, after_s in ((0, 60), (1, 60), (2, 1)):
         beat_ns = START + after_s * SECOND
         job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat_ns, host="n0")
     found = diagnose(job.trace(after_s=90))
-    assert _blame(found) == ("rank_crashed", (2,))
+    assert blamed(found) == ("rank_crashed", (2,))
     assert found.confidence is Confidence.LIKELY
     assert any("falls silent" in line for line in found.findings[0].unknowns)
 
 
 def _two_failures(first_s: float, second_s: float, second: str, *, waiting: bool) -> Diagnosis:
     """Ranks 1 and 3 fail by exceptions of their own at these times after the start; 0: unknown."""
-    job = _job(waiting=(0, 2) if waiting else ())
+    job = job_that_waits(waiting=(0, 2) if waiting else ())
     told = ((1, first_s, "bad loss"), (3, second_s, second))
     for rank, at_s, said in told:
         at_ns = END + int(at_s * SECOND) if at_s else 0
@@ -310,47 +261,9 @@ def test_the_first_of_two_failures_is_named_where_their_times_are_known(
     confidence: Confidence,
 ) -> None:
     found = _two_failures(first_s, second_s, second, waiting=waiting)
-    assert _blame(found) == ("rank_crashed", culprits)
+    assert blamed(found) == ("rank_crashed", culprits)
     assert found.confidence is confidence
     assert set(found.findings[0].victims) == set(range(4)) - set(culprits)
-
-
-@pytest.mark.parametrize("by_launcher", [True, False])
-@pytest.mark.parametrize(
-    ("late_s", "error", "verdict"),
-    [
-        (5, None, "healthy"),
-        (30, None, "healthy"),
-        (5, "preempted", "healthy"),
-        (0, None, "rank_crashed"),
-        (-3, "bad loss", "rank_crashed"),
-    ],
-)
-def test_who_leaves_with_a_status_after_all_were_told_to_stop_has_not_failed(
-    late_s: int, error: str | None, verdict: str, by_launcher: bool
-) -> None:
-    job = _job(waiting=())
-    for rank in (1, 2, 3):
-        end = ExitFacts("signal", signal=15, by_launcher=by_launcher, at_ns=END + rank)
-        job.rank(rank, host="node0", alive=False, exit=end)
-    at_ns = END + late_s * SECOND
-    own = _raise("builtins.RuntimeError", error, at_ns=at_ns) if error is not None else None
-    job.rank(
-        0, host="node0", alive=False, exit=ExitFacts("code", code=1, at_ns=at_ns), exception=own
-    )
-    assert diagnose(job.trace(after_s=60)).verdict.value == verdict
-
-
-def test_who_fails_after_another_has_failed_and_all_were_stopped_is_no_cause_either() -> None:
-    job = _job(waiting=())
-    for rank, late_s, code in ((0, 5, 1), (2, -3, 3)):
-        end = ExitFacts("code", code=code, at_ns=END + late_s * SECOND)
-        job.rank(rank, host="node0", alive=False, exit=end)
-    for rank in (1, 3):
-        end = ExitFacts("signal", signal=15, by_launcher=True, at_ns=END + rank)
-        job.rank(rank, host="node0", alive=False, exit=end)
-    found = diagnose(job.trace(after_s=60))
-    assert _blame(found) == ("rank_crashed", (2,))
 
 
 @pytest.mark.parametrize(("lost", "blamed"), [(True, 1), (False, 2)])
@@ -358,7 +271,7 @@ def test_an_abort_in_an_exchange_is_no_failure_of_its_own_beside_a_rank_without_
     lost: bool, blamed: int
 ) -> None:
     """Gloo aborts who gets a message of another size than it asked for, whoever sent it."""
-    job = _job(waiting=(0, 2, 3))
+    job = job_that_waits(waiting=(0, 2, 3))
     aborted = ExitFacts("signal", signal=6, at_ns=END)
     stack = (TORCH, Frame("step", "/job/train.py", 7))
     job.rank(2, alive=False, exit=aborted, threads=(ThreadStack("MainThread", True, stack, START),))
@@ -367,19 +280,6 @@ def test_an_abort_in_an_exchange_is_no_failure_of_its_own_beside_a_rank_without_
     found = diagnose(job.trace(after_s=6))
     assert found.culprits == (blamed,)
     assert found.verdict is (Verdict.RANK_LOST if lost else Verdict.RANK_CRASHED)
-
-
-def test_a_failure_after_another_rank_was_told_to_stop_is_not_what_it_was_stopped_for() -> None:
-    """The ring of one that failed is gone: of it only its status is known, and when."""
-    job = _job()
-    job.rank(1, alive=False, host="a", exit=ExitFacts("signal", signal=15, at_ns=END))
-    reset = _raise("builtins.RuntimeError", "Connection reset by peer", TORCH, at_ns=END)
-    for rank in (2, 3):
-        job.rank(rank, alive=False, host="a", exception=reset)
-    job.rank(0, alive=False, host="a", exit=ExitFacts("code", code=1, at_ns=END + 2 * SECOND))
-    assert _blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (1,))
-    job.rank(0, exit=ExitFacts("code", code=1, at_ns=END - SECOND // 2))
-    assert _blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (0,))
 
 
 @pytest.mark.parametrize(("finalized", "verdict"), [(True, "healthy"), (False, "rank_crashed")])
@@ -392,58 +292,3 @@ def test_who_had_left_its_groups_may_end_with_any_status(finalized: bool, verdic
         end = ExitFacts("code", code=1, at_ns=at_ns, text=WITHOUT_A_WORD)
         job.rank(rank, finalized=finalized, exit=end, alive=False)
     assert diagnose(job.trace()).verdict.value == verdict
-
-
-@pytest.mark.parametrize("hosts", [1, 3])
-def test_launchers_of_several_hosts_that_were_told_to_stop(hosts: int) -> None:
-    """A healthy job is stopped: ranks of hosts that hear of it later lose connections before.
-
-    On one host the same ends are those of a host that was told to, and of its echoes.
-    """
-    closed = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:4711"
-    job = _job(6, waiting=(2, 3, 4, 5))
-    for rank in range(6):
-        node, at_ns = rank // 2, END + rank * SECOND // 100
-        first = rank % 2 == 0 and node < hosts
-        exit_ = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=not first)
-        job.rank(rank, alive=False, host=f"h{node}", exit=exit_, heartbeat_ns=END)
-        if node:
-            exit_ = replace(exit_, kind="exception", code=1, signal=15 if first else None)
-            echo = _raise("RuntimeError", closed, TORCH, at_ns=at_ns)
-            job.rank(rank, exit=exit_, exception=echo)
-    found = diagnose(job.trace(after_s=6))
-    expected = ("rank_crashed", (0, 1)) if hosts == 1 else ("healthy", ())
-    assert _blame(found) == expected
-
-
-@pytest.mark.parametrize(
-    ("later_s", "by_launcher", "expected"),
-    [
-        (0.01, False, ((0, 1), "certain")),
-        (0.01, True, ((0, 1), "likely")),  # a launcher may be quick to answer
-        (0.3, True, ((0,), "certain")),
-    ],
-)
-@pytest.mark.parametrize("live", [False, True])
-def test_a_host_that_is_told_to_stop_while_the_others_go_on(
-    later_s: float, by_launcher: bool, expected: tuple[tuple[int, ...], str], live: bool
-) -> None:
-    job = Job(6, live=live)
-    job.steps(20)
-    for rank in range(2, 6):
-        job.op(rank, done=False)
-    for rank in range(6):
-        job.rank(rank, host=f"h{rank // 2}", pid=10 + rank)
-    for rank in range(2):
-        at_ns = END + int(rank * later_s * SECOND)
-        exit_ = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=by_launcher and rank == 1)
-        job.rank(rank, alive=False, exit=exit_)
-    if not live:
-        closed = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:4711"
-        for rank in range(2, 6):
-            at_ns = END + SECOND
-            echo = _raise("RuntimeError", closed, TORCH, at_ns=at_ns)
-            job.rank(rank, alive=False, exception=echo, exit=ExitFacts("exception", at_ns=at_ns))
-    found = diagnose(job.trace(after_s=20))
-    assert _blame(found) == ("rank_crashed", expected[0])
-    assert found.confidence.value == expected[1]

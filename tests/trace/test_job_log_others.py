@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.model import Verdict
 from hangscope.trace.job_log.read import read_job_log
 from hangscope.trace.load import load_trace
 
 from .logs import claims, overdue, timeout, trace_of
+from .torchrun_table import TABLE
 
 
 @pytest.mark.parametrize(
@@ -162,27 +161,6 @@ def test_statements(line: str, kind: str, accused: tuple[int, ...], reporter: in
     assert [(c.accused, c.reporter) for c in found] == [(accused, reporter)]
 
 
-TABLE = """\
-E0816 12:10:05.123456 4711 torch/elastic/api.py:869] failed (exitcode: {code}) local_rank: 1 \
-(pid: 5002) of binary: /usr/bin/python
-============================================================
-train.py FAILED
-------------------------------------------------------------
-Failures:
-  <NO_OTHER_FAILURES>
-------------------------------------------------------------
-Root Cause (first observed failure):
-[0]:
-  time      : 2025-08-16_12:10:05
-  host      : node1
-  rank      : 9 (local_rank: 1)
-  exitcode  : {code} (pid: 5002){name}
-  error_file: <N/A>
-  traceback : {trace}
-============================================================
-"""
-
-
 @pytest.mark.parametrize(
     ("code", "trace_text", "kind", "signal", "accused"),
     [
@@ -246,57 +224,6 @@ def test_mpirun_names_the_rank() -> None:
     )
     assert trace.ranks[2].exit is not None
     assert trace.ranks[2].exit.signal == 11
-
-
-def test_a_traceback_with_the_rank_in_front() -> None:
-    trace = trace_of(
-        '[rank2]: Traceback (most recent call last):\n[rank2]:   File "/app/train.py", line 9, in '
-        "<module>\n[rank2]:     main()\n[rank2]:     ^^^^^^\n"
-        '[rank2]:   File "/app/train.py", line 5, in main\n[rank2]:     raise KeyError("x")\n'
-        "[rank2]: KeyError: 'x'\n"
-    )
-    exception = trace.ranks[2].exception
-    assert exception is not None
-    assert (exception.type_name, exception.message) == ("KeyError", "'x'")
-    assert [f.name for f in exception.stack] == ["main", "<module>"]
-    assert trace.ranks[2].exit is not None
-    assert trace.ranks[2].exit.kind == "exception"
-
-
-def test_tracebacks_of_two_ranks_zipped_line_by_line() -> None:
-    a = [
-        "[default0]:Traceback (most recent call last):",
-        '[default0]:  File "/app/a.py", line 1, in f',
-        "[default0]:    x",
-        "[default0]:ValueError: a",
-    ]
-    b = [line.replace("default0", "default1").replace("ValueError: a", "OSError: b") for line in a]
-    trace = trace_of("\n".join(x for pair in zip(a, b, strict=True) for x in pair) + "\n")
-    found = {r: f.exception.type_name for r, f in trace.ranks.items() if f.exception}
-    assert found == {0: "ValueError", 1: "OSError"}
-
-
-def test_the_launchers_own_traceback_is_nobodys() -> None:
-    trace = trace_of(
-        "Traceback (most recent call last):\n"
-        '  File "/usr/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
-        + TABLE.format(code=-9, name="", trace="Signal 9 (SIGKILL) received by PID 5002")
-    )
-    assert trace.ranks[9].exit is not None
-    assert all(f.exception is None for f in trace.ranks.values())
-
-
-def test_an_exception_in_another_thread_is_not_the_main_threads() -> None:
-    trace = trace_of(
-        "[rank0]: Exception in thread Thread-4 (loader):\n"
-        '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/a.py", line 1, in run\n'
-        "[rank0]: ValueError: x\n"
-    )
-    exception = trace.ranks[0].exception
-    assert exception is not None
-    assert not exception.is_main_thread
-    assert trace.ranks[0].exit is None
 
 
 def test_a_restart_begins_a_new_life() -> None:
@@ -386,41 +313,3 @@ def test_logs_of_attempts_are_not_mixed(tmp_path: Path) -> None:
     trace = load_trace([tmp_path])
     assert overdue(trace) == [(0, "0", "all_reduce", 20)]
     assert len(trace.warnings) == 1
-
-
-MEETING = (
-    "INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process "
-    "group for rank: {}, key: store_based_barrier_key:1 (world_size=4, worker_count=2, "
-    "timeout=0:30:00)\n"
-)
-
-
-def test_a_log_that_ends_while_ranks_wait_to_meet_says_how_many_had_come() -> None:
-    found = diagnose(trace_of(MEETING.format(0) + MEETING.format(3)))
-    assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
-    assert "had waited for 4 and 2 had come" in found.summary
-    went_on = trace_of(MEETING.format(0) + "".join(timeout(r, 5) for r in range(4)))
-    assert not claims(went_on, "rendezvous")
-
-
-def test_who_alone_did_not_come_to_the_barrier_of_a_store() -> None:
-    waits = "".join(
-        f"INFO:root:Waiting in store based barrier to initialize process group for rank: {r}, key: "
-        "store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)\n"
-        for r in (3, 0, 1, 3)
-    )
-    found = diagnose(trace_of(waits))
-    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
-    assert "3 of 4 ranks" in found.summary
-    less = diagnose(trace_of(waits.replace("worker_count=3", "worker_count=2")))
-    assert not less.culprits
-
-
-def test_more_processes_than_the_world_holds_are_told() -> None:
-    text = (
-        "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for "
-        "key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:30:00)\n"
-    )
-    (finding,) = diagnose(trace_of(text)).findings
-    assert "4 processes came to a meeting of 2" in finding.summary
-    assert "earlier start" in finding.fix

@@ -1,0 +1,45 @@
+"""Logs that end while ranks wait to meet."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Verdict
+
+from .logs import claims, timeout, trace_of
+
+MEETING = (
+    "INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process "
+    "group for rank: {}, key: store_based_barrier_key:1 (world_size=4, worker_count=2, "
+    "timeout=0:30:00)\n"
+)
+
+
+def test_a_log_that_ends_while_ranks_wait_to_meet_says_how_many_had_come() -> None:
+    found = diagnose(trace_of(MEETING.format(0) + MEETING.format(3)))
+    assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
+    assert "had waited for 4 and 2 had come" in found.summary
+    went_on = trace_of(MEETING.format(0) + "".join(timeout(r, 5) for r in range(4)))
+    assert not claims(went_on, "rendezvous")
+
+
+def test_who_alone_did_not_come_to_the_barrier_of_a_store() -> None:
+    waits = "".join(
+        f"INFO:root:Waiting in store based barrier to initialize process group for rank: {r}, key: "
+        "store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)\n"
+        for r in (3, 0, 1, 3)
+    )
+    found = diagnose(trace_of(waits))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
+    assert "3 of 4 ranks" in found.summary
+    less = diagnose(trace_of(waits.replace("worker_count=3", "worker_count=2")))
+    assert not less.culprits
+
+
+def test_more_processes_than_the_world_holds_are_told() -> None:
+    text = (
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for "
+        "key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:30:00)\n"
+    )
+    (finding,) = diagnose(trace_of(text)).findings
+    assert "4 processes came to a meeting of 2" in finding.summary
+    assert "earlier start" in finding.fix

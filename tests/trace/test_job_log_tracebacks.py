@@ -1,0 +1,57 @@
+"""Tracebacks in a log: whose they are."""
+
+from __future__ import annotations
+
+from .logs import trace_of
+from .torchrun_table import TABLE
+
+
+def test_a_traceback_with_the_rank_in_front() -> None:
+    trace = trace_of(
+        '[rank2]: Traceback (most recent call last):\n[rank2]:   File "/app/train.py", line 9, in '
+        "<module>\n[rank2]:     main()\n[rank2]:     ^^^^^^\n"
+        '[rank2]:   File "/app/train.py", line 5, in main\n[rank2]:     raise KeyError("x")\n'
+        "[rank2]: KeyError: 'x'\n"
+    )
+    exception = trace.ranks[2].exception
+    assert exception is not None
+    assert (exception.type_name, exception.message) == ("KeyError", "'x'")
+    assert [f.name for f in exception.stack] == ["main", "<module>"]
+    assert trace.ranks[2].exit is not None
+    assert trace.ranks[2].exit.kind == "exception"
+
+
+def test_tracebacks_of_two_ranks_zipped_line_by_line() -> None:
+    a = [
+        "[default0]:Traceback (most recent call last):",
+        '[default0]:  File "/app/a.py", line 1, in f',
+        "[default0]:    x",
+        "[default0]:ValueError: a",
+    ]
+    b = [line.replace("default0", "default1").replace("ValueError: a", "OSError: b") for line in a]
+    trace = trace_of("\n".join(x for pair in zip(a, b, strict=True) for x in pair) + "\n")
+    found = {r: f.exception.type_name for r, f in trace.ranks.items() if f.exception}
+    assert found == {0: "ValueError", 1: "OSError"}
+
+
+def test_the_launchers_own_traceback_is_nobodys() -> None:
+    trace = trace_of(
+        "Traceback (most recent call last):\n"
+        '  File "/usr/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        + TABLE.format(code=-9, name="", trace="Signal 9 (SIGKILL) received by PID 5002")
+    )
+    assert trace.ranks[9].exit is not None
+    assert all(f.exception is None for f in trace.ranks.values())
+
+
+def test_an_exception_in_another_thread_is_not_the_main_threads() -> None:
+    trace = trace_of(
+        "[rank0]: Exception in thread Thread-4 (loader):\n"
+        '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/a.py", line 1, in run\n'
+        "[rank0]: ValueError: x\n"
+    )
+    exception = trace.ranks[0].exception
+    assert exception is not None
+    assert not exception.is_main_thread
+    assert trace.ranks[0].exit is None
