@@ -32,9 +32,14 @@ from hangscope.trace.model import NONE, Signature, Stack, Trace
 SECOND_NS = 1_000_000_000
 
 
-@dataclass
+@dataclass(frozen=True)
 class Context:
-    """A trace with what was derived from it."""
+    """A trace with what was derived from it.
+
+    Ranks are global, groups are indices into `Trace.groups`, rows are those of `Trace.records`, and
+    -1 stands for none of either. Times ending in ``_ns`` are nanoseconds since the epoch (0: not
+    known), those ending in ``_s`` lengths in seconds. Properties are computed once, on first use.
+    """
 
     trace: Trace
     front: Frontiers

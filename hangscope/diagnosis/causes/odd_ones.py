@@ -92,7 +92,7 @@ def _where_they_meet(
     shared = (
         place.group
         for place in here
-        if not place.p2p and place.waiters == waiters and set(absent) <= set(place.absent)
+        if not place.p2p and list(place.waiters) == waiters and set(absent) <= set(place.absent)
     )
     return next(shared, None)
 

@@ -77,19 +77,22 @@ def _unfinished_all_to_alls(context: Context) -> list[Place]:
         & context.front.collective
     )
     waiting = {(p.group, p.seq) for p in context.waits.places if p.waiters}
-    places: dict[tuple[int, int], Place] = {}
+    unfinished: dict[tuple[int, int], list[int]] = {}
     for row in rows[:_MAX_BROKEN].tolist():
-        record = records[row]
-        key = (int(record["group"]), int(record["collective_seq"]))
-        if key in waiting or key[0] < 0:
-            continue
-        began_ns = int(record["created_ns"])
-        place = places.setdefault(
-            key,
-            Place(*key, [], row=row, members=trace.groups[key[0]].ranks, began_ns=began_ns),
+        key = (int(records["group"][row]), int(records["collective_seq"][row]))
+        if key not in waiting and key[0] >= 0:
+            unfinished.setdefault(key, []).append(row)
+    return [
+        Place(
+            group,
+            seq,
+            tuple(records["rank"][here].tolist()),
+            row=here[0],
+            members=trace.groups[group].ranks,
+            began_ns=int(records["created_ns"][here[0]]),
         )
-        place.waiters.append(int(record["rank"]))
-    return list(places.values())
+        for (group, seq), here in unfinished.items()
+    ]
 
 
 def _pair(context: Context, place: Place) -> SizeConflict | None:

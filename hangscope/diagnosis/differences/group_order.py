@@ -163,7 +163,7 @@ def _cause(
     place = Place(
         NONE,
         NONE,
-        sorted(calls),
+        tuple(sorted(calls)),
         members=tuple(sorted(trace.ranks)),
         phase=NEW_GROUP,
         began_ns=_since_ns(trace),

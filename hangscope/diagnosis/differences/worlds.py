@@ -219,7 +219,7 @@ def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     if len(trace.missing_ranks) > len(doubled(trace)) and cause.confidence is Confidence.CERTAIN:
         cause.confidence = Confidence.LIKELY
     context.waits.places.append(
-        Place(NONE, NONE, [], members=tuple(sorted(trace.ranks)), phase=INIT)
+        Place(NONE, NONE, (), members=tuple(sorted(trace.ranks)), phase=INIT)
     )
     cause.places = [len(context.waits.places) - 1]
     cause.victims = set(trace.ranks) - set(cause.culprits)

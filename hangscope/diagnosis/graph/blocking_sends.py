@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 from hangscope.diagnosis.graph.places import Place
 from hangscope.trace.model import NONE
 
 
 def held_up_by_sends(
-    places: Sequence[Place], places_of: Mapping[int, list[int]], oldest_row: Mapping[int, int]
+    places: list[Place], places_of: Mapping[int, list[int]], oldest_row: Mapping[int, int]
 ) -> dict[int, list[int]]:
-    """Per rank that lone sends hold up, the places they keep it from.
+    """Per rank that lone sends hold up, the places they keep it from; in ``places`` others then
+    wait for it there.
 
     Whoever has come to a half that such a rank issued after the send waits for it, and that may
     hold up another in turn.
     """
     held: dict[int, list[int]] = {}
-    towards: dict[int, list[Place]] = defaultdict(list)
-    for place in places:
+    towards: dict[int, list[int]] = defaultdict(list)
+    for index, place in enumerate(places):
         if place.half is not None:
-            towards[place.half.peer].append(place)
+            towards[place.half.peer].append(index)
     found = True
     while found:
         found = False
@@ -32,15 +34,16 @@ def held_up_by_sends(
             if send == NONE:
                 continue
             held[rank], found = kept, True
-            for place in towards[rank]:
+            for index in towards[rank]:
+                place = places[index]
                 met = place.half is not None and place.half.partner_row > send
                 if met and not place.targets:
-                    place.behind = [rank]
+                    places[index] = replace(place, behind=(rank,))
     return held
 
 
 def _held_up(
-    places: Sequence[Place], rank: int, indexes: list[int], oldest: int
+    places: list[Place], rank: int, indexes: list[int], oldest: int
 ) -> tuple[list[int], int]:
     """Where a rank would stand but for lone sends that it issued before, and their first one.
 
@@ -59,12 +62,12 @@ def _held_up(
             or not (whole if place.p2p else set(place.members) == set(place.waiters))
         ):
             return [], NONE
-    older = [p for i in indexes if (p := places[i]).weak and p.row < oldest and p.targets]
+    older = [i for i in indexes if (p := places[i]).weak and p.row < oldest and p.targets]
     if not first or not older:
         return [], NONE
-    for place in (places[i] for i in first):
-        place.waiters = [r for r in place.waiters if r != rank]
-        place.behind = [rank] if place.waiters else []
-    for place in older:
-        place.weak = False
-    return first, min(place.row for place in older)
+    for index in first:
+        others = tuple(r for r in places[index].waiters if r != rank)
+        places[index] = replace(places[index], waiters=others, behind=(rank,) if others else ())
+    for index in older:
+        places[index] = replace(places[index], weak=False)
+    return first, min(places[index].row for index in older)

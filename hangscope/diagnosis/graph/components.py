@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ def components(waits: Waits) -> list[tuple[set[int], set[int]]]:
     """
     targets = {~i: p.targets for i, p in enumerate(waits.places)}
 
-    def edges(node: int) -> list[int]:
+    def edges(node: int) -> Sequence[int]:
         return targets[node] if node < 0 else [~i for i in waits.out(node)]
 
     number: dict[int, int] = {}
@@ -74,20 +75,21 @@ def circles_without(waits: Waits, lost: AbstractSet[int]) -> list[tuple[set[int]
     places = []
     for place in waits.places:
         unsure = place.weak or (place.half is not None and place.half.matched is None)
-        absent = [] if unsure else [r for r in place.absent if r not in lost]
-        behind = [] if unsure else [r for r in place.behind if r not in lost]
-        places.append(replace(place, absent=absent, behind=behind, unknown=[]))
+        absent = () if unsure else tuple(r for r in place.absent if r not in lost)
+        behind = () if unsure else tuple(r for r in place.behind if r not in lost)
+        places.append(replace(place, absent=absent, behind=behind, unknown=()))
     before = -1
     waiting: set[int] = set()
     while before != len(waiting):
         before = len(waiting)
         waiting = {r for p in places if p.targets for r in p.waiters if r not in waits.cut}
         loose = {r for p in places if not p.targets and not p.weak for r in p.waiters}
-        for place in places:
-            place.absent = [r for r in place.absent if r in waiting]
-            place.behind = [r for r in place.behind if r in waiting - loose]
-    for place in places:
-        place.waiters = place.waiters if place.targets else []
+        held_up = waiting - loose
+        for index, place in enumerate(places):
+            absent = tuple(r for r in place.absent if r in waiting)
+            behind = tuple(r for r in place.behind if r in held_up)
+            places[index] = replace(place, absent=absent, behind=behind)
+    places = [place if place.targets else replace(place, waiters=()) for place in places]
     places_of = {r: [i for i in m if places[i].targets] for r, m in waits.places_of.items()}
     found = components(replace(waits, places=places, places_of=places_of))
     return [(ranks, here) for ranks, here in found if ranks and here]

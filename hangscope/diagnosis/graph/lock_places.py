@@ -54,8 +54,8 @@ def lock_places(
         Place(
             NONE,
             0,
-            ranks,
-            absent=list(by),
+            tuple(ranks),
+            absent=by,
             phase=f"{PREFIX} {path!r}" if path else PREFIX,
             began_ns=_since_ns(hosts, ranks, by),
             members=tuple(sorted({*ranks, *by})),

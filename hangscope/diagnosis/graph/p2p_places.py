@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from hangscope.diagnosis.graph.places import Place
@@ -23,7 +23,7 @@ def place_of(trace: Trace, half: Half) -> Place:
     return Place(
         half.group,
         int(record["p2p_seq"]),
-        [half.rank],
+        (half.rank,),
         row=half.row,
         p2p=True,
         half=half,
@@ -93,9 +93,9 @@ class HalfPlaces:
         late = {self._batch_of(p.half) for p in places if p.half and p.targets} - {NONE}
         # What partners without a record have issued is not asked where others are known to be late.
         known = {self._batch_of(p.half) for p in places if p.half and (p.absent or p.behind)}
-        for place in places:
+        for index, place in enumerate(places):
             if place.half and self._batch_of(place.half) in known - {NONE}:
-                place.unknown = []
+                places[index] = replace(place, unknown=())
         return [p for p in places if p.targets or not p.half or self._batch_of(p.half) not in late]
 
     def _all_served(self, halves: Sequence[Half], places: Sequence[Place]) -> list[Place]:
@@ -116,12 +116,11 @@ class HalfPlaces:
             if batch in standing or silent or not first:
                 continue
             standing.add(batch)
-            place = place_of(self.trace, half)
-            if self.hidden.isdisjoint(self._partners(batch, halves) | {half.rank}):
-                place.done = sorted(self._partners(batch, halves))
+            place, partners = place_of(self.trace, half), self._partners(batch, halves)
+            if self.hidden.isdisjoint(partners | {half.rank}):
+                found.append(replace(place, done=tuple(sorted(partners))))
             else:
-                place.blind = True
-            found.append(place)
+                found.append(replace(place, blind=True))
         return found
 
     def _partners(self, batch: int, halves: Sequence[Half]) -> set[int]:
@@ -181,31 +180,30 @@ class HalfPlaces:
                 return None  # some backends say so only once somebody waits for it
         if half.matched and self._goes_on_by_itself(half):
             return None
-        place = place_of(self.trace, half)
-        place.weak = half.row not in self.blocking and self._may_be_left_alone(half)
+        weak = half.row not in self.blocking and self._may_be_left_alone(half)
+        place = replace(place_of(self.trace, half), weak=weak)
         if half.peer == NONE:
-            self._from_anybody(place, half)
-            if place.blind and older:
-                return None  # that says for whom it waits
-        elif half.matched is False:
-            place.absent = [half.peer]
-        elif half.matched is None:
-            (place.absent if half.peer in self.recorded else place.unknown).append(half.peer)
-        elif self._is_held_up(half, incomplete):
-            place.behind = [half.peer]
-        return place
+            place = self._from_anybody(place, half)
+            return None if place.blind and older else place  # that says for whom it waits
+        if half.matched is False or (half.matched is None and half.peer in self.recorded):
+            return replace(place, absent=(half.peer,))
+        if half.matched is None:
+            return replace(place, unknown=(half.peer,))
+        return replace(place, behind=(half.peer,)) if self._is_held_up(half, incomplete) else place
 
-    def _from_anybody(self, place: Place, half: Half) -> None:
-        """Who might have sent what a receive from any source waits for."""
+    def _from_anybody(self, place: Place, half: Half) -> Place:
+        """The place with those who might send what a receive from any source waits for."""
         group = self.trace.groups[half.group]
-        others = [r for r in group.ranks if r != half.rank]
         owed = debtors(self.trace, half, self.bounds, self.recorded, self.hidden)
-        place.absent, place.unknown = list(owed.behind), list(owed.lost)
-        if len(others) == 1:
-            place.absent = others
-        elif not place.targets and others and all(r in self.oldest_row for r in others):
-            place.behind = others  # whoever it is, each of them waits for something
-        place.blind = not place.targets
+        others = tuple(r for r in group.ranks if r != half.rank)
+        place = replace(
+            place,
+            absent=others if len(others) == 1 else tuple(owed.behind),
+            unknown=tuple(owed.lost),
+        )
+        if not place.targets and others and all(r in self.oldest_row for r in others):
+            place = replace(place, behind=others)  # whoever it is, each of them waits for something
+        return replace(place, blind=not place.targets)
 
     def _is_held_up(self, half: Half, incomplete: Collection[int]) -> bool:
         """Whether the partner, whose half is there, cannot come to it."""

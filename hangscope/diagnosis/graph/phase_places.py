@@ -69,9 +69,9 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
             Place(
                 NONE,
                 0,
-                inside,
-                absent=absent,
-                unknown=unknown,
+                tuple(inside),
+                absent=tuple(absent),
+                unknown=tuple(unknown),
                 phase=phase,
                 began_ns=min(since, default=0),
                 full_ns=max(since, default=0),

@@ -8,8 +8,8 @@ one place and one edge out of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from hangscope.diagnosis.records.pairing import Half
 from hangscope.trace.model import NONE, RankFacts
@@ -20,42 +20,47 @@ NEW_GROUP = "new_group"
 """That in which they make a smaller group."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Place:
-    """Where ranks wait.
+    """Where ranks wait: a collective, one half of a pair, a phase, a key or a lock.
 
-    ``absent`` are known not to have come, ``unknown`` left no evidence, ``behind`` have come but
-    are held up by something older, ``done`` have finished it.
+    ``group`` is an index into `Trace.groups` and ``seq`` a sequence number there, both -1 where
+    there is no group. The lists are of global ranks: ``waiters`` have come and wait, ``absent`` are
+    known not to have come, ``unknown`` left no evidence, ``behind`` have come but are held up by
+    something older, ``done`` have finished it.
     """
 
     group: int
     seq: int
-    waiters: list[int]
-    absent: list[int] = field(default_factory=list)
-    unknown: list[int] = field(default_factory=list)
-    behind: list[int] = field(default_factory=list)
-    done: list[int] = field(default_factory=list)
+    waiters: tuple[int, ...]
+    absent: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+    done: tuple[int, ...] = ()
     row: int = NONE
+    """The record of one of those who wait there, or -1."""
     began_ns: int = 0
     """When the first of those who wait came."""
     full_ns: int = 0
     """When the last of them came; 0: not known, or no matter."""
     p2p: bool = False
     weak: bool = False
+    """It explains a rank's waiting only where nothing else does: a send that is fired and
+    forgotten."""
     half: Half | None = None
     members: tuple[int, ...] = ()
     blind: bool = False
     """Whom it waits for is not recorded (a receive from any source, a group without a list)."""
     counted: bool = False
     """Only a backend's own counter tells that it has not finished."""
-    not_begun: dict[int, int] = field(default_factory=dict)
+    not_begun: Mapping[int, int] = field(default_factory=dict)
     """Of ``behind`` those with nothing older whose device has not begun it, though they have issued
     it: with which record."""
     phase: str = ""
     """A phase all ranks must enter together (``init_process_group``); then there is no group."""
 
     @property
-    def targets(self) -> list[int]:
+    def targets(self) -> tuple[int, ...]:
         """Whom it waits for: the absent before those who are merely late on the device."""
         return self.absent or self.behind or self.unknown
 
@@ -64,6 +69,10 @@ class Place:
         """Since when it should have gone on, or somebody have come: where nobody is missing it is
         the operation itself that takes long, and that began with the last to come."""
         return self.began_ns if self.targets else self.full_ns or self.began_ns
+
+    def forgotten(self) -> Place:
+        """The place with nobody who waits there: its index stays valid, and it explains nothing."""
+        return replace(self, waiters=(), absent=(), unknown=(), behind=())
 
 
 @dataclass(slots=True)
@@ -85,6 +94,13 @@ class Waits:
     def waiting(self, rank: int) -> bool:
         """Whether the rank waits for anybody."""
         return bool(self.out(rank))
+
+    def keep_only(self, kept: Container[int]) -> None:
+        """Forget the waiting at all places but these, given by index; the indices stay valid."""
+        self.places[:] = [p if i in kept else p.forgotten() for i, p in enumerate(self.places)]
+        for rank, indexes in self.places_of.items():
+            self.places_of[rank] = [i for i in indexes if i in kept]
+        self.device = {rank: i for rank, i in self.device.items() if i in kept}
 
     def waited_for(self) -> dict[int, list[int]]:
         """rank -> places that wait for it."""

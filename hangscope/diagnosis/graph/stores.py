@@ -76,9 +76,9 @@ def store_places(trace: Trace, hosts: Mapping[int, Host], waiting: frozenset[int
         Place(
             NONE,
             0,
-            inside,
-            absent=known,
-            unknown=[r for r in outside if r not in known],
+            tuple(inside),
+            absent=tuple(known),
+            unknown=tuple(r for r in outside if r not in known),
             phase=f"{key[0]} {key[1]!r}" if key[1] else key[0],
             began_ns=since.get(key, 0),
             members=tuple(sorted(everybody)),

@@ -38,24 +38,25 @@ def unnamed_batches(
         record = records[row]
         rank, group = int(record["rank"]), int(record["group"])
         beside = others[group]
-        place = Place(
-            group,
-            int(record["p2p_seq"]),
-            [rank],
-            row=row,
-            p2p=True,
-            began_ns=int(record["created_ns"]),
-            members=beside.members or (rank,),
+        elsewhere = tuple(r for r in beside.elsewhere if r not in behind.get(rank, ()))
+        is_behind = bool(elsewhere) and not beside.lost
+        is_absent = not is_behind and len(beside.idle) == 1 and not beside.lost
+        perhaps = () if is_behind or is_absent else (*beside.idle, *beside.lost)
+        found.append(
+            Place(
+                group,
+                int(record["p2p_seq"]),
+                (rank,),
+                behind=elsewhere if is_behind else (),
+                absent=tuple(beside.idle) if is_absent else (),
+                unknown=perhaps,
+                row=row,
+                p2p=True,
+                began_ns=int(record["created_ns"]),
+                members=beside.members or (rank,),
+                blind=not (is_behind or is_absent or perhaps),
+            )
         )
-        elsewhere = [r for r in beside.elsewhere if r not in behind.get(rank, ())]
-        if elsewhere and not beside.lost:
-            place.behind = elsewhere
-        elif len(beside.idle) == 1 and not beside.lost:
-            place.absent = [*beside.idle]
-        else:
-            place.unknown = [*beside.idle, *beside.lost]
-        place.blind = not place.targets
-        found.append(place)
     return found
 
 

@@ -6,7 +6,15 @@ import numpy as np
 
 from hangscope.diagnosis.records.evidence import end_is_unseen
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
-from hangscope.trace.model import Trace
+from hangscope.trace.model import NONE, Trace
+
+
+def counted_by_backend(trace: Trace, row: int) -> bool:
+    """Whether a counter that stands at this record (-1: none) is the backend's own.
+
+    It is where nobody else saw the end of the operation.
+    """
+    return row != NONE and end_is_unseen(trace, row)
 
 
 def counts_as_unfinished(trace: Trace, front: Frontiers, row: int, low: int, pairs: Ints) -> bool:
@@ -28,5 +36,5 @@ def counts_as_unfinished(trace: Trace, front: Frontiers, row: int, low: int, pai
     done = int(front.completed[pairs[front.group[pairs] == record["group"]]][0])
     here = (older["group"] == record["group"]) & (older["collective_seq"] == done)
     counted = low + np.flatnonzero(here & front.collective[low:row])
-    by_device = len(counted) > 0 and end_is_unseen(trace, int(counted[0]))
-    return by_device and 0 < done < int(record["collective_seq"])
+    last = int(counted[0]) if len(counted) else NONE
+    return counted_by_backend(trace, last) and 0 < done < int(record["collective_seq"])

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.records.evidence import end_is_unseen
+from hangscope.diagnosis.records.device_counts import counted_by_backend
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.waiting.told import Told
 from hangscope.trace.model import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _Unfinished:
     """A collective that nobody has finished who has issued it."""
 
     group: int
@@ -43,21 +43,21 @@ def device_places(
     if not told.counting or any(facts.unobservable for facts in trace.ranks.values()):
         return []  # a captured operation is counted as issued, none of its replays as finished
     told_already = {place.group for place in places if place.half is None}
-    standing = [
+    unfinished = [
         one
-        for one in _standing(trace, front, told)
+        for one in _unfinished(trace, front, told)
         if not (one.absent and one.group in told_already)
     ]
-    if not standing:
+    if not unfinished:
         return []
     oldest = _waiting_since(told, places)
     elsewhere = frozenset(oldest)
-    for one in standing:
+    for one in unfinished:
         for rank, row in one.rows.items():
             oldest[rank] = min(oldest.get(rank, row), row)
     found = []
-    for one in standing:
-        waiters = [rank for rank, row in one.rows.items() if oldest[rank] == row]
+    for one in unfinished:
+        waiters = tuple(rank for rank, row in one.rows.items() if oldest[rank] == row)
         if elsewhere.issuperset(waiters):
             continue
         rows = list(one.rows.values())
@@ -69,16 +69,16 @@ def device_places(
                 row=rows[0],
                 members=trace.groups[one.group].ranks,
                 began_ns=int(trace.records["created_ns"][rows].min()),
-                absent=one.absent,
-                behind=[rank for rank in one.rows if rank not in waiters],
-                unknown=one.lost,
+                absent=tuple(one.absent),
+                behind=tuple(rank for rank in one.rows if rank not in waiters),
+                unknown=tuple(one.lost),
                 counted=True,
             )
         )
     return sorted(found, key=lambda place: place.began_ns)
 
 
-def _standing(trace: Trace, front: Frontiers, told: Told) -> list[_Standing]:
+def _unfinished(trace: Trace, front: Frontiers, told: Told) -> list[_Unfinished]:
     """The oldest such collective of each group."""
     found = []
     for group, pairs in front.of_group().items():
@@ -97,7 +97,7 @@ def _standing(trace: Trace, front: Frontiers, told: Told) -> list[_Standing]:
             continue
         last = [told.row_of(group, rank, done) for rank in came]
         rows = [told.row_of(group, rank, done + 1) for rank in came]
-        if min(rows) < 0 or not all(_counted_natively(trace, row) for row in last):
+        if min(rows) < 0 or not all(counted_by_backend(trace, row) for row in last):
             continue
         absent = [rank for rank in ranks if issued[rank] <= done]
         sure = not absent and not lost
@@ -105,7 +105,7 @@ def _standing(trace: Trace, front: Frontiers, told: Told) -> list[_Standing]:
             _all_counted(trace, front, a, b) for a, b in zip(last, rows, strict=True)
         ):
             continue
-        found.append(_Standing(group, done + 1, dict(zip(came, rows, strict=True)), absent, lost))
+        found.append(_Unfinished(group, done + 1, dict(zip(came, rows, strict=True)), absent, lost))
     return found
 
 
@@ -117,11 +117,6 @@ def _waiting_since(told: Told, places: Sequence[Place]) -> dict[int, int]:
             row = place.half.row if place.half else told.row_of(place.group, rank, place.seq)
             since[rank] = min(since.get(rank, row), row)
     return since
-
-
-def _counted_natively(trace: Trace, row: int) -> bool:
-    """Whether only a backend can have counted an operation: nobody saw its end."""
-    return row >= 0 and end_is_unseen(trace, row)
 
 
 def _all_counted(trace: Trace, front: Frontiers, last: int, row: int) -> bool:

@@ -42,25 +42,16 @@ def overdue_only(context: Context) -> None:
         if context.standing_s(place) >= limit:
             kept.append(index)
             continue
-        ended = [
+        ended = tuple(
             r
             for r in (place.absent or place.behind)
             if r in hosts and hosts[r].end in (End.CLEAN, End.CRASHED) and not hosts[r].secondary
-        ]
+        )
         if ended:
-            if place.absent:
-                place.absent = ended
-            else:
-                place.behind = ended
-            place.unknown = []
+            absent, behind = (ended, place.behind) if place.absent else ((), ended)
+            context.waits.places[index] = replace(place, absent=absent, behind=behind, unknown=())
             kept.append(index)
-    keep = set(kept) | _locks_that_last(context, kept)
-    for rank, indexes in context.waits.places_of.items():
-        context.waits.places_of[rank] = [i for i in indexes if i in keep]
-    for index, place in enumerate(context.waits.places):
-        if index not in keep:
-            place.waiters, place.absent, place.behind, place.unknown = [], [], [], []
-    context.waits.device = {r: i for r, i in context.waits.device.items() if i in keep}
+    context.waits.keep_only({*kept, *_locks_that_last(context, kept)})
 
 
 def _locks_that_last(context: Context, kept: list[int]) -> set[int]:
@@ -89,13 +80,7 @@ def lasting_only(context: Context) -> None:
     """Of a job that was killed from outside, keep only waiting that was a hang already."""
     waits = context.waits
     kept = [i for i, p in enumerate(waits.places) if context.standing_s(p) >= _limit_s(context, p)]
-    keep = set(kept) | _locks_that_last(context, kept)
-    for index, place in enumerate(waits.places):
-        if index not in keep:
-            for rank in place.waiters:
-                waits.places_of[rank] = [i for i in waits.places_of.get(rank, ()) if i != index]
-            place.waiters, place.absent, place.behind, place.unknown = [], [], [], []
-    waits.device = {r: i for r, i in waits.device.items() if waits.places[i].waiters}
+    waits.keep_only({*kept, *_locks_that_last(context, kept)})
 
 
 def _limit_s(context: Context, place: Place) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -88,7 +89,8 @@ class GraphBuilder:
             elif strong:
                 for i in indexes:
                     if self.places[i].weak:
-                        self.places[i].waiters = [r for r in self.places[i].waiters if r != rank]
+                        others = tuple(r for r in self.places[i].waiters if r != rank)
+                        self.places[i] = replace(self.places[i], waiters=others)
                 places_of[rank] = strong
         return Waits(self.places, dict(places_of), self.device)
 
@@ -135,7 +137,7 @@ class GraphBuilder:
         self._unobserved(group, progress, lowest)
         for seq in np.unique(progress.pending[progress.pending > 0]).tolist():
             place = self._place_at(group, seq, progress, members)
-            self._whom_it_waits_for(place, progress, never, unknown)
+            place = self._with_targets(place, progress, never, unknown)
             if place.waiters:
                 self.places.append(place)
 
@@ -188,7 +190,7 @@ class GraphBuilder:
     ) -> Place:
         """Who waits at one collective of a group, and since when."""
         here = progress.pending == seq
-        waiters = progress.ranks[here].tolist()
+        waiters = tuple(progress.ranks[here].tolist())
         rows = progress.rows[here]
         rows = rows[rows >= 0]
         row = int(rows[0]) if len(rows) else NONE
@@ -203,29 +205,25 @@ class GraphBuilder:
             group, seq, waiters, row=row, members=members, began_ns=first_ns, full_ns=last_ns
         )
 
-    def _whom_it_waits_for(
+    def _with_targets(
         self, place: Place, progress: GroupProgress, never: list[int], unknown: list[int]
-    ) -> None:
-        """Sort the members by whether they have come to a place (rules 2 and 3).
+    ) -> Place:
+        """The place with its members sorted by whether they have come to it (rules 2 and 3).
 
         ``never`` have issued nothing in the group, of ``unknown`` nothing tells.
         """
         known, come = progress.known, progress.enqueued >= place.seq
         over = (progress.pending > place.seq) | (progress.pending == 0)
         finished = known & come & over & (progress.completed >= place.seq)
-        place.done = progress.ranks[finished].tolist()
+        place = replace(place, done=tuple(progress.ranks[finished].tolist()))
         if place.seq <= progress.finished and self.told.needs_all(place.group, place.row):
-            self._on_device(place, progress)
-            return
-        place.absent = progress.ranks[known & ~come].tolist() + never
-        place.unknown = list(unknown)
+            return self._on_device(place, progress)
+        absent = (*progress.ranks[known & ~come].tolist(), *never)
         oldest = self.oldest_row
-        if unknown and all(
-            self.told.failed_with_others(r, oldest.get(r, NONE)) for r in place.absent
-        ):
-            place.absent = []  # one that left nothing explains their ends
-        if not place.absent:
-            self._late(place, progress)
+        if unknown and all(self.told.failed_with_others(r, oldest.get(r, NONE)) for r in absent):
+            absent = ()  # one that left nothing explains their ends
+        place = replace(place, absent=absent, unknown=tuple(unknown))
+        return place if absent else self._with_late(place, progress)
 
     def _alone(self, group: int, pairs: Ints, members: tuple[int, ...]) -> None:
         """A group of which one member is known: it waits, and nothing says for whom."""
@@ -243,12 +241,12 @@ class GraphBuilder:
                     Place(
                         group,
                         seq,
-                        [rank],
+                        (rank,),
                         row=row,
                         members=members,
                         began_ns=int(self.front.pending_ns[pair]) or self._issued_ns(row),
                         blind=True,
-                        absent=[] if outsiders else self._guessed_members(row, rank),
+                        absent=() if outsiders else self._guessed_members(row, rank),
                     )
                 )
 
@@ -263,15 +261,15 @@ class GraphBuilder:
         here = self.trace.records["group"][row] == group
         return row if here and end_is_unseen(self.trace, row) else NONE
 
-    def _guessed_members(self, row: int, rank: int) -> list[int]:
+    def _guessed_members(self, row: int, rank: int) -> tuple[int, ...]:
         """Native Gloo lists no members: there, a group that one rank used was meant for all."""
         if (
             row < 0
             or self.unlisted.gaps
             or not self.trace.records["flags"][row] & int(Flag.UNOBSERVED)
         ):
-            return []
-        return sorted(self.told.recorded - {rank})
+            return ()
+        return tuple(sorted(self.told.recorded - {rank}))
 
     def _unobserved(self, group: int, progress: GroupProgress, lowest: int) -> None:
         """Where completion cannot be seen, a rank ahead of a member waits where that one is due.
@@ -306,24 +304,24 @@ class GraphBuilder:
                     continue
             progress.pending[i], progress.rows[i] = due, row
 
-    def _on_device(self, place: Place, progress: GroupProgress) -> None:
+    def _on_device(self, place: Place, progress: GroupProgress) -> Place:
         """Everybody has issued it and a peer has finished it: who is late on the device?"""
         halted = {
             *self.halted.get((place.group, place.seq), ()),
             *(r for r in place.waiters if self.told.is_stopped(r)),
         }
         if halted:  # they owe the others their part
-            place.behind = sorted(halted)
-            place.waiters = [r for r in place.waiters if r not in halted]
-            return
+            others = tuple(r for r in place.waiters if r not in halted)
+            return replace(place, waiters=others, behind=tuple(sorted(halted)))
         rows = dict(zip(progress.ranks.tolist(), progress.rows.tolist(), strict=True))
-        place.waiters = [
+        waiters = tuple(
             r for r in place.waiters if rows[r] < 0 or self.oldest_row.get(r, NONE) == rows[r]
-        ]
-        self.device.update(dict.fromkeys(place.waiters, len(self.places)))
+        )
+        self.device.update(dict.fromkeys(waiters, len(self.places)))
+        return replace(place, waiters=waiters)
 
-    def _late(self, place: Place, progress: GroupProgress) -> None:
-        """Members that have issued it but are held up by something older of theirs."""
+    def _with_late(self, place: Place, progress: GroupProgress) -> Place:
+        """The place with the members that have issued it but are held up by something older."""
         first_here, behind = [], []
         members = zip(
             progress.ranks.tolist(), progress.pending.tolist(), progress.rows.tolist(), strict=True
@@ -344,8 +342,8 @@ class GraphBuilder:
             and not self.hosts[r].secondary
             and not (self.hosts[r].end is End.CLEAN and r in self.told.failed_last)
         ]
-        place.behind = gone or behind
-        place.waiters = first_here  # what holds the others up is older
+        # What holds the others up is older.
+        return replace(place, waiters=tuple(first_here), behind=tuple(gone or behind))
 
     def _after_older(self, rank: int, row: int) -> bool:
         """Whether something older of the rank's is unfinished that holds ``row`` up.
@@ -372,13 +370,13 @@ class GraphBuilder:
         on to the end.
         """
         failed = self.told.failed_last
-        for place in self.places:
-            place.waiters = [
+        for index, place in enumerate(self.places):
+            waiters = tuple(
                 r
                 for r in place.waiters
                 if r not in self.hosts
                 or self.hosts[r].end is not End.CLEAN
                 or (r in failed and (place.absent or place.unknown))
-            ]
-            if not place.waiters:
-                place.absent, place.behind, place.unknown = [], [], []
+            )
+            left = replace(place, waiters=waiters)
+            self.places[index] = left if waiters else left.forgotten()

@@ -7,6 +7,8 @@ something else that its own device runs: a kernel of the job, a copy, a wait for
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hangscope.diagnosis.graph.places import Place
@@ -46,9 +48,13 @@ def behind_their_devices(
         here = [rank for rank in place.waiters if rank not in behind]
         # One that has not come is held up by its own; of most it is rather what they share.
         if 0 < len(behind) <= len(here) and any(began[rows[rank]] for rank in here):
-            place.behind, place.waiters = behind, here
-            place.not_begun = {rank: issued[rank] for rank in behind}
-            place.row = issued[here[0]]
+            places[index] = replace(
+                place,
+                waiters=tuple(here),
+                behind=tuple(behind),
+                not_begun={rank: issued[rank] for rank in behind},
+                row=issued[here[0]],
+            )
             found |= dict.fromkeys(behind, index)
     return found
 
