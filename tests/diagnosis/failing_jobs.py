@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import (
     ExceptionFacts,
     Frame,
@@ -13,10 +12,6 @@ TORCH = Frame("all_reduce", "/site-packages/torch/distributed/distributed_c10d.p
 
 END = START + SECOND
 """Less than a second after the last operation: nobody had been waiting for long."""
-
-
-def blamed(found: Diagnosis) -> tuple[str, tuple[int, ...]]:
-    return found.verdict.value, found.culprits
 
 
 def job_that_waits(world: int = 4, *, waiting: tuple[int, ...] = (0, 2, 3), steps: int = 30) -> Job:

@@ -17,8 +17,8 @@ from hangscope.trace.model import (
     Phase,
     ThreadStack,
 )
-from tests.diagnosis.builder import SECOND, START, Job
-from tests.diagnosis.failing_jobs import END, TORCH, blamed, error_of, job_that_waits
+from tests.diagnosis.builder import SECOND, START, Job, blame
+from tests.diagnosis.failing_jobs import END, TORCH, error_of, job_that_waits
 
 CLIENT = Frame("request", "/site-packages/http/client.py", 1)
 
@@ -28,7 +28,7 @@ def test_ends_that_nobody_saw_are_inconclusive() -> None:
     for rank in range(4):
         job.rank(rank, alive=False, exit=ExitFacts("unknown", at_ns=END + rank), heartbeat_ns=END)
     found = diagnose(job.trace(after_s=6))
-    assert blamed(found) == ("inconclusive", ())
+    assert blame(found) == ("inconclusive", ())
     assert "nothing on record says how" in found.summary
 
 
@@ -45,7 +45,7 @@ def test_ranks_ended_from_outside_beside_one_that_left_nothing() -> None:
         job.rank(rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=END + rank))
     job.lose(1)
     found = diagnose(job.trace(after_s=6))
-    assert blamed(found) == ("inconclusive", ())
+    assert blame(found) == ("inconclusive", ())
     assert "rank 1 left nothing" in found.summary
 
 
@@ -73,7 +73,7 @@ def test_one_failure_that_everybody_else_outlived_is_that_ranks() -> None:
         gone = ExitFacts("unknown", at_ns=END + SECOND)
         job.rank(rank, alive=False, host="a", exit=gone, heartbeat_ns=END + SECOND // 5)
     found = diagnose(job.trace(after_s=6))
-    assert blamed(found) == ("rank_crashed", (1,))
+    assert blame(found) == ("rank_crashed", (1,))
     assert found.confidence is Confidence.LIKELY
 
 
@@ -84,7 +84,7 @@ def test_an_unseen_end_before_the_echoes_is_the_cause() -> None:
         job.rank(rank, alive=False, host="a", exception=echo, exit=ExitFacts("exception", 1))
     gone = ExitFacts("unknown", at_ns=END + SECOND)
     job.rank(1, alive=False, host="a", exit=gone, heartbeat_ns=END - SECOND // 5)
-    assert blamed(diagnose(job.trace(after_s=6))) == ("rank_crashed", (1,))
+    assert blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (1,))
 
 
 def test_an_echo_does_not_share_the_blame() -> None:
@@ -94,7 +94,7 @@ def test_an_echo_does_not_share_the_blame() -> None:
         echo = error_of("RuntimeError", "Connection reset by peer", TORCH)
         job.rank(rank, alive=False, exception=echo, exit=ExitFacts("exception", 1, at_ns=END))
     job.rank(3, alive=False, exit=ExitFacts("signal", signal=6, at_ns=END))
-    assert blamed(diagnose(job.trace(after_s=6))) == ("rank_crashed", (3,))
+    assert blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (3,))
 
 
 def test_a_checkpoint_exception_accuses_the_ranks_it_names() -> None:
@@ -102,7 +102,7 @@ def test_a_checkpoint_exception_accuses_the_ranks_it_names() -> None:
     for rank in range(4):
         raised = error_of("CheckpointException", "CheckpointException ranks:dict_keys([2])", TORCH)
         job.rank(rank, alive=False, exception=raised, exit=ExitFacts("exception", 1, at_ns=END))
-    assert blamed(diagnose(job.trace(after_s=6))) == ("rank_crashed", (2,))
+    assert blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (2,))
 
 
 def test_a_dead_thread_is_told_but_is_not_the_process() -> None:
@@ -118,7 +118,7 @@ def test_a_dead_thread_is_told_but_is_not_the_process() -> None:
             rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=START + 90 * SECOND + rank)
         )
     found = diagnose(job.trace(after_s=91))
-    assert blamed(found) == ("missing_rank", (1,))
+    assert blame(found) == ("missing_rank", (1,))
     assert any(
         "its thread feeder ended with ValueError: shard 4 is cut off at data.py:7" in line
         for line in found.findings[0].evidence
@@ -135,7 +135,7 @@ def test_ranks_told_different_world_sizes() -> None:
             world_size=5 if rank == 3 else 4,
         )
     found = diagnose(job.trace())
-    assert blamed(found) == ("argument_mismatch", (3,))
+    assert blame(found) == ("argument_mismatch", (3,))
     assert "rank 3 expects 5 ranks" in found.summary
 
 
@@ -158,7 +158,7 @@ def test_an_exception_is_judged_by_what_it_was_raised_from() -> None:
         job.rank(rank, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=at_ns))
     job.lose(1)
     found = diagnose(job.trace(after_s=6))
-    assert blamed(found) == ("rank_crashed", (2,))
+    assert blame(found) == ("rank_crashed", (2,))
     assert "caused by ValueError: only scalars have a gradient" in found.summary
 
 
@@ -167,7 +167,7 @@ def test_one_that_left_by_itself_may_have_given_up() -> None:
     job = job_that_waits(3, waiting=(0, 1))
     job.rank(2, alive=False, exit=ExitFacts("clean", at_ns=END))
     found = diagnose(job.trace(after_s=6))
-    assert blamed(found) == ("rank_exited", (2,))
+    assert blame(found) == ("rank_exited", (2,))
     assert found.confidence is Confidence.LIKELY
     assert "status 0" not in found.summary
     job.rank(2, exit=ExitFacts("clean", 0, at_ns=END))
@@ -188,7 +188,7 @@ def test_one_that_was_aborted_on_its_way_out_had_left_before() -> None:
         threads=(ThreadStack("MainThread", True, stack, START),),
     )
     found = diagnose(job.trace(after_s=6))
-    assert blamed(found) == ("rank_crashed", (2,))
+    assert blame(found) == ("rank_crashed", (2,))
     first = found.findings[0]
     assert "killed by SIGABRT on its way out" in first.summary
     assert "SystemExit" in first.fix
@@ -202,7 +202,7 @@ def test_one_that_aborts_when_all_is_done_kept_nobody_waiting() -> None:
     late = ExitFacts("signal", signal=6, at_ns=END, text=ON_ITS_WAY_OUT)
     job.rank(2, alive=False, finalized=True, exit=late)
     found = diagnose(job.trace(after_s=6))
-    assert blamed(found) == ("rank_crashed", (2,))
+    assert blame(found) == ("rank_crashed", (2,))
     first = found.findings[0]
     assert "nobody is known to wait" in first.why
     assert "the others still needed it" not in first.fix
@@ -216,7 +216,7 @@ def test_one_that_fell_silent_long_before_the_others_may_have_been_stopped() -> 
         beat_ns = START + after_s * SECOND
         job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat_ns, host="n0")
     found = diagnose(job.trace(after_s=90))
-    assert blamed(found) == ("rank_crashed", (2,))
+    assert blame(found) == ("rank_crashed", (2,))
     assert found.confidence is Confidence.LIKELY
     assert any("falls silent" in line for line in found.findings[0].unknowns)
 
@@ -261,7 +261,7 @@ def test_the_first_of_two_failures_is_named_where_their_times_are_known(
     confidence: Confidence,
 ) -> None:
     found = _two_failures(first_s, second_s, second, waiting=waiting)
-    assert blamed(found) == ("rank_crashed", culprits)
+    assert blame(found) == ("rank_crashed", culprits)
     assert found.confidence is confidence
     assert set(found.findings[0].victims) == set(range(4)) - set(culprits)
 

@@ -41,6 +41,27 @@ def test_splits_that_contradict_each_other_although_a_rank_is_lost() -> None:
     assert "rank 1 sends 4 to rank 2, which expects 2" in found.summary
 
 
+def test_splits_that_are_told_of_one_direction_only_leave_the_totals() -> None:
+    job = Job(4)
+    job.steps(2)
+    for rank in range(4):
+        job.op(rank, "all_to_all", size=(8,), out=(8 + (rank == 2),), done=False)
+    trace = job.trace()
+    told = [replace(s, input_splits=(2,) * 4) for s in trace.signatures]
+    found = diagnose(replace(trace, signatures=tuple(told)))
+    assert found.verdict is Verdict.SHAPE_MISMATCH
+    assert "32 elements are sent and 33 expected" in found.summary
+
+
+def test_what_a_rank_issues_in_a_group_that_does_not_list_it_belongs_to_no_total() -> None:
+    job = Job(4)
+    job.steps(2)
+    group = job.group(0, 1, 2, desc="ep")
+    for rank in range(4):
+        job.op(rank, "all_to_all", group=group, size=(8,), out=(8 + (rank == 3),), done=False)
+    assert diagnose(job.trace()).verdict is not Verdict.SHAPE_MISMATCH
+
+
 @pytest.mark.parametrize("splits", [(), None], ids=["in even parts", "not told"])
 def test_an_exchange_in_even_parts_is_compared_like_any_collective(
     splits: tuple[int, ...] | None,

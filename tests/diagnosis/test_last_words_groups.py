@@ -100,6 +100,7 @@ def test_who_came_to_a_helper_from_elsewhere_waits_elsewhere() -> None:
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (1,))
     assert "rank 1 in all_reduce (train.py:90 in score)" in found.summary
     assert "waited in all_reduce (train.py:40 in step)" in found.summary
+    assert found.findings[0].fix.startswith("compare train.py:90 in score with train.py:40 in step")
 
 
 def test_how_a_helper_was_come_to_tells_nothing_where_it_is_cut_off_or_far_out() -> None:

@@ -48,6 +48,17 @@ def test_the_device_that_has_not_begun_is_named() -> None:
     assert "train.py:88" in finding.fix
 
 
+def test_one_without_timing_beside_the_others_hides_nothing() -> None:
+    job = Job(4)
+    for _ in range(5):
+        for rank in range(4):
+            job.op(rank)
+            if rank != 3:
+                begin(job)
+    issued_by_all(job, idle=(2, 3))
+    assert judged(job) == (Verdict.STUCK_COLLECTIVE, (2,), Confidence.LIKELY)
+
+
 def test_begun_everywhere_is_no_rank_s_doing() -> None:
     job = Job(4)
     timed(job, 5)

@@ -11,8 +11,8 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import (
     ExitFacts,
 )
-from tests.diagnosis.builder import SECOND, Job
-from tests.diagnosis.failing_jobs import END, TORCH, blamed, error_of, job_that_waits
+from tests.diagnosis.builder import SECOND, Job, blame
+from tests.diagnosis.failing_jobs import END, TORCH, error_of, job_that_waits
 
 
 def test_sigterm_to_all_that_left_a_record_may_be_the_answer_to_the_one_that_did_not() -> None:
@@ -21,7 +21,7 @@ def test_sigterm_to_all_that_left_a_record_may_be_the_answer_to_the_one_that_did
         job.rank(rank, alive=False, exit=ExitFacts("signal", signal=15, at_ns=END + rank))
     job.lose(1)
     found = diagnose(job.trace(after_s=6))
-    assert blamed(found) == ("rank_lost", (1,))
+    assert blame(found) == ("rank_lost", (1,))
     assert found.confidence is Confidence.LIKELY
 
 
@@ -32,7 +32,7 @@ def test_one_rank_that_was_told_to_stop_has_crashed() -> None:
         echo = error_of("RuntimeError", "Connection reset by peer", TORCH, at_ns=END - SECOND // 50)
         job.rank(rank, alive=False, exception=echo, exit=ExitFacts("exception", 1, at_ns=END))
     found = diagnose(job.trace(after_s=6))
-    assert blamed(found) == ("rank_crashed", (1,))
+    assert blame(found) == ("rank_crashed", (1,))
     assert "SIGTERM" in found.summary
 
 
@@ -81,7 +81,7 @@ def test_who_fails_after_another_has_failed_and_all_were_stopped_is_no_cause_eit
         end = ExitFacts("signal", signal=15, by_launcher=True, at_ns=END + rank)
         job.rank(rank, host="node0", alive=False, exit=end)
     found = diagnose(job.trace(after_s=60))
-    assert blamed(found) == ("rank_crashed", (2,))
+    assert blame(found) == ("rank_crashed", (2,))
 
 
 def test_a_failure_after_another_rank_was_told_to_stop_is_not_what_it_was_stopped_for() -> None:
@@ -92,9 +92,9 @@ def test_a_failure_after_another_rank_was_told_to_stop_is_not_what_it_was_stoppe
     for rank in (2, 3):
         job.rank(rank, alive=False, host="a", exception=reset)
     job.rank(0, alive=False, host="a", exit=ExitFacts("code", code=1, at_ns=END + 2 * SECOND))
-    assert blamed(diagnose(job.trace(after_s=6))) == ("rank_crashed", (1,))
+    assert blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (1,))
     job.rank(0, exit=ExitFacts("code", code=1, at_ns=END - SECOND // 2))
-    assert blamed(diagnose(job.trace(after_s=6))) == ("rank_crashed", (0,))
+    assert blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (0,))
 
 
 @pytest.mark.parametrize("hosts", [1, 3])
@@ -116,7 +116,7 @@ def test_launchers_of_several_hosts_that_were_told_to_stop(hosts: int) -> None:
             job.rank(rank, exit=exit_, exception=echo)
     found = diagnose(job.trace(after_s=6))
     expected = ("rank_crashed", (0, 1)) if hosts == 1 else ("healthy", ())
-    assert blamed(found) == expected
+    assert blame(found) == expected
 
 
 @pytest.mark.parametrize(
@@ -148,5 +148,5 @@ def test_a_host_that_is_told_to_stop_while_the_others_go_on(
             echo = error_of("RuntimeError", closed, TORCH, at_ns=at_ns)
             job.rank(rank, alive=False, exception=echo, exit=ExitFacts("exception", at_ns=at_ns))
     found = diagnose(job.trace(after_s=20))
-    assert blamed(found) == ("rank_crashed", expected[0])
+    assert blame(found) == ("rank_crashed", expected[0])
     assert found.confidence.value == expected[1]

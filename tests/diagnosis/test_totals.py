@@ -36,10 +36,10 @@ def rows(job: Job, rank: int, group: int) -> list[dict[str, object]]:
     return [row for row in job.rows if row["rank"] == rank and row["group"] == group]
 
 
-def left_out(who: int | None, second: str = "all_reduce") -> Job:
+def left_out(*who: int, second: str = "all_reduce") -> Job:
     """Two calls that differ in nothing but their number, and one after them that all come to.
 
-    ``who`` leaves the first out. If the ``second`` is a gather it has finished that one.
+    ``who`` leave the first out. If the ``second`` is a gather they have finished that one.
     """
     job = Job(6)
     inner = job.group(*range(6), desc="tp")
@@ -48,9 +48,9 @@ def left_out(who: int | None, second: str = "all_reduce") -> Job:
         job.all(second, group=inner)
         job.all("broadcast")
     for rank in range(6):
-        if rank != who:
+        if rank not in who:
             job.op(rank, group=inner, done=False)
-        job.op(rank, second, group=inner, done=rank == who and second == "gather")
+        job.op(rank, second, group=inner, done=rank in who and second == "gather")
     job.all("broadcast", done=False)
     return job
 
@@ -65,12 +65,18 @@ def test_one_collective_less_than_all_who_came_as_far() -> None:
 
 def test_what_some_may_finish_alone_is_counted_by_no_list_of_the_unfinished() -> None:
     """Those who have issued more may have done so since, and have finished it."""
-    trace = unfinished_only(left_out(4, "gather"))
+    trace = unfinished_only(left_out(4, second="gather"))
     assert judged(trace)[:2] == (Verdict.STUCK_COLLECTIVE, ())
 
 
 def test_as_many_collectives_accuse_nobody() -> None:
-    trace = unfinished_only(left_out(None))
+    trace = unfinished_only(left_out())
+    assert judged(trace)[:2] == (Verdict.STUCK_COLLECTIVE, ())
+
+
+def test_two_that_agree_with_each_other_are_no_odd_ones() -> None:
+    """What both have left out the other four may have issued once too often."""
+    trace = unfinished_only(left_out(3, 4))
     assert judged(trace)[:2] == (Verdict.STUCK_COLLECTIVE, ())
 
 
