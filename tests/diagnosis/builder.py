@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hangscope.diagnosis.model import Diagnosis
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace.model import (
     MEMBER_DTYPE,
     RECORD_DTYPE,
@@ -164,6 +165,12 @@ class Job:
             observed_ns=observed,
         )
         return replace(trace, **changes)
+
+
+def judged(trace: Trace) -> tuple[Verdict, tuple[int, ...], Confidence]:
+    """The verdict on a trace, whom it names and how sure it is."""
+    found = diagnose(trace)
+    return found.verdict, found.culprits, found.confidence
 
 
 def blame(diagnosis: Diagnosis) -> tuple[str, tuple[int, ...]]:

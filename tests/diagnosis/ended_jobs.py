@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Source, Trace
 from tests.diagnosis.builder import SECOND, START, Job
 
@@ -19,11 +18,6 @@ def disconnect(job: Job, rank: int, after_s: float) -> None:
     frames = (Frame("all_reduce", "/x/torch/distributed/distributed_c10d.py", 9),)
     error = ExceptionFacts("RuntimeError", "Connection closed by peer [::1]:12", frames, at_ns)
     job.rank(rank, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=at_ns))
-
-
-def told(trace: Trace) -> tuple[str, tuple[int, ...], str]:
-    found = diagnose(trace)
-    return found.verdict.value, found.culprits, found.confidence.value
 
 
 def without_ring(job: Job, rank: int) -> Trace:

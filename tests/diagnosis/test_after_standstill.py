@@ -5,8 +5,8 @@ from __future__ import annotations
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Phase
-from tests.diagnosis.builder import SECOND, START, Job
-from tests.diagnosis.ended_jobs import disconnect, finished, kill, told, without_ring
+from tests.diagnosis.builder import SECOND, START, Job, judged
+from tests.diagnosis.ended_jobs import disconnect, finished, kill, without_ring
 
 
 def _hung(world: int = 4, culprit: int = 2) -> Job:
@@ -25,7 +25,7 @@ def test_ranks_killed_one_after_another_after_the_hang_are_victims() -> None:
         kill(job, rank, 12.0)
     for rank in (1, 3):
         disconnect(job, rank, 12.1)
-    assert told(job.trace()) == ("missing_rank", (2,), "certain")
+    assert judged(job.trace()) == ("missing_rank", (2,), "certain")
 
 
 def test_ends_that_nobody_saw_count_from_the_last_sign_of_life() -> None:
@@ -35,7 +35,7 @@ def test_ends_that_nobody_saw_count_from_the_last_sign_of_life() -> None:
         job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
     for rank in (1, 3):
         disconnect(job, rank, 12.1)
-    assert told(job.trace())[:2] == ("missing_rank", (2,))
+    assert judged(job.trace())[:2] == ("missing_rank", (2,))
 
 
 def test_a_rank_killed_in_the_middle_of_a_step_has_crashed() -> None:
@@ -43,7 +43,7 @@ def test_a_rank_killed_in_the_middle_of_a_step_has_crashed() -> None:
     kill(job, 2, 0.2)
     for rank in (0, 1, 3):
         disconnect(job, rank, 0.3)
-    assert told(job.trace()) == ("rank_crashed", (2,), "certain")
+    assert judged(job.trace()) == ("rank_crashed", (2,), "certain")
 
 
 def test_one_killed_alone_in_a_computation_the_others_waited_for_has_crashed() -> None:
@@ -51,7 +51,7 @@ def test_one_killed_alone_in_a_computation_the_others_waited_for_has_crashed() -
     kill(job, 2, 30.0)
     for rank in (0, 1, 3):
         disconnect(job, rank, 30.1)
-    assert told(job.trace()) == ("rank_crashed", (2,), "certain")
+    assert judged(job.trace()) == ("rank_crashed", (2,), "certain")
 
 
 def test_one_that_was_stopped_computes_nothing_it_could_be_killed_in() -> None:
@@ -60,7 +60,7 @@ def test_one_that_was_stopped_computes_nothing_it_could_be_killed_in() -> None:
     job.rank(2, process_state="stopped")
     for rank in (0, 1, 3):
         disconnect(job, rank, 30.1)
-    assert told(job.trace())[:2] == ("missing_rank", (2,))
+    assert judged(job.trace())[:2] == ("missing_rank", (2,))
 
 
 def test_the_first_of_a_circle_to_be_killed_stood_in_its_receive() -> None:
@@ -71,7 +71,7 @@ def test_the_first_of_a_circle_to_be_killed_stood_in_its_receive() -> None:
     kill(job, 2, 12.0)
     for rank in (0, 1):
         disconnect(job, rank, 12.1)
-    assert told(job.trace())[:2] == ("deadlock_cycle", (0, 1, 2))
+    assert judged(job.trace())[:2] == ("deadlock_cycle", (0, 1, 2))
 
 
 def _interrupted(job: Job, rank: int, after_s: float) -> None:
@@ -103,7 +103,7 @@ def test_a_waiting_rank_killed_alone_after_the_hang_is_a_victim() -> None:
     for rank in (1, 3):
         disconnect(job, rank, 30.1)
     job.rank(2, alive=True)
-    assert told(job.trace())[:2] == ("missing_rank", (2,))
+    assert judged(job.trace())[:2] == ("missing_rank", (2,))
 
 
 def test_an_exit_status_alone_is_not_the_first_failure_where_others_gave_up_waiting() -> None:
@@ -114,7 +114,7 @@ def test_an_exit_status_alone_is_not_the_first_failure_where_others_gave_up_wait
         job.rank(rank, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=at_ns))
     job.rank(0, alive=False, exit=ExitFacts("code", 1, at_ns=at_ns))
     job.rank(2, alive=True)
-    assert told(without_ring(job, 0)) == ("missing_rank", (2,), "likely")
+    assert judged(without_ring(job, 0)) == ("missing_rank", (2,), "likely")
 
 
 def test_an_exit_status_alone_does_not_come_before_one_who_had_left_in_the_middle() -> None:
@@ -129,7 +129,7 @@ def test_an_exit_status_alone_does_not_come_before_one_who_had_left_in_the_middl
         job.rank(rank, alive=False, exit=exit_, host="a", finalized=False)
     for rank in (0, 3):
         disconnect(job, rank, 0.4)
-    assert told(without_ring(job, 1))[:2] == ("rank_exited", (2,))
+    assert judged(without_ring(job, 1))[:2] == ("rank_exited", (2,))
 
 
 def test_who_left_only_a_kill_after_the_hang_is_lost_not_crashed() -> None:
@@ -138,7 +138,7 @@ def test_who_left_only_a_kill_after_the_hang_is_lost_not_crashed() -> None:
         if rank != 3:
             kill(job, rank, 12.0)
     disconnect(job, 3, 12.1)
-    assert told(without_ring(job, 2)) == ("rank_lost", (2,), "likely")
+    assert judged(without_ring(job, 2)) == ("rank_lost", (2,), "likely")
 
 
 def test_ranks_in_init_do_not_accuse_one_whose_ring_is_gone_with_certainty() -> None:
@@ -149,7 +149,7 @@ def test_ranks_in_init_do_not_accuse_one_whose_ring_is_gone_with_certainty() -> 
         job.rank(rank, phases=(phase,), initialized=False, alive=True)
     job.rank(3, phases=(), initialized=None, alive=None)
     trace = without_ring(job, 3)
-    assert told(trace)[1:] in (((3,), "likely"), ((), "likely"))
+    assert judged(trace)[1:] in (((3,), "likely"), ((), "likely"))
 
 
 def test_an_unseen_end_does_not_come_before_a_mismatch_the_rank_took_part_in() -> None:
@@ -162,7 +162,7 @@ def test_an_unseen_end_does_not_come_before_a_mismatch_the_rank_took_part_in() -
         job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
     for rank in (0, 3):
         disconnect(job, rank, 0.6)
-    assert told(job.trace())[:2] == ("shape_mismatch", (1,))
+    assert judged(job.trace())[:2] == ("shape_mismatch", (1,))
 
 
 def test_with_a_member_unheard_of_two_absent_ranks_are_no_majority() -> None:
@@ -181,7 +181,7 @@ def test_a_job_that_stood_still_outside_of_collectives_until_it_was_killed_is_qu
     job.steps(10)
     for rank in range(4):
         kill(job, rank, 40.0)
-    assert told(job.trace())[:2] == ("quiescent", ())
+    assert judged(job.trace())[:2] == ("quiescent", ())
 
 
 def test_a_job_that_was_killed_between_two_steps_is_none() -> None:
@@ -189,7 +189,7 @@ def test_a_job_that_was_killed_between_two_steps_is_none() -> None:
     job.steps(10)
     for rank in range(4):
         kill(job, rank, 3.0)
-    assert told(job.trace())[0] == "healthy"
+    assert judged(job.trace())[0] == "healthy"
 
 
 def test_what_a_rank_began_to_wait_for_counts_as_its_last_sign_too() -> None:
@@ -200,7 +200,7 @@ def test_what_a_rank_began_to_wait_for_counts_as_its_last_sign_too() -> None:
     for rank in range(3):
         at_ns = START + 21 * SECOND
         job.rank(rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=at_ns))
-    assert told(job.trace())[:2] == ("missing_rank", (1,))
+    assert judged(job.trace())[:2] == ("missing_rank", (1,))
 
 
 def _circle(*, rank_0_is_there: bool) -> Job:
@@ -219,7 +219,7 @@ def _circle(*, rank_0_is_there: bool) -> Job:
 
 
 def test_who_waits_where_everybody_else_waits_has_not_left_the_pattern() -> None:
-    verdict, culprits, confidence = told(_circle(rank_0_is_there=True).trace())
+    verdict, culprits, confidence = judged(_circle(rank_0_is_there=True).trace())
     assert verdict == "deadlock_cycle"
     assert (culprits, confidence) in (((2, 3), "ambiguous"), ((3,), "likely"))
 
@@ -235,7 +235,7 @@ def test_of_a_circle_only_those_are_named_who_could_break_it() -> None:
     for rank in (1, 2, 3):
         job.op(rank, group=node, done=False)
     job.op(4, done=False)
-    verdict, culprits, confidence = told(job.trace())
+    verdict, culprits, confidence = judged(job.trace())
     assert (verdict, culprits, confidence) == ("deadlock_cycle", (0, 4), "ambiguous")
 
 
@@ -247,7 +247,7 @@ def test_ranks_that_leave_because_of_the_kill_do_not_move() -> None:
         disconnect(job, rank, 12.1)
         leaving_ns = START + int((job.now + 12.1) * SECOND)
         job.rank(rank, phases=(Phase("interpreter exit", leaving_ns),))
-    assert told(job.trace()) == ("missing_rank", (2,), "certain")
+    assert judged(job.trace()) == ("missing_rank", (2,), "certain")
 
 
 def test_who_outlives_the_signal_that_ended_the_others_is_ended_with_them() -> None:
@@ -258,7 +258,7 @@ def test_who_outlives_the_signal_that_ended_the_others_is_ended_with_them() -> N
         ended = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=rank > 0)
         job.rank(rank, alive=False, exit=ended)
     kill(job, 2, 42.0)
-    assert told(job.trace())[:2] == ("missing_rank", (2,))
+    assert judged(job.trace())[:2] == ("missing_rank", (2,))
 
 
 def test_who_was_killed_before_the_launcher_ended_the_others_has_crashed() -> None:
@@ -268,7 +268,7 @@ def test_who_was_killed_before_the_launcher_ended_the_others_has_crashed() -> No
         at_ns = START + int((job.now + 12.5) * SECOND)
         ended = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=True)
         job.rank(rank, alive=False, exit=ended)
-    assert told(job.trace())[:2] == ("rank_crashed", (2,))
+    assert judged(job.trace())[:2] == ("rank_crashed", (2,))
 
 
 def _gave_up(job: Job, rank: int, after_s: float) -> None:
@@ -286,7 +286,7 @@ def test_who_waited_and_fell_silent_when_another_gave_up_has_not_crashed() -> No
     for rank in (1, 2, 3):
         beat = START + int((job.now + 0.8 + rank / 20) * SECOND)
         job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
-    assert told(job.trace())[:2] == ("missing_rank", (2,))
+    assert judged(job.trace())[:2] == ("missing_rank", (2,))
 
 
 def test_of_those_who_fell_silent_around_another_s_timeout_none_has_crashed() -> None:
@@ -308,7 +308,7 @@ def test_who_fell_silent_long_before_another_gave_up_has_crashed() -> None:
         _gave_up(job, rank, 40.0)
     beat = START + int((job.now + 0.3) * SECOND)
     job.rank(1, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
-    assert told(job.trace())[:2] == ("rank_crashed", (1,))
+    assert judged(job.trace())[:2] == ("rank_crashed", (1,))
 
 
 def test_who_fails_when_all_others_have_finished_was_not_swept_up() -> None:
@@ -318,7 +318,7 @@ def test_who_fails_when_all_others_have_finished_was_not_swept_up() -> None:
         finished(job, rank, job.now + 0.2)
     at_ns = START + int((job.now + 5.0) * SECOND)
     job.rank(2, alive=False, exit=ExitFacts("code", 1, at_ns=at_ns))
-    assert told(without_ring(job, 2)) == ("rank_crashed", (2,), "likely")
+    assert judged(without_ring(job, 2)) == ("rank_crashed", (2,), "likely")
 
 
 def test_a_bare_status_yields_to_who_destroyed_its_groups_while_others_waited() -> None:
@@ -330,7 +330,7 @@ def test_a_bare_status_yields_to_who_destroyed_its_groups_while_others_waited() 
     at_ns = START + int((job.now + 1.0) * SECOND)
     job.rank(3, exception=None, exit=ExitFacts("code", 1, at_ns=at_ns))
     job.rank(0, alive=False, finalized=True, exit=ExitFacts("signal", signal=15, at_ns=at_ns))
-    assert told(without_ring(job, 3))[:2] == ("missing_rank", (0,))
+    assert judged(without_ring(job, 3))[:2] == ("missing_rank", (0,))
 
 
 def test_statuses_without_a_word_after_a_hang_explain_nothing() -> None:
@@ -353,7 +353,7 @@ def test_who_is_killed_after_watchdogs_have_ended_the_others_was_missing() -> No
         at_ns = START + int((job.now + 20.0) * SECOND)
         job.rank(rank, alive=False, exit=ExitFacts("signal", signal=6, at_ns=at_ns))
     kill(job, 2, 50.0)
-    assert told(job.trace()) == ("missing_rank", (2,), "certain")
+    assert judged(job.trace()) == ("missing_rank", (2,), "certain")
 
 
 def test_a_standstill_before_the_end_is_not_healthy_though_nobody_is_found_to_wait() -> None:

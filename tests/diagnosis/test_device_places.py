@@ -10,7 +10,7 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace import formats
 from hangscope.trace.model import ExitFacts, Flag, Source, Trace
-from tests.diagnosis.builder import SECOND, START, Job
+from tests.diagnosis.builder import SECOND, START, Job, judged
 
 UNSEEN = {"done": False, "flags": Flag.UNOBSERVED | Flag.ASYNC}
 
@@ -19,11 +19,6 @@ def rings(job: Job, *, without: tuple[int, ...] = ()) -> Trace:
     """Of ranks ``without`` a ring at most a monitor's journal tells."""
     left = [r for r in range(job.world) if r not in without]
     return job.trace(sources=tuple(Source(f"rank_{r}.ring", formats.RING, "3", r) for r in left))
-
-
-def judged(trace: Trace) -> tuple[Verdict, tuple[int, ...], Confidence]:
-    found = diagnose(trace)
-    return found.verdict, found.culprits, found.confidence
 
 
 def count(job: Job, finished: list[int], group: int = 0) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.model import ExitFacts, Flag, Trace
-from tests.diagnosis.builder import SECOND, START, Job
-from tests.diagnosis.ended_jobs import disconnect, finished, kill, told, without_ring
+from tests.diagnosis.builder import SECOND, START, Job, judged
+from tests.diagnosis.ended_jobs import disconnect, finished, kill, without_ring
 
 
 def _broken_off(job: Job, rank: int) -> None:
@@ -81,7 +81,7 @@ def test_of_two_that_finished_and_one_that_waits_either_may_be_wrong_beside_a_lo
         finished(job, rank, job.now + 0.1)
     job.lose(1)
     found = diagnose(job.trace())
-    assert told(job.trace()) == ("collective_mismatch", (0, 2, 3), "ambiguous")
+    assert judged(job.trace()) == ("collective_mismatch", (0, 2, 3), "ambiguous")
     assert "rank 1 left nothing" in found.findings[0].why
 
 
@@ -100,8 +100,8 @@ def _exchange_aborted(members: tuple[int, ...]) -> Trace:
 
 
 def test_in_an_exchange_of_two_either_may_be_why_one_aborted() -> None:
-    assert told(_exchange_aborted((2, 3))) == ("rank_crashed", (2, 3), "ambiguous")
-    assert told(_exchange_aborted((1, 2, 3)))[:2] == ("rank_crashed", (3,))
+    assert judged(_exchange_aborted((2, 3))) == ("rank_crashed", (2, 3), "ambiguous")
+    assert judged(_exchange_aborted((1, 2, 3)))[:2] == ("rank_crashed", (3,))
 
 
 def test_who_swallowed_the_failure_of_a_collective_waited_for_the_one_without_a_record() -> None:
@@ -112,7 +112,7 @@ def test_who_swallowed_the_failure_of_a_collective_waited_for_the_one_without_a_
         finished(job, rank, job.now + 0.5)
     at_ns = START + int((job.now + 0.2) * SECOND)
     job.rank(1, alive=False, exit=ExitFacts("clean", 0, at_ns=at_ns))
-    assert told(without_ring(job, 1)) == ("rank_exited", (1,), "likely")
+    assert judged(without_ring(job, 1)) == ("rank_exited", (1,), "likely")
 
 
 def test_who_has_left_its_groups_is_not_accused_of_an_end_that_nobody_saw() -> None:
@@ -121,6 +121,6 @@ def test_who_has_left_its_groups_is_not_accused_of_an_end_that_nobody_saw() -> N
     for rank in (1, 2):
         finished(job, rank, job.now + 0.1)
     job.rank(0, alive=False, finalized=True, exit=ExitFacts("unknown"))
-    assert told(job.trace())[:2] == ("healthy", ())
+    assert judged(job.trace())[:2] == ("healthy", ())
     job.rank(0, finalized=False)
-    assert told(job.trace()) == ("rank_crashed", (0,), "likely")
+    assert judged(job.trace()) == ("rank_crashed", (0,), "likely")

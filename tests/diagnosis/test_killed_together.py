@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.diagnosis import diagnose
-from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Trace
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame
 
-from .builder import SECOND, START, Job
-
-
-def _told(trace: Trace) -> tuple[str, tuple[int, ...], str]:
-    found = diagnose(trace)
-    return found.verdict.value, found.culprits, found.confidence.value
+from .builder import SECOND, START, Job, judged
 
 
 def _heard_until(job: Job, rank: int, after_s: float, **more: object) -> None:
@@ -41,7 +35,7 @@ def test_the_one_that_had_ended_when_connections_closed_on_a_thread() -> None:
             job.op(rank, group=without)
     for rank in (0, 2, 3):
         _heard_until(job, rank, 3.0, exception=lost)
-    assert _told(job.trace()) == ("rank_crashed", (1,), "likely")
+    assert judged(job.trace()) == ("rank_crashed", (1,), "likely")
 
 
 def test_the_one_that_had_ended_when_the_job_stopped_moving() -> None:
@@ -52,7 +46,7 @@ def test_the_one_that_had_ended_when_the_job_stopped_moving() -> None:
     _heard_until(job, 1, 0.1)
     for rank in (0, 2, 3):
         _heard_until(job, rank, 3.5)
-    assert _told(job.trace()) == ("rank_crashed", (1,), "likely")
+    assert judged(job.trace()) == ("rank_crashed", (1,), "likely")
 
 
 @pytest.mark.parametrize("broke", [False, True], ids=["standing", "closing"])
@@ -66,7 +60,7 @@ def test_a_job_that_hung_and_is_ended_rank_by_rank(broke: bool) -> None:
     for rank in range(4):
         exception = lost if broke and rank == 3 else None
         _heard_until(job, rank, 20.0 if rank == 1 else 24.0, exception=exception)
-    assert _told(job.trace())[:2] == ("missing_rank", (2,))
+    assert judged(job.trace())[:2] == ("missing_rank", (2,))
 
 
 def test_nobody_is_named_where_a_moving_job_was_killed_at_once() -> None:
@@ -76,7 +70,7 @@ def test_nobody_is_named_where_a_moving_job_was_killed_at_once() -> None:
         job.op(rank, done=False)
     for rank, heard_s in enumerate((1.0, 0.1, 0.9, 0.5)):
         _heard_until(job, rank, heard_s)
-    assert _told(job.trace())[1] == ()
+    assert judged(job.trace())[1] == ()
 
 
 def test_a_collective_is_stuck_only_while_all_of_its_members_stand_in_it() -> None:
@@ -87,4 +81,4 @@ def test_a_collective_is_stuck_only_while_all_of_its_members_stand_in_it() -> No
         job.all(done=False)
         for rank in range(4):
             _heard_until(job, rank, heard_s if rank == 1 else 3.3)
-        assert _told(job.trace()) == ("stuck_collective", (), confidence)
+        assert judged(job.trace()) == ("stuck_collective", (), confidence)

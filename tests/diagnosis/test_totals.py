@@ -5,12 +5,7 @@ from __future__ import annotations
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import Trace
-from tests.diagnosis.builder import Job
-
-
-def judged(trace: Trace) -> tuple[Verdict, tuple[int, ...], Confidence]:
-    found = diagnose(trace)
-    return found.verdict, found.culprits, found.confidence
+from tests.diagnosis.builder import Job, judged
 
 
 def unfinished_only(job: Job) -> Trace:

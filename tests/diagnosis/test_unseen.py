@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Trace
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame
 
-from .builder import SECOND, START, Job
-
-
-def blame(trace: Trace) -> tuple[Verdict, tuple[int, ...], Confidence]:
-    found = diagnose(trace)
-    return found.verdict, found.culprits, found.confidence
+from .builder import SECOND, START, Job, judged
 
 
 def silent_since(job: Job, rank: int, after_s: float) -> None:
@@ -35,7 +29,7 @@ def test_who_ended_in_a_receive_is_no_suspect_either() -> None:
     job.rank(1, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=at_ns))
     silent_since(job, 2, 0.1)
     job.lose(0)
-    assert blame(job.trace()) == (Verdict.RANK_LOST, (0,), Confidence.LIKELY)
+    assert judged(job.trace()) == (Verdict.RANK_LOST, (0,), Confidence.LIKELY)
 
 
 def test_who_fell_silent_in_what_others_had_finished_was_waiting_for_nobody() -> None:
@@ -49,7 +43,7 @@ def test_who_fell_silent_in_what_others_had_finished_was_waiting_for_nobody() ->
     silent_since(job, 0, 30.0)
     silent_since(job, 1, 0.1)
     job.lose(2)
-    assert blame(job.trace()) == (Verdict.RANK_CRASHED, (1,), Confidence.LIKELY)
+    assert judged(job.trace()) == (Verdict.RANK_CRASHED, (1,), Confidence.LIKELY)
 
 
 def test_who_was_ended_with_all_others_may_not_have_noted_the_last_end() -> None:
@@ -61,7 +55,7 @@ def test_who_was_ended_with_all_others_may_not_have_noted_the_last_end() -> None
     for rank in (0, 1):
         silent_since(job, rank, 0.1)
     job.lose(2)
-    assert blame(job.trace()) == (Verdict.INCONCLUSIVE, (), Confidence.LIKELY)
+    assert judged(job.trace()) == (Verdict.INCONCLUSIVE, (), Confidence.LIKELY)
 
 
 def test_who_went_on_after_an_operation_whose_end_nobody_saw_waits_in_what_came_later() -> None:
@@ -85,4 +79,4 @@ def test_who_went_on_after_an_operation_whose_end_nobody_saw_waits_in_what_came_
     for rank in range(3):
         step(rank, last=True)
     job.lose(3)
-    assert blame(job.trace()) == (Verdict.RANK_LOST, (3,), Confidence.LIKELY)
+    assert judged(job.trace()) == (Verdict.RANK_LOST, (3,), Confidence.LIKELY)
