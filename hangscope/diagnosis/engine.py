@@ -33,7 +33,7 @@ from hangscope.diagnosis.differences.group_order import with_group_order
 from hangscope.diagnosis.differences.worlds import world_causes
 from hangscope.diagnosis.ends.after_standstill import not_before_last_record, swept_up
 from hangscope.diagnosis.ends.giving_up import before_the_first_gave_up
-from hangscope.diagnosis.ends.killed_together import killed_together
+from hangscope.diagnosis.ends.killed_together import Stop, stop_of
 from hangscope.diagnosis.ends.latecomers import without_latecomers
 from hangscope.diagnosis.ends.primary_failures import judge
 from hangscope.diagnosis.ends.vanished import with_vanished
@@ -72,8 +72,8 @@ class _Standstill:
     """Who waits for whom in a job, and what speaks against its having hung."""
 
     context: Context
-    killed: str | None
-    """How every rank was ended from outside at about the same time; None if they were not."""
+    stop: Stop | None
+    """What ended every rank from outside; None if nothing did."""
     moment: Moment | None
     """What shows that the dumps are a moment of a moving job; None if nothing does."""
 
@@ -115,12 +115,14 @@ def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
         note_first_parting(job.context, cause)
     findings = tuple(to_finding(job.context, cause) for cause in causes)
     notes: list[str] = []
-    if job.killed is not None:
-        notes.append(f"every rank was ended from outside ({job.killed}) at about the same time")
+    stop = job.stop
+    if stop is not None:
+        when = "ranks were told at one moment" if stop.told_ns else "at about the same time"
+        notes.append(f"every rank was ended from outside ({stop.way}): {when}")
     if not findings:
         if job.moment is not None:
             notes.append(job.moment.remark)
-        quiet = without_cause(job.context, job.killed, job.moment)
+        quiet = without_cause(job.context, stop.way if stop is not None else None, job.moment)
         findings = (quiet,) if quiet is not None else ()
         if not findings and trace.missing_ranks:
             notes.append(f"{rank_s(trace.missing_ranks)} left no dump: nothing is known of them")
@@ -146,19 +148,19 @@ def _standstill(trace: Trace) -> _Standstill:
     """Who waits for whom, reduced to what counts as waiting."""
     front = frontiers(trace)
     hosts = swept_up(trace, front, not_before_last_record(trace, judge(trace)))
-    killed = killed_together(trace, hosts)
-    if killed is not None:
-        hosts = duration.as_victims(hosts)
+    stop = stop_of(trace, hosts)
+    if stop is not None:
+        hosts = duration.as_victims(hosts, stop.told_ns)
     context = Context(trace, front, hosts, GraphBuilder(trace, front, hosts).build())
     duration.overdue_only(context)
     moment = moment_of(context)
     if moment is not None:
         duration.forget_waiting(context)
     # One that left nothing may be the one whose failure the launcher answered with SIGTERM.
-    answered = killed == "SIGTERM" and bool(trace.missing_ranks)
-    if killed is not None and not answered:
+    answered = stop is not None and stop.way == "SIGTERM" and bool(trace.missing_ranks)
+    if stop is not None and not answered:
         duration.lasting_only(context)
-    return _Standstill(context, killed, moment)
+    return _Standstill(context, stop, moment)
 
 
 def _causes(context: Context) -> list[Cause]:

@@ -58,6 +58,7 @@ class Lifecycle:
         patches = self._patches
         patches.replace(sys, "excepthook", self._excepthook(sys.excepthook))
         patches.replace(threading, "excepthook", self._threading_hook(threading.excepthook))
+        patches.replace(sys, "unraisablehook", self._unraisable_hook(sys.unraisablehook))
         patches.replace(sys, "exit", self._exit(sys.exit))
         patches.replace(os, "_exit", self._hard_exit(os._exit))
         atexit.register(self._at_exit)
@@ -141,6 +142,17 @@ class Lifecycle:
             previous(args)
 
         return excepthook
+
+    def _unraisable_hook(self, previous: Callable[..., Any]) -> Callable[..., Any]:
+        def unraisablehook(args: Any) -> None:
+            try:
+                if issubclass(args.exc_type, KeyboardInterrupt):
+                    self._note_interrupted_end(args.exc_type, args.exc_value, args.exc_traceback)
+            except Exception as error:
+                self._guard(error)
+            previous(args)
+
+        return unraisablehook
 
     def _exit(self, previous: Callable[..., Any]) -> Callable[..., Any]:
         def exit(*args: Any) -> None:
@@ -264,6 +276,21 @@ class Lifecycle:
         is_main = thread is None or thread is threading.main_thread()
         self._failed = self._failed or is_main
         self._ring.record_exception(describe_exception(kind, value, trace, thread), replace=is_main)
+
+    def _note_interrupted_end(
+        self,
+        kind: type[BaseException],
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Note that Ctrl-C has ended what the process waited for at its end: a thread, a function.
+
+        Python prints that, and leaves with the status it would have had.
+        """
+        self.note_end_of_program()
+        if self._is_over and not self._failed and os.getpid() == self._pid:
+            described = describe_exception(kind, value, trace, threading.main_thread())
+            self._ring.record_exception(described, replace=True)
 
     def _sample(self) -> None:
         from hangscope.recording.samples import sample_threads

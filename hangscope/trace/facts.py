@@ -197,6 +197,9 @@ class RankFacts:
     """Whether ``init_process_group`` has returned."""
     finalized: bool | None = None
     """Whether ``destroy_process_group`` of the default group has been entered."""
+    freed_ns: int = 0
+    """When Ctrl-C ended what the process waited for after its program was over; 0 where none did.
+    Python goes on to exit then, with the status it would have had."""
     exit: ExitFacts | None = None
     exception: ExceptionFacts | None = None
     """What was not caught."""

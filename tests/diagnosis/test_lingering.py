@@ -138,6 +138,16 @@ def test_who_was_stopped_for_it_has_not_crashed(signal: int) -> None:
     assert "was over 59 s before its process was stopped" in found.summary
 
 
+def test_who_was_freed_from_it_by_ctrl_c_had_lingered() -> None:
+    """Python leaves with status 0 then; that it is at work is its exit."""
+    job = _job(live=False)
+    freed = START + 60 * SECOND
+    job.rank(1, alive=False, exit=replace(CLEAN, at_ns=freed), freed_ns=freed, cpu_busy=0.6)
+    found = diagnose(job.trace())
+    assert blame(found) == ("quiescent", ())
+    assert "was over 59 s before its process was stopped" in found.summary
+
+
 def test_who_is_killed_as_it_leaves_has_crashed() -> None:
     """Nobody would have had enough of it by then."""
     job = _job(live=False)

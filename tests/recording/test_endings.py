@@ -49,6 +49,15 @@ def test_what_it_survived_is_not(tmp_path: Path, how: str, status: int) -> None:
     assert facts.exit.code == status  # type: ignore[attr-defined]
 
 
+def test_ctrl_c_frees_a_process_that_waits_for_a_thread_at_its_end(tmp_path: Path) -> None:
+    """Its status stays 0, and it has not failed."""
+    facts = facts_after("freed", tmp_path)
+    assert facts.exception is None  # type: ignore[attr-defined]
+    assert facts.exit is not None  # type: ignore[attr-defined]
+    assert facts.exit.kind == "clean"  # type: ignore[attr-defined]
+    assert facts.freed_ns >= facts.leaving.since_ns > 0  # type: ignore[attr-defined]
+
+
 def test_what_an_exception_was_raised_from_is_told_with_it(tmp_path: Path) -> None:
     facts = facts_after("wrapped", tmp_path)
     assert facts.exception is not None  # type: ignore[attr-defined]

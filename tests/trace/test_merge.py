@@ -116,6 +116,25 @@ def test_who_was_interrupted_ended_of_that_whatever_a_log_tells_first() -> None:
     assert merged.exception == ring.exception
 
 
+def test_the_exact_time_counts_where_a_log_tells_whole_seconds() -> None:
+    second = 10**9
+    failed, closed = (ExceptionFacts("ValueError", at_ns=at) for at in (7 * second, 0))
+    ring = RankFacts(
+        1,
+        exit=ExitFacts("exception", at_ns=7 * second + 800),
+        exception=ExceptionFacts("ValueError", at_ns=7 * second + 700),
+    )
+    log = RankFacts(1, exit=ExitFacts("exception", 1, at_ns=7 * second), exception=failed)
+    merged = merge_facts([("job-log", log), ("hangscope-ring", ring)])
+    assert merged.exit is not None
+    assert merged.exception is not None
+    assert (merged.exit.at_ns, merged.exception.at_ns) == (7 * second + 800, 7 * second + 700)
+    before = RankFacts(1, exit=ExitFacts("exception", at_ns=5 * second), exception=closed)
+    merged = merge_facts([("job-log", before), ("hangscope-ring", ring)])
+    assert merged.exit is not None
+    assert merged.exit.at_ns == 5 * second
+
+
 def test_facts_of_a_ring_and_a_monitor() -> None:
     ring = RankFacts(
         2, host="n0", pid=7, alive=False, phases=(Phase("checkpoint"),), observed_ns=10,

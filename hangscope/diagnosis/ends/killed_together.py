@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from hangscope.diagnosis.ends.primary_failures import left_by_itself
+from hangscope.diagnosis.ends.told_together import outlived, signal_of, told_together
 from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
@@ -16,6 +18,29 @@ _SECOND_NS = 1_000_000_000
 TOGETHER_NS = 5 * _SECOND_NS
 NOTICED_LATE_NS = 2 * _SECOND_NS
 """Heartbeats come once a second or so: of an end that nobody saw no more than that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """What ended a job from outside."""
+
+    way: str
+    """The signal's name, or `UNSEEN`."""
+    told_ns: int = 0
+    """When several were ended at one moment, if the rest took longer: what came later counts for
+    nobody. 0 where all ended at about the same time."""
+
+
+def stop_of(trace: Trace, hosts: Mapping[int, Host]) -> Stop | None:
+    """What ended every rank from outside; None where that is not so."""
+    way = killed_together(trace, hosts)
+    if way is not None:
+        return Stop(way)
+    told = told_together(hosts, trace)
+    signals = {signal_of(trace.ranks[rank]) for rank in told} - {None}
+    if not signals or outlived(told, hosts, trace):
+        return None
+    return Stop(name_of(min(s for s in signals if s)), min(hosts[rank].end_ns for rank in told))
 
 
 def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.diagnosis.ends.told_to_stop import stopped_alone, told_on_several_hosts
+from hangscope.diagnosis.ends.told_together import ANSWERED_NS
 from hangscope.diagnosis.processes.embedded import failed_ranks, own_places
 from hangscope.diagnosis.processes.host import (
     End,
@@ -27,8 +28,6 @@ from hangscope.trace.model import Claim, ExitFacts, RankFacts, Trace
 from hangscope.trace.signals import SIGABRT, codes_of
 
 _TWIN_NS = 2_000_000_000
-_ANSWERED_NS = 1_000_000_000
-"""A launcher that answers a failure stops nobody so long before the failure."""
 
 _GLOO_BROKE = re.compile(r"gloo/transport.{0,200}(?:closed by peer|reset by peer)", re.DOTALL)
 _MODEL = re.compile(
@@ -146,7 +145,7 @@ def _after_the_stop(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     late = {
         rank
         for rank, host in failed.items()
-        if 0 < stopped.get(trace.ranks[rank].host or "", 0) < host.end_ns - _ANSWERED_NS
+        if 0 < stopped.get(trace.ranks[rank].host or "", 0) < host.end_ns - ANSWERED_NS
         and left_by_itself(trace.ranks[rank])
     }
     if late != failed.keys():

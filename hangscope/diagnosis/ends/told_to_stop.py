@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from signal import SIGTERM
 
+from hangscope.diagnosis.ends.told_together import (
+    NOTICED_NS,
+    outlived,
+    told_together,
+    were_interrupted,
+)
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.trace.model import RankFacts, Trace
 
-_NOTICED_NS = 100_000_000
-"""A peer's connection may break before the end that breaks it is noticed; a launcher that answers
-a failure needs longer."""
 _AT_ONCE_NS = 50_000_000
 """A launcher that is told to stop hands that on to all its ranks at once; seen were up to 32 ms."""
 
@@ -24,7 +27,12 @@ def stopped_alone(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     """Who was told to stop while nobody else had ended, one rank or one host, is no victim.
 
     The launcher tells everybody; a preemption notice, an operator or a limit may hit a single one.
+    So may several be hit, if the others live on.
     """
+    together = told_together(hosts, trace)
+    if together:
+        alone = outlived(together, hosts, trace) and not were_interrupted(together, hosts, trace)
+        return _as_failed(hosts, together) if alone else hosts
     torn = [
         rank
         for rank, host in hosts.items()
@@ -33,15 +41,19 @@ def stopped_alone(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     if not torn or len(hosts) < 2:
         return hosts
     first = min((hosts[rank] for rank in torn), key=lambda h: (h.end_ns, h.rank))
-    alone = _told_with(first, hosts, trace)
-    if not alone.issuperset(torn):
+    told_first = _told_with(first, hosts, trace)
+    if not told_first.issuperset(torn):
         return hosts
-    if any(h.state == "stopped" and r not in alone for r, h in hosts.items()):
+    if any(h.state == "stopped" and r not in told_first for r, h in hosts.items()):
         return hosts  # that one outlives the signal which everybody may have been sent
-    others = [h for r, h in hosts.items() if r not in alone and h.gone]
+    others = [h for r, h in hosts.items() if r not in told_first and h.gone]
     if trace.missing_ranks or any(_ended_before(h, first, trace) for h in others):
         return hosts
-    told = {r: replace(hosts[r], end=End.CRASHED, secondary=False) for r in alone}
+    return _as_failed(hosts, told_first)
+
+
+def _as_failed(hosts: dict[int, Host], ranks: Iterable[int]) -> dict[int, Host]:
+    told = {r: replace(hosts[r], end=End.CRASHED, secondary=False) for r in ranks}
     return {**hosts, **told}
 
 
@@ -83,6 +95,6 @@ def _ended_before(host: Host, alone: Host, trace: Trace) -> bool:
     if not host.end_ns:
         return True
     if host.secondary:
-        return host.end_ns < alone.end_ns - _NOTICED_NS
+        return host.end_ns < alone.end_ns - NOTICED_NS
     here = trace.ranks[host.rank].host == trace.ranks[alone.rank].host
-    return not here or host.end_ns < alone.end_ns + _NOTICED_NS
+    return not here or host.end_ns < alone.end_ns + NOTICED_NS

@@ -51,7 +51,7 @@ def lingering(context: Context) -> Finding | None:
     left: list[_Lingering] = []
     for rank, facts in sorted(trace.ranks.items()):
         host = context.hosts[rank]
-        if host.end is End.CLEAN:
+        if host.end is End.CLEAN and not facts.freed_ns:
             continue
         one = _lingers(context, facts, host)
         if one is None:
@@ -107,16 +107,17 @@ def _lingers(context: Context, facts: RankFacts, host: Host) -> _Lingering | Non
     phase = facts.leaving
     if phase is None or not phase.since_ns or (host.frozen and host.end is End.ALIVE):
         return None
-    if host.end not in (End.ALIVE, End.TORN_DOWN):
+    if host.end not in (End.ALIVE, End.TORN_DOWN) and not facts.freed_ns:
         return None
-    if is_at_work(facts):
+    if is_at_work(facts) and not facts.freed_ns:  # what goes on after that is its exit
         return None
     # Of a process that noted its own end before, that is all the end of its program.
-    until_ns = max(context.now_ns(facts.rank), facts.observed_ns)
+    until_ns = facts.freed_ns or max(context.now_ns(facts.rank), facts.observed_ns)
     if _is_torn_down(facts) and until_ns - phase.since_ns < _TEARDOWN_S * SECOND_NS:
         return None
     why, fix = _why(facts, host, phase.since_ns)
-    return _Lingering(facts.rank, phase.since_ns, until_ns, host.end is End.ALIVE, why, fix)
+    alive = host.end is End.ALIVE and not facts.freed_ns
+    return _Lingering(facts.rank, phase.since_ns, until_ns, alive, why, fix)
 
 
 def _why(facts: RankFacts, host: Host, since_ns: int) -> tuple[str, str]:

@@ -28,13 +28,14 @@ from hangscope.diagnosis.waiting.moments import Moment
 from hangscope.diagnosis.words.by_stacks import by_stacks
 from hangscope.trace.model import Claim, Trace
 
+_SEEN_BY_LAUNCHER = "launcher_failure"
 _DISTRESS = frozenset(
     {
         "timeout",
         "dump_signal",
         "network_error",
         "rendezvous",
-        "launcher_failure",
+        _SEEN_BY_LAUNCHER,
         "size_mismatch",
     }
 )
@@ -58,8 +59,9 @@ def without_cause(context: Context, killed: str | None, moment: Moment | None) -
         or ``quiescent``; None for a healthy one.
     """
     gave_up = may_have_given_up(context.trace)
+    told = (c for c in context.trace.claims if killed is None or not _tells_of_signals(context, c))
     found = (
-        from_claims(tuple(c for c in context.trace.claims if gave_up.isdisjoint(c.accused)))
+        from_claims(tuple(c for c in told if gave_up.isdisjoint(c.accused)))
         or by_stacks(context)
         or by_last_words(context)
         or unanswered(context)
@@ -135,6 +137,13 @@ def _failed_or_stopped(context: Context, ends: Sequence[End]) -> Finding | None:
     if any(c.details.get(DEAD_THREAD) for c in trace.claims):
         return inconclusive(context)
     return told_to_stop(context, stopped.text) if not len(trace.records) else None
+
+
+def _tells_of_signals(context: Context, claim: Claim) -> bool:
+    """Whether all that a claim says is by which signal ranks ended, as the launcher has seen it."""
+    ends = [context.trace.ranks[r].exit for r in claim.accused if r in context.trace.ranks]
+    by_signal = all(end is not None and end.signal is not None for end in ends)
+    return claim.kind == _SEEN_BY_LAUNCHER and bool(ends) and by_signal
 
 
 def _stopped(trace: Trace) -> Claim | None:

@@ -71,9 +71,21 @@ def _locks_that_last(context: Context, kept: list[int]) -> set[int]:
     }
 
 
-def as_victims(hosts: dict[int, Host]) -> dict[int, Host]:
-    """Every rank was ended from outside: no end is anybody's own doing."""
-    return {r: replace(h, end=End.TORN_DOWN, secondary=True) for r, h in hosts.items()}
+def as_victims(hosts: dict[int, Host], told_ns: int = 0) -> dict[int, Host]:
+    """Every rank was ended from outside: no end is anybody's own doing.
+
+    Where they were told to stop at one moment (``told_ns``) their waiting ends there, however long
+    some of them took to leave.
+    """
+    return {
+        rank: replace(
+            host,
+            end=End.TORN_DOWN,
+            secondary=True,
+            end_ns=min(host.end_ns or told_ns, told_ns) if told_ns else host.end_ns,
+        )
+        for rank, host in hosts.items()
+    }
 
 
 def lasting_only(context: Context) -> None:

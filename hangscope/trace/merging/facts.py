@@ -19,7 +19,8 @@ from hangscope.trace.model import (
 # The better a source knows the process, the earlier it stands.
 _BY_TRUST = (formats.RING, formats.JOURNAL, formats.PICKLE, formats.JSON, formats.LOG)
 TRUST = {name: place for place, name in enumerate(_BY_TRUST)}
-_LATE_NS = 10**9
+_SECOND_NS = 10**9
+_LATE_NS = _SECOND_NS
 """A look at what a process waits for that is older than the newest look at it, tells nothing."""
 _OWN_WORDS = ("exception", "code", "clean")
 _EXIT_ORDER = ("oom", "exception", "signal", "code", "clean", "unknown")
@@ -178,10 +179,17 @@ def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
         best,
         code=next((e.code for e in [best, *exits] if e.code is not None), None),
         signal=next((e.signal for e in [best, *exits] if e.signal is not None), None),
-        at_ns=min(times) if times else 0,
+        at_ns=_earliest(times),
         by_launcher=any(e.by_launcher for e in exits),
         text=best.text or next((e.text for e in exits if e.text), ""),
     )
+
+
+def _earliest(times: Sequence[int]) -> int:
+    """The first of these times; of its second the exact one, as logs tell whole seconds."""
+    first = min(times, default=0)
+    exact = [at for at in times if at % _SECOND_NS and at - first < _SECOND_NS]
+    return first if first % _SECOND_NS else min(exact, default=first)
 
 
 def _merge_exceptions(found: Sequence[ExceptionFacts]) -> ExceptionFacts | None:
@@ -196,7 +204,7 @@ def _merge_exceptions(found: Sequence[ExceptionFacts]) -> ExceptionFacts | None:
     best = min(found, key=lambda e: (not e.is_main_thread, not e.stack, not e.message))
     times = [e.at_ns for e in found if e.at_ns]
     message = best.message or next((e.message for e in found if e.message), "")
-    return replace(best, message=message, at_ns=min(times) if times else 0)
+    return replace(best, message=message, at_ns=_earliest(times))
 
 
 def _merge_threads(ordered: Sequence[RankFacts]) -> tuple[ThreadStack, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hangscope.ring.header import RingHeader
-from hangscope.ring.layout import ExitKind, Unobservable, ValueKind
+from hangscope.ring.layout import LEAVING_PHASE, ExitKind, Unobservable, ValueKind
 from hangscope.ring.place import machine_id
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace import clean
@@ -91,6 +91,9 @@ def facts_of(
         call = newest_call(max((t.sampled_ns for t in threads if t.is_main), default=0))
         threads = threads if call is None else (*threads, call)
     unobservable = header.unobservable
+    phases = _phases(texts or reader, header) if header.phase_count else ()
+    exception = _exception(reader, header.exception, header.exception_ns)
+    freed_ns = _freed_ns(exception, phases)
     return RankFacts(
         rank=header.rank if rank is None else rank,
         host=_name(header.host) or None,
@@ -113,11 +116,12 @@ def facts_of(
         heartbeat_ns=header.heartbeat_ns,
         heartbeat_interval_s=_interval_s(header),
         gil_blocked=seen.gil_blocked,
-        phases=_phases(texts or reader, header) if header.phase_count else (),
+        phases=phases,
         initialized=bool(header.initialized),
         finalized=bool(header.finalized),
         exit=seen.end,
-        exception=_exception(reader, header.exception, header.exception_ns),
+        freed_ns=freed_ns,
+        exception=None if freed_ns else exception,
         handled=_exception(reader, header.handled, header.handled_ns),
         threads=threads,
         observed_ns=now_ns if look.alive else max(header.heartbeat_ns, header.exit_ns),
@@ -247,6 +251,14 @@ def _exception(reader: RingReader, identifier: int, at_ns: int) -> ExceptionFact
         )
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def _freed_ns(exception: ExceptionFacts | None, phases: tuple[Phase, ...]) -> int:
+    """See `RankFacts.freed_ns`: an interrupt that came when the program was over already."""
+    if exception is None or not (exception.is_main_thread and exception.is_interrupt):
+        return 0
+    over = next((phase.since_ns for phase in phases if phase.name == LEAVING_PHASE), 0)
+    return exception.at_ns if 0 < over < exception.at_ns else 0
 
 
 @functools.lru_cache(16_384)

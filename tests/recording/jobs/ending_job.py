@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+import time
 
 import torch.multiprocessing
 
@@ -136,6 +138,22 @@ def went_on_and_left() -> None:
     with hangscope.record("custom:all_reduce", torch.ones(2)):
         pass
     sys.exit(6)
+
+
+def freed() -> None:
+    """The program is over, and its process waits for a thread until somebody presses Ctrl-C."""
+    import hangscope
+
+    hangscope.start()
+
+    def press() -> None:
+        threading.main_thread().join()
+        while True:  # Python may miss one that comes just before it begins to wait
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10.0)
+
+    threading.Thread(target=press).start()
 
 
 def spawned(index: int) -> None:

@@ -1,0 +1,120 @@
+"""Ranks that were told to stop with others, when not all of these end, or show it, at once.
+
+Schedulers ask first and kill later: who has a handler saves meanwhile, who ignores the signal fails
+as it loses the others, and a thread inside of C++ does not hear Ctrl-C at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from signal import SIGHUP, SIGINT, SIGTERM
+
+from hangscope.diagnosis.processes.host import End, Host
+from hangscope.trace.model import RankFacts, Trace
+
+ANSWERED_NS = 1_000_000_000
+"""A launcher that answers a failure stops nobody so long before the failure."""
+NOTICED_NS = 100_000_000
+"""A peer's connection may break before the end that breaks it is noticed; a launcher that answers
+a failure needs longer."""
+_DYING_NS = 100_000_000
+"""Processes that were told at one moment are gone within that; seen were up to 70 ms."""
+_SECOND_NS = 1_000_000_000
+_ASKING = (SIGTERM, SIGINT, SIGHUP)
+
+
+def told_together(hosts: Mapping[int, Host], trace: Trace) -> frozenset[int]:
+    """Ranks that a signal ended before anybody else had failed, where it was meant for all.
+
+    Several of one host at one moment are; and one that was interrupted is, where no other could
+    have shown that it was. A launcher that answers a failure is about as fast, but what it answers
+    comes before. A whole host of several is told by itself, and logs, which tell whole seconds, do
+    not tell what was at one moment.
+    """
+    asked = [h for h in hosts.values() if _was_asked(h, trace)]
+    if trace.missing_ranks or not asked:
+        return frozenset()
+    first = min(asked, key=lambda h: (h.end_ns, h.rank))
+    told = frozenset(h.rank for h in asked if _is_told_with(h, first, trace))
+    rest = [host for rank, host in hosts.items() if rank not in told]
+    here = [host for host in rest if _on_host_of(host, first, trace)]
+    if (rest and not here) or not all(_came_later(host, first, trace) for host in rest):
+        return frozenset()
+    deaf = len(here) == len(rest) and all(_heard_nothing(host, trace) for host in rest)
+    return told if len(told) > 1 or (deaf and _interrupted(first, trace)) else frozenset()
+
+
+def outlived(told: frozenset[int], hosts: Mapping[int, Host], trace: Trace) -> bool:
+    """Whether no fewer than were told have lived on for longer than anybody takes to stop."""
+    rest = [host for rank, host in hosts.items() if rank not in told]
+    if not told or len(rest) < len(told):
+        return False
+    lived_on_ns = max(_last_seen_ns(h, trace) for h in rest) - min(hosts[r].end_ns for r in told)
+    return lived_on_ns > trace.timeout_s * _SECOND_NS
+
+
+def were_interrupted(told: frozenset[int], hosts: Mapping[int, Host], trace: Trace) -> bool:
+    """Whether Ctrl-C is what these were told by."""
+    return any(_interrupted(hosts[rank], trace) for rank in told)
+
+
+def _was_asked(host: Host, trace: Trace) -> bool:
+    """Whether a signal that asks a process to stop has ended it, and it is known when exactly."""
+    exact = host.end is End.TORN_DOWN and host.end_ns % _SECOND_NS
+    return bool(exact) and signal_of(trace.ranks[host.rank]) is not None
+
+
+def signal_of(facts: RankFacts) -> int | None:
+    """The signal that asked a rank to stop and ended it."""
+    exit_ = facts.exit
+    return exit_.signal if exit_ is not None and exit_.signal in _ASKING else None
+
+
+def _is_told_with(host: Host, first: Host, trace: Trace) -> bool:
+    """Whether the same signal ended a rank at the same moment on the same host.
+
+    Ctrl-C shows whenever Python runs the next time.
+    """
+    if not _on_host_of(host, first, trace):
+        return False
+    if _interrupted(first, trace):
+        return _interrupted(host, trace)
+    at_once = host.end_ns - first.end_ns <= _DYING_NS
+    same = signal_of(trace.ranks[host.rank]) == signal_of(trace.ranks[first.rank])
+    return at_once and same
+
+
+def _interrupted(host: Host, trace: Trace) -> bool:
+    exception = trace.ranks[host.rank].exception
+    return exception is not None and exception.is_main_thread and exception.is_interrupt
+
+
+def _heard_nothing(host: Host, trace: Trace) -> bool:
+    """Whether a rank has run no Python since, as far as is known: it was killed, or lives on."""
+    exit_, exception = trace.ranks[host.rank].exit, trace.ranks[host.rank].exception
+    killed = exit_ is None or exit_.kind in ("signal", "oom", "unknown")
+    return killed and (exception is None or not exception.is_main_thread)
+
+
+def _on_host_of(host: Host, other: Host, trace: Trace) -> bool:
+    return trace.ranks[host.rank].host == trace.ranks[other.rank].host
+
+
+def _came_later(host: Host, told: Host, trace: Trace) -> bool:
+    """Whether a rank has not ended, or by nothing that another one may have been stopped for.
+
+    It notes itself when an exception is raised; of other failures somebody has to take notice.
+    """
+    if not host.gone or host.end is End.TORN_DOWN:
+        return True
+    after_ns = ANSWERED_NS if host.end is End.CRASHED else 0
+    if host.end is End.CRASHED and trace.ranks[host.rank].exception is not None:
+        after_ns = -NOTICED_NS if host.secondary else 0
+    return host.end_ns > told.end_ns + after_ns
+
+
+def _last_seen_ns(host: Host, trace: Trace) -> int:
+    """Until when a rank is known to have lived."""
+    if host.gone:
+        return host.end_ns
+    return trace.observed_ns if trace.live else trace.ranks[host.rank].observed_ns

@@ -1,0 +1,138 @@
+"""Jobs that are told to stop, of which not every rank ends, or shows that it was told, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.graph.places import INIT
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Phase
+
+from .builder import SECOND, START, Job, blame
+
+CLOSED = ("RuntimeError", "Connection closed by peer [::1]:4711")
+
+
+def _job(*, live: bool = False) -> Job:
+    job = Job(4, live=live)
+    job.steps(6)
+    for rank in range(4):
+        job.rank(rank, host="n0")
+    return job
+
+
+def _at(job: Job, after_s: float) -> int:
+    return START + int((job.now + after_s) * SECOND)
+
+
+def _killed(job: Job, rank: int, after_s: float, signal: int = 15, *, answer: bool = False) -> None:
+    at_ns = _at(job, after_s)
+    exit_ = ExitFacts("signal", signal=signal, at_ns=at_ns, by_launcher=answer)
+    job.rank(rank, alive=False, exit=exit_, heartbeat_ns=at_ns)
+
+
+def _told(job: Job, ranks: Sequence[int], after_s: float) -> None:
+    """SIGTERM; a monitor takes all but the first for a launcher's answer to the first."""
+    for index, rank in enumerate(ranks):
+        _killed(job, rank, after_s + 0.03 * index, answer=index > 0)
+
+
+def _raised(job: Job, rank: int, after_s: float, error: tuple[str, str] = CLOSED) -> None:
+    at_ns = _at(job, after_s)
+    stack = (Frame("all_reduce", "/x/torch/distributed/distributed_c10d.py", 9),)
+    exception = ExceptionFacts(*error, stack, at_ns)
+    job.rank(rank, alive=False, exit=ExitFacts("exception", 1, at_ns=at_ns), exception=exception)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_who_saves_after_all_were_told_makes_nobody_the_first_to_fail(live: bool) -> None:
+    """Its handler takes eight seconds; then the scheduler kills it."""
+    job = _job(live=live)
+    _told(job, (3, 0, 1), 0.4)
+    if not live:
+        _killed(job, 2, 8.0, 9)
+    assert blame(diagnose(job.trace(8.0))) == ("healthy", ())
+
+
+def test_who_ignores_it_fails_as_it_loses_the_others() -> None:
+    """It had gone on to the next collective, and that breaks before their ends are noticed."""
+    job = _job()
+    job.op(2, done=False)
+    _told(job, (1, 3, 0), 0.1)
+    _raised(job, 2, 0.09)
+    assert blame(diagnose(job.trace())) == ("healthy", ())
+
+
+def test_what_failed_before_others_were_told_was_answered() -> None:
+    job = _job()
+    job.all(done=False)
+    _raised(job, 1, 0.1, ("ValueError", "bad sample"))
+    _told(job, (0, 2, 3), 0.15)
+    assert blame(diagnose(job.trace())) == ("rank_crashed", (1,))
+
+
+def test_a_fault_that_is_noticed_with_the_answer_to_it_comes_first() -> None:
+    job = _job()
+    job.all(done=False)
+    _killed(job, 1, 0.15, 11)
+    _told(job, (0, 2, 3), 0.15)
+    assert blame(diagnose(job.trace())) == ("rank_crashed", (1,))
+
+
+def test_one_that_was_told_alone_is_named() -> None:
+    job = _job()
+    job.all(done=False)
+    _killed(job, 1, 0.1)
+    _raised(job, 0, 0.11)
+    _raised(job, 2, 0.11)
+    _killed(job, 3, 0.3, answer=True)
+    assert blame(diagnose(job.trace())) == ("rank_crashed", (1,))
+
+
+def test_several_that_the_others_outlive_were_told_alone() -> None:
+    """Nobody takes a minute to stop, and half of the job waits on."""
+    job = _job(live=True)
+    job.op(2, done=False)
+    job.op(3, done=False)
+    _told(job, (0, 1), 0.1)
+    assert blame(diagnose(job.trace())) == ("rank_crashed", (0, 1))
+
+
+def test_a_hang_that_stood_when_all_were_told_stays_one() -> None:
+    """Who is killed last, having waited, is no culprit."""
+    job = _job()
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+    _told(job, (1, 2, 3), 30.0)
+    _killed(job, 0, 38.0, 9)
+    assert blame(diagnose(job.trace())) == ("missing_rank", (2,))
+
+
+def _starting(told_s: float) -> Job:
+    """Ctrl-C reaches rank 1 before it has come to init_process_group; the others wait there, in
+    C++, until they are killed."""
+    job = Job(3, timeout_s=40.0)
+    for rank in (0, 2):
+        job.rank(rank, host="n0", phases=(Phase(INIT, START),))
+        _killed(job, rank, told_s + 30.0, 9)
+    at_ns = _at(job, told_s) + 7
+    stack = (Frame("main", "/home/me/train.py", 58),)
+    job.rank(
+        1,
+        host="n0",
+        alive=False,
+        exit=ExitFacts("exception", 1, signal=2, at_ns=at_ns),
+        exception=ExceptionFacts("KeyboardInterrupt", "", stack, at_ns),
+        phases=(Phase("interpreter exit", at_ns),),
+    )
+    return job
+
+
+@pytest.mark.parametrize(
+    ("told_s", "verdict"), [(45.0, ("missing_rank", (1,))), (5.0, ("healthy", ()))]
+)
+def test_ctrl_c_shows_first_where_python_runs(told_s: float, verdict: object) -> None:
+    """Until then the others had waited for rank 1, or it was only slow to start."""
+    assert blame(diagnose(_starting(told_s).trace())) == verdict
