@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 
 MAX_SAID = 20
 """Findings said in full; a broken link would otherwise fill the log."""
+MOST_AT_ONCE = 1 << 20
+"""Bytes read at one look; a longer line is no finding."""
 
 
 class Corruptions:
@@ -22,10 +24,10 @@ class Corruptions:
             try:
                 with open(path, "rb") as file:
                     file.seek(self._read.get(path, 0))
-                    raw = file.read()
+                    raw = file.read(MOST_AT_ONCE)
             except OSError:
                 continue
-            whole = raw[: raw.rfind(b"\n") + 1]
+            whole = raw[: raw.rfind(b"\n") + 1] if len(raw) < MOST_AT_ONCE else raw
             self._read[path] = self._read.get(path, 0) + len(whole)
             for line in whole.splitlines():
                 yield from self._sentence(line)
@@ -33,7 +35,7 @@ class Corruptions:
     def _sentence(self, line: bytes) -> Iterator[str]:
         try:
             text = str(json.loads(line)["text"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return
         self._said += 1
         if self._said <= MAX_SAID:

@@ -48,7 +48,7 @@ class EarlyWatch:
 
     def _look(self) -> None:
         for entry in os.scandir(self._directory):
-            if entry.name.endswith(".ring"):
+            if entry.name.endswith(".ring") and entry.is_file():  # a pipe would be waited for
                 pid = pid_of(entry.path)
                 if pid > 0 and pid not in self._descriptors:
                     self._open(pid)

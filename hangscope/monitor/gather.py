@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -28,9 +29,10 @@ from hangscope.replay.observed import NAME as OBSERVED
 from hangscope.replay.observed import write_observed
 from hangscope.ring.reader import RingError
 from hangscope.trace.clocks import in_other_time
+from hangscope.trace.files.sniff import Kind
+from hangscope.trace.formats import JOURNAL, RING
+from hangscope.trace.loading.one_file import Task, read_task
 from hangscope.trace.model import Fragment, Trace
-from hangscope.trace.rings.read import read_ring
-from hangscope.trace.witnesses.journal import read_journal
 
 NEWEST_RECORDS = 256
 """Records of each rank that travel; the histories' hashes stand for what came before."""
@@ -38,8 +40,10 @@ MAX_REPORT_BYTES = 64 * 1024 * 1024
 MAX_MEMBERS = 4096
 OTHER_CLOCK_NS = 10 * 10**9
 """No report is on its way for so long. Less shows in what the nodes have finished together."""
+_WRITTEN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""How `pack` compresses; other ways have errors of their own."""
 _DAMAGED = (
-    zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError,
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, RuntimeError,
     NotImplementedError,
 )  # fmt: skip
 """What reading an archive raises that is cut, altered or made up."""
@@ -83,19 +87,17 @@ def unpack(raw: bytes, directory: Path) -> list[Fragment]:
             members = archive.infolist()[:MAX_MEMBERS]
             if sum(member.file_size for member in members) > MAX_REPORT_BYTES:
                 return []
+            if any(member.compress_type not in _WRITTEN for member in members):
+                return []
             for member in members:
                 target = directory / Path(member.filename).name
                 target.write_bytes(archive.read(member))
     except _DAMAGED:
         return []
     for path in sorted(directory.iterdir()):
-        try:
-            if path.suffix == ".ring":
-                fragments.append(read_ring(path))
-            elif path.name == OBSERVED:
-                fragments.extend(read_journal(path))
-        except (RingError, OSError, ValueError):
-            continue
+        kind = RING if path.suffix == ".ring" else JOURNAL if path.name == OBSERVED else None
+        if kind is not None:
+            fragments.extend(read_task(Task(str(path), str(path), Kind(kind))).fragments)
     return fragments
 
 

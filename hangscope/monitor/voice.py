@@ -10,6 +10,7 @@ from typing import TextIO
 from rich.console import Console
 
 from hangscope.diagnosis.model import Diagnosis
+from hangscope.report.escape import plain
 from hangscope.report.text import render
 
 LOG_WIDTH = 100
@@ -34,13 +35,14 @@ def speak(diagnosis: Diagnosis, *, where: str, out: TextIO | None = None) -> Non
         emoji=False,
     )
     console.print(render(diagnosis))
-    text = f"\n[hangscope] {diagnosis.summary}\n{body.getvalue().rstrip()}\n[hangscope] {where}\n"
+    summary = plain(diagnosis.summary)
+    text = f"\n[hangscope] {summary}\n{body.getvalue().rstrip()}\n[hangscope] {where}\n"
     _write(stream, text)
 
 
 def say(message: str, out: TextIO | None = None) -> None:
-    """One line."""
-    _write(out or sys.stderr, f"[hangscope] {message}\n")
+    """One line, whatever the message holds: it may come from a file or from another node."""
+    _write(out or sys.stderr, f"[hangscope] {plain(message)}\n")
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -33,6 +33,8 @@ SAMPLE_BYTES = 32 * 1024
 GROUP_COUNT = 4096
 VALUES_BYTES = 4 * 1024 * 1024
 HEADER_BYTES = 4096
+MAX_SLOTS = 10_000_000
+"""What ``HANGSCOPE_BUFFER`` allows."""
 MAX_RANK = (1 << 17) - 1
 """No job has so many ranks: what says more is damaged, and readers make lists of all."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,14 @@ _NUMBERS = {
 }  # fmt: skip
 _READY = layout.header_offset("ready")
 _RANK = layout.header_offset("rank")
+_MOST_TIMES = 64
+"""No recorder has made a table so many times as large as this one does."""
+_MOST_RECORDS = 1 << 48
+"""A million a second for nine years."""
+
+_PLACE = struct.Struct("<i4xi")
+"""Rank and world size."""
+assert layout.header_offset("world_size") == _RANK + 8
 
 
 class RingError(Exception):
@@ -45,7 +54,7 @@ class Sample:
 
 
 class RingReader:
-    """One ring file, mapped read-only: looking again and again costs no system call.
+    """One ring file, mapped read-only: looking again and again copies nothing but what is wanted.
 
     Raises
     ------
@@ -79,13 +88,30 @@ class RingReader:
     def _check(self) -> None:
         head = self._read(0, layout.HEADER_BYTES)
         ready = any(head[_READY : _READY + 4])
+        self._start = head[: layout.FIXED_START.size]
         (
             self._slot_count, self._slots_at, self._group_count, self._groups_at, self._samples_at,
             self._sample_bytes, self._values_at, self._values_bytes,
-        ) = _checked(head[: layout.FIXED_START.size], ready, self._size)  # fmt: skip
-        rank = int.from_bytes(head[_RANK : _RANK + 4], "little", signed=True)
-        if not 0 <= rank <= layout.MAX_RANK:
-            raise RingError(f"no job has a rank {rank}")
+        ) = _checked(self._start, ready, self._size)  # fmt: skip
+        rank, world_size = _PLACE.unpack_from(head, _RANK)
+        if not _is_possible(rank, world_size):
+            raise RingError(f"damaged: no job has a rank {rank} of {world_size}")
+        if self._number("last_record_id") > _MOST_RECORDS:
+            raise RingError("damaged: it counts more records than any job issues")
+
+    def is_sound(self) -> bool:
+        """Whether the file is still the ring that was opened.
+
+        One that is written over, by `cp` say, changes under the map, and whoever touches a part
+        that was cut off is killed.
+        """
+        if self._map.size() < self._size:
+            return False
+        return (
+            self._read(0, layout.FIXED_START.size) == self._start
+            and _is_possible(*_PLACE.unpack(self._read(_RANK, _PLACE.size)))
+            and self._number("last_record_id") <= _MOST_RECORDS
+        )
 
     def close(self) -> None:
         """Unmap the file; arrays handed out before stay valid only if they were copied."""
@@ -276,6 +302,13 @@ def _checked(start: bytes, ready: bool, size: int) -> tuple[int, ...]:
         SLOT.itemsize, GROUP.itemsize, layout.HEADER_BYTES,
     ):  # fmt: skip
         raise RingError("entry sizes are not those of this version")
+    if (
+        slot_count > layout.MAX_SLOTS
+        or group_count > _MOST_TIMES * layout.GROUP_COUNT
+        or sample_bytes > _MOST_TIMES * layout.SAMPLE_BYTES
+        or values_bytes > _MOST_TIMES * layout.VALUES_BYTES
+    ):
+        raise RingError("damaged: its tables are larger than any recorder makes them")
     for name, at, length in (
         ("groups", groups_at, group_count * GROUP.itemsize),
         ("slots", slots_at, slot_count * SLOT.itemsize),
@@ -290,6 +323,15 @@ def _checked(start: bytes, ready: bool, size: int) -> tuple[int, ...]:
         slot_count, slots_at, group_count, groups_at, samples_at, sample_bytes, values_at,
         values_bytes,
     )  # fmt: skip
+
+
+def _is_possible(rank: int, world_size: int) -> bool:
+    """Whether a process can have that rank.
+
+    What counts its ranks otherwise than its world, as replicas do, is at least not far off.
+    """
+    far = _MOST_TIMES * world_size if world_size > 0 else layout.MAX_RANK + 1
+    return 0 <= rank <= layout.MAX_RANK and rank < far
 
 
 def decode_text(field: Any) -> str:

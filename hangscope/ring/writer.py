@@ -273,8 +273,11 @@ class RingWriter:
 
     def put_world(self, rank: int, world_size: int) -> None:
         """Correct rank and world size once the job itself has said them."""
-        _I4.pack_into(self.memory, header_offset("rank"), rank)
-        _I4.pack_into(self.memory, header_offset("world_size"), world_size)
+        places = [("rank", rank), ("world_size", world_size)]
+        (known,) = _I4.unpack_from(self.memory, header_offset("world_size"))
+        # In an order in which the rank is one of the world at every moment.
+        for name, value in reversed(places) if world_size > known else places:
+            _I4.pack_into(self.memory, header_offset(name), value)
         self.put_i8("flags", self.cells[header_offset("flags") // 8] | int(RingFlag.DECLARED))
 
     @property

@@ -54,6 +54,22 @@ def test_node_0_hears_all_and_all_hear_its_verdict(store: HashStore, tmp_path: P
     assert sorted(first.has.values()) == ["one, later", "two"]
 
 
+@pytest.mark.parametrize("stamp", [b"", b"x", b"x y", b"x -1", b"x " + b"9" * 5000, b"\xff \xff"])
+def test_what_others_have_written_into_the_store_ends_nothing(
+    store: HashStore, tmp_path: Path, stamp: bytes
+) -> None:
+    first, one = Node(store, tmp_path / "0", FirstNode), Node(store, tmp_path / "1", OtherNode)
+    one.says("report", "one")
+    assert list(first.has.values()) == ["one"]
+    meeting = store.get("first").decode()
+    store.set(f"{meeting}/1/stamp", stamp)
+    store.add(f"{meeting}/count", 2**62)
+    store.set(f"{meeting}/2/stamp", "no report with it")
+    assert list(first.has.values()) == ["one"]
+    one.says("report", "one, later")
+    assert list(first.has.values()) == ["one, later"]
+
+
 def test_the_next_life_of_a_job_reads_nothing_of_the_one_before(
     store: HashStore, tmp_path: Path
 ) -> None:

@@ -59,10 +59,11 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
     roots = [r for r in roots if waited_for.get(r)]
     gone = {r for r in context.unrecorded if context.hosts[r].end is End.TORN_DOWN}
     lost = [r for r in roots if r not in context.trace.ranks or r in gone]
-    known = [r for r in roots if r not in lost]
-    waited = [r for r in known if _waited_itself(context, r)] if lost or context.bounds else []
-    known = [r for r in known if r not in waited]
-    held = set(known)
+    held = set(roots).difference(lost)
+    asked = sorted(held) if lost or context.bounds else []
+    waited = [r for r in asked if _waited_itself(context, r)]
+    held.difference_update(waited)
+    known = sorted(held)
     known = without_store_waits(known, context.hosts)
     held -= set(known)
     causes: list[Cause] = []

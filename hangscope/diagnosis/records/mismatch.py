@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hangscope.diagnosis.records.agreement import ROOTED, Terms, aspect_of, terms
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.diagnosis.records.inside_batches import first_difference
-from hangscope.trace.model import Flag, Records, State, Trace, flagged
+from hangscope.trace.model import MAX_RANK, Flag, Records, State, Trace, flagged
 
 _SPARSE_FACTOR = 8
 
@@ -131,7 +131,8 @@ def _classes(
     level = np.array([t.known for t in of_signature], np.int64)
     signature = trace.records["signature"][rows]
     contents = _batch_contents(trace, front, rows, ids)
-    root = np.where(rooted[signature], trace.records["root"][rows].astype(np.int64), -1)
+    root = trace.records["root"][rows].astype(np.int64)
+    root[~rooted[signature] | (root < 0) | (root > MAX_RANK)] = -1
     span = int(root.max()) + 2 if len(root) else 1
     # A batch is what its members are: its own row carries only a name.
     number = ids[signature]

@@ -29,6 +29,9 @@ from typing import Any, Protocol
 
 CONNECT_TIMEOUT_S = 30.0
 PERIOD_S = 0.5
+MOST_NODES = 1 << 16
+"""Who counts more has written into the store what is none of its business."""
+_MOST_DIGITS = 20
 PREFIX = "hangscope/2"
 """The number is that of the protocol: other versions of HangScope keep to their own keys."""
 
@@ -123,21 +126,24 @@ class FirstNode(Carrier):
         if verdict := self._changed("verdict", self._verdict_ns):
             self._verdict_ns, content = verdict
             self._store.set(f"{self._name}/verdict", content)
-        for number in range(1, self._store.add(f"{self._name}/count", 0) + 1):
+        count = self._store.add(f"{self._name}/count", 0)
+        for number in range(1, min(count, MOST_NODES) + 1):
             self._receive(number)
 
     def _receive(self, number: int) -> None:
-        stamp_key = f"{self._name}/{number}/stamp"
-        if not self._store.check([stamp_key]):
+        stamp_key, place = f"{self._name}/{number}/stamp", f"{self._name}/{number}"
+        if not self._store.check([stamp_key, place]):
             return
         stamp = self._store.get(stamp_key)
         if self._received.get(number) == stamp:
             return
-        node, _, sent_ns = stamp.partition(b" ")
-        self._write(f"clock_{number}", str(int(sent_ns) - time.time_ns()).encode())
-        self._write(f"node_{number}", self._store.get(f"{self._name}/{number}"))
-        self._store.set(f"{self._name}/{number}/heard", node)
         self._received[number] = stamp
+        node, _, sent_ns = stamp.partition(b" ")
+        if not sent_ns.isdigit() or len(sent_ns) > _MOST_DIGITS:
+            return  # nothing that a node of this protocol writes
+        self._write(f"clock_{number}", str(int(sent_ns) - time.time_ns()).encode())
+        self._write(f"node_{number}", self._store.get(place))
+        self._store.set(f"{self._name}/{number}/heard", node)
 
 
 class OtherNode(Carrier):

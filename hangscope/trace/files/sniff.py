@@ -58,7 +58,8 @@ class Kind:
 
 def sniff_file(path: str | Path) -> Kind:
     """Look at the beginning of a file. Raises `OSError` where it cannot be opened."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # thousands of rings: no file objects
+    # Thousands of rings: no file objects. What the kernel makes up may wait when it is read.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         head = os.read(descriptor, _RING_HEAD)
         if head.startswith(PREFIX):

@@ -114,6 +114,7 @@ class RingFolder:
     def refresh(self) -> list[OpenRing]:
         """Find the rings of the followed attempt, opening new files; lowest rank first."""
         self.listing = files_of(self.directory)
+        self._let_go()
         for path in self.listing.rings:
             if path not in self._rings:
                 self._open(Path(path))
@@ -166,6 +167,13 @@ class RingFolder:
         self._rings.clear()
 
     # -- pieces ----------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        """Close rings that are no longer what they were; they are opened anew, if they can be."""
+        for path, ring in list(self._rings.items()):
+            if not ring.reader.is_sound():
+                ring.reader.close()
+                del self._rings[path]
 
     def _open(self, path: Path) -> None:
         try:
@@ -276,20 +284,27 @@ def run_directory_of(path: str | os.PathLike[str]) -> Path | None:
 
 
 def files_of(directory: Path) -> Listing:
-    """What a run directory holds; nothing where it cannot be read."""
+    """What a run directory holds; nothing where it cannot be read.
+
+    Only files: whoever opens a pipe waits for its other end.
+    """
     rings: list[str] = []
     journals: list[tuple[str, int, int]] = []
     findings: list[str] = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if entry.name.endswith(".ring"):
-                    rings.append(entry.path)
-                elif entry.name.endswith(".journal"):
-                    status = entry.stat()
-                    journals.append((entry.name, status.st_size, status.st_mtime_ns))
-                elif entry.name.startswith(FINDINGS[0]) and entry.name.endswith(FINDINGS[1]):
+                name = entry.name
+                finding = name.startswith(FINDINGS[0]) and name.endswith(FINDINGS[1])
+                if not (finding or name.endswith((".ring", ".journal"))) or not entry.is_file():
+                    continue
+                if finding:
                     findings.append(entry.path)
+                elif name.endswith(".ring"):
+                    rings.append(entry.path)
+                else:
+                    status = entry.stat()
+                    journals.append((name, status.st_size, status.st_mtime_ns))
     except OSError:
         pass
     return Listing(rings, tuple(sorted(journals)), findings)

@@ -122,12 +122,14 @@ class LiveTable:
         Raises
         ------
         StaleError
-            If a ring has more groups than it had.
+            If a ring has more groups than it had, or fewer records: it was written over.
         """
+        published = headers["last_record_id"].astype(np.int64)
         if (headers["groups_used"] != self._group_counts).any():
             raise StaleError
+        if (published < self._published).any():
+            raise StaleError
         groups = self._read_groups()
-        published = headers["last_record_id"].astype(np.int64)
         last = self._with_unpublished(published)
         moved = self._have_changed()
         moved |= last != self._last

@@ -14,7 +14,6 @@ from hangscope.trace.files import file_names, sniff
 from hangscope.trace.files.cut_dumps import head_of_pickle, without_entries
 from hangscope.trace.files.unpickle import CutPickle, load_checked, load_plain
 from hangscope.trace.flight_recorder.read import Origin, read_document
-from hangscope.trace.loading.clean_fragment import clean_fragment
 from hangscope.trace.loading.json_files import read_json
 from hangscope.trace.model import Fragment, Unread
 from hangscope.trace.rings.batch import RingBatch
@@ -79,7 +78,10 @@ def _read(task: Task, isolated: bool, rings: RingBatch | None) -> list[Fragment]
     if kind == formats.JOURNAL:
         from hangscope.trace.witnesses.journal import read_journal
 
-        return [_named(fragment, task) for fragment in read_journal(task.path)]
+        return [
+            replace(fragment, source=replace(fragment.source, path=task.shown))
+            for fragment in read_journal(task.path)
+        ]
     if kind == formats.LOG:
         return _read_log(task)
     origin = Origin(task.shown, kind, file_names.rank_of_dump(Path(task.path)), task.written_ns)
@@ -103,12 +105,6 @@ def _read_pickle(data: bytes, origin: Origin, load: Callable[[bytes], Any]) -> l
             raise
         return read_document(rest, replace(origin, cut=True))
     return read_document(document, origin)
-
-
-def _named(fragment: Fragment, task: Task) -> Fragment:
-    """With the file's printable name, and no text that a terminal would obey."""
-    fragment = clean_fragment(fragment)
-    return replace(fragment, source=replace(fragment.source, path=task.shown))
 
 
 def _read_log(task: Task) -> list[Fragment]:

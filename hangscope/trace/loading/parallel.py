@@ -226,6 +226,8 @@ def serve(
 ) -> None:
     """A worker's life: read a task's file, send what it gave, until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    with open(os.devnull, "w") as nowhere:  # where C code complains of what a damaged file wants
+        os.dup2(nowhere.fileno(), 2)
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 

@@ -95,6 +95,10 @@ class _Tables:
         return known[1], known[2]
 
 
+_LONGEST_S = 1e7
+"""The longest `HANGSCOPE_TIMEOUT`."""
+
+
 def merge(
     fragments: Iterable[Fragment],
     *,
@@ -131,7 +135,7 @@ def merge(
     groups = matcher.complete(world, implied, sizes)
     with_rows = {f.facts.rank for f in ordered if len(f.records)}
     lines = _warnings([*(u.line for u in unread), *warnings], ordered)
-    timeouts = [f.timeout_s for f in ordered if f.timeout_s]
+    timeouts = [f.timeout_s for f in ordered if f.timeout_s and 0 < f.timeout_s <= _LONGEST_S]
     records, tables = _records(ordered, matcher, block)  # leaves no fragment in the list
     signatures = tuple(tables.signatures)
     _resolve_peers(records, signatures, groups)

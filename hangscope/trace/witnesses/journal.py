@@ -31,6 +31,7 @@ from typing import Any
 from hangscope.trace import formats
 from hangscope.trace.clean import as_int, as_name, prose
 from hangscope.trace.facts import WITHOUT_A_WORD
+from hangscope.trace.files.regular import open_regular
 from hangscope.trace.model import (
     MAX_RANK,
     NONE,
@@ -46,6 +47,8 @@ from hangscope.trace.plain_waits import wait_from
 HEADER_KEY = "hangscope"
 VERSION = "journal/1"
 MAX_LINES = 1_000_000
+MAX_BYTES = 128 << 20
+"""No more is read of a journal: that of thousands of ranks holds some tens of megabytes."""
 OWN_VERDICT = "own_verdict"
 """The kind of the claim that holds what the monitor concluded while the job ran."""
 _MOST_NAMED, _MOST_VERDICTS = 100_000, 16
@@ -68,16 +71,16 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
     OSError
         If it cannot be read.
     """
-    with open(path, encoding="utf-8", errors="replace") as file:
-        head = _event(file.readline())
-        if head is not None and str(head.get(HEADER_KEY, "")).startswith("reduction/"):
-            return [_reductions(str(path), [head, *map(_event, file)])]
-        if head is None or not str(head.get(HEADER_KEY, "")).startswith("journal/"):
-            raise ValueError("not a HangScope journal")
-        version = str(head[HEADER_KEY])
-        if version != VERSION:
-            raise ValueError(f"{version}; this HangScope reads {VERSION}")
-        events = list(filter(None, map(_event, islice(file, MAX_LINES))))
+    first, *rest = _lines(path)
+    head = _event(first)
+    if head is not None and str(head.get(HEADER_KEY, "")).startswith("reduction/"):
+        return [_reductions(str(path), [head, *map(_event, rest)])]
+    if head is None or not str(head.get(HEADER_KEY, "")).startswith("journal/"):
+        raise ValueError("not a HangScope journal")
+    version = str(head[HEADER_KEY])
+    if version != VERSION:
+        raise ValueError(f"{version}; this HangScope reads {VERSION}")
+    events = list(filter(None, map(_event, rest)))
     fragments = [
         Fragment(Source(str(path), formats.JOURNAL, VERSION, facts.rank, 0), facts)
         for facts in _of_ranks(events, head)
@@ -85,6 +88,14 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
     if fragments:
         fragments[0] = replace(fragments[0], claims=_said(events))
     return fragments
+
+
+def _lines(path: str | os.PathLike[str]) -> list[str]:
+    """The first of its lines; there is always one, if an empty one."""
+    with open_regular(path) as file:
+        # A file system that lost what was written leaves zeros, as many as the file is long.
+        data = file.read(MAX_BYTES).translate(None, b"\0")
+    return data.decode("utf-8", "replace").split("\n", MAX_LINES)[:MAX_LINES]
 
 
 def _of_ranks(events: Iterable[dict[str, Any]], head: dict[str, Any]) -> list[RankFacts]:
@@ -167,10 +178,10 @@ def _process(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
     attempt = as_int(head.get("attempt"), NONE, low=0, high=_MOST)
     return RankFacts(
         rank=rank,
-        host=str(head["host"]) if head.get("host") else None,
+        host=as_name(head.get("host")) or None,
         machine=as_name(head.get("machine")),
         pid=as_int(event.get("pid"), 0, low=0, high=_MOST) or None,
-        run_id=str(head["run_id"]) if head.get("run_id") else None,
+        run_id=as_name(head.get("run_id")) or None,
         attempt=None if attempt == NONE else attempt,
     )
 
@@ -210,7 +221,7 @@ def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
     return replace(
         process,
         alive=alive,
-        process_state=state if isinstance(state, str) else None,
+        process_state=as_name(state) if isinstance(state, str) else None,
         held_by=as_name(event.get("held_by")) or None,
         wait=wait_from(event.get("wait")),
         gil_blocked=blocked if isinstance(blocked, bool) else None,

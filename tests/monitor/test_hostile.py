@@ -1,0 +1,145 @@
+"""A run directory into which somebody else has written: nothing waits, dies or obeys."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.monitor.corruption import Corruptions
+from hangscope.monitor.early import EarlyWatch
+from hangscope.monitor.gather import unpack
+from hangscope.monitor.voice import say
+from hangscope.ring import layout
+from hangscope.trace.live.follow import LiveRun
+from hangscope.trace.witnesses.journal import MAX_BYTES, read_journal
+from tests.live_rings import RingRank
+
+HEAD = b'{"hangscope":"journal/1","run_id":"live","attempt":0,"host":"node0"}\n'
+END = b'{"event":"exit","rank":1,"pid":7,"signal":9,"at_ns":5}\n'
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> list[RingRank]:
+    made = [RingRank(tmp_path, rank, 2) for rank in range(2)]
+    for rank in made:
+        group = rank.join("0", "default_pg", range(2))
+        for _ in range(4):
+            rank.finish(rank.issue(group, "all_reduce"))
+    return made
+
+
+def _overwrite(path: Path, field: str, value: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(layout.header_offset(field))
+        file.write(value)
+
+
+def test_pipes_and_dead_links_are_no_files(tmp_path: Path, ranks: list[RingRank]) -> None:
+    for name in ("rank_7.ring", "monitor_x.journal", "reduction_rank_7.jsonl"):
+        os.mkfifo(tmp_path / name)
+    os.symlink("nowhere", tmp_path / "dead.journal")
+    os.symlink("nowhere", tmp_path / "dead.ring")
+    EarlyWatch(tmp_path).take()
+    run = LiveRun(tmp_path)
+    assert sorted(run.look().ranks) == [0, 1]
+    assert list(Corruptions().new(run.findings)) == []
+
+
+@pytest.mark.parametrize("size", [0, 100, layout.HEADER_BYTES, 20_000])
+def test_a_ring_that_is_cut_off_under_its_map(
+    tmp_path: Path, ranks: list[RingRank], size: int
+) -> None:
+    run = LiveRun(tmp_path)
+    run.look()
+    whole = (tmp_path / "rank_1.ring").read_bytes()
+    os.truncate(tmp_path / "rank_1.ring", size)
+    trace = run.look()
+    assert sorted(trace.ranks) == [0]
+    assert any("rank_1.ring" in line for line in trace.warnings)
+    (tmp_path / "rank_1.ring").write_bytes(whole)
+    assert sorted(run.look().ranks) == [0, 1], "whole again"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rank", struct.pack("<i", 2**31 - 1)),
+        ("rank", struct.pack("<i", -7)),
+        ("rank", struct.pack("<i", 65537)),
+        ("last_record_id", struct.pack("<Q", 2**63)),
+        ("slot_count", struct.pack("<I", 2**31)),
+        ("timeout_s", struct.pack("<d", float("inf"))),
+        ("timeout_s", struct.pack("<d", float("nan"))),
+        ("last_record_id", struct.pack("<Q", 1)),
+    ],
+)
+def test_a_header_that_is_written_over(
+    tmp_path: Path, ranks: list[RingRank], field: str, value: bytes
+) -> None:
+    run = LiveRun(tmp_path)
+    for _ in range(2):
+        trace = run.look()
+        diagnose(trace)
+        assert max(trace.ranks) <= 1
+        assert trace.world_size == 2
+        assert trace.timeout_s < 1e8
+        _overwrite(tmp_path / "rank_1.ring", field, value)
+    diagnose(LiveRun(tmp_path).look())
+
+
+def test_tables_larger_than_any_recorder_makes(tmp_path: Path, ranks: list[RingRank]) -> None:
+    for field, value in (
+        ("slot_count", struct.pack("<I", 10**9)),
+        ("group_count", struct.pack("<I", 10**9)),
+        ("values_bytes", struct.pack("<Q", 200 << 30)),
+        ("sample_bytes", struct.pack("<Q", 200 << 30)),
+    ):
+        path = tmp_path / f"large_{field}.ring"
+        path.write_bytes((tmp_path / "rank_1.ring").read_bytes())
+        _overwrite(path, field, value)
+        os.truncate(path, 1 << 40)
+    trace = LiveRun(tmp_path).look()
+    assert sorted(trace.ranks) == [0, 1]
+    assert sum("larger than any recorder makes" in line for line in trace.warnings) == 4
+
+
+def test_a_journal_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "monitor.journal"
+    path.write_bytes(HEAD + END)
+    os.truncate(path, MAX_BYTES * 100)
+    (fragment,) = read_journal(path)
+    assert fragment.facts.rank == 1
+
+
+def test_what_a_file_or_another_node_says_is_one_printable_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "reduction_rank_0.jsonl"
+    path.write_bytes(b"[" * 100_000 + b"\n" + b'{"text":"a\\n[hangscope] b\\u001b[31m"}\n')
+    for sentence in Corruptions().new([str(path)]):
+        say(sentence)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("[hangscope] silent corruption: a [hangscope] b")
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_report_with_bytes_changed(tmp_path: Path, method: int) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        archive.writestr("rank_0.ring", layout.MAGIC + bytes(9000))
+        archive.writestr("../observed.journal", HEAD + END)
+        archive.writestr("..", b"x")
+    raw = buffer.getvalue()
+    for at in range(0, len(raw), len(raw) // 50):
+        changed = raw[:at] + bytes([raw[at] ^ 0xFF]) + raw[at + 1 :]
+        for fragment in unpack(changed, tmp_path / "in" / str(at)):
+            assert fragment.facts.rank >= 0
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
