@@ -42,7 +42,7 @@ from hangscope.diagnosis.groups.memberships import with_believable_members
 from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.diagnosis.processes.embedded import with_original_exceptions
 from hangscope.diagnosis.quiet.nothing_found import without_cause
-from hangscope.diagnosis.quiet.said_live import said_live
+from hangscope.diagnosis.quiet.said_live import with_said_live
 from hangscope.diagnosis.records.counters import with_first_numbers, with_own_counters
 from hangscope.diagnosis.records.frontier import frontiers
 from hangscope.diagnosis.records.inferred_numbers import with_laid_numbers
@@ -126,10 +126,7 @@ def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
         findings = (quiet,) if quiet is not None else ()
         if not findings and trace.missing_ranks:
             notes.append(f"{rank_s(trace.missing_ranks)} left no dump: nothing is known of them")
-    if all(finding.verdict is Verdict.INCONCLUSIVE for finding in findings):
-        said = said_live(job.context)
-        findings = findings if said is None else (said, *findings)
-    findings = with_unsigned_words(job.context, findings)
+    findings = with_unsigned_words(job.context, with_said_live(job.context, findings))
     return answer(job.context, findings, notes), too_early
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.trace.model import Claim, ExitFacts, Trace
+from hangscope.trace import formats
+from hangscope.trace.model import Claim, ExitFacts, Source, Trace
 from hangscope.trace.witnesses.journal import OWN_VERDICT
 
 from .builder import SECOND, START, Job
@@ -65,3 +66,38 @@ def test_what_is_left_comes_first() -> None:
     for rank in (0, 1):
         job.op(rank, done=False)
     assert diagnose(job.trace(claims=(_said(2.0),))).culprits == (2,)
+
+
+def _waiting_for_a_lost_rank(*claims: Claim) -> Trace:
+    """Ranks 1 and 2 wait for rank 0, of which only the journal tells."""
+    job = Job(3)
+    job.steps(4)
+    for rank in (1, 2):
+        job.op(rank, done=False)
+    for rank in range(3):
+        at_ns = START + int((job.now + 30.0) * SECOND)
+        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=at_ns))
+    sources = [Source(f"rank_{r}.ring", formats.RING, "1", r, 5) for r in (1, 2)]
+    trace = job.trace(sources=(*sources, Source("monitor.journal", formats.JOURNAL, rank=0)))
+    records = trace.records[trace.records["rank"] != 0]
+    return replace(trace, records=records, claims=claims)
+
+
+@pytest.mark.parametrize(
+    ("claims", "verdict", "culprits"),
+    [
+        ((), "rank_lost", (0,)),
+        ((_said(2.0),), "missing_rank", (1,)),
+        ((_said(2.0, verdict="shape_mismatch", culprits=(0,)),), "shape_mismatch", (0,)),
+        ((_said(2.0, verdict="deadlock_cycle", culprits=(0, 1, 2)),), "deadlock_cycle", (0, 1, 2)),
+    ],
+    ids=["nothing said", "another rank", "what the lost rank did", "everybody"],
+)
+def test_a_ring_that_is_gone_accuses_nobody_whom_the_monitor_had_read(
+    claims: tuple[Claim, ...], verdict: str, culprits: tuple[int, ...]
+) -> None:
+    found = diagnose(_waiting_for_a_lost_rank(*claims))
+    assert (found.verdict.value, found.culprits) == (verdict, culprits)
+    assert len(found.findings) == 1
+    assert "ranks 1, 2 wait in all_reduce #5" in " ".join(found.findings[0].evidence)
+    assert found.confidence.value == "likely"

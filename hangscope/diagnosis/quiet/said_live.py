@@ -6,16 +6,42 @@ of which files are missing, its journal may tell more than everything else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.host import End
+from hangscope.diagnosis.records.evidence import recorded_ranks
 from hangscope.trace.model import Claim
 from hangscope.trace.witnesses.journal import OWN_VERDICT
 
 _NOTHING = (Verdict.HEALTHY, Verdict.INCONCLUSIVE)
 
 
-def said_live(context: Context) -> Finding | None:
+def with_said_live(context: Context, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings, behind what the monitor had said where that rests on more than they do."""
+    undecided = all(finding.verdict is Verdict.INCONCLUSIVE for finding in findings)
+    lost = frozenset() if undecided else _without_record(context)
+    said = _said(context) if undecided or lost else None
+    if said is None:
+        return tuple(findings)
+    if undecided:
+        return (said, *findings)
+    found = findings[0]
+    if lost.issuperset(found.culprits) or set(found.culprits) != set(said.culprits):
+        # That its ring is gone now is no fault of a rank whose ring the monitor had read.
+        return (replace(said, evidence=found.evidence),)
+    return tuple(findings)
+
+
+def _without_record(context: Context) -> frozenset[int]:
+    """Ranks of which no record of their operations is left."""
+    trace = context.trace
+    return frozenset({*trace.ranks, *trace.missing_ranks}) - recorded_ranks(trace)
+
+
+def _said(context: Context) -> Finding | None:
     """The monitor's first verdict since the job stood still; None where it ended in order.
 
     Later ones may be about what followed from that.
@@ -35,7 +61,7 @@ def said_live(context: Context) -> Finding | None:
     known = {*context.hosts, *trace.missing_ranks}
     culprits = tuple(r for r in first.details.get("culprits", ()) if r in known)
     others = [host for rank, host in context.hosts.items() if rank not in culprits]
-    if all(host.end is End.CLEAN for host in others):
+    if others and all(host.end is End.CLEAN for host in others):
         return None
     ambiguous = first.details.get("confidence") == Confidence.AMBIGUOUS.value
     return Finding(
