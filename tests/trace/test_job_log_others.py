@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.job_log.read import read_job_log
 from hangscope.trace.load import load_trace
 
@@ -250,6 +251,21 @@ def test_our_own_report_is_no_evidence() -> None:
     (repeated,) = (c for c in told if c.kind == "own_report")
     assert repeated.text == "Rank 2 never joined all_reduce #118 in group dp"
     assert (repeated.accused, repeated.certain) == ((), False)
+
+
+def test_our_own_report_that_was_taken_back_is_not_repeated() -> None:
+    first = "[hangscope] Rank 2 never joined all_reduce #7 in group dp\n"
+    second = "[hangscope] Rank 1 never joined barrier #9 in group dp\n"
+    clear = "[hangscope] moving again after 10 s\n"
+    assert [c.text for c in claims(trace_of(first + second), "own_report")] == [
+        "Rank 2 never joined all_reduce #7 in group dp",
+        "Rank 1 never joined barrier #9 in group dp",
+    ]
+    told = claims(trace_of(first + clear + second), "own_report")
+    assert [c.text for c in told] == ["Rank 1 never joined barrier #9 in group dp"]
+    answer = diagnose(trace_of(first + clear))
+    assert answer.verdict.value == "inconclusive"
+    assert answer.summary.endswith("that it hung, and then: moving again after 10 s")
 
 
 def test_srun_labels_are_ranks_only_where_every_line_has_one() -> None:

@@ -66,6 +66,9 @@ def signs(context: Context) -> str:
     waited = places_of_waits(context)
     if waited:
         return f"{capital(waited[0])}, {_NOBODY}"
+    clear = next((c.text for c in reversed(claims) if c.kind == "own_all_clear"), "")
+    if clear:
+        return f"HangScope had said of this job that it hung, and then: {clear}"
     if not claims:
         return "Nothing in what was given tells whether or why the job hangs"
     return "There are signs of a hang, but what was given names nobody"

@@ -11,8 +11,9 @@ from hangscope.trace.job_log.readers.evidence import Evidence
 _OWN = "[hangscope]"
 _LONGEST = 400
 """Lines of one report, at the most."""
-_VERDICT = re.compile(r"(?!more: |moving again|[a-z])\S")
+_VERDICT = re.compile(r"(?![a-z])\S")
 """A verdict is a sentence; what else HangScope says begins with a small letter."""
+_MOVES = "moving again"
 _UNRECORDED = re.compile(r"rank (\d{1,7}): not recording, the job goes on: (?P<why>[^;]{1,200})")
 _OTHERS = re.compile(
     r"(?:\[rank ?\d|\[[EWIF]\d|[EWIF]\d{4} \d\d:|Traceback|Failures:|Root Cause|=====|srun:|"
@@ -43,7 +44,10 @@ class OwnLines:
 
 def _note(said: LogLine, evidence: Evidence) -> None:
     if _VERDICT.match(said.text):
-        evidence.claim("own_report", said, 0, certain=False)
+        evidence.claim("own_report", said, 0, certain=False, words=said.excerpt)
+    elif said.text.startswith(_MOVES):
+        evidence.withdraw("own_report")
+        evidence.claim("own_all_clear", said, 0, certain=False)
     elif unrecorded := _UNRECORDED.match(said.text):
         rank = int(unrecorded[1])
         evidence.claim(UNRECORDED, said.saying(unrecorded["why"]), 0, accused=(rank,))

@@ -292,9 +292,13 @@ class Evidence:
         op: str | None = None,
         certain: bool = True,
         reporter: int | None = None,
+        words: str = "",
         **details: object,
     ) -> None:
-        """Note what a line states outright; the text is kept short."""
+        """Note what a line states outright; the text is kept short.
+
+        Lines that state the same of the same ranks are one claim, unless ``words`` tell them apart.
+        """
         said_by = reporter if reporter is not None else line.rank
         claim = Claim(
             kind=kind,
@@ -307,7 +311,7 @@ class Evidence:
             certain=certain,
             details=dict(details),
         )
-        same = (kind, claim.accused, said_by, seq, op)
+        same = (kind, claim.accused, said_by, seq, op, words)
         known = self._said.get(same)
         if known is not None:  # said before; the details may complete each other
             first, its_group = self.claims[known]
@@ -316,6 +320,12 @@ class Evidence:
         elif len(self.claims) < MAX_CLAIMS:
             self._said[same] = len(self.claims)
             self.claims.append((claim, group))
+
+    def withdraw(self, kind: str) -> None:
+        """Forget all claims of a kind: their writer has taken them back."""
+        kept = [(same, i) for same, i in self._said.items() if same[0] != kind]
+        self.claims = [self.claims[i] for _, i in kept]
+        self._said = {same: i for i, (same, _) in enumerate(kept)}
 
     def restart(self) -> None:
         """A new attempt begins: what the last one told is about another life of the job."""
