@@ -47,6 +47,8 @@ class Lifecycle:
         self._pid = os.getpid()
         self._patches = Patches()
         self._exit_code: int | None = None
+        self._exit_called = b""
+        """The stacks as ``sys.exit`` was called with a status; handlers and the shutdown follow."""
         self._failed = False
         self._is_over = False
         self._handled: bytes | None = None
@@ -167,8 +169,9 @@ class Lifecycle:
                     # ``multiprocessing`` passes on the status that its process has ended with.
                     passed_on = sys._getframe(1).f_globals.get("__name__") == _SPAWN
                     if not self._exit_code:
-                        self._handled = None
+                        self._handled, self._exit_called = None, b""
                     elif not passed_on or before != self._exit_code:
+                        self._exit_called = self._stacks()
                         self._keep_handled(sys.exc_info()[1], self._failed_last())
                 except Exception as error:
                     self._guard(error)
@@ -181,7 +184,7 @@ class Lifecycle:
             if os.getpid() == self._pid:
                 try:
                     status = int(args[0] if args else kwargs["status"])
-                    self._sample()
+                    self._ring.write_sample(self._stacks())
                     if status:
                         try:
                             self._keep_handled(
@@ -211,6 +214,8 @@ class Lifecycle:
                 )
             if self._exit_code:
                 self._tell_handled()
+            if self._exit_called and not self._failed:
+                self._ring.write_sample(self._exit_called)
             if self._failed:
                 self._ring.record_exit(ExitKind.EXCEPTION, 1)
             elif self._exit_code:
@@ -292,7 +297,7 @@ class Lifecycle:
             described = describe_exception(kind, value, trace, threading.main_thread())
             self._ring.record_exception(described, replace=True)
 
-    def _sample(self) -> None:
+    def _stacks(self) -> bytes:
         from hangscope.recording.samples import sample_threads
 
-        self._ring.write_sample(sample_threads())
+        return sample_threads()

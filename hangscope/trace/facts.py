@@ -242,5 +242,17 @@ class RankFacts:
     @property
     def main_stack(self) -> Stack:
         """The newest stack of the main thread, or an empty one."""
-        mains = [t for t in self.threads if t.is_main and t.stack]
-        return max(mains, key=lambda t: t.sampled_ns).stack if mains else ()
+        newest = self._newest_of_main
+        return newest.stack if newest is not None else ()
+
+    @property
+    def is_seen_leaving(self) -> bool:
+        """Whether the main thread's newest stack is from after the program was over."""
+        newest = self._newest_of_main
+        since_ns = self.phases[-1].since_ns if self.is_only_leaving else 0
+        return newest is not None and 0 < since_ns <= newest.sampled_ns
+
+    @property
+    def _newest_of_main(self) -> ThreadStack | None:
+        mains = (t for t in self.threads if t.is_main and t.stack)
+        return max(mains, key=lambda t: t.sampled_ns, default=None)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Group, ThreadStack
+from hangscope.ring.layout import LEAVING_PHASE
+from hangscope.trace.model import (
+    ExceptionFacts,
+    ExitFacts,
+    Flag,
+    Frame,
+    Group,
+    Phase,
+    ThreadStack,
+)
 from tests.diagnosis.builder import SECOND, START, Job
 
 MAIN = (Frame("next_batch", "/home/me/data.py", 13), Frame("<module>", "/home/me/train.py", 1))
@@ -210,6 +219,45 @@ def test_a_thread_that_died_may_be_what_a_rank_waits_for() -> None:
     fix = _fix_of(job)
     assert "anything into that queue" in fix
     assert fix.endswith("see what ended its thread producer, at shards.py:9 in read")
+
+
+def test_a_thread_that_died_may_have_owed_the_half_of_a_pair() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    job.op(0, "recv", peer=1, done=False)
+    job.op(1, "barrier", done=False)
+    job.op(2, "recv", peer=0, done=False)
+    died = ExceptionFacts(
+        "KeyError", "'9'", (Frame("serve", "/home/me/serve.py", 9),), START, "server", False
+    )
+    job.rank(1, threads=(ThreadStack("MainThread", True, MAIN, START),), exception=died)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("p2p_unmatched", (1,))
+    assert found.findings[0].fix.endswith("its thread server, at serve.py:9 in serve")
+
+
+@pytest.mark.parametrize("sampled", [True, False], ids=["as it left", "before it left"])
+def test_where_a_rank_left_with_a_status(sampled: bool) -> None:
+    job = Job(3)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    left_ns = START + 2 * SECOND
+    hook = Frame("exit", "/lib/hangscope/recording/lifecycle.py", 150)
+    stack = (hook, Frame("stop", "/home/me/train.py", 8)) if sampled else MAIN
+    seen = ThreadStack("MainThread", True, stack, left_ns if sampled else START)
+    job.rank(
+        1,
+        alive=False,
+        phases=(Phase(LEAVING_PHASE, left_ns),),
+        exit=ExitFacts("code", code=1, at_ns=left_ns),
+        threads=(seen,),
+    )
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
+    why = found.findings[0].fix
+    assert ("left at train.py:8 in stop" in why) is sampled
+    assert ("nothing on record says why" in why) is not sampled
 
 
 def test_who_works_for_longer_than_the_others_wait_may_do_so_before() -> None:

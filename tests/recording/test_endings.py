@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.diagnosis.processes.stacks import calls_exit, user_frames
 from hangscope.trace.rings.read import read_ring
 from tests.real_jobs import environment, run
 from tests.recording.launcher import JOBS
@@ -43,10 +44,15 @@ def test_a_status_after_a_failed_wait_is_told_with_what_that_failed_of(
 
 @pytest.mark.parametrize(("how", "status"), [("later", 5), ("went_on_and_left", 6)])
 def test_what_it_survived_is_not(tmp_path: Path, how: str, status: int) -> None:
+    """Where it called ``sys.exit`` is what was seen of it last."""
     facts = facts_after(how, tmp_path)
     assert facts.exception is None  # type: ignore[attr-defined]
     assert facts.exit is not None  # type: ignore[attr-defined]
     assert facts.exit.code == status  # type: ignore[attr-defined]
+    assert facts.is_seen_leaving  # type: ignore[attr-defined]
+    stack = facts.main_stack  # type: ignore[attr-defined]
+    assert calls_exit(stack)
+    assert user_frames(stack)[0].name == how
 
 
 def test_ctrl_c_frees_a_process_that_waits_for_a_thread_at_its_end(tmp_path: Path) -> None:

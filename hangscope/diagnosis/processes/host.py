@@ -151,7 +151,7 @@ def _host_of(facts: RankFacts, thread: int | None) -> Host:
         if stack and facts.is_only_leaving:
             phase = None  # until it was told to stop it was where its stack shows
         return Host(rank, End.TORN_DOWN, state, ended_ns, how, True, True, phase=phase, stack=stack)
-    if facts.is_only_leaving and facts.exception is None:
+    if facts.is_only_leaving and facts.exception is None and not facts.is_seen_leaving:
         stack = ()  # what was seen of it is from before it left
     if not stack and facts.exception is not None:
         stack = facts.exception.stack

@@ -108,6 +108,14 @@ def is_over(stack: Stack) -> bool:
     return any(f.name == "_shutdown" and base(f.filename) == "threading.py" for f in stack)
 
 
+def calls_exit(stack: Stack) -> bool:
+    """Whether the recorder took it as the process called ``sys.exit`` or ``os._exit``."""
+    return any(
+        f.name in ("exit", "_exit") and f.filename.endswith("hangscope/recording/lifecycle.py")
+        for f in stack
+    )
+
+
 def base(filename: str) -> str:
     """The last part of a path of either kind of separator."""
     return re.split(r"[\\/]", filename)[-1]

@@ -18,7 +18,7 @@ from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.agreement import numel
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.diagnosis.words import disorder, playbook
-from hangscope.diagnosis.words.by_process import for_process
+from hangscope.diagnosis.words.by_process import for_process, with_dead_thread
 from hangscope.diagnosis.words.circles import Crossing, crossing
 from hangscope.diagnosis.words.handled import handled_alone
 from hangscope.diagnosis.words.lines import (
@@ -218,7 +218,8 @@ def _for_all(
             return playbook.stuck("; whether all passed the same arguments is not recorded")
     advice = playbook.by_verdict(cause.verdict)
     if cause.verdict is Verdict.P2P_UNMATCHED:
-        return _for_pair(advice, cause, sides)
+        advice = _for_pair(advice, cause, sides)
+        return with_dead_thread(context, advice, cause.culprits[0]) if cause.culprits else advice
     if cause.verdict is not Verdict.DEADLOCK_CYCLE:
         return advice
     lines = [where(s.stack[0]) for s in sides if s.stack]

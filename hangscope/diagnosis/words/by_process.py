@@ -15,9 +15,9 @@ from hangscope.diagnosis.graph.stores import PREFIX as STORE
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.host import Host, is_late_abort
-from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
+from hangscope.diagnosis.processes.stacks import calls_exit, innermost, user_frames, where
 from hangscope.diagnosis.words import playbook
-from hangscope.diagnosis.words.crashes import aborted_at_its_end, crash, crash_of_all
+from hangscope.diagnosis.words.crashes import aborted_at_its_end, crash, crash_of_all, left_at
 from hangscope.diagnosis.words.phrases import address, everybody_is, rank_s
 from hangscope.diagnosis.words.playbook import Advice
 from hangscope.diagnosis.words.sentences import left_its_own_behind
@@ -58,7 +58,7 @@ def for_process(context: Context, cause: Cause, place: Place | None) -> Advice |
     ):
         first = place is not None and place.phase == INIT
         advice = playbook.missing(host, one.at, first=first, finalized=one.finalized)
-        return _with_dead_thread(advice, one.raised)
+        return with_dead_thread(context, advice, rank)
     if cause.verdict is Verdict.RANK_LOST:
         if context.unreadable.keys() >= set(cause.culprits):
             return playbook.unreadable(rank_s(cause.culprits))
@@ -86,6 +86,8 @@ def _crashed(
         return aborted_at_its_end(one.at, destroyed=one.finalized)
     said = own_errors(context.trace.claims).get(one.rank)
     message = one.raised.message if one.raised is not None else ""
+    if said is None and one.raised is None and calls_exit(host.stack):
+        return left_at(_and(where(innermost(host.stack)), one.at))
     frames = user_frames(one.raised.stack) if one.raised is not None else ()
     advice = crash(
         " ".join((host.end_text, message, said.text if said is not None else "")),
@@ -103,8 +105,10 @@ def _exited(cause: Cause, place: Place | None, one: _Accused) -> Advice | None:
     return _dead_thread(one.raised, one.at)
 
 
-def _with_dead_thread(advice: Advice, raised: ExceptionFacts | None) -> Advice:
-    """What a rank waits for in vain may be what a thread of it was to deliver that has died."""
+def with_dead_thread(context: Context, advice: Advice, rank: int) -> Advice:
+    """What a rank waits for in vain, or owes, a thread of it may have been to do that has died."""
+    facts = context.trace.ranks.get(rank)
+    raised = facts.exception if facts is not None else None
     if raised is None or raised.is_main_thread or is_secondary(raised.message):
         return advice
     line = where(innermost(raised.stack))

@@ -117,6 +117,15 @@ def aborted_at_its_end(detail: str, *, destroyed: bool) -> Advice:
     )
 
 
+def left_at(detail: str) -> Advice:
+    """A rank that called an end of its own with a status, and nothing tells why."""
+    return Advice(
+        f"look why that rank left at {detail}: the last lines of its log may tell; let all ranks "
+        f"decide together to stop{SYMPTOM}",
+        "D20",
+    )
+
+
 def crash(text: str, detail: str) -> Advice:
     """A rank that ended by an error; ``text`` is the error, ``detail`` where it happened."""
     if ON_ITS_WAY_OUT in text:
