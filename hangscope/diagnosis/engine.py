@@ -31,7 +31,10 @@ from hangscope.diagnosis.differences.callsites import note_first_parting
 from hangscope.diagnosis.differences.crossed_pairs import doubt_crossed_pairs
 from hangscope.diagnosis.differences.group_order import with_group_order
 from hangscope.diagnosis.differences.worlds import world_causes
-from hangscope.diagnosis.ends.after_standstill import not_before_last_record, swept_up
+from hangscope.diagnosis.ends.after_standstill import (
+    not_before_last_record,
+    without_ends_after_standstill,
+)
 from hangscope.diagnosis.ends.giving_up import before_the_first_gave_up
 from hangscope.diagnosis.ends.killed_together import Stop, stop_of
 from hangscope.diagnosis.ends.latecomers import without_latecomers
@@ -144,7 +147,8 @@ def _comparable(given: Trace) -> tuple[Trace, Concluded]:
 def _standstill(trace: Trace) -> _Standstill:
     """Who waits for whom, reduced to what counts as waiting."""
     front = frontiers(trace)
-    hosts = swept_up(trace, front, not_before_last_record(trace, judge(trace)))
+    hosts = not_before_last_record(trace, judge(trace))
+    hosts = without_ends_after_standstill(trace, front, hosts)
     stop = stop_of(trace, hosts)
     if stop is not None:
         hosts = duration.as_victims(hosts, stop.told_ns)

@@ -6,7 +6,9 @@ of these ends explains the hang that came before.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from signal import SIGABRT
 
 import numpy as np
@@ -50,8 +52,10 @@ def not_before_last_record(trace: Trace, hosts: dict[int, Host]) -> dict[int, Ho
     }
 
 
-def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int, Host]:
-    """Ends from outside on a job that stood still are nobody's failure.
+def without_ends_after_standstill(
+    trace: Trace, front: Frontiers, hosts: dict[int, Host]
+) -> dict[int, Host]:
+    """The processes; who was ended from outside after the job stood still has not failed.
 
     A single rank that was ended so, and waited for nobody until then, stays a suspect: it may have
     been killed (for memory, say) in the long computation that the others waited for. One that was
@@ -64,52 +68,94 @@ def swept_up(trace: Trace, front: Frontiers, hosts: dict[int, Host]) -> dict[int
     if not latest:
         return hosts
     stood_ns = max(latest.values()) + int(standstill_s(trace) * _SECOND_NS)
-    unrecorded = frozenset(told_of_only(trace))
     bounds = rank_bounds(trace)
     hosts = _without_who_gave_up(trace, front, bounds, hosts, stood_ns)
-    in_vain = [h.end_ns for h in hosts.values() if h.secondary and _in_vain(h) and h.end_ns]
-    gave_up_ns = min(in_vain, default=0)
-    lost = bool(trace.missing_ranks)
-    # Who fell silent long before the last of the others was not stopped with them.
-    newest_ns = max(host.end_ns for host in hosts.values())
-    silent_ns = newest_ns - int(standstill_s(trace) * _SECOND_NS)
-    ended = {}
-    for rank, host in hosts.items():
-        if host.end is not End.CRASHED or not _from_outside(trace.ranks[rank], rank in unrecorded):
-            continue
-        unseen = is_unseen(trace.ranks[rank])
-        late = host.end_ns >= stood_ns
-        # Beside a rank that left nothing, the end of one that waited is nobody's failure.
-        waited = lost and unseen and _may_have_waited(trace, front, bounds, rank)
-        late |= waited and not (host.end_ns < silent_ns and _over_elsewhere(trace, front, rank))
-        # One whose connections had broken would not have given up in vain a moment later.
-        late |= unseen and gave_up_ns > 0 and gave_up_ns - host.end_ns < NOTICED_LATE_NS
-        if late or (rank in unrecorded and 0 < gave_up_ns <= host.end_ns + _SECOND_NS):
-            ended[rank] = host
-    first = min(ended.values(), key=lambda h: h.end_ns, default=None)
+    ends = _EndsOfStandstill(trace, front, bounds, hosts, stood_ns, frozenset(told_of_only(trace)))
+    late = [rank for rank, host in hosts.items() if ends.came_with_it(host)]
+    first = min((hosts[rank] for rank in late), key=lambda h: h.end_ns, default=None)
     if first is None or _others_had_left(hosts, first):
         return hosts
-    waited = _may_have_waited(trace, front, bounds, first.rank) if lost else False
-    alone = all(
-        h is first or h.end_ns - first.end_ns > TOGETHER_NS for h in ended.values()
-    ) and not (waited or first.state == "stopped" or _was_waiting(trace, front, bounds, first.rank))
-    # Who is ended after others were, or had given up, is ended with them, however long that takes.
-    # Who still waited in vain later than the last sign of one that fell silent had outlived nobody.
-    last_ns = first.end_ns + (NOTICED_LATE_NS if is_unseen(trace.ranks[first.rank]) else 0)
-    after_others = any(
-        stood_ns <= h.end_ns
-        and (
-            (h.end_ns < first.end_ns and _was_ended(trace, h))
-            or (h.end_ns < last_ns and _in_vain(h))
+    if ends.may_be_why(first, late):
+        late.remove(first.rank)
+    ended = {r: replace(hosts[r], end=End.TORN_DOWN, secondary=True) for r in late}
+    return {**hosts, **ended}
+
+
+@dataclass(frozen=True)
+class _EndsOfStandstill:
+    """How ranks ended of a job that stood still."""
+
+    trace: Trace
+    front: Frontiers
+    bounds: Bounds
+    hosts: Mapping[int, Host]
+    stood_ns: int
+    """Since when the job had stood still for longer than it ever does while it moves."""
+    unrecorded: frozenset[int]
+
+    @cached_property
+    def gave_up_ns(self) -> int:
+        """When the first rank gave up waiting; 0 for none."""
+        hosts = self.hosts.values()
+        return min((h.end_ns for h in hosts if h.secondary and _in_vain(h) and h.end_ns), default=0)
+
+    @cached_property
+    def silent_ns(self) -> int:
+        """Who was not heard of since then was not stopped together with the last of the others."""
+        newest_ns = max(host.end_ns for host in self.hosts.values())
+        return newest_ns - int(standstill_s(self.trace) * _SECOND_NS)
+
+    def came_with_it(self, host: Host) -> bool:
+        """Whether an end came from outside, and after the job had come to stand still."""
+        rank, facts = host.rank, self.trace.ranks[host.rank]
+        unrecorded = rank in self.unrecorded
+        if host.end is not End.CRASHED or not _from_outside(facts, unrecorded):
+            return False
+        if host.end_ns >= self.stood_ns:
+            return True
+        gave_up_ns = self.gave_up_ns
+        if unrecorded and 0 < gave_up_ns <= host.end_ns + _SECOND_NS:
+            return True
+        if not is_unseen(facts):
+            return False
+        # One whose connections had broken would not have given up in vain a moment later.
+        if gave_up_ns > 0 and gave_up_ns - host.end_ns < NOTICED_LATE_NS:
+            return True
+        # Beside a rank that left nothing, the end of one that waited is nobody's failure.
+        return self._waited_beside_lost(rank) and not (
+            host.end_ns < self.silent_ns and _over_elsewhere(self.trace, self.front, rank)
         )
-        for h in hosts.values()
-    )
-    if alone and not after_others and first.rank not in unrecorded:
-        del ended[first.rank]
-    return {
-        rank: replace(host, end=End.TORN_DOWN, secondary=True) if rank in ended else host
-        for rank, host in hosts.items()
-    }
+
+    def may_be_why(self, first: Host, late: Iterable[int]) -> bool:
+        """Whether the others may have waited for the first of those that were ended ``late``."""
+        if first.rank in self.unrecorded or first.state == "stopped":
+            return False
+        at_once = first.end_ns + TOGETHER_NS
+        if any(self.hosts[r].end_ns <= at_once for r in late if r != first.rank):
+            return False
+        if _was_waiting(self.trace, self.front, self.bounds, first.rank):
+            return False
+        return not self._waited_beside_lost(first.rank) and not self._came_after_others(first)
+
+    def _waited_beside_lost(self, rank: int) -> bool:
+        """Whether a rank may have waited for one that left nothing."""
+        lost = bool(self.trace.missing_ranks)
+        return lost and _may_have_waited(self.trace, self.front, self.bounds, rank)
+
+    def _came_after_others(self, first: Host) -> bool:
+        """Whether others had been ended, or had given up, before.
+
+        Who is ended after them is ended with them, however long that takes. Who still waited in
+        vain later than the last sign of one that fell silent had outlived nobody.
+        """
+        unseen = is_unseen(self.trace.ranks[first.rank])
+        last_ns = first.end_ns + (NOTICED_LATE_NS if unseen else 0)
+        return any(
+            (host.end_ns < first.end_ns and _was_ended(self.trace, host))
+            or (host.end_ns < last_ns and _in_vain(host))
+            for host in self.hosts.values()
+            if host.end_ns >= self.stood_ns
+        )
 
 
 def _over_before(trace: Trace, host: Host) -> Host:
