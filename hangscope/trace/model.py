@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hangscope.trace.claim_details import ClaimDetails
 from hangscope.trace.facts import (
     CAUSED_BY,
     ON_ITS_WAY_OUT,
@@ -48,6 +49,7 @@ __all__ = [
     "ON_ITS_WAY_OUT",
     "RECORD_DTYPE",
     "Claim",
+    "ClaimDetails",
     "ExceptionFacts",
     "ExitFacts",
     "Flag",
@@ -151,7 +153,7 @@ class Claim:
     source: int = NONE
     """Index into `Trace.sources`."""
     certain: bool = True
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: ClaimDetails = field(default_factory=ClaimDetails)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from signal import SIGABRT
+from typing import Final, Literal
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.shorten import shortened
@@ -11,7 +12,7 @@ from hangscope.diagnosis.quiet.last_words import places_of_waits
 from hangscope.diagnosis.words.phrases import capital, rank_s
 from hangscope.trace.model import Claim
 
-DEAD_THREAD = "dead_thread"
+DEAD_THREAD: Final = "dead_thread"
 """What a job log's reader notes of a thread that died of an exception nobody caught."""
 _SIGNS = (
     ("oom", "A process ran out of memory"),
@@ -25,7 +26,8 @@ _SIGNS = (
     ("dump_signal", "A rank announced a collective timeout"),
 )
 """Kinds of statements that may name nobody, the most telling first."""
-_DETAILS = (
+_Detail = Literal["watchdog_failed", "gave_up", "store_gone", "watchdog_stuck"]
+_DETAILS: tuple[tuple[_Detail, str], ...] = (
     ("watchdog_failed", "A watchdog failed itself, {nobody}"),
     ("gave_up", "A collective failed or timed out, {nobody}"),
     (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from hangscope.trace.attempts.lives import Start
 from hangscope.trace.model import Claim, Trace
@@ -16,7 +17,7 @@ _OVERLAP_NS = 3_000_000_000
 """A process that was replaced may be heard of a little after its successor began."""
 _OTHER_CLOCK_NS = 60_000_000_000
 """The same, on hosts whose clocks may differ."""
-KEY = "two_processes"
+KEY: Final = "two_processes"
 """In the details of the claims that say so."""
 
 

@@ -26,6 +26,7 @@ from hangscope.trace.model import (
     NONE,
     RECORD_DTYPE,
     Claim,
+    ClaimDetails,
     Flag,
     Fragment,
     RankFacts,
@@ -122,7 +123,7 @@ def _fragment(
     end = end_of(notes)
     said = [*claims, *_own_claims(notes, table)]
     if end.fatal is not None and end.fatal.in_group:
-        details = {"in_group": True, "group_name": end.fatal.group_name}
+        details = ClaimDetails(in_group=True, group_name=end.fatal.group_name)
         said.append(Claim("other", reporter=notes.rank, details=details))
     failure = unexplained(end, notes)
     if failure is not None:
@@ -174,7 +175,6 @@ def _timeout_claim(operation: Operation, rank: int, table: GroupTable) -> Claim:
         op=operation.signature.op,
         text=operation.text,
         at_ns=operation.at_ns,
-        details={"ran_ms": operation.ran_ms, "timeout_ms": operation.timeout_ms},
     )
 
 

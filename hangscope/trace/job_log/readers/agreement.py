@@ -85,7 +85,7 @@ def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     found = _LAGGING.search(text)
     if found:
         ranks = _ranks(found)
-        evidence.claim("desync_report", line, at_ns, accused=ranks, never_joined=True)
+        evidence.claim("desync_report", line, at_ns, accused=ranks)
         for rank in ranks:
             _counters(evidence, rank, 0, 0)
         return True
@@ -200,8 +200,6 @@ def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         group=DEFAULT_GROUP,
         seq=_compared_seq(line.text),
         op=sides[place].op,
-        other=next((p for p in sides if p != place), None),
-        barrier_only=sides[place].op == "barrier",
     )
     return True
 

@@ -104,7 +104,7 @@ def _memory(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if not _MEMORY.search(line.text):
         return False
     if _GARBAGE_SIZE in line.text:
-        evidence.claim("size_mismatch", line, at_ns, certain=False, garbage=True)
+        evidence.claim("size_mismatch", line, at_ns, certain=False)
     else:
         evidence.claim("oom", line, at_ns, accused=_said_by(line))
     return True
@@ -112,13 +112,11 @@ def _memory(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 def _device(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """A device or its driver failed."""
-    found = _DEVICE.search(line.text)
-    if not found:
+    if not _DEVICE.search(line.text):
         return False
     if line.rank is None and line.local_rank is not None and not RAISED.match(line.text.strip()):
         _of_local_rank(line, at_ns, evidence)
-    what = found.group("what") or found.group("fault")
-    evidence.claim("device_error", line, at_ns, accused=_said_by(line), what=what)
+    evidence.claim("device_error", line, at_ns, accused=_said_by(line))
     return True
 
 
@@ -153,7 +151,7 @@ def _killed_for_memory(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         evidence.oom_pids.add(int(next(g for g in found.groups() if g)[:9]))
     elif not _OOM_EVENT.search(line.text):
         return False
-    evidence.claim("oom", line, at_ns, certain=False, kernel=True)
+    evidence.claim("oom", line, at_ns, certain=False)
     return True
 
 
@@ -165,9 +163,7 @@ def _xid(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     pid = int(found.group(2)[:9]) if found.group(2) else None
     rank = evidence.pid_rank.get(pid) if pid is not None else None
     accused = () if rank is None else (rank,)
-    known = rank is not None
-    xid = int(found.group(1))
-    evidence.claim("device_error", line, at_ns, accused=accused, certain=known, xid=xid, pid=pid)
+    evidence.claim("device_error", line, at_ns, accused=accused, certain=rank is not None)
     return True
 
 
@@ -184,7 +180,7 @@ def _segfault(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         failure = LauncherFailure(line.local_rank, None, -signals.SIGSEGV, at_ns)
         evidence.launcher_failures.append(failure)
     elif line.pid is not None:
-        evidence.claim("launcher_failure", line, at_ns, certain=False, pid=line.pid)
+        evidence.claim("launcher_failure", line, at_ns, certain=False)
     else:
         return False
     return True
@@ -195,8 +191,7 @@ def _signs(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if _NAN.search(line.text):
         evidence.claim("nan", line, at_ns, accused=_said_by(line), certain=False)
     elif _LOADER.search(line.text):
-        accused = _said_by(line)
-        evidence.claim("other", line, at_ns, accused=accused, certain=False, data_loader=True)
+        evidence.claim("other", line, at_ns, accused=_said_by(line), certain=False)
     else:
         return False
     return True
@@ -214,12 +209,9 @@ def _own_device(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evide
     rank, where = line.rank, _NCCL_PID.match(line.text)
     if rank is None and where:
         rank = evidence.pid_rank.get(int(where.group(2)[:9]))
-    what = found.group("what")
-    kind = "oom" if what == "out of memory" else "device_error"
+    kind = "oom" if found.group("what") == "out of memory" else "device_error"
     accused = () if rank is None else (rank,)
-    evidence.claim(
-        kind, line, at_ns, accused=accused, certain=rank is not None, what=what or "CUDA error"
-    )
+    evidence.claim(kind, line, at_ns, accused=accused, certain=rank is not None)
 
 
 def _communicator(line: LogLine, evidence: Evidence) -> None:

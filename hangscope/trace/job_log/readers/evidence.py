@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.model import MAX_RANK, Claim, Frame, Signature
+from hangscope.trace.model import MAX_RANK, Claim, ClaimDetails, Frame, Signature
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MAX_CLAIMS = 20_000
 MAX_MENTIONS = 1_000_000
@@ -293,7 +296,7 @@ class Evidence:
         certain: bool = True,
         reporter: int | None = None,
         words: str = "",
-        **details: object,
+        **details: Unpack[ClaimDetails],
     ) -> None:
         """Note what a line states outright; the text is kept short.
 
@@ -309,13 +312,14 @@ class Evidence:
             text=line.excerpt,
             at_ns=at_ns,
             certain=certain,
-            details=dict(details),
+            details=details,
         )
         same = (kind, claim.accused, said_by, seq, op, words)
         known = self._said.get(same)
         if known is not None:  # said before; the details may complete each other
             first, its_group = self.claims[known]
-            merged = {**claim.details, **{k: v for k, v in first.details.items() if v is not None}}
+            told = {k: v for k, v in first.details.items() if v is not None}
+            merged = cast("ClaimDetails", {**details, **told})
             self.claims[known] = (replace(first, details=merged), its_group or group)
         elif len(self.claims) < MAX_CLAIMS:
             self._said[same] = len(self.claims)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.readers.evidence import Evidence, GroupId, Operation, rank_ranges
-from hangscope.trace.model import Signature, State
+from hangscope.trace.model import ClaimDetails, Signature, State
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _FAILED = re.compile(r"\[Rank (\d+)\]: Ranks? ([\d,\s]+?) failed to pass monitoredBarrier in (\d+)")
 _REACHED = re.compile(
@@ -87,7 +90,7 @@ def _processed(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     return False
 
 
-def _came(line: LogLine, own: int, ranks: str) -> dict[str, Any]:
+def _came(line: LogLine, own: int, ranks: str) -> ClaimDetails:
     """Whom the coordinator has seen, where its message numbers ranks and not places."""
     return {"places": True} if line.is_place(own) else {"processed": _numbers(ranks)}
 
@@ -104,15 +107,13 @@ def _monitored(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
             line.rank_or(own),
             accused=() if line.is_place(own) else _numbers(found.group(2)),
             places=line.is_place(own),
-            wait_all="Ranks " in text,
-            timeout_ms=int(found.group(3)[:15]),
         )
         return True
     found = _REACHED.search(text)
     if found:
         own = int(found.group(1))
         reporter, places = line.rank_or(own), line.is_place(own)
-        _held_up(evidence, line, at_ns, reporter, arrived=True, places=places)
+        _held_up(evidence, line, at_ns, reporter, places=places)
         return True
     found = _LATE.search(text)
     if found:
@@ -145,12 +146,12 @@ def _held_up(
     at_ns: int,
     rank: int,
     accused: tuple[int, ...] = (),
-    **details: object,
+    **details: Unpack[ClaimDetails],
 ) -> None:
     """A rank says that its monitored barrier has not come to an end."""
     name = "monitored_barrier"
     evidence.of(rank)
-    evidence.claim(name, line, at_ns, accused=accused, reporter=rank, op=name, **details)  # type: ignore[arg-type]
+    evidence.claim(name, line, at_ns, accused=accused, reporter=rank, op=name, **details)
 
 
 def _reducer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
@@ -175,7 +176,6 @@ def _unused(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
             at_ns,
             accused=(rank,),
             reporter=rank,
-            parameters=found.group(2).strip()[:200],
         )
     elif _UNFINISHED in line.text:
         evidence.claim("ddp_unused_parameters", line, at_ns, accused=accused)
@@ -207,8 +207,6 @@ def _other_model(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         reporter=line.rank_or(own),
         accused=(other,) if absent and not line.is_place(own) else (),
         certain=False,
-        counts={own: count, other: its_count},
-        absent=absent,
     )
     return True
 
@@ -253,26 +251,13 @@ def _gloo(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         if evidence.world_size is None:
             evidence.world_size = want + 1
         if have < want:
-            evidence.claim(
-                "network_error", line, at_ns, reporter=rank, certain=False, connected=have
-            )
+            evidence.claim("network_error", line, at_ns, reporter=rank, certain=False)
         return True
-    size = _SIZE.search(text)
-    if size:
-        evidence.claim(
-            "size_mismatch",
-            line,
-            at_ns,
-            certain=False,
-            got=size.group("got"),
-            expected=size.group("expected"),
-        )
+    if _SIZE.search(text):
+        evidence.claim("size_mismatch", line, at_ns, certain=False)
         return True
-    found = _GLOO_TIMEOUT.search(text)
-    if found:
-        evidence.claim(
-            "timeout", line, at_ns, certain=False, timeout_ms=int(found.group(1)[:15]), gloo=True
-        )
+    if _GLOO_TIMEOUT.search(text):
+        evidence.claim("timeout", line, at_ns, certain=False)
         return True
     if _GLOO.search(text) and _GLOO_CLOSED.search(text):
         evidence.claim("network_error", line, at_ns, certain=False)

@@ -154,13 +154,11 @@ class RasReport:
             behind = self._counts.get(least, [])
             total = sum(launched.values())
             clear = len(behind) == launched.get(least) and len(behind) * 2 < total
-            words = "; ".join(f"{c} at {n}" for n, c in sorted(launched.items())[:8])
             evidence.claim(
                 "missing_ranks",
                 line,
                 at_ns,
                 accused=tuple(behind) if clear and self._is_world() else (),
                 op=self._op,
-                counts=words,
             )
         self._clear()

@@ -113,6 +113,5 @@ def _store_barrier(line: LogLine, at_ns: int, evidence: Evidence, found: re.Matc
         certain=bool(accused),
         joined=joined,
         world_size=world,
-        store_based_barrier=True,
     )
     return True

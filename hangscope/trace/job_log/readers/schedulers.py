@@ -83,11 +83,9 @@ def _mpich(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) 
 
 def _called(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """A launcher that started one command for all of a node: whose process failed it cannot say."""
-    found = _CALLED.search(line.text)
-    if found is None:
+    if not _CALLED.search(line.text):
         return False
-    code = int(found["code"]) if found["code"] else -int(found["signal"])
-    evidence.claim("launcher_failure", line, at_ns, certain=False, code=code)
+    evidence.claim("launcher_failure", line, at_ns, certain=False)
     return True
 
 
@@ -97,7 +95,7 @@ def _limit(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if found is None:
         return False
     if (found["lsf"] or found["pbs"]) in _OF_MEMORY:
-        evidence.claim("oom", line, at_ns, certain=False, kernel=True)
+        evidence.claim("oom", line, at_ns, certain=False)
     else:
         evidence.claim("other", line, at_ns, stopped=signals.SIGTERM)
     return True

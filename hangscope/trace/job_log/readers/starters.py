@@ -168,7 +168,7 @@ def _deepspeed(local: int, code: int, line: LogLine, at_ns: int, evidence: Evide
     if local == 0:  # it was the only one
         _local_end(local, code, at_ns, evidence)
     else:
-        evidence.claim("launcher_failure", line, at_ns, certain=False, code=code)
+        evidence.claim("launcher_failure", line, at_ns, certain=False)
 
 
 def _local_end(local: int, code: int, at_ns: int, evidence: Evidence) -> None:
@@ -216,7 +216,7 @@ def _child(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     elif found["local"]:
         evidence.launcher_failures.append(LauncherFailure(int(found["local"]), pid, code, at_ns))
     else:
-        evidence.claim("launcher_failure", line, at_ns, certain=False, code=code, pid=pid)
+        evidence.claim("launcher_failure", line, at_ns, certain=False)
     return True
 
 

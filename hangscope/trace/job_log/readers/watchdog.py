@@ -95,7 +95,7 @@ def _signalled(message: Message, evidence: Evidence) -> bool:
     line = message.line
     if not ("Observed" in line.text and _PEER_SIGNAL.search(line.text)):
         return False
-    evidence.claim("dump_signal", line, message.at_ns, reporter=message.rank, from_peer=True)
+    evidence.claim("dump_signal", line, message.at_ns, reporter=message.rank)
     return True
 
 
@@ -149,7 +149,7 @@ def _aborted(message: Message, evidence: Evidence) -> bool:
     line = message.line
     if message.rank is None or not ("aborted" in line.text and _ABORTED.search(line.text)):
         return False
-    evidence.claim("other", line, message.at_ns, reporter=message.rank, aborted=True)
+    evidence.claim("other", line, message.at_ns, reporter=message.rank)
     return True
 
 
@@ -173,7 +173,7 @@ def _gil(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Said by a rank that is about to end itself: what it waited in stands elsewhere."""
     if line.rank is not None:
         evidence.of(line.rank).half_told = True
-    evidence.claim("other", line, at_ns, gil=True)
+    evidence.claim("other", line, at_ns)
     return True
 
 

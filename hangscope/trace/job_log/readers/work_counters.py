@@ -25,7 +25,6 @@ _LAST_ENQUEUED = re.compile(
 )
 _LAST_STARTED = re.compile(r"last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+)")
 _DUMP_SIGNAL = re.compile(r"Received\s*a(?:\s*global)?\s*dump\s*signal")
-_SIGNAL_FROM = re.compile(r"from\s+rank\s+(\d+)")
 _MOST = 3_000_000_000
 """What is larger is memory that nothing was written to."""
 
@@ -45,7 +44,7 @@ def counted(message: Message, evidence: Evidence) -> bool:
     group = message.group
     signal = _DUMP_SIGNAL.search(text)
     if signal:
-        _dump_signal(message, told, evidence)
+        _dump_signal(message, evidence)
         if group == UNKNOWN_GROUP:
             group = DEFAULT_GROUP  # these counters are always the default group's
     if message.rank is not None:
@@ -72,17 +71,8 @@ def _counters(found: re.Match[str], text: str) -> Counters:
     return Counters(enqueued, _counter(later[1]) if later else started, completed)
 
 
-def _dump_signal(message: Message, told: Counters, evidence: Evidence) -> None:
-    origin = _SIGNAL_FROM.search(message.line.text)
-    evidence.claim(
-        "dump_signal",
-        message.line,
-        message.at_ns,
-        reporter=message.rank,
-        from_rank=int(origin[1]) if origin else None,
-        enqueued=None if told.enqueued < 0 else told.enqueued,
-        completed=None if told.completed < 0 else told.completed,
-    )
+def _dump_signal(message: Message, evidence: Evidence) -> None:
+    evidence.claim("dump_signal", message.line, message.at_ns, reporter=message.rank)
 
 
 def _note_group(text: str, group: GroupId, notes: RankNotes) -> None:

@@ -230,9 +230,8 @@ def settle_shared_places(evidence: Evidence) -> None:
     for rank, notes in list(evidence.ranks.items()):
         bare = [o for o in notes.operations if o.bare]
         for told in bare:
-            details = {"of_place": rank, "ran_ms": told.ran_ms}
             words = Claim("timeout", seq=told.seq, op=told.signature.op, text=told.text)
-            words = replace(words, at_ns=told.at_ns, certain=False, details=details)
+            words = replace(words, at_ns=told.at_ns, certain=False)
             evidence.claims.append((words, None))
         notes.operations = [o for o in notes.operations if not o.bare]
         known = (notes.pid, notes.host, notes.local_rank, notes.exit_code, notes.exit_signal)

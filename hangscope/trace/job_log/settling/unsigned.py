@@ -11,7 +11,7 @@ import re
 from hangscope.trace.alike import but_numbers
 from hangscope.trace.job_log.readers.evidence import Evidence, Trouble
 from hangscope.trace.job_log.readers.gloo import gave_up
-from hangscope.trace.model import Claim
+from hangscope.trace.model import Claim, ClaimDetails
 
 _SIGINT = 2
 _MOST = 4
@@ -44,7 +44,7 @@ def _words(trouble: Trouble) -> Claim:
     said = trouble.message.strip().partition("\n")[0][:300]
     text = f"{_name(trouble)}: {said}".rstrip(": ") + _where(trouble, " ({})")
     interrupted = _name(trouble) == "KeyboardInterrupt"
-    details = {"stopped": _SIGINT} if interrupted else {"nobodys": True}
+    details = ClaimDetails(stopped=_SIGINT) if interrupted else ClaimDetails(nobodys=True)
     return Claim("other", text=text, at_ns=trouble.at_ns, certain=False, details=details)
 
 
