@@ -7,6 +7,8 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence
+from hangscope.trace.job_log.ends import end_of, unexplained
+from hangscope.trace.job_log.readers.evidence import RankNotes
 
 from .logs import timeout, trace_of
 
@@ -249,3 +251,10 @@ def test_a_labelled_traceback_is_a_ranks_only_where_a_task_is_one() -> None:
     assert (found.culprits, found.confidence) == ((3,), Confidence.LIKELY)
     torchrun = "0: W0816 12:00:05.123456 47 torch/distributed/run.py:793] Setting OMP_NUM_THREADS\n"
     assert not diagnose(trace_of(noise + torchrun + raised)).culprits
+
+
+def test_a_status_of_0_is_no_failure() -> None:
+    for status, accused in ((0, False), (1, True)):
+        notes = RankNotes(3)
+        notes.ended(status, at_ns=5)
+        assert (unexplained(end_of(notes), notes) is not None) == accused

@@ -191,3 +191,14 @@ def test_a_rank_of_a_smaller_communicator_is_not_the_jobs() -> None:
 
 def test_ras_without_errors_is_no_evidence() -> None:
     assert not claims(trace_of(RAS.format(errors="OK")), "missing_ranks")
+
+
+def test_a_rank_that_reports_another_s_failure_is_not_accused() -> None:
+    report = RAS.format(errors="ERROR") + "#0-0 (fa93daea854b060b) ERROR\n  Rank 2 reported {}\n"
+    for words, kind, accused in (
+        ("an unhandled device error", "device_error", (2,)),
+        ("a remote process error", "network_error", ()),
+        ("a network error", "network_error", ()),
+    ):
+        (claim,) = claims(trace_of(report.format(words)), kind)
+        assert claim.accused == accused

@@ -198,8 +198,7 @@ def test_the_rank_that_only_heard_of_it_shows_by_its_counters() -> None:
         "completed NCCL work: 77.This is most likely caused by incorrect usages\n"
     )
     assert counters(trace)[0, "0"] == (77, 77)
-    signal = next(c for c in claims(trace, "dump_signal") if c.reporter == 0)
-    assert "from  rank 2" in signal.text
+    assert 0 in {c.reporter for c in claims(trace, "dump_signal")}
     assert trace.world_size == 4
 
 
