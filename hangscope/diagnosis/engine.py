@@ -9,7 +9,11 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.causes.consequences import without_consequences
-from hangscope.diagnosis.causes.contradictions import doubt_contradicted, doubt_ends
+from hangscope.diagnosis.causes.contradictions import (
+    doubt_contradicted,
+    doubt_ends,
+    doubt_own_report,
+)
 from hangscope.diagnosis.causes.crashes import crash_causes
 from hangscope.diagnosis.causes.doubts import (
     Concluded,
@@ -200,6 +204,7 @@ def _doubt(context: Context, causes: list[Cause], concluded: Concluded) -> froze
     too_early = doubt_overtaken(context, causes)
     too_early |= doubt_dumped_before(context, causes)
     doubt_contradicted(context, causes)
+    doubt_own_report(context, causes)
     doubt_ends(context, causes)
     doubt_clocks(causes, concluded)
     doubt_gaps(context, causes)

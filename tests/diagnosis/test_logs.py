@@ -8,6 +8,7 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from tests.diagnosis.builder import blame
+from tests.diagnosis.last_words import table
 from tests.trace.logs import timeout, trace_of
 
 HEAD = "[rank{r}]:[E816 12:10:03.111111111 ProcessGroupNCCL.cpp"
@@ -241,3 +242,13 @@ def test_behind_an_odd_number_of_ranks_there_is_another(
     found = diagnose(trace_of(size + "".join(timeout(rank, 9) for rank in heard)))
     assert (found.verdict.value, found.confidence.value) == (verdict, confidence)
     assert found.culprits == ((1,) if verdict == "rank_lost" else ())
+
+
+def test_an_own_report_about_other_ranks_makes_a_log_less_sure() -> None:
+    """Somebody ends the job that hangs by killing one of those that wait."""
+    report = "[hangscope] Rank {} never joined all_reduce #12 in group default (ranks 0–3)\n"
+    for rank, confidence in ((0, Confidence.CERTAIN), (1, Confidence.LIKELY)):
+        found = diagnose(trace_of(report.format(rank) + table({0: -9})))
+        assert blame(found) == ("rank_crashed", (0,))
+        assert found.confidence is confidence
+    assert "had said in this log: Rank 1 never joined" in found.findings[0].unknowns[0]

@@ -9,6 +9,8 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.words.phrases import capital, rank_s
+from hangscope.trace.job_log.own_lines import OWN_REPORT
 from hangscope.trace.model import RankFacts
 
 
@@ -54,6 +56,17 @@ def doubt_contradicted(context: Context, causes: list[Cause]) -> None:
     for cause in causes:
         if cause.confidence is Confidence.CERTAIN:
             cause.doubt(words)
+
+
+def doubt_own_report(context: Context, causes: list[Cause]) -> None:
+    """Of a log alone: HangScope's own reports in it, which rest on more, are about other ranks."""
+    said = [c.text for c in context.trace.claims if c.kind == OWN_REPORT]
+    if not said or not context.trace.only_logs:
+        return
+    for cause in causes:
+        subject = f"{capital(rank_s(cause.culprits))} " if cause.culprits else ""
+        if not any(text.startswith(subject) for text in said):
+            cause.doubt(f"HangScope had said in this log: {shortened(said[0])}")
 
 
 def _undated(facts: RankFacts) -> bool:

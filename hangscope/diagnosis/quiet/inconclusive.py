@@ -11,10 +11,9 @@ from hangscope.diagnosis.quiet.signs import how_to_meet, signs
 from hangscope.diagnosis.words import playbook
 from hangscope.diagnosis.words.by_stacks import places_of_stacks
 from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.trace.job_log.own_lines import OWN_REPORT
 from hangscope.trace.model import Claim
 
-_OWN_REPORT = "own_report"
-"""What a log's reader notes of verdicts that HangScope itself has printed into the log."""
 _REPORTED = (
     "what that report rests on is in the run directory and not in this log",
     "give analyze the run directory that the report in the log names, not its log alone",
@@ -54,7 +53,7 @@ def inconclusive(context: Context) -> Finding:
         + tuple(
             f"log: {shortened(c.text)}"
             for c in context.trace.claims[:8]
-            if c.text and c.kind != _OWN_REPORT
+            if c.text and c.kind != OWN_REPORT
         ),
     )
 
@@ -87,7 +86,7 @@ def told_to_stop(context: Context, words: str) -> Finding:
 
 def _own_words(claims: tuple[Claim, ...]) -> tuple[str, ...]:
     """What HangScope's own reports in a log say: no evidence, but worth repeating."""
-    return tuple(c.text for c in claims if c.kind == _OWN_REPORT)[:4]
+    return tuple(c.text for c in claims if c.kind == OWN_REPORT)[:4]
 
 
 def ended_unseen(context: Context) -> Finding:

@@ -8,6 +8,8 @@ from hangscope.trace.facts import UNRECORDED
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.readers.evidence import Evidence
 
+OWN_REPORT = "own_report"
+"""The kind of a claim that repeats the first sentence of a report."""
 _OWN = "[hangscope]"
 _LONGEST = 400
 """Lines of one report, at the most."""
@@ -44,9 +46,9 @@ class OwnLines:
 
 def _note(said: LogLine, evidence: Evidence) -> None:
     if _VERDICT.match(said.text):
-        evidence.claim("own_report", said, 0, certain=False, words=said.excerpt)
+        evidence.claim(OWN_REPORT, said, 0, certain=False, words=said.excerpt)
     elif said.text.startswith(_MOVES):
-        evidence.withdraw("own_report")
+        evidence.withdraw(OWN_REPORT)
         evidence.claim("own_all_clear", said, 0, certain=False)
     elif unrecorded := _UNRECORDED.match(said.text):
         rank = int(unrecorded[1])

@@ -16,7 +16,9 @@ from hangscope.trace.model import Claim, ClaimDetails
 _SIGINT = 2
 _MOST = 4
 _NO_FAILURES = frozenset({"KeyboardInterrupt", "SystemExit", "GeneratorExit"})
-_NOT_OWN = re.compile(r"[/\\]lib[/\\]python|site-packages|dist-packages|^<")
+_NOT_OWN = re.compile(
+    r"[/\\]lib[/\\]python|site-packages|dist-packages|^<|[/\\]hangscope[/\\]recording[/\\]"
+)
 
 
 def settle_unsigned(evidence: Evidence) -> None:
