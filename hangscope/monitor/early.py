@@ -14,6 +14,8 @@ import threading
 import time
 from pathlib import Path
 
+from hangscope.monitor.processes import oom_kills
+
 MAGIC = b"HSRING\x00\x01"
 PID = struct.Struct("<i")
 PID_OFFSET = 920
@@ -26,6 +28,7 @@ class EarlyWatch:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._oom_kills = oom_kills()
         self._descriptors: dict[int, int] = {}
         self._ended_ns: dict[int, int] = {}
         self._poll = select.poll()
@@ -33,11 +36,14 @@ class EarlyWatch:
         self._thread = threading.Thread(target=self._run, name="early-watch", daemon=True)
         self._thread.start()
 
-    def take(self) -> tuple[dict[int, int], dict[int, int]]:
-        """End the watch: open pidfds by process id, and when those that ended did (ns)."""
+    def take(self) -> tuple[dict[int, int], dict[int, int], int]:
+        """End the watch.
+
+        Open pidfds by process id, when those that ended did (ns), and `oom_kills` at the beginning.
+        """
         self._stop.set()
         self._thread.join()
-        return self._descriptors, self._ended_ns
+        return self._descriptors, self._ended_ns, self._oom_kills
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_S):

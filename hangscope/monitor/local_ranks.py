@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hangscope.monitor.journal import Journal
-from hangscope.monitor.processes import ProcessEnd, ProcessWatch, oom_kills
+from hangscope.monitor.processes import ProcessEnd, ProcessWatch
 from hangscope.monitor.signs import is_held_up
 from hangscope.ring.reader import decode_text
 from hangscope.trace.live.follow import LiveRun
@@ -75,7 +75,6 @@ class LocalRanks:
         self._run = run
         self._directory = directory
         self._processes = processes
-        self._oom_at_start = oom_kills()
         self._machine_of: dict[int, str] = {}
         self._looks: dict[int, RankFacts] = {}
         self._told: dict[int, tuple[str | None, bool | None, KernelWait | None]] = {}
@@ -201,7 +200,7 @@ class LocalRanks:
 
     def _note_end(self, end: ProcessEnd) -> None:
         self._ends[end.pid] = end
-        oom = end.signal == signal.SIGKILL and oom_kills() > self._oom_at_start >= 0
+        oom = end.signal == signal.SIGKILL and self._processes.were_killed_for_memory()
         # A launcher stops the others with SIGTERM once one has failed.
         by_launcher = bool(self.failed_at_ns) and end.signal == signal.SIGTERM
         # Whoever ends after `kill` was told to, and is no first failure.

@@ -40,14 +40,17 @@ class ProcessWatch:
     """Watches the processes of a node's ranks.
 
     ``descriptors`` are pidfds by process id that were opened before, ``ended_ns`` when the
-    processes of some of them ended (see `hangscope.monitor.early`).
+    processes of some of them ended, ``oom_kills_before`` what `oom_kills` gave then (see
+    `hangscope.monitor.early`); by default what it gives now.
     """
 
     def __init__(
         self,
         descriptors: Mapping[int, int] | None = None,
         ended_ns: Mapping[int, int] | None = None,
+        oom_kills_before: int | None = None,
     ) -> None:
+        self._oom_kills = oom_kills() if oom_kills_before is None else oom_kills_before
         self._early = dict(descriptors or {})
         self._ended_ns = dict(ended_ns or {})
         self._poll = select.poll()
@@ -96,6 +99,10 @@ class ProcessWatch:
                 signal.pidfd_send_signal(descriptor, number)
             except OSError:
                 continue  # it has just ended, or is not ours to signal
+
+    def were_killed_for_memory(self) -> bool:
+        """Whether the kernel has killed a process of this control group for memory meanwhile."""
+        return oom_kills() > self._oom_kills >= 0
 
     def watches(self, pid: int) -> bool:
         """Whether a process is watched and has not ended."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.monitor import early
+from hangscope.monitor import early, processes
 from hangscope.monitor.early import EarlyWatch, pid_of
 from hangscope.monitor.processes import ProcessWatch
 from hangscope.ring import layout
@@ -58,9 +58,9 @@ def test_a_process_that_ended_and_was_collected_before_anybody_added_it(tmp_path
     while not watch._ended_ns and time.monotonic() < deadline_s:
         time.sleep(0.01)
     noticed_ns = time.time_ns()
-    processes = ProcessWatch(*watch.take())
-    assert processes.add(0, process.pid)
-    (end,) = processes.wait(5.0)
+    ends = ProcessWatch(*watch.take())
+    assert ends.add(0, process.pid)
+    (end,) = ends.wait(5.0)
     assert before_ns <= end.at_ns <= noticed_ns
     if tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 15):
         assert end.signal == 9
@@ -69,4 +69,16 @@ def test_a_process_that_ended_and_was_collected_before_anybody_added_it(tmp_path
 def test_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
     watch = EarlyWatch(tmp_path / "later")
     time.sleep(0.1)
-    assert watch.take() == ({}, {})
+    assert watch.take()[:2] == ({}, {})
+
+
+def test_what_the_kernel_kills_for_memory_before_anybody_looks_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = tmp_path / "memory.events"
+    counter.write_text("oom_kill 2\n")
+    monkeypatch.setattr(processes, "_memory_event_files", lambda: [counter])
+    watch = EarlyWatch(tmp_path)
+    counter.write_text("oom_kill 3\n")
+    assert ProcessWatch(*watch.take()).were_killed_for_memory()
+    assert not ProcessWatch().were_killed_for_memory()
