@@ -103,3 +103,29 @@ def test_even_parts_are_compared_with_split_lists() -> None:
     found = diagnose(replace(trace, signatures=told, ranks=job.trace().ranks))
     assert (found.verdict.value, found.culprits) == ("shape_mismatch", (2,))
     assert "which expects" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("past", "sent", "expected", "culprits"),
+    [
+        ((8, 8, 8), 8, 7, (1,)),
+        ((8, 8, 8), 9, 8, (0,)),
+        ((8, 4, 8, 4), 8, 5, (1,)),
+        ((8, 9, 10, 11), 12, 11, (0, 1)),
+        ((8,), 9, 8, (0, 1)),
+    ],
+    ids=["settled", "the sender", "in turns", "new every time", "too few"],
+)
+def test_a_new_size_accuses_only_where_sizes_had_settled(
+    past: tuple[int, ...], sent: int, expected: int, culprits: tuple[int, ...]
+) -> None:
+    """What follows the data is new in every step: who repeats the last size may be wrong."""
+    job = Job(2)
+    for size in past:
+        job.op(0, "send", peer=1, size=(size,))
+        job.op(1, "recv", peer=0, size=(size,))
+    job.op(0, "send", peer=1, size=(sent,), done=False)
+    job.op(1, "recv", peer=0, size=(expected,), done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("shape_mismatch", culprits)
+    assert found.confidence.value == ("likely" if len(culprits) == 1 else "ambiguous")

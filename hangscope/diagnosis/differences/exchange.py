@@ -113,7 +113,7 @@ def _pair(context: Context, place: Place) -> SizeConflict | None:
     changed = [
         rank
         for rank, row in ((half.rank, half.row), (half.peer, half.partner_row))
-        if _new_on_channel(context, rank, row)
+        if _new_on_channel(context, rank, row, aspect)
     ]
     text = f"rank {half.rank} expects {a} elements and rank {half.peer} {b}"
     if aspect == "dtype":
@@ -175,18 +175,27 @@ def _dtype(signature: Signature) -> str | None:
     return dtypes[0] if dtypes else None
 
 
-def _new_on_channel(context: Context, rank: int, row: int) -> bool:
-    """Whether the rank had exchanged something else with this partner every time before."""
+def _new_on_channel(context: Context, rank: int, row: int, aspect: str) -> bool:
+    """Whether the rank sends its partner, or receives from it, what it never has before.
+
+    That tells only where what passes between them had settled: more than half of the past without
+    anything new. Sizes that follow the data are new all the time.
+    """
     low, _ = context.bounds.get(rank, (0, 0))
     part = context.trace.records[low:row]
     record = context.trace.records[row]
     signatures = part["signature"][
         (part["group"] == record["group"]) & (part["peer"] == record["peer"])
     ]
-    ops = {s: context.trace.signatures[s] for s in np.unique(signatures).tolist()}
+    of = _dtype if aspect == "dtype" else _payload
     mine = context.trace.signatures[int(record["signature"])]
-    before = {(_payload(s), _dtype(s)) for s in ops.values() if s.op == mine.op}
-    return bool(before) and (_payload(mine), _dtype(mine)) not in before
+    kinds, first = np.unique(signatures, return_index=True)
+    came: dict[object, int] = {}
+    for kind, at in sorted(zip(kinds.tolist(), first.tolist(), strict=True), key=lambda k: k[1]):
+        signature = context.trace.signatures[kind]
+        if signature.op == mine.op:
+            came.setdefault(of(signature), at)
+    return bool(came) and of(mine) not in came and max(came.values()) * 2 + 1 < len(signatures)
 
 
 def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
