@@ -88,12 +88,16 @@ class _Standstill:
 def diagnose(trace: Trace) -> Diagnosis:
     """Say who diverged, where and why.
 
-    Args:
-        trace: one job at one moment; ``trace.records`` sorted by rank, then in order of issue.
+    Parameters
+    ----------
+    trace:
+        One job at one moment; ``trace.records`` sorted by rank, then in order of issue.
 
-    Returns:
-        The diagnosis; its findings come first cause first. Never raises on odd input: what
-        cannot be used is left out and lowers the confidence.
+    Returns
+    -------
+    Diagnosis
+        The diagnosis; its findings come first cause first. Never raises on odd input: what cannot
+        be used is left out and lowers the confidence.
     """
     return by_meshes(trace, _judge) or _judge(trace)
 

@@ -19,8 +19,10 @@ def bounded(call: Callable[[], T], timeout_s: float, name: str) -> T:
     Some calls (making a communicator, tearing one down) block in C++ without heeding any timeout;
     only another thread can go on. The thread is a daemon, so it does not keep the process alive.
 
-    Raises:
-        TookTooLong: ``timeout_s`` seconds passed.
+    Raises
+    ------
+    TookTooLong
+        ``timeout_s`` seconds passed.
     """
     results: list[T] = []
     errors: list[BaseException] = []

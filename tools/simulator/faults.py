@@ -70,8 +70,10 @@ LARGE = ("tensor x pipeline x data", "tensor x experts x data")
 def draw(number: int, seed: int, fault: str, shape: str | None = None) -> Case:
     """One case. The same numbers give the same case.
 
-    Raises:
-        UnsuitableError: if no job of this shape takes the fault after some tries.
+    Raises
+    ------
+    UnsuitableError
+        If no job of this shape takes the fault after some tries.
     """
     rng = random.Random(f"{seed}/{number}/{fault}")
     for _ in range(40):

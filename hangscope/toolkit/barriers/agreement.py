@@ -31,8 +31,10 @@ class Disagreement(ValueError):  # noqa: N818 - reads as what it is
 def compare(circle: Circle, say: str, *, timeout_s: float, what: str) -> dict[str, Ranks]:
     """Meet, and learn what every member said.
 
-    Raises:
-        BarrierTimeout: a member did not come.
+    Raises
+    ------
+    BarrierTimeout
+        A member did not come.
     """
     if len(circle.ranks) == 1:
         return {say: circle.ranks}
@@ -45,9 +47,12 @@ def compare(circle: Circle, say: str, *, timeout_s: float, what: str) -> dict[st
 def agree(circle: Circle, say: str, *, timeout_s: float, what: str) -> None:
     """Go on only if every member says the same and none refuses.
 
-    Raises:
-        Disagreement: on all members, with everybody's view.
-        BarrierTimeout: a member did not come.
+    Raises
+    ------
+    Disagreement
+        On all members, with everybody's view.
+    BarrierTimeout
+        A member did not come.
     """
     said = compare(circle, say, timeout_s=timeout_s, what=what)
     refusals = {text: ranks for text, ranks in said.items() if text.startswith(REFUSED)}

@@ -76,14 +76,21 @@ def barrier(
 
     Without an initialised process group, or on a rank outside ``group``, it warns and returns.
 
-    Args:
-        timeout: seconds, above zero.
-        reason: what the barrier is for; part of the message.
-        group: the process group; ``None`` is the default group.
+    Parameters
+    ----------
+    timeout:
+        Seconds, above zero.
+    reason:
+        What the barrier is for; part of the message.
+    group:
+        The process group; ``None`` is the default group.
 
-    Raises:
-        BarrierTimeout: somebody did not come, or the store was lost.
-        ValueError: ``timeout`` is not a positive number.
+    Raises
+    ------
+    BarrierTimeout
+        Somebody did not come, or the store was lost.
+    ValueError
+        ``timeout`` is not a positive number.
     """
     check_timeout(timeout)
     if not ready("barrier", group):

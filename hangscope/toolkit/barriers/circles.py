@@ -74,8 +74,10 @@ def label_of(group: dist.ProcessGroup | None) -> str:
 def circle_of(group: dist.ProcessGroup | None, purpose: str) -> Circle:
     """The circle of ``group`` for one ``purpose``; its generations are counted apart from others'.
 
-    Raises:
-        RuntimeError: the job has no key-value store (the MPI backend).
+    Raises
+    ------
+    RuntimeError
+        The job has no key-value store (the MPI backend).
     """
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d

@@ -44,13 +44,20 @@ def join(
 ) -> str:
     """Join the present life of ``store``, leave this rank's host there, and return the life's id.
 
-    Args:
-        store: the job's store.
-        rank: global rank.
-        environ: tells whether torchrun serves the store; ``None`` is this process's.
-        started_s: when this process began, seconds since the epoch.
-        host: name of this host.
-        now_s: seconds since the epoch.
+    Parameters
+    ----------
+    store:
+        The job's store.
+    rank:
+        Global rank.
+    environ:
+        Tells whether torchrun serves the store; ``None`` is this process's.
+    started_s:
+        When this process began, seconds since the epoch.
+    host:
+        Name of this host.
+    now_s:
+        Seconds since the epoch.
     """
     env = os.environ if environ is None else environ
     here = socket.gethostname() if host is None else host

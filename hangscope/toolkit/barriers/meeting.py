@@ -174,15 +174,24 @@ def meet(
 ) -> Outcome:
     """Meet the other members of ``circle``; never raises for their sake.
 
-    Args:
-        circle: who meets; every member must call with the same ranks and name.
-        timeout_s: seconds until this member gives up, and with it everybody.
-        say: a short text for the others.
-        compare: the verdict lists what was said and by whom; same on all members.
-        site: where in the program this is; tells a latecomer from a new meeting.
-        progress: counts of generations (one per simulated process in tests).
-        clock: seconds, monotonic.
-        sleep: waits that many seconds.
+    Parameters
+    ----------
+    circle:
+        Who meets; every member must call with the same ranks and name.
+    timeout_s:
+        Seconds until this member gives up, and with it everybody.
+    say:
+        A short text for the others.
+    compare:
+        The verdict lists what was said and by whom; same on all members.
+    site:
+        Where in the program this is; tells a latecomer from a new meeting.
+    progress:
+        Counts of generations (one per simulated process in tests).
+    clock:
+        Seconds, monotonic.
+    sleep:
+        Waits that many seconds.
     """
     began_s = clock()
     visit = _Visit(say, compare, site, began_s, began_s + timeout_s, clock, sleep)

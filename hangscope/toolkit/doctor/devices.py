@@ -61,9 +61,11 @@ def shared_devices(
 ) -> Iterator[Finding]:
     """D3 across ranks: two processes of one host that would use the same device.
 
-    Args:
-        ranks: facts by rank: ``host``, ``local_rank``, ``visible`` (list of devices as named, or
-            ``None`` for all) and ``devices`` (how many the host has).
+    Parameters
+    ----------
+    ranks:
+        Facts by rank: ``host``, ``local_rank``, ``visible`` (list of devices as named, or ``None``
+        for all) and ``devices`` (how many the host has).
     """
     used: dict[tuple[str, str], list[int]] = {}
     for rank, facts in sorted(ranks.items()):
@@ -101,11 +103,16 @@ def check_fit(
 ) -> Iterator[Finding]:
     """D7: does the training state fit a device, and with which wrapper?
 
-    Args:
-        parameters: how many the model has.
-        memory_bytes: of one device.
-        world_size: ranks to shard over.
-        wrapper: ``ddp``, ``fsdp`` (or ``zero3``), ``zero1``, ``zero2`` or empty.
+    Parameters
+    ----------
+    parameters:
+        How many the model has.
+    memory_bytes:
+        Of one device.
+    world_size:
+        Ranks to shard over.
+    wrapper:
+        ``ddp``, ``fsdp`` (or ``zero3``), ``zero1``, ``zero2`` or empty.
     """
     need = parameters * BYTES_PER_PARAMETER
     room = memory_bytes * USABLE

@@ -115,8 +115,10 @@ def examine(
 ) -> list[Finding]:
     """Exchange facts and findings through the job's store; the same result on every rank.
 
-    Raises:
-        BarrierTimeout: ranks are missing.
+    Raises
+    ------
+    BarrierTimeout
+        Ranks are missing.
     """
     from hangscope.toolkit.barriers.barrier import timeout_error
 

@@ -130,8 +130,10 @@ class Script:
 def parse_script(source: str, path: str) -> Script:
     """Parse a script.
 
-    Raises:
-        SyntaxError: it is no Python.
+    Raises
+    ------
+    SyntaxError
+        It is no Python.
     """
     tree = ast.parse(source, path)
     script = Script(path, tree)

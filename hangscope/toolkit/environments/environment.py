@@ -102,15 +102,24 @@ def configure_environment(
     interface variables, all by the names that this torch version reads. What is already set is
     kept unless ``overwrite``; what is dangerous, unread or contradictory is warned about.
 
-    Args:
-        overwrite: replace values that differ from the recommended ones.
-        interfaces: look for fast interfaces.
-        environ: the environment to work on; ``None`` is this process's.
-        torch_version: such as ``"2.8.0"``; ``None`` asks the installed torch.
-        found: interfaces of this host; ``None`` reads them.
-        warn: emit a ``RuntimeWarning`` for each problem.
+    Parameters
+    ----------
+    overwrite:
+        Replace values that differ from the recommended ones.
+    interfaces:
+        Look for fast interfaces.
+    environ:
+        The environment to work on; ``None`` is this process's.
+    torch_version:
+        Such as ``"2.8.0"``; ``None`` asks the installed torch.
+    found:
+        Interfaces of this host; ``None`` reads them.
+    warn:
+        Emit a ``RuntimeWarning`` for each problem.
 
-    Returns:
+    Returns
+    -------
+    EnvironmentReport
         Every known variable that is set, with who set it, and the problems found.
     """
     env = os.environ if environ is None else environ

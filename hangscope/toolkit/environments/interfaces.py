@@ -35,9 +35,12 @@ def read_interfaces(
 ) -> list[Interface]:
     """Interfaces of this host by name.
 
-    Args:
-        sysfs: root of sysfs.
-        with_ipv4: names of the interfaces that have an IPv4 address; ``None`` asks the system.
+    Parameters
+    ----------
+    sysfs:
+        Root of sysfs.
+    with_ipv4:
+        Names of the interfaces that have an IPv4 address; ``None`` asks the system.
     """
     addressed = _with_ipv4() if with_ipv4 is None else with_ipv4
     roce = _roce_names(sysfs)

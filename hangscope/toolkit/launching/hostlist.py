@@ -12,8 +12,10 @@ def expand_hostlist(text: str) -> list[str]:
     Source: the notation of ``scontrol show hostnames``; several bracketed ranges may stand in one
     name (``rack[1-2]n[01-04]``), leading zeros keep their width.
 
-    Raises:
-        ValueError: the text has unbalanced brackets or an unreadable range.
+    Raises
+    ------
+    ValueError
+        The text has unbalanced brackets or an unreadable range.
     """
     return [host for part in _split(text) for host in _expand(part)]
 

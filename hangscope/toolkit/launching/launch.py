@@ -44,21 +44,33 @@ def init_distributed(
     names the missing. In a world of one without a ``mesh`` no process group is made; nothing here
     needs CUDA.
 
-    Args:
-        mesh: sizes of ``pp``, ``dp_replicate``, ``dp_shard``, ``ep``, ``tp``; see `resolve_mesh`.
-        backend: as for ``init_process_group``; ``None`` is NCCL for CUDA and Gloo for the CPU.
-        init_timeout: seconds for each phase of joining.
-        timeout: seconds for each collective afterwards.
-        seed: seeds torch, CUDA, ``random`` and numpy with ``seed`` plus the pipeline stage;
-            ``None`` leaves them alone.
+    Parameters
+    ----------
+    mesh:
+        Sizes of ``pp``, ``dp_replicate``, ``dp_shard``, ``ep``, ``tp``; see `resolve_mesh`.
+    backend:
+        As for ``init_process_group``; ``None`` is NCCL for CUDA and Gloo for the CPU.
+    init_timeout:
+        Seconds for each phase of joining.
+    timeout:
+        Seconds for each collective afterwards.
+    seed:
+        Seeds torch, CUDA, ``random`` and numpy with ``seed`` plus the pipeline stage; ``None``
+        leaves them alone.
 
-    Returns:
+    Returns
+    -------
+    DeviceMesh or None
         The mesh, or ``None`` where none was asked for.
 
-    Raises:
-        BarrierTimeout: ranks are missing; ``.missing`` lists them.
-        ValueError: the environment or an argument cannot be right; nothing was started.
-        RuntimeError: a process group exists already.
+    Raises
+    ------
+    BarrierTimeout
+        Ranks are missing; ``.missing`` lists them.
+    ValueError
+        The environment or an argument cannot be right; nothing was started.
+    RuntimeError
+        A process group exists already.
     """
     import torch.distributed as dist
     from torch._C._distributed_c10d import PrefixStore
@@ -113,7 +125,9 @@ def destroy_distributed(timeout: float = DESTROY_TIMEOUT_S) -> bool:
     seconds it is left to a background thread; what it raises is raised here only when no other
     exception is on its way, and is a warning otherwise.
 
-    Returns:
+    Returns
+    -------
+    bool
         Whether the process groups are gone (or none was there).
     """
     check_timeout(timeout)

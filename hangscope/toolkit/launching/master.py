@@ -17,8 +17,10 @@ def master_address(env: Mapping[str, str], world_size: int, local_world_size: in
     ``MASTER_ADDR`` if set; under Slurm the first host of the step; where all ranks are on one
     node, this one.
 
-    Raises:
-        ValueError: several nodes and nothing that names the first.
+    Raises
+    ------
+    ValueError
+        Several nodes and nothing that names the first.
     """
     given = env.get("MASTER_ADDR", "").strip()
     if given:
@@ -43,8 +45,10 @@ def master_port(env: Mapping[str, str]) -> int:
     to the same port and two jobs on one node come to different ones. A free port picked by each
     rank for itself would differ from rank to rank.
 
-    Raises:
-        ValueError: ``MASTER_PORT`` is no port, or nothing identifies the job.
+    Raises
+    ------
+    ValueError
+        ``MASTER_PORT`` is no port, or nothing identifies the job.
     """
     given = env.get("MASTER_PORT", "").strip()
     if given:

@@ -16,9 +16,11 @@ def resolve_mesh(mesh: Mapping[str, int], world_size: int) -> dict[str, int]:
     what is left. Dimensions that are named stay even at size 1; ``dp_shard`` is also there
     whenever ``tp`` or ``ep`` is, because sharding needs it to turn every parameter into a DTensor.
 
-    Raises:
-        ValueError: an unknown name, a size that is not -1 or above 0, two sizes of -1, or sizes
-            that do not multiply to the world size.
+    Raises
+    ------
+    ValueError
+        An unknown name, a size that is not -1 or above 0, two sizes of -1, or sizes that do not
+        multiply to the world size.
     """
     sizes = dict(mesh)
     unknown = sorted(set(sizes) - set(ORDER))

@@ -42,9 +42,11 @@ def get_world_info(environ: Mapping[str, str] | None = None) -> WorldInfo:
     script that exports ``WORLD_SIZE`` itself and starts with srun works too. Nothing set means a
     world of one. The environment is only read.
 
-    Raises:
-        ValueError: a value is no integer, lies outside its range, or only half of
-            (rank, world size) is given. The message names the variable.
+    Raises
+    ------
+    ValueError
+        A value is no integer, lies outside its range, or only half of (rank, world size) is given.
+        The message names the variable.
     """
     env = os.environ if environ is None else environ
     rank = _first(env, _RANK)

@@ -55,19 +55,30 @@ def check_all_reduce(
 ) -> ReductionCheck | None:
     """Reduce copies of ``tensor`` both ways and compare; ``tensor`` itself is not changed.
 
-    Args:
-        tensor: what to reduce; as for `deterministic_all_reduce`.
-        group: the process group; ``None`` is the default group.
-        op: ``sum`` or ``mean``.
-        timeout: seconds to wait for the other members.
-        chunk_bytes: memory for the reference at a time.
+    Parameters
+    ----------
+    tensor:
+        What to reduce; as for `deterministic_all_reduce`.
+    group:
+        The process group; ``None`` is the default group.
+    op:
+        ``sum`` or ``mean``.
+    timeout:
+        Seconds to wait for the other members.
+    chunk_bytes:
+        Memory for the reference at a time.
 
-    Returns:
+    Returns
+    -------
+    ReductionCheck or None
         The comparison; ``None`` with a warning where nothing is initialised.
 
-    Raises:
-        Disagreement: (a ``ValueError``) arguments differ or are refused; on all members.
-        BarrierTimeout: a member did not come.
+    Raises
+    ------
+    Disagreement
+        (a ``ValueError``) arguments differ or are refused; on all members.
+    BarrierTimeout
+        A member did not come.
     """
     import torch
     import torch.distributed as dist

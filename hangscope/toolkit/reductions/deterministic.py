@@ -73,15 +73,23 @@ def deterministic_all_reduce(
     left waiting. Non-contiguous tensors are copied and written back. Without an initialised
     process group, or outside ``group``, it warns and returns the tensor as it is.
 
-    Args:
-        tensor: any dense float, complex or integer tensor; changed in place, without autograd.
-        config: how to reduce.
-        options: fields of `DeterministicAllReduceConfig` to change.
+    Parameters
+    ----------
+    tensor:
+        Any dense float, complex or integer tensor; changed in place, without autograd.
+    config:
+        How to reduce.
+    options:
+        Fields of `DeterministicAllReduceConfig` to change.
 
-    Raises:
-        Disagreement: (a ``ValueError``) arguments differ or are refused; on all members.
-        BarrierTimeout: a member did not come.
-        TypeError: an option that does not exist.
+    Raises
+    ------
+    Disagreement
+        (a ``ValueError``) arguments differ or are refused; on all members.
+    BarrierTimeout
+        A member did not come.
+    TypeError
+        An option that does not exist.
     """
     config = replace(config or DeterministicAllReduceConfig(), **options)
     reason = _refusal(tensor, config)

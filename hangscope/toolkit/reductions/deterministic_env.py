@@ -19,11 +19,16 @@ def configure_deterministic_nccl_env(
     effort: it promises nothing about NVLS, about other hardware or another number of ranks. For
     bits that do not depend on any of these use `deterministic_all_reduce`.
 
-    Args:
-        overwrite: replace values that differ; otherwise they are kept, with a warning for each.
-        environ: the environment to change; ``None`` is this process's.
+    Parameters
+    ----------
+    overwrite:
+        Replace values that differ; otherwise they are kept, with a warning for each.
+    environ:
+        The environment to change; ``None`` is this process's.
 
-    Returns:
+    Returns
+    -------
+    dict[str, str or None]
         The previous value of each variable, ``None`` where it was unset.
     """
     env = os.environ if environ is None else environ

@@ -70,13 +70,19 @@ class _Sample:
 class ReductionSampler:
     """Samples every ``every``-th all-reduce of each group.
 
-    Args:
-        every: 1 checks every all-reduce.
-        directory: where ``reduction_rank{N}.jsonl`` goes; ``None`` is ``$HANGSCOPE_DIR``.
-        on_finding: called from the background thread with each finding.
+    Parameters
+    ----------
+    every:
+        1 checks every all-reduce.
+    directory:
+        Where ``reduction_rank{N}.jsonl`` goes; ``None`` is ``$HANGSCOPE_DIR``.
+    on_finding:
+        Called from the background thread with each finding.
 
-    Raises:
-        ValueError: ``every`` is below 1.
+    Raises
+    ------
+    ValueError
+        ``every`` is below 1.
     """
 
     def __init__(

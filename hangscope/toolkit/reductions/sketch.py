@@ -63,12 +63,18 @@ def wrong_blocks(
 ) -> list[int]:
     """Blocks of ``result`` that cannot be the sum of the ``inputs`` divided by ``divisor``.
 
-    Args:
-        inputs: one sketch per member.
-        result: the sketch of a member's output.
-        unit: rounding unit of the dtype; 0 for integers.
-        elements: elements per block, for the rounding of the sketches themselves.
-        divisor: 1, or the number of members for an average.
+    Parameters
+    ----------
+    inputs:
+        One sketch per member.
+    result:
+        The sketch of a member's output.
+    unit:
+        Rounding unit of the dtype; 0 for integers.
+    elements:
+        Elements per block, for the rounding of the sketches themselves.
+    divisor:
+        1, or the number of members for an average.
     """
     wrong = []
     for block, got in enumerate(result.signed):

@@ -65,18 +65,28 @@ def warmup_communicators(
     rank, whatever order they are given in, so overlapping groups cannot block each other. The
     tensor is set to ones again before every all-reduce and its result is checked.
 
-    Args:
-        groups: groups of this process; ``None`` is every group it belongs to.
-        device: one device; ``None`` is every device type that a group has a backend for.
-        iterations: all-reduces per group and device.
-        timeout: seconds per group.
+    Parameters
+    ----------
+    groups:
+        Groups of this process; ``None`` is every group it belongs to.
+    device:
+        One device; ``None`` is every device type that a group has a backend for.
+    iterations:
+        All-reduces per group and device.
+    timeout:
+        Seconds per group.
 
-    Returns:
+    Returns
+    -------
+    list[WarmedGroup]
         What was warmed up; empty with a warning where nothing is initialised.
 
-    Raises:
-        WarmupError: on every member that can still speak; names the group and the ranks.
-        ValueError: an argument is out of range.
+    Raises
+    ------
+    WarmupError
+        On every member that can still speak; names the group and the ranks.
+    ValueError
+        An argument is out of range.
     """
     check_timeout(timeout)
     if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:

@@ -61,22 +61,35 @@ def sync_parameters(
     shard by shard, so their ``group`` must be the replicate group. Afterwards the members compare
     checksums.
 
-    Args:
-        module: the replica; changed in place.
-        group: the replicas. ``None`` is the default group, and is refused for sharded modules: a
-            replicate group that could not be made must stop the job.
-        src: *group* rank of the member that gives; 0 is the group's first.
-        device: where to materialise meta tensors; ``None`` is the current CUDA device or the CPU.
-        message_bytes: size of a message, at least one tensor.
-        timeout: seconds for each comparison.
+    Parameters
+    ----------
+    module:
+        The replica; changed in place.
+    group:
+        The replicas. ``None`` is the default group, and is refused for sharded modules: a replicate
+        group that could not be made must stop the job.
+    src:
+        *group* rank of the member that gives; 0 is the group's first.
+    device:
+        Where to materialise meta tensors; ``None`` is the current CUDA device or the CPU.
+    message_bytes:
+        Size of a message, at least one tensor.
+    timeout:
+        Seconds for each comparison.
 
-    Returns:
+    Returns
+    -------
+    SyncReport or None
         What was sent; ``None`` with a warning where nothing is initialised.
 
-    Raises:
-        Disagreement: the members' modules differ, or the source has meta tensors; on all members.
-        SyncError: checksums differ afterwards; on all members.
-        ValueError: ``src`` is no group rank, or ``group`` is ``None`` for a sharded module.
+    Raises
+    ------
+    Disagreement
+        The members' modules differ, or the source has meta tensors; on all members.
+    SyncError
+        Checksums differ afterwards; on all members.
+    ValueError
+        ``src`` is no group rank, or ``group`` is ``None`` for a sharded module.
     """
     check_timeout(timeout)
     if message_bytes < 1:

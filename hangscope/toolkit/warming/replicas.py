@@ -36,17 +36,26 @@ def compare_replicas(
 
     Buffers that differ under DDP are BatchNorm statistics as a rule. No collective is issued.
 
-    Args:
-        module: the replica.
-        group: the replicas; ``None`` is the default group.
-        timeout: seconds to wait for the other members.
+    Parameters
+    ----------
+    module:
+        The replica.
+    group:
+        The replicas; ``None`` is the default group.
+    timeout:
+        Seconds to wait for the other members.
 
-    Returns:
+    Returns
+    -------
+    list[Difference] or None
         The differences; ``None`` with a warning where nothing is initialised.
 
-    Raises:
-        BarrierTimeout: a member did not come.
-        ValueError: ``group`` is ``None`` for a sharded module, whose parts differ anyway.
+    Raises
+    ------
+    BarrierTimeout
+        A member did not come.
+    ValueError
+        ``group`` is ``None`` for a sharded module, whose parts differ anyway.
     """
     check_timeout(timeout)
     if not ready("compare_replicas", group):

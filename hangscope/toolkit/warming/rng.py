@@ -17,8 +17,10 @@ def snapshot_rng(generators: Sequence[Any] = ()) -> Restore:
     ``generators`` may hold ``torch.Generator``, ``random.Random``, ``numpy.random.Generator`` and
     ``numpy.random.RandomState``.
 
-    Raises:
-        TypeError: a generator is of no known kind.
+    Raises
+    ------
+    TypeError
+        A generator is of no known kind.
     """
     import torch
 

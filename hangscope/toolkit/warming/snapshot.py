@@ -32,16 +32,24 @@ def snapshot(
 ) -> Restore:
     """Remember it all now; the returned function puts it all back.
 
-    Args:
-        models: modules, wrapped (DDP, FSDP) or not.
-        optimizers: anything with ``param_groups`` and ``state``.
-        stateful: anything with ``state_dict`` and ``load_state_dict``: schedulers, samplers,
-            stateful data loaders, moving averages.
-        scalers: gradient scalers.
-        generators: random generators of the program's own, besides the global ones.
+    Parameters
+    ----------
+    models:
+        Modules, wrapped (DDP, FSDP) or not.
+    optimizers:
+        Anything with ``param_groups`` and ``state``.
+    stateful:
+        Anything with ``state_dict`` and ``load_state_dict``: schedulers, samplers, stateful data
+        loaders, moving averages.
+    scalers:
+        Gradient scalers.
+    generators:
+        Random generators of the program's own, besides the global ones.
 
-    Raises:
-        TypeError: something has no state that can be taken and put back; nothing was changed.
+    Raises
+    ------
+    TypeError
+        Something has no state that can be taken and put back; nothing was changed.
     """
     models = list(models)
     for model in models:

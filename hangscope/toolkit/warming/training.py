@@ -84,26 +84,43 @@ def warmup_training(
     for bit, also when ``step`` raises. It works alike for plain, DDP and FSDP modules. Memory for a
     copy of weights and optimizer state is needed meanwhile.
 
-    Args:
-        step: one whole training step, as in training.
-        model: the module or modules that ``step`` changes.
-        optimizer: the optimizer, or several in a list.
-        scheduler: the scheduler, or several in a list.
-        scaler: the gradient scaler.
-        data: what ``step`` draws batches from, if it draws any: a `Rewindable`, or something with
-            ``state_dict`` and ``load_state_dict``.
-        stateful: more things with ``state_dict`` and ``load_state_dict`` that ``step`` changes.
-        generators: random generators of the program's own.
-        steps: how often to run ``step``.
-        timeout: seconds that ranks wait for each other before and after; a collective inside
-            ``step`` is bounded by its process group's own timeout.
-        group: the ranks that warm up together; ``None`` is the default group.
+    Parameters
+    ----------
+    step:
+        One whole training step, as in training.
+    model:
+        The module or modules that ``step`` changes.
+    optimizer:
+        The optimizer, or several in a list.
+    scheduler:
+        The scheduler, or several in a list.
+    scaler:
+        The gradient scaler.
+    data:
+        What ``step`` draws batches from, if it draws any: a `Rewindable`, or something with
+        ``state_dict`` and ``load_state_dict``.
+    stateful:
+        More things with ``state_dict`` and ``load_state_dict`` that ``step`` changes.
+    generators:
+        Random generators of the program's own.
+    steps:
+        How often to run ``step``.
+    timeout:
+        Seconds that ranks wait for each other before and after; a collective inside ``step`` is
+        bounded by its process group's own timeout.
+    group:
+        The ranks that warm up together; ``None`` is the default group.
 
-    Raises:
-        WarmupError: ``step`` failed on another rank; names it.
-        Exception: whatever ``step`` raised here.
-        TypeError: something cannot be put back; nothing was run.
-        ValueError: ``steps`` is below 1.
+    Raises
+    ------
+    WarmupError
+        ``step`` failed on another rank; names it.
+    Exception
+        Whatever ``step`` raised here.
+    TypeError
+        Something cannot be put back; nothing was run.
+    ValueError
+        ``steps`` is below 1.
     """
     check_timeout(timeout)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
