@@ -8,6 +8,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.graph.places import INIT
+from hangscope.diagnosis.model import Confidence
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Phase
 
 from .builder import SECOND, START, Job, blame
@@ -81,14 +82,29 @@ def test_a_fault_that_is_noticed_with_the_answer_to_it_comes_first() -> None:
     assert blame(diagnose(job.trace())) == ("rank_crashed", (1,))
 
 
-def test_one_that_was_told_alone_is_named() -> None:
+@pytest.mark.parametrize("answered_s", [0.05, 0.2])
+def test_one_that_was_told_alone_is_named(answered_s: float) -> None:
+    """Most others raise; the launcher's answer reaches one that was in no collective."""
     job = _job()
     job.all(done=False)
     _killed(job, 1, 0.1)
-    _raised(job, 0, 0.11)
+    _raised(job, 0, 0.08)
     _raised(job, 2, 0.11)
-    _killed(job, 3, 0.3, answer=True)
+    _killed(job, 3, 0.1 + answered_s, answer=True)
     assert blame(diagnose(job.trace())) == ("rank_crashed", (1,))
+
+
+def test_one_that_ended_alone_may_have_been_told_with_all_that_were_killed_later() -> None:
+    """The others have a handler."""
+    job = _job()
+    job.all(done=False)
+    _killed(job, 1, 0.1)
+    for rank in (0, 2, 3):
+        _killed(job, rank, 8.0, 9)
+    found = diagnose(job.trace())
+    assert blame(found) == ("rank_crashed", (1,))
+    assert found.confidence is Confidence.LIKELY
+    assert "may have been told to stop, too" in found.findings[0].unknowns[0]
 
 
 def test_several_that_the_others_outlive_were_told_alone() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from signal import SIGABRT
+from signal import SIGABRT, SIGKILL
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.ends.told_together import signal_of
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.processes.shorten import shortened
@@ -17,8 +18,9 @@ from hangscope.trace.model import RankFacts
 def doubt_ends(context: Context, causes: list[Cause]) -> None:
     """Ends that may be the answer to another one.
 
-    A watchdog aborts its process as well: an abort without a word is no certain crash. And of
-    several that were stopped at one moment the launcher may have stopped all but the first.
+    A watchdog aborts its process as well: an abort without a word is no certain crash. Of several
+    that were stopped at one moment the launcher may have stopped all but the first. And who alone
+    ended when it was told to stop may have been told with all others, if these were only killed.
     """
     for cause in causes:
         if cause.verdict is not Verdict.RANK_CRASHED:
@@ -28,6 +30,18 @@ def doubt_ends(context: Context, causes: list[Cause]) -> None:
             cause.doubt("why it aborted is not told: a watchdog that gives up does so as well")
         if len(facts) > 1 and any(f and f.exit and f.exit.by_launcher for f in facts):
             cause.doubt("the launcher may have stopped the others because one had ended")
+        if any(f is not None and signal_of(f) for f in facts) and _others_killed(context, cause):
+            cause.doubt(
+                "the others were killed: they may have been told to stop, too, and ignored it"
+            )
+
+
+def _others_killed(context: Context, cause: Cause) -> bool:
+    """Whether SIGKILL ended all others, and no failure of their own before."""
+    others = [f for rank, f in context.trace.ranks.items() if rank not in cause.culprits]
+    return bool(others) and all(
+        f.exit is not None and f.exit.signal == SIGKILL and f.exception is None for f in others
+    )
 
 
 def _aborted_silently(facts: RankFacts) -> bool:

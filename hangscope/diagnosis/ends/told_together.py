@@ -28,8 +28,9 @@ def told_together(hosts: Mapping[int, Host], trace: Trace) -> frozenset[int]:
 
     Several of one host at one moment are; and one that was interrupted is, where no other could
     have shown that it was. A launcher that answers a failure is about as fast, but what it answers
-    comes before. A whole host of several is told by itself, and logs, which tell whole seconds, do
-    not tell what was at one moment.
+    comes before; and where one was told alone, most others raise as they lose it. A whole host of
+    several is told by itself, and logs, which tell whole seconds, do not tell what was at one
+    moment.
     """
     asked = [h for h in hosts.values() if _was_asked(h, trace)]
     if trace.missing_ranks or not asked:
@@ -41,7 +42,9 @@ def told_together(hosts: Mapping[int, Host], trace: Trace) -> frozenset[int]:
     if (rest and not here) or not all(_came_later(host, first, trace) for host in rest):
         return frozenset()
     deaf = len(here) == len(rest) and all(_heard_nothing(host, trace) for host in rest)
-    return told if len(told) > 1 or (deaf and _interrupted(first, trace)) else frozenset()
+    raised = sum(trace.ranks[host.rank].exception is not None for host in rest)
+    several = 1 < len(told) > 2 * raised
+    return told if several or (deaf and _interrupted(first, trace)) else frozenset()
 
 
 def outlived(told: frozenset[int], hosts: Mapping[int, Host], trace: Trace) -> bool:
