@@ -263,6 +263,9 @@ def test_our_own_report_that_was_taken_back_is_not_repeated() -> None:
     ]
     told = claims(trace_of(first + clear + second), "own_report")
     assert [c.text for c in told] == ["Rank 1 never joined barrier #9 in group dp"]
+    ended = "  CRASH   4 ranks · gloo · no progress for 2 s · post-mortem\n"
+    told = claims(trace_of(first + ended + second), "own_report")  # a launcher has begun anew
+    assert [c.text for c in told] == ["Rank 1 never joined barrier #9 in group dp"]
     answer = diagnose(trace_of(first + clear))
     assert answer.verdict.value == "inconclusive"
     assert answer.summary.endswith("that it hung, and then: moving again after 10 s")

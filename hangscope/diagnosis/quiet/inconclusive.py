@@ -7,7 +7,7 @@ from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.quiet.last_words import places_of_waits
-from hangscope.diagnosis.quiet.signs import how_to_meet, signs
+from hangscope.diagnosis.quiet.signs import NO_MORE, how_to_meet, signs
 from hangscope.diagnosis.words import playbook
 from hangscope.diagnosis.words.by_stacks import places_of_stacks
 from hangscope.diagnosis.words.phrases import rank_s
@@ -35,7 +35,9 @@ def inconclusive(context: Context) -> Finding:
     summary, why = signs(context), "the records do not show who is waited for"
     said = _own_words(context.trace.claims)
     if said and context.trace.only_logs:
-        summary = f"{summary}; HangScope had said before: {said[0]}"
+        # Where nothing else tells, that is all there is.
+        summary = "" if summary == NO_MORE else f"{summary}; "
+        summary = f"{summary}HangScope had said before: {said[0]}"
         why, fix = _REPORTED
     return Finding(
         Verdict.INCONCLUSIVE,

@@ -10,6 +10,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.quiet.last_words import places_of_waits
 from hangscope.diagnosis.words.phrases import capital, rank_s
+from hangscope.trace.job_log.own_lines import OWN_ALL_CLEAR
 from hangscope.trace.model import Claim
 
 DEAD_THREAD: Final = "dead_thread"
@@ -38,6 +39,8 @@ _DETAILS: tuple[tuple[_Detail, str], ...] = (
     ("watchdog_stuck", "A watchdog got stuck itself, {nobody}"),
 )
 """What is noted of other statements."""
+NO_MORE = "There are signs of a hang, but what was given names nobody"
+"""What is said where there is nothing to be said."""
 _NOBODY = "and what was given names no rank as the cause"
 _SILENCE = "No sign of progress came for too long"
 
@@ -68,12 +71,12 @@ def signs(context: Context) -> str:
     waited = places_of_waits(context)
     if waited:
         return f"{capital(waited[0])}, {_NOBODY}"
-    clear = next((c.text for c in reversed(claims) if c.kind == "own_all_clear"), "")
+    clear = next((c.text for c in reversed(claims) if c.kind == OWN_ALL_CLEAR), "")
     if clear:
         return f"HangScope had said of this job that it hung, and then: {clear}"
     if not claims:
         return "Nothing in what was given tells whether or why the job hangs"
-    return "There are signs of a hang, but what was given names nobody"
+    return NO_MORE
 
 
 def how_to_meet(claims: Iterable[Claim]) -> str:

@@ -10,12 +10,16 @@ from hangscope.trace.job_log.readers.evidence import Evidence
 
 OWN_REPORT = "own_report"
 """The kind of a claim that repeats the first sentence of a report."""
+OWN_ALL_CLEAR = "own_all_clear"
+"""The kind of a claim that repeats that a job which hung moves again."""
 _OWN = "[hangscope]"
 _LONGEST = 400
 """Lines of one report, at the most."""
 _VERDICT = re.compile(r"(?![a-z])\S")
 """A verdict is a sentence; what else HangScope says begins with a small letter."""
 _MOVES = "moving again"
+_ENDED = "· post-mortem"
+"""The end of a report's heading, where the job that it is about is over."""
 _UNRECORDED = re.compile(r"rank (\d{1,7}): not recording, the job goes on: (?P<why>[^;]{1,200})")
 _OTHERS = re.compile(
     r"(?:\[rank ?\d|\[[EWIF]\d|[EWIF]\d{4} \d\d:|Traceback|Failures:|Root Cause|=====|srun:|"
@@ -29,27 +33,32 @@ class OwnLines:
     def __init__(self) -> None:
         self._left = 0
         """How many lines more may belong to the report."""
+        self._is_over = False
+        """Whether the life of the job that the newest report is about has ended."""
 
     def holds(self, line: LogLine, evidence: Evidence) -> bool:
         """Whether the line is HangScope's own; its verdict is noted as a claim."""
         text = line.text.lstrip() if _OWN in line.text else ""
         if text.startswith(_OWN):
             self._left = _LONGEST
-            _note(line.saying(text[len(_OWN) :].strip()), evidence)
+            self._note(line.saying(text[len(_OWN) :].strip()), evidence)
             return True
         if not self._left:
             return False
         plain = line.rank is None and not line.level and not _OTHERS.match(line.text)
         self._left = self._left - 1 if plain else 0
+        self._is_over |= plain and line.text.rstrip().endswith(_ENDED)
         return plain
 
-
-def _note(said: LogLine, evidence: Evidence) -> None:
-    if _VERDICT.match(said.text):
-        evidence.claim(OWN_REPORT, said, 0, certain=False, words=said.excerpt)
-    elif said.text.startswith(_MOVES):
-        evidence.withdraw(OWN_REPORT)
-        evidence.claim("own_all_clear", said, 0, certain=False)
-    elif unrecorded := _UNRECORDED.match(said.text):
-        rank = int(unrecorded[1])
-        evidence.claim(UNRECORDED, said.saying(unrecorded["why"]), 0, accused=(rank,))
+    def _note(self, said: LogLine, evidence: Evidence) -> None:
+        if _VERDICT.match(said.text):
+            if self._is_over:  # the job was started anew
+                evidence.withdraw(OWN_REPORT)
+                self._is_over = False
+            evidence.claim(OWN_REPORT, said, 0, certain=False, words=said.excerpt)
+        elif said.text.startswith(_MOVES):
+            evidence.withdraw(OWN_REPORT)
+            evidence.claim(OWN_ALL_CLEAR, said, 0, certain=False)
+        elif unrecorded := _UNRECORDED.match(said.text):
+            rank = int(unrecorded[1])
+            evidence.claim(UNRECORDED, said.saying(unrecorded["why"]), 0, accused=(rank,))
