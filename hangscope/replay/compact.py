@@ -122,8 +122,7 @@ def _compact(
     for name in ("name", "desc", "backend"):
         groups[name] = [values.move(int(i), ValueKind.TEXT) for i in groups[name]]
     groups["ranks"] = [values.move(int(i), ValueKind.RANKS) for i in groups["ranks"]]
-    slots, torn = _slots(reader, int(header["slot_count"]), newest)
-    header["dropped"] += torn  # torn slots are not copied, but they were lost
+    slots = _slots(reader, int(header["slot_count"]), newest)
     slots["signature"] = _column(values, slots["signature"], ValueKind.SIGNATURE)
     slots["stack"] = _column(values, slots["stack"], ValueKind.STACK)
     for name in ("disabled", "backend", "rendezvous"):
@@ -175,19 +174,19 @@ def _column(
     return np.array([values.move(int(i), kind) for i in unique], np.uint32)[where]
 
 
-def _slots(
-    reader: RingReader, slot_count: int, limit: int | None
-) -> tuple[npt.NDArray[np.void], int]:
-    """The slots in the places where the reader looks for them, in a ring of as few as possible;
-    and how many were torn."""
-    kept, torn = reader.slots()
+def _slots(reader: RingReader, slot_count: int, limit: int | None) -> npt.NDArray[np.void]:
+    """The slots in the places where the reader looks for them, in a ring of as few as possible.
+
+    What was torn is a hole there, which the reader counts again.
+    """
+    kept, _ = reader.slots()
     if limit is not None:
         kept, slot_count = kept[-limit:], min(slot_count, limit)
     newest = int(kept["record_id"][-1]) if len(kept) else 0
     count = min(slot_count, newest + 1)
     slots = np.zeros(count, SLOT)
     slots[(kept["record_id"].astype(np.int64) - 1) % count] = kept
-    return slots, torn
+    return slots
 
 
 def _samples(reader: RingReader, generation: int, redactor: Redactor | None) -> tuple[bytes, int]:

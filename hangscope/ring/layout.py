@@ -92,13 +92,12 @@ HEADER = np.dtype(
         "itemsize": HEADER_BYTES,
     }
 )  # fmt: skip
-"""``dropped`` counts records that were torn when the file was rewritten smaller
-(`hangscope.replay.compact`), because they are not in it any more. The recorder itself loses none:
-it stops at its first failure, and ``disabled`` says so. ``rendezvous`` is the id of the text that
-says where ``init_process_group`` meets the others, ``left_stack`` that of the stack from which the
-main thread was called away when it issued an operation on its way out, first at ``left_ns``;
-``handled`` is that of the newest exception that was being handled where an operation was issued,
-first at ``handled_ns``; 0 in older files."""
+"""``dropped`` is for records that a file has lost without a hole that shows it. The recorder itself
+loses none: it stops at its first failure, and ``disabled`` says so. ``rendezvous`` is the id of the
+text that says where ``init_process_group`` meets the others, ``left_stack`` that of the stack from
+which the main thread was called away when it issued an operation on its way out, first at
+``left_ns``; ``handled`` is that of the newest exception that was being handled where an operation
+was issued, first at ``handled_ns``; 0 in older files."""
 
 FIXED_START = struct.Struct("<8s6I6Q")
 """The header's fields from ``magic`` to ``values_bytes`` as one `struct` call."""

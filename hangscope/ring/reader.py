@@ -184,10 +184,10 @@ class RingReader:
         ]
 
     def slots(self, since: int = 0) -> tuple[npt.NDArray[np.void], int]:
-        """Valid records newer than record id ``since``, oldest first, and how many were torn.
+        """Valid records newer than record id ``since``, oldest first, and how many are lost.
 
-        Returns a copy of shape (records,), dtype `SLOT`. A slot being written while it is read
-        counts as torn only where its id says that it should be complete.
+        Returns a copy of shape (records,), dtype `SLOT`. Lost is a record that was published and is
+        torn or not there, unless a newer one has been written over it in the meantime.
         """
         last = self._number("last_record_id")
         count = self._slot_count
@@ -211,11 +211,13 @@ class RingReader:
             if ids.tobytes() == expected[:-8] == commits.tobytes():
                 return raw, 0
         whole = ids == commits
-        torn = int(np.count_nonzero(~whole))
+        overtaken = np.count_nonzero(whole & (ids > last + 1))
+        room = len(raw)
         raw = raw[whole & (ids >= first) & (ids <= last + 1)]
+        lost = room - len(raw) - int(overtaken)
         if len(raw) > 1 and (raw["record_id"][1:] <= raw["record_id"][:-1]).any():
             raw = raw[np.argsort(raw["record_id"], kind="stable")]
-        return raw, torn
+        return raw, lost
 
     def _room(self, count: int) -> npt.NDArray[np.void]:
         """Memory for a copy of ``count`` slots."""

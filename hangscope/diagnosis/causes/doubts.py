@@ -15,6 +15,7 @@ from hangscope.trace.model import NONE, Flag
 _OF_THE_MOST = (Verdict.STUCK_COLLECTIVE, Verdict.DEADLOCK_CYCLE)
 """What counts ranks: a log may hold some of them only."""
 _OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.COLLECTIVE_MISMATCH)
+_COUNTERS_LEFT = "only counters are left: the file is cut or damaged"
 _COUNTED_NS = 3 * SECOND_NS
 _UNHEARD_NS = 30 * SECOND_NS
 """A node that stands still says so three times in this time."""
@@ -93,18 +94,27 @@ def doubt_cut_off(context: Context, causes: list[Cause]) -> None:
     for cause in causes if cut else ():
         named = cut.intersection(cause.culprits)
         if not named:
+            if cause.verdict is Verdict.DEADLOCK_CYCLE and (
+                counted := cut & _waiters(context, cause)
+            ):
+                cause.doubt(f"of {rank_s(sorted(counted))} {_COUNTERS_LEFT}")
             continue
         on_record = all(context.waits.places[i].row >= 0 for i in cause.places)
         known = cause.verdict is Verdict.STUCK_COLLECTIVE and (on_record or not pairs)
         came_not = cause.verdict is Verdict.MISSING_RANK and named <= _absent(context, cause)
         who = rank_s(sorted(named))
-        reason = f"what {who} issued last: the dump ends before that"
+        reason = f"what {who} issued last: the file is cut or damaged before that"
         if known or (came_not and not pairs):
-            cause.doubt(f"of {who} the dump ends in the middle: only counters are left")
+            cause.doubt(f"of {who} {_COUNTERS_LEFT}")
         elif len(named) < len(cause.culprits) and cause.verdict is not Verdict.DEADLOCK_CYCLE:
             cause.acquit(named, reason)
         else:
             cause.accuse_nobody(reason)
+
+
+def _waiters(context: Context, cause: Cause) -> set[int]:
+    """Who waits at the places of a cause."""
+    return {r for i in cause.places for r in context.waits.places[i].waiters}
 
 
 def _absent(context: Context, cause: Cause) -> set[int]:

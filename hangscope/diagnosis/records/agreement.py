@@ -48,6 +48,8 @@ FROM_ROOT = frozenset({"broadcast", "scatter"})
 ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter", "send", "recv"})
 """A member may finish these before every other member has come."""
 
+_NAMELESS = ("", "unknown")
+"""Operations whose names their source has lost: they may be any."""
 _COALESCED_IN = frozenset({"all_reduce_coalesced", "all_gather_coalesced"})
 _COALESCED_OUT = frozenset({"reduce_scatter_coalesced"})
 _BY_INPUT = _COALESCED_IN | {"all_reduce", "reduce", "broadcast", "all_gather", "gather"}
@@ -151,6 +153,8 @@ def disagreement(a: Terms, b: Terms) -> str | None:
     None where the two can be one operation of one group.
     """
     if _barrier_by_another_name(a, b) or _barrier_by_another_name(b, a):
+        return None
+    if a.op in _NAMELESS or b.op in _NAMELESS:
         return None
     if a.op != b.op or (a.batch and b.batch and a.batch != b.batch):
         return "op"

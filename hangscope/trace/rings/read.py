@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,11 @@ from hangscope.trace.model import (
 )
 from hangscope.trace.rings.batch import RingBatch
 from hangscope.trace.rings.columns import Columns
+from hangscope.trace.rings.damage import records_are_damaged, refuse_damaged
 from hangscope.trace.rings.facts import Texts, facts_of, main_call
 from hangscope.trace.rings.values import RingValues
 
+_DAMAGED = "damaged: records are missing in it; its counters are used, its records are not"
 _NEWEST = 64
 """So many rows are looked through first for the main thread's newest call."""
 
@@ -84,20 +87,27 @@ def fragment_of(
     """
     lazy, batch = batch is not None, batch or RingBatch()
     since = max(0, reader.header().last_record_id - newest) if newest is not None else 0
-    slots, torn = reader.slots(since) if records else (np.zeros(0, SLOT), 0)
+    slots, missing = reader.slots(since) if records else (np.zeros(0, SLOT), 0)
     header = reader.header()  # after the slots: what they mention is counted there
     table = reader.groups(header.groups_used)
     values = RingValues(reader.values(header.values_used), batch.recent)
     rank = header.rank
-    lost = torn + header.dropped
+    lost = missing + header.dropped
+    damaged = lazy and records_are_damaged(missing, table, slots)
+    if damaged:
+        slots = slots[:0]
     oldest = int(slots["record_id"][0]) if len(slots) else 0
     slots, columns = batch.columns.of(slots, len(table))
     groups = values.groups(table)
+    if lazy:  # else the ring is written while it is read, and looked at again
+        refuse_damaged(header, table, values)
     numbers = batch.groups.of(groups) if lazy else None
     rows, signatures = _records(values, slots, columns, rank, batch)
     rows["group"] = columns.group if numbers is None else numbers.take(columns.group)
     call = functools.partial(_newest_call, rows, columns, values, header.main_thread)
     facts = facts_of(reader, header, lost, oldest, texts=values, newest_call=call)
+    if damaged:
+        facts = replace(facts, only_active=True, newest_lost=True)
     return Fragment(
         source=Source(
             path=shown or reader.name,
@@ -114,7 +124,7 @@ def fragment_of(
         common_groups=None if numbers is None else batch.groups.table,
         signatures=signatures,
         stacks=batch.stacks if lazy else tuple(batch.stacks),
-        warnings=_warnings(reader, header, values),
+        warnings=(*_warnings(reader, header, values), *([_DAMAGED] if damaged else [])),
         timeout_s=header.timeout_s,
         implied=batch.columns.counters_of(rows, columns),
     )

@@ -231,7 +231,10 @@ def _ranks(raw: bytes) -> tuple[int, ...]:
     -1 stands for a member that is not known to be a rank of this job.
     """
     ranks = struct.unpack(f"<{len(raw) // 4}i", raw[: len(raw) // 4 * 4])
-    return ranks if not ranks or (min(ranks) >= -1 and max(ranks) <= MAX_RANK) else ()
+    if not ranks or min(ranks) < -1 or max(ranks) > MAX_RANK:
+        return ()
+    members = [rank for rank in ranks if rank >= 0]
+    return ranks if len(set(members)) == len(members) else ()
 
 
 def _text(raw: bytes) -> str:
