@@ -101,7 +101,8 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
         if not fragments or fragment.source.path in named or not _is_log_name(fragment):
             warnings.extend(f"{fragment.source.path}: {text}" for text in fragment.warnings)
     if not fragments:
-        raise NothingReadable([*(u.line for u in unread), *warnings])
+        why = [*(u.line for u in unread), *warnings]
+        raise NothingReadable(why or [f"{task.shown}: tells of no rank" for task in tasks])
     fragments, foreign = without_foreign_logs(fragments)
     fragments, others = keep_newest(on_one_clock(fragments))
     fragments, stale = of_one_life(fragments)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -294,3 +295,20 @@ def test_what_is_not_used_is_named(tmp_path: Path, document: Any, word: str) -> 
         load_trace([path])
     (warning,) = error.value.warnings
     assert word in warning
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("rank_0.ring.gz", gzip.compress(b"HSRING\x00\x01" + bytes(5000)), "unpack it first"),
+        ("a.journal.gz", gzip.compress(b'{"hangscope":"journal/1"}\n'), "unpack it first"),
+        ("a.journal", b'{"hangscope":"journal/1"}\n', "tells of no rank"),
+    ],
+    ids=["ring", "journal", "nobody's"],
+)
+def test_what_is_there_and_not_used_is_named(
+    tmp_path: Path, name: str, content: bytes, why: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(NothingReadable, match=f"{name}: .*{why}"):
+        load_trace([tmp_path])

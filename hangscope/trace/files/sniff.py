@@ -6,7 +6,7 @@ import gzip
 import os
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -74,7 +74,10 @@ def sniff_file(path: str | Path) -> Kind:
                 head = stream.read(HEAD)
         except (OSError, EOFError, zlib.error):
             return Kind(UNKNOWN, True, "damaged gzip data")
-        return Kind(sniff(head).name, True, sniff(head).why)
+        inside = sniff(head)
+        if inside.name in (RING, JOURNAL):
+            return Kind(UNKNOWN, True, f"a compressed {inside.name}; unpack it first")
+        return replace(inside, gzipped=True)
     return sniff(head)
 
 
