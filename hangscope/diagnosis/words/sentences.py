@@ -43,9 +43,9 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> Words:
         return _mismatch(context, cause)
     if cause.verdict is Verdict.RANK_CRASHED:
         return _crash(context, cause, place)
-    assert place is not None or cause.verdict is Verdict.QUIESCENT
-    if place is None:
-        return Words()
+    if place is None:  # quiescent, or of a file so damaged that nobody waits in it
+        quiet = cause.verdict is Verdict.QUIESCENT
+        return Words() if quiet else Words("What is left does not tell who waits for whom")
     if cause.crossed or cause.conflict:
         return _contradiction(context, cause, place)
     if cause.odd_one:
