@@ -144,6 +144,7 @@ def freed() -> None:
     """The program is over, and its process waits for a thread until somebody presses Ctrl-C."""
     import hangscope
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     hangscope.start()
 
     def press() -> None:
