@@ -88,9 +88,10 @@ class Lifecycle:
         ):
             self._enter_leaving()
 
-    def note_failed_wait(self) -> None:
-        """Keep the exception that a wait raises in the main thread: the job may catch it, print it
-        somewhere and return a status, and nothing else would say of what the process ended.
+    def note_failure(self) -> None:
+        """Keep the exception that an operation or its wait raises in the main thread: the job may
+        catch it, print it somewhere and return a status, and nothing else would say of what the
+        process ended.
         """
         error = sys.exc_info()[1]
         if isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
@@ -98,7 +99,7 @@ class Lifecycle:
             self._refused = self._ring.cells[LAST_RECORD_CELL], described
 
     def _failed_last(self) -> bytes | None:
-        """What the last wait failed of, if no operation was issued since."""
+        """What the last operation failed of, if none was issued since."""
         if self._refused is None or self._refused[0] != self._ring.cells[LAST_RECORD_CELL]:
             return None
         return self._refused[1]

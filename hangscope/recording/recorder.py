@@ -67,6 +67,8 @@ class Recorder:
         Whether Python stacks are recorded.
     record_fake:
         Whether groups of backend ``fake`` are recorded (benchmarks).
+    failed:
+        Called where an operator has raised, with that being handled.
     """
 
     def __init__(
@@ -76,11 +78,13 @@ class Recorder:
         *,
         stacks: bool = True,
         record_fake: bool = False,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
         import torch
         import torch.distributed as dist
 
         self.ring = ring
+        self._failed = failed
         self.groups = GroupRegistry(ring, complain, record_fake)
         self.completions = Completions(ring)
         self._boxed = self.completions.boxed
@@ -257,7 +261,12 @@ class Recorder:
         return issued
 
     def raised(self, spec: OpSpec, token: Token) -> None:
-        """The operator raised.
+        """The operator raised: its peer is gone, or its arguments were refused."""
+        self._take_back(spec, token)
+        self._failed()
+
+    def _take_back(self, spec: OpSpec, token: Token) -> None:
+        """Note that an operation has failed as it was issued.
 
         Where the backend refused its arguments, its own counter has not moved, and neither must
         ours: the next operation takes the same number.

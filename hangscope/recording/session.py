@@ -55,11 +55,15 @@ class Session:
         self.settings = settings
         self.pid = os.getpid()
         self.phases = PhaseStack(ring)
+        self.lifecycle = Lifecycle(ring, self.phases, self.guard, self._before_exit, self._catch_up)
         self.recorder = Recorder(
-            ring, complain, stacks=settings.stacks, record_fake=settings.record_fake_groups
+            ring,
+            complain,
+            stacks=settings.stacks,
+            record_fake=settings.record_fake_groups,
+            failed=self.lifecycle.note_failure,
         )
         self.hook = DispatcherHook(self.guard)
-        self.lifecycle = Lifecycle(ring, self.phases, self.guard, self._before_exit, self._catch_up)
         self.watcher = Watcher(
             self.recorder,
             self.guard,
@@ -91,7 +95,7 @@ class Session:
                 self.recorder.completions,
                 self.guard,
                 recording=lambda: not self.failed,
-                failed=self.lifecycle.note_failed_wait,
+                failed=self.lifecycle.note_failure,
             )
             watch_stores(self._patches, self._phase_stack, self.guard)
             self._register_fault_handler()

@@ -32,8 +32,10 @@ def test_what_a_process_died_of_is_on_record(tmp_path: Path, how: str) -> None:
     assert facts.exception.stack[0].name == "fail"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("how", ["printed_and_left", "printed_and_left_hard"])
-def test_a_status_after_a_failed_wait_is_told_with_what_that_failed_of(
+@pytest.mark.parametrize(
+    "how", ["printed_and_left", "printed_at_once_and_left", "printed_and_left_hard"]
+)
+def test_a_status_after_a_failed_operation_is_told_with_what_that_failed_of(
     tmp_path: Path, how: str
 ) -> None:
     facts = facts_after(how, tmp_path)

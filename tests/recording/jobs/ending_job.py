@@ -100,21 +100,28 @@ def finish_one() -> None:
         pass
 
 
-def lose_a_peer() -> None:
-    """A receive fails, as the other rank leaves; the program prints that and goes on."""
+def lose_a_peer(*, before: bool = False) -> None:
+    """A receive fails, as the other rank leaves; the program prints that and goes on.
+
+    ``before``: the other has left before it is issued, which raises then, and no wait does.
+    """
     import torch.distributed as dist
 
     import hangscope
 
-    store = os.path.join(os.environ["HANGSCOPE_DIR"], "store")
+    path = os.path.join(os.environ["HANGSCOPE_DIR"], "store")
     child = os.fork()
     if child:
         hangscope.start()
-    dist.init_process_group(
-        "gloo", store=dist.FileStore(store, 2), rank=int(not child), world_size=2
-    )
+    store = dist.FileStore(path, 2)
+    dist.init_process_group("gloo", store=store, rank=int(not child), world_size=2)
     if not child:
+        store.wait(["connected"])
         os._exit(0)
+    store.set("connected", "")
+    if before:
+        os.waitpid(child, 0)
+        time.sleep(1.0)  # until the connection is seen to be closed
     try:
         dist.recv(torch.ones(2), src=1)
     except RuntimeError as error:
@@ -123,6 +130,11 @@ def lose_a_peer() -> None:
 
 def printed_and_left() -> None:
     lose_a_peer()
+    sys.exit(1)
+
+
+def printed_at_once_and_left() -> None:
+    lose_a_peer(before=True)
     sys.exit(1)
 
 
