@@ -13,6 +13,21 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.trace.model import Stack
 
+_OF_ASPECT = {
+    "numel": Verdict.SHAPE_MISMATCH,
+    "dtype": Verdict.DTYPE_MISMATCH,
+    "reduce_op": Verdict.ARGUMENT_MISMATCH,
+    "root": Verdict.ARGUMENT_MISMATCH,
+    "device": Verdict.ARGUMENT_MISMATCH,
+    "pair": Verdict.P2P_UNMATCHED,
+    "tag": Verdict.P2P_UNMATCHED,
+}
+
+
+def verdict_of(aspect: str) -> Verdict:
+    """What it is called where operations differ in that aspect; all others are of the order."""
+    return _OF_ASPECT.get(aspect, Verdict.COLLECTIVE_MISMATCH)
+
 
 class Parting(NamedTuple):
     """The first collective that the accused reached from another line than all others."""

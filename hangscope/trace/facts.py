@@ -240,6 +240,12 @@ class RankFacts:
         return bool(self.phases) and self.phases[-1].name == LEAVING_PHASE
 
     @property
+    def was_interrupted(self) -> bool:
+        """Whether SIGINT (Ctrl-C) ended the program, as Python raises it in the main thread."""
+        error = self.exception
+        return error is not None and error.is_main_thread and error.is_interrupt
+
+    @property
     def main_stack(self) -> Stack:
         """The newest stack of the main thread, or an empty one."""
         newest = self._newest_of_main

@@ -15,12 +15,13 @@ def begin(job: Job) -> None:
     row["state"] = max(row["state"], State.STARTED)
 
 
-def timed(job: Job, count: int) -> None:
-    """Finished collectives of all ranks, with the times of their beginnings."""
+def timed(job: Job, count: int, *, without: int | None = None) -> None:
+    """Finished collectives of all ranks, with the times of their beginnings but for ``without``."""
     for _ in range(count):
         for rank in range(job.world):
             job.op(rank)
-            begin(job)
+            if rank != without:
+                begin(job)
 
 
 def issued_by_all(job: Job, *, idle: tuple[int, ...], size: int = 16) -> None:
@@ -50,11 +51,7 @@ def test_the_device_that_has_not_begun_is_named() -> None:
 
 def test_one_without_timing_beside_the_others_hides_nothing() -> None:
     job = Job(4)
-    for _ in range(5):
-        for rank in range(4):
-            job.op(rank)
-            if rank != 3:
-                begin(job)
+    timed(job, 5, without=3)
     issued_by_all(job, idle=(2, 3))
     assert judged(job) == (Verdict.STUCK_COLLECTIVE, (2,), Confidence.LIKELY)
 
@@ -75,11 +72,7 @@ def test_most_devices_idle_accuse_nobody() -> None:
 
 def test_a_rank_without_timing_is_not_idle() -> None:
     job = Job(4)
-    for _ in range(5):
-        for rank in range(4):
-            job.op(rank)
-            if rank != 2:
-                begin(job)
+    timed(job, 5, without=2)
     issued_by_all(job, idle=(2,))
     assert judged(job)[:2] == (Verdict.STUCK_COLLECTIVE, ())
 

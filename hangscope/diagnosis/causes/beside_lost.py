@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hangscope.diagnosis.cause import Cause, Words, began
+from hangscope.diagnosis.cause import Cause, Words, began, verdict_of
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.habits import came_as_before, left_partner, left_size
@@ -24,13 +24,6 @@ from hangscope.diagnosis.words.phrases import describe, rank_s, title_of
 from hangscope.trace.model import NONE
 
 _MOST_COMPARED = 64
-_VERDICTS = {
-    "numel": Verdict.SHAPE_MISMATCH,
-    "dtype": Verdict.DTYPE_MISMATCH,
-    "reduce_op": Verdict.ARGUMENT_MISMATCH,
-    "root": Verdict.ARGUMENT_MISMATCH,
-    "pair": Verdict.P2P_UNMATCHED,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +164,7 @@ def left_their_pattern(context: Context, lost: Lost) -> Cause | None:
         return None
     (left,) = odd
     cause = Cause(
-        _VERDICTS.get(left.aspect, Verdict.COLLECTIVE_MISMATCH),
+        verdict_of(left.aspect),
         (left.rank,),
         [*context.waits.places_of[left.rank]],
         Confidence.LIKELY,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from signal import SIGABRT, SIGKILL
-
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.told_together import signal_of
@@ -13,6 +11,7 @@ from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.words.phrases import capital, rank_s
 from hangscope.trace.job_log.own_lines import OWN_REPORT
 from hangscope.trace.model import RankFacts
+from hangscope.trace.signals import SIGABRT, SIGKILL
 
 
 def doubt_ends(context: Context, causes: list[Cause]) -> None:
@@ -22,6 +21,7 @@ def doubt_ends(context: Context, causes: list[Cause]) -> None:
     that were stopped at one moment the launcher may have stopped all but the first. And who alone
     ended when it was told to stop may have been told with all others, if these were only killed.
     """
+    not_killed = _not_killed(context)
     for cause in causes:
         if cause.verdict is not Verdict.RANK_CRASHED:
             continue
@@ -30,18 +30,20 @@ def doubt_ends(context: Context, causes: list[Cause]) -> None:
             cause.doubt("why it aborted is not told: a watchdog that gives up does so as well")
         if len(facts) > 1 and any(f and f.exit and f.exit.by_launcher for f in facts):
             cause.doubt("the launcher may have stopped the others because one had ended")
-        if any(f is not None and signal_of(f) for f in facts) and _others_killed(context, cause):
+        others = len(context.trace.ranks) > len(cause.culprits)
+        if others and not_killed <= set(cause.culprits) and any(f and signal_of(f) for f in facts):
             cause.doubt(
                 "the others were killed: they may have been told to stop, too, and ignored it"
             )
 
 
-def _others_killed(context: Context, cause: Cause) -> bool:
-    """Whether SIGKILL ended all others, and no failure of their own before."""
-    others = [f for rank, f in context.trace.ranks.items() if rank not in cause.culprits]
-    return bool(others) and all(
-        f.exit is not None and f.exit.signal == SIGKILL and f.exception is None for f in others
-    )
+def _not_killed(context: Context) -> set[int]:
+    """Ranks that SIGKILL did not end, or not before a failure of their own."""
+    return {
+        rank
+        for rank, facts in context.trace.ranks.items()
+        if facts.exit is None or facts.exit.signal != SIGKILL or facts.exception is not None
+    }
 
 
 def _aborted_silently(facts: RankFacts) -> bool:

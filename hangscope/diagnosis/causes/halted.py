@@ -63,9 +63,6 @@ def _is_blocked(
         return place.phase in (INIT, NEW_GROUP)
     if place.p2p:
         return bool(blocking[place.row])
-    low, high = context.bounds.get(rank, (0, 0))
-    part = context.trace.records[low:high]
-    here = (part["group"] == place.group) & (part["collective_seq"] == place.seq)
-    rows = low + np.flatnonzero(here & context.front.collective[low:high])
-    signature = context.signature(int(rows[0])) if len(rows) else None
-    return signature is not None and bool(blocking[rows[0]]) and not is_one_sided(signature)
+    row = context.row_of(place.group, rank, place.seq)
+    signature = context.signature(row) if row >= 0 else None
+    return signature is not None and bool(blocking[row]) and not is_one_sided(signature)

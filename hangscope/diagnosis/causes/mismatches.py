@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.cause import Cause, verdict_of
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.exchange import broken_exchanges, size_conflict
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.model import Confidence
 from hangscope.diagnosis.pattern.majority import may_be_even
 from hangscope.diagnosis.pattern.totals import odd_totals
 from hangscope.diagnosis.pattern.yardstick import decide_mismatch
@@ -14,17 +14,6 @@ from hangscope.diagnosis.records.mismatch import Mismatch, minority
 
 _MAX_EXCHANGES = 64
 """How many are looked at: each look reads the splits of all members."""
-_OF_ASPECT = {
-    "op": Verdict.COLLECTIVE_MISMATCH,
-    "history": Verdict.COLLECTIVE_MISMATCH,
-    "numel": Verdict.SHAPE_MISMATCH,
-    "dtype": Verdict.DTYPE_MISMATCH,
-}
-_OF_CONFLICT = {
-    "dtype": Verdict.DTYPE_MISMATCH,
-    "numel": Verdict.SHAPE_MISMATCH,
-    "tag": Verdict.P2P_UNMATCHED,
-}
 
 
 def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
@@ -53,7 +42,7 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
             confidence = Confidence.LIKELY
         group_members = set(context.trace.groups[item.group].ranks) | members
         cause = Cause(
-            _OF_ASPECT.get(item.aspect, Verdict.ARGUMENT_MISMATCH),
+            verdict_of(item.aspect),
             culprits,
             began_ns=max(int(records["created_ns"][p.row]) for p in item.parts),
             confidence=confidence,
@@ -112,7 +101,7 @@ def conflict_causes(context: Context) -> list[Cause]:
             continue
         odd = () if conflict.decided else odd_totals(context, place.members, [place.group])
         cause = Cause(
-            _OF_CONFLICT[conflict.aspect],
+            verdict_of(conflict.aspect),
             odd or conflict.ranks,
             [index],
             Confidence.LIKELY if conflict.decided or odd else Confidence.AMBIGUOUS,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from signal import SIGABRT
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from hangscope.diagnosis.records.kinds import is_one_sided, which
 from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import Flag, RankFacts, Trace
+from hangscope.trace.signals import SIGABRT
 
 _OUTSIDE = (9, 15, 2, 1)
 """SIGKILL, SIGTERM, SIGINT, SIGHUP: sent by somebody else."""

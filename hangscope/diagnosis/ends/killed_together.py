@@ -37,10 +37,10 @@ def stop_of(trace: Trace, hosts: Mapping[int, Host]) -> Stop | None:
     if way is not None:
         return Stop(way)
     told = told_together(hosts, trace)
-    signals = {signal_of(trace.ranks[rank]) for rank in told} - {None}
-    if not signals or outlived(told, hosts, trace):
+    if not told or outlived(told, hosts, trace):
         return None
-    return Stop(name_of(min(s for s in signals if s)), min(hosts[rank].end_ns for rank in told))
+    signal = min(s for rank in told if (s := signal_of(trace.ranks[rank])))
+    return Stop(name_of(signal), min(hosts[rank].end_ns for rank in told))
 
 
 def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
@@ -60,7 +60,7 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
             if facts.exit is not None and facts.exit.code in codes_of(SIGTERM):
                 ways.add("SIGTERM")
             continue  # its own way to stop when it is told to
-        if host.end is End.TORN_DOWN and _raised(facts) and not _interrupted(facts):
+        if host.end is End.TORN_DOWN and _raised(facts) and not facts.was_interrupted:
             continue  # an echo of the stop
         way = _way(facts) if host.end in (End.CRASHED, End.TORN_DOWN) else None
         if way is None:
@@ -83,11 +83,11 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
 def _way(facts: RankFacts) -> str | None:
     """By what a rank was ended from outside; None where the end was its own."""
     exit_ = facts.exit
-    if _raised(facts) and not _interrupted(facts):
+    if _raised(facts) and not facts.was_interrupted:
         return None
     if exit_ is not None and (exit_.kind == "oom" or exit_.signal in FAULTS):
         return None
-    if _interrupted(facts):
+    if facts.was_interrupted:
         return "SIGINT"
     if exit_ is None or (exit_.kind == "unknown" and exit_.signal is None):
         return UNSEEN
@@ -99,10 +99,6 @@ def _way(facts: RankFacts) -> str | None:
 def _raised(facts: RankFacts) -> bool:
     """Whether an exception ended the process; a thread's end is not the process's."""
     return facts.exception is not None and facts.exception.is_main_thread
-
-
-def _interrupted(facts: RankFacts) -> bool:
-    return facts.exception is not None and _raised(facts) and facts.exception.is_interrupt
 
 
 def _some_ended_first(trace: Trace, ended_ns: Mapping[int, int]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from signal import SIGTERM
 
 from hangscope.diagnosis.ends.told_together import (
     NOTICED_NS,
@@ -14,6 +13,7 @@ from hangscope.diagnosis.ends.told_together import (
 )
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.trace.model import RankFacts, Trace
+from hangscope.trace.signals import SIGTERM
 
 _AT_ONCE_NS = 50_000_000
 """A launcher that is told to stop hands that on to all its ranks at once; seen were up to 32 ms."""
@@ -31,7 +31,7 @@ def stopped_alone(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     """
     together = told_together(hosts, trace)
     if together:
-        alone = outlived(together, hosts, trace) and not were_interrupted(together, hosts, trace)
+        alone = outlived(together, hosts, trace) and not were_interrupted(together, trace)
         return _as_failed(hosts, together) if alone else hosts
     torn = [
         rank

@@ -7,10 +7,10 @@ as it loses the others, and a thread inside of C++ does not hear Ctrl-C at all.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from signal import SIGHUP, SIGINT, SIGTERM
 
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.trace.model import RankFacts, Trace
+from hangscope.trace.signals import SIGHUP, SIGINT, SIGTERM
 
 ANSWERED_NS = 1_000_000_000
 """A launcher that answers a failure stops nobody so long before the failure."""
@@ -44,7 +44,7 @@ def told_together(hosts: Mapping[int, Host], trace: Trace) -> frozenset[int]:
     deaf = len(here) == len(rest) and all(_heard_nothing(host, trace) for host in rest)
     raised = sum(trace.ranks[host.rank].exception is not None for host in rest)
     several = 1 < len(told) > 2 * raised
-    return told if several or (deaf and _interrupted(first, trace)) else frozenset()
+    return told if several or (deaf and trace.ranks[first.rank].was_interrupted) else frozenset()
 
 
 def outlived(told: frozenset[int], hosts: Mapping[int, Host], trace: Trace) -> bool:
@@ -56,9 +56,9 @@ def outlived(told: frozenset[int], hosts: Mapping[int, Host], trace: Trace) -> b
     return lived_on_ns > trace.timeout_s * _SECOND_NS
 
 
-def were_interrupted(told: frozenset[int], hosts: Mapping[int, Host], trace: Trace) -> bool:
+def were_interrupted(told: frozenset[int], trace: Trace) -> bool:
     """Whether Ctrl-C is what these were told by."""
-    return any(_interrupted(hosts[rank], trace) for rank in told)
+    return any(trace.ranks[rank].was_interrupted for rank in told)
 
 
 def _was_asked(host: Host, trace: Trace) -> bool:
@@ -80,16 +80,11 @@ def _is_told_with(host: Host, first: Host, trace: Trace) -> bool:
     """
     if not _on_host_of(host, first, trace):
         return False
-    if _interrupted(first, trace):
-        return _interrupted(host, trace)
+    if trace.ranks[first.rank].was_interrupted:
+        return trace.ranks[host.rank].was_interrupted
     at_once = host.end_ns - first.end_ns <= _DYING_NS
     same = signal_of(trace.ranks[host.rank]) == signal_of(trace.ranks[first.rank])
     return at_once and same
-
-
-def _interrupted(host: Host, trace: Trace) -> bool:
-    exception = trace.ranks[host.rank].exception
-    return exception is not None and exception.is_main_thread and exception.is_interrupt
 
 
 def _heard_nothing(host: Host, trace: Trace) -> bool:

@@ -113,7 +113,7 @@ def _by_operation(
     operation counts: all have to issue the same.
     """
     for place in places:
-        row = _row_at(context, rank, place.group, place.seq)
+        row = context.row_of(place.group, rank, place.seq)
         ranks = context.trace.groups[place.group].ranks
         if place.p2p or row == NONE or rank not in ranks:
             continue
@@ -122,7 +122,7 @@ def _by_operation(
         for other in siblings(context, place.group):
             members = context.trace.groups[other].ranks
             asked = members[:_MOST_MATES] if mates else (members[ranks.index(rank)],)
-            rows = (_row_at(context, r, other, place.seq) for r in asked)
+            rows = (context.row_of(other, r, place.seq) for r in asked)
             its = next((row for row in rows if row != NONE), NONE)
             if its == NONE or (_is_new(context, its) and not _is_new(context, row)):
                 continue  # nobody came there, or it is the sibling that did something new
@@ -134,15 +134,6 @@ def _by_operation(
         if best and votes[best] * 2 > votes.total():
             return Left(rank, place, best, examples[best])
     return None
-
-
-def _row_at(context: Context, rank: int, group: int, seq: int) -> int:
-    """The record of a rank's collective by number; -1 where there is none."""
-    low, high = context.bounds.get(rank, (0, 0))
-    part = context.trace.records[low:high]
-    here = (part["group"] == group) & (part["collective_seq"] == seq)
-    hits = np.flatnonzero(here & context.front.collective[low:high])
-    return int(low + hits[0]) if len(hits) else NONE
 
 
 def _disagreement(context: Context, row: int, other: int) -> str:

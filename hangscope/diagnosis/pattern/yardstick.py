@@ -133,13 +133,10 @@ def came_as_siblings(context: Context, rank: int) -> bool:
 
 def _way_to(context: Context, rank: int, group: int, seq: int) -> Step | None:
     """What a rank issued just before it came to a collective: kind of group, operation, number."""
-    low, high = context.bounds.get(rank, (0, 0))
-    part = context.trace.records[low:high]
-    here = (part["group"] == group) & (part["collective_seq"] == seq)
-    rows = np.flatnonzero(here & context.front.collective[low:high])
-    if not len(rows) or not rows[0]:
+    row = context.row_of(group, rank, seq)
+    if row <= context.bounds.get(rank, (0, 0))[0]:
         return None
-    before = part[rows[0] - 1]
+    before = context.trace.records[row - 1]
     number = before["collective_seq"] if before["peer"] < 0 else before["p2p_seq"]
     return context.kinds[before["group"]], context.families[before["signature"]], int(number)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from signal import SIGABRT
 from typing import Final, Literal
 
 from hangscope.diagnosis.context import Context
@@ -12,6 +11,7 @@ from hangscope.diagnosis.quiet.last_words import places_of_waits
 from hangscope.diagnosis.words.phrases import capital, rank_s
 from hangscope.trace.job_log.own_lines import OWN_ALL_CLEAR
 from hangscope.trace.model import Claim
+from hangscope.trace.signals import SIGABRT
 
 DEAD_THREAD: Final = "dead_thread"
 """What a job log's reader notes of a thread that died of an exception nobody caught."""

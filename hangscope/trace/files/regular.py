@@ -9,11 +9,17 @@ from typing import BinaryIO
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a file for reading, without ever waiting for somebody to write into it.
 
-    Opening a pipe waits for its other end, and what the kernel makes up may wait when it is read.
-
     Raises
     ------
     OSError
         If it cannot be opened.
     """
-    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    return os.fdopen(descriptor_of(path), "rb")
+
+
+def descriptor_of(path: str | os.PathLike[str]) -> int:
+    """`open_regular` without a file object: a descriptor that the caller closes.
+
+    Opening a pipe waits for its other end, and what the kernel makes up may wait when it is read.
+    """
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

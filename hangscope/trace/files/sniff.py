@@ -14,6 +14,7 @@ import orjson
 
 from hangscope.ring.layout import HEADER_BYTES, PREFIX
 from hangscope.ring.reader import expected_records
+from hangscope.trace.files.regular import descriptor_of
 from hangscope.trace.formats import JOURNAL, JSON, LOG, PICKLE, RING
 
 HEAD = 1 << 16
@@ -58,8 +59,7 @@ class Kind:
 
 def sniff_file(path: str | Path) -> Kind:
     """Look at the beginning of a file. Raises `OSError` where it cannot be opened."""
-    # Thousands of rings: no file objects. What the kernel makes up may wait when it is read.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = descriptor_of(path)  # thousands of rings: no file objects
     try:
         head = os.read(descriptor, _RING_HEAD)
         if head.startswith(PREFIX):
