@@ -70,6 +70,18 @@ def test_the_script_of_an_installed_command_is_no_line_of_the_user_s() -> None:
     assert not is_library(Frame("main", "/home/me/bin/train", 30))  # a program of the user's
 
 
+@pytest.mark.parametrize(
+    "file", [TRAINER, TRAINER.replace("trainer/loop", "hangscope/demos/train")]
+)
+def test_a_program_that_is_installed_as_a_whole_is_shown_by_its_own_lines(file: str) -> None:
+    main = Frame("<module>", file, 90)
+    runpy = Frame("_run_code", "<frozen runpy>", 88)
+    stack = (Frame("backward", TENSOR, 500), Frame("fit", file, 30), main, runpy)
+    assert user_frames(stack) == (Frame("fit", file, 30), main)
+    only_torch = (Frame("backward", TENSOR, 500), runpy)
+    assert user_frames(only_torch) == only_torch
+
+
 def loop(*inner: Frame, line: int) -> Stack:
     return (*inner, Frame("fit", TRAINER, line), *MINE)
 

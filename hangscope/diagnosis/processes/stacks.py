@@ -31,8 +31,9 @@ _PYTHON = re.compile(
 )
 """Files of Python's own library."""
 _FRAMEWORK = re.compile(
-    r"(?:site-packages|dist-packages|\.whl)/(?!torch/|hangscope/)([^/]+?)(?:\.py)?(?:/|$)"
+    r"(?:site-packages|dist-packages|\.whl)/(?!torch/|hangscope/(?!demos/))([^/]+?)(?:\.py)?(?:/|$)"
 )
+"""Installed packages, of HangScope's own only the demonstrations: those are programs."""
 _STARTER = re.compile(r"(?:^|/)bin/[^/.]+$")
 """The script that an installed package's command consists of: it calls the package, no more."""
 _ENTRY = frozenset({"_bootstrap", "_bootstrap_inner", "run_module_as_main", "_run_code"})
@@ -82,9 +83,14 @@ def _in_library(filename: str) -> bool:
 
 @functools.lru_cache(16_384)
 def user_frames(stack: Stack) -> Stack:
-    """The frames of the user's own code, innermost first; all of them where none is."""
+    """The frames of the user's own code, innermost first.
+
+    A program that is installed as a whole (a package's command, ``python -m package``) has none:
+    then those of installed packages, without torch and Python. All of them where there are none
+    of these either.
+    """
     mine = tuple(frame for frame in stack if not is_library(frame))
-    return mine or stack
+    return mine or tuple(frame for frame in stack if in_framework(frame)) or stack
 
 
 def innermost(stack: Stack) -> Frame | None:
