@@ -128,8 +128,8 @@ def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
     notes: list[str] = []
     stop = job.stop
     if stop is not None:
-        when = "ranks were told at one moment" if stop.told_ns else "at about the same time"
-        notes.append(f"every rank was ended from outside ({stop.way}): {when}")
+        when = "they were told at one moment" if stop.told_ns else "all at about the same time"
+        notes.append(f"every rank was ended from outside ({stop.way}), {when}")
     if not findings:
         if job.moment is not None:
             notes.append(job.moment.remark)

@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 
 from hangscope._version import __version__
+from hangscope.diagnosis.durations import duration
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verdict
 from hangscope.report import palette
 from hangscope.report.escape import plain
@@ -28,7 +29,6 @@ from hangscope.report.waits import group_labels, side_groups
 from hangscope.report.words import (
     arguments,
     confidence_note,
-    duration,
     headline,
     last_operation,
     operation,

@@ -16,6 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from hangscope.diagnosis.durations import duration
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verdict
 from hangscope.report.escape import plain
 from hangscope.report.ranks import compress, named
@@ -24,7 +25,6 @@ from hangscope.report.waits import bundles, group_labels, side_groups
 from hangscope.report.words import (
     arguments,
     confidence_note,
-    duration,
     headline,
     last_operation,
     operation,

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hangscope.diagnosis.durations import duration
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side
 from hangscope.report.palette import KINDS, kind_of
 from hangscope.report.spans import End, Int64, Spans, spans
-from hangscope.report.words import duration
 from hangscope.trace.model import Flag, State, Trace, flagged
 
 WIDTH, LEFT, ROW, BAR, THIN = 960.0, 92.0, 24.0, 15.0, 5.0

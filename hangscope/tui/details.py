@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from hangscope.diagnosis.durations import duration
 from hangscope.diagnosis.model import Finding, Side
 from hangscope.report.escape import plain
 from hangscope.report.ranks import named
@@ -21,7 +22,6 @@ from hangscope.report.timeline import group_index
 from hangscope.report.waits import side_groups
 from hangscope.report.words import (
     arguments,
-    duration,
     operation,
     short_path,
     tensors,

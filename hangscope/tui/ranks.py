@@ -8,10 +8,11 @@ from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 
+from hangscope.diagnosis.durations import duration
 from hangscope.report.escape import plain
 from hangscope.report.ranks import compress
 from hangscope.report.waits import group_labels
-from hangscope.report.words import duration, operation, place
+from hangscope.report.words import operation, place
 from hangscope.tui.lines import LineList
 from hangscope.tui.paint import CULPRIT_STYLE
 from hangscope.tui.snapshot import Snapshot

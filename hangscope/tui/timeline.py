@@ -13,8 +13,8 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from hangscope.diagnosis.durations import duration
 from hangscope.report.palette import KINDS, kind_of
-from hangscope.report.words import duration
 from hangscope.tui import paint
 from hangscope.tui.lines import LineList
 from hangscope.tui.paint import Window

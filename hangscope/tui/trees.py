@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from hangscope.diagnosis.durations import duration
 from hangscope.diagnosis.model import Verdict
 from hangscope.report.escape import plain
 from hangscope.report.ranks import named
@@ -13,7 +14,7 @@ from hangscope.report.source_lines import source_line
 from hangscope.report.stack_tree import Branch, merge
 from hangscope.report.wait_graph import condensed
 from hangscope.report.waits import Bundle, bundles, group_labels
-from hangscope.report.words import duration, operation, place, short_path
+from hangscope.report.words import operation, place, short_path
 from hangscope.trace.model import Frame
 from hangscope.tui.lines import LineList
 from hangscope.tui.snapshot import Snapshot

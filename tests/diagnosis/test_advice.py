@@ -130,13 +130,13 @@ def _parted(line: int, function: str, *, usual: tuple[int, ...] = ()) -> str:
 
 def test_who_is_at_a_line_that_all_come_to_has_left_something_out_or_repeats_it() -> None:
     fix = _parted(20, "save", usual=(20,))
-    assert fix.startswith("compare train.py:20 in save with train.py:14 in train; all ranks come ")
+    assert fix.startswith("compare train.py:20 in save with train.py:14 in train; all ranks run ")
     assert "look for what made rank 1 repeat an operation" in fix
 
 
 def test_who_is_at_a_line_that_is_new_to_all_may_have_left_a_loop_early() -> None:
     fix = _parted(20, "train")
-    assert "`if rank == 0`; if it follows a loop, rank 1 left that early" in fix
+    assert "`if rank == 0`; if it comes after a loop, rank 1 left that loop early" in fix
 
 
 def test_who_is_at_a_line_before_the_others_has_left_no_loop() -> None:
@@ -159,7 +159,7 @@ def test_of_two_ranks_nobody_decides_between_the_advice_names_none_alone_without
     job.op(parted, "barrier", line=20, done=False)
     found = diagnose(job.trace())
     assert (found.culprits, found.confidence.value) == ((0, 1), "ambiguous")
-    told = "what made one of ranks 0, 1 repeat" if usual else f"rank {parted} left that early"
+    told = "what made one of ranks 0, 1 repeat" if usual else f"rank {parted} left that loop early"
     assert told in found.findings[0].fix
 
 

@@ -41,7 +41,7 @@ def test_a_circle_is_told_by_what_the_one_came_to_and_what_it_came_without() -> 
 
 def test_one_that_stands_behind_the_loop_has_left_it() -> None:
     fix = _shards_and_all(AFTER_THE_LOOP).findings[0].fix
-    assert "if it follows a loop, rank 3 left that early" in fix
+    assert "if it comes after a loop, rank 3 left that loop early" in fix
     assert fix.startswith("compare train.py:30 in train with train.py:10 in train; ")
 
 

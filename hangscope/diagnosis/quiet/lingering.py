@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.durations import lasting
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.host import End, Host, is_at_work
 from hangscope.diagnosis.processes.stacks import innermost, is_library, is_over, where
@@ -209,7 +210,7 @@ def _finding(left: list[_Lingering], stood_s: float) -> Finding:
         (),
         (),
         Confidence.CERTAIN,
-        f"The {programs} of {rank_s(ranks)} {were} over {stood_s:.0f} s {lasts}: {why}{of}",
+        f"The {programs} of {rank_s(ranks)} {were} over {lasting(stood_s)} {lasts}: {why}{of}",
         "no rank waits in a collective: the launcher waits for the processes to end",
         left[0].fix,
         "D23",

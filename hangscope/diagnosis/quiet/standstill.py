@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.durations import lasting
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.host import End, is_at_work
 from hangscope.diagnosis.quiet.inconclusive import inconclusive
@@ -44,7 +45,8 @@ def stopped_after_a_standstill(context: Context) -> Finding | None:
     who = f"{rank_s([*stopped])} {'were' if len(stopped) > 1 else 'was'}"
     return replace(
         inconclusive(context),
-        summary=f"Nothing was issued for {stood_s:.0f} s before {who} ended, and nothing tells why",
+        summary=f"Nothing was issued for {lasting(stood_s)} before {who} ended, "
+        "and nothing tells why",
     )
 
 
@@ -88,7 +90,7 @@ def quiescent(context: Context, silent_s: float | None) -> Finding:
         last = last or context.last_operation(rank)
     # A dump of active entries alone has counters, and no name for what they count.
     where = f" ({f'{last.op} ' if last.op else ''}#{last.seq})" if last is not None else ""
-    since = f" for {silent_s:.0f} s" if silent_s is not None else ""
+    since = f" for {lasting(silent_s)}" if silent_s is not None else ""
     advice = playbook.by_verdict(Verdict.QUIESCENT)
     seen = all(_end_is_seen(context, rank) for rank in context.trace.ranks)
     did = "finished" if seen else "issued"

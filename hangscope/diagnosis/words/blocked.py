@@ -33,8 +33,8 @@ _BLOCKED_IN = (
     (r"hangscope/recording/store_waits\.py$", "nobody sets the key that it waits for in the store"),
     (
         r"torch/utils/data/",
-        "a worker of its data loader does not deliver: py-spy dump shows where it is; forked while "
-        "a thread held a lock, it waits for that lock for ever",
+        "a worker of its data loader does not deliver: py-spy dump of that child process shows "
+        "where it is; one forked while a thread held a lock may wait for that lock for ever",
     ),
     (
         r"torch/utils/file_baton\.py$",

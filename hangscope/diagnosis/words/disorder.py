@@ -54,7 +54,7 @@ def mismatch(aspect: str, *, guarded: bool = False) -> Advice:
 def out_of_step(ranks: str) -> Advice:
     """``ranks`` are at a line at which the others have been before."""
     return Advice(
-        f"all ranks come there: look for what made {ranks} repeat an operation or leave one out "
+        f"all ranks run that line: look for what made {ranks} repeat an operation or leave one out "
         "(a caught exception, a retry, `continue`, another number of steps)",
         "D19, D20",
     )
@@ -83,7 +83,7 @@ def one_of_many(ranks: str) -> Advice:
     """Sizes differ at a line that issues another size each time: a loop over parameters, say."""
     return Advice(
         f"that line passes another size each time: look for what {ranks} left out, repeated or "
-        "took in another order there (a key that is missing, a layer that is skipped, a set); "
+        "took in another order there (a missing key, a skipped layer, iteration over a set); "
         "where sizes depend on data, pad them to one size over all ranks",
         "D19, D8",
     )
@@ -92,7 +92,7 @@ def one_of_many(ranks: str) -> Advice:
 def finalizer() -> Advice:
     """A collective in ``__del__``."""
     return Advice(
-        "take the collective out of __del__: Python throws objects away at another moment on each "
+        "take the collective out of __del__: Python frees objects at another moment on each "
         "rank; close them explicitly, on all ranks in the same step",
         "D19, D21",
     )
@@ -111,8 +111,8 @@ def guarded_or_early(ranks: str) -> Advice:
     """``ranks`` are at a line that is new to all, while the others repeat what all have done."""
     return Advice(
         "run the collective on every rank, or on none, and guard only its side effect with "
-        f"`if rank == 0`; if it follows a loop, {ranks} left that early or left a step of it out "
-        "(`continue`, a caught exception): let all decide that together",
+        f"`if rank == 0`; if it comes after a loop, {ranks} left that loop early or skipped a step "
+        "(`continue`, a caught exception): let all ranks decide that together",
         "D21, D19, D9",
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.durations import lasting
 from hangscope.diagnosis.ends.dead_threads import died_of
 from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import Place
@@ -53,7 +54,7 @@ def _waiting(context: Context, place: Place) -> str:
     line = f"{waiters} in {title_of(context, place)}"
     age = context.age_s(context.who_stayed(place.waiters), place.began_ns)
     if age is not None:
-        line += f" for {_lasting(age)}"
+        line += f" for {lasting(age)}"
     if place.absent:
         line += f"; {rank_s(place.absent)} never issued it"
     elif place.behind:
@@ -173,9 +174,3 @@ def _other_threads(context: Context, rank: int) -> list[str]:
         f"rank {rank}: {f'its thread {name}' if name else 'a thread of it'} is at {at}"
         for name, at in [*shown.items()][:3]
     ]
-
-
-def _lasting(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.0f} s"
-    return f"{seconds:.1f} s" if seconds >= 0.0995 else f"{seconds * 1000:.0f} ms"

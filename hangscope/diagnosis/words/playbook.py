@@ -163,13 +163,14 @@ def _by_names(host: Host | None, look: str, *, blocked: bool) -> Advice:
     loads = LOADER.search(names) is not None
     if not blocked and host is not None and host.state in _WORKS:
         return Advice(
-            f"{look}; if that only takes long, raise the timeout of init_process_group, or do it "
-            "before that call",
+            f"{look}; if that only takes long, raise the timeouts (of init_process_group, and "
+            "HANGSCOPE_TIMEOUT)",
             "D22" if loads else "D19",
         )
     if loads and not blocked:
         return Advice(f"{look}; if loaders differ in length, equalise them or use Join", "D9, D22")
-    return Advice(f"{look}; every rank must reach the collective that the others are in", "D19")
+    must = "" if blocked else "; every rank must reach the operation that the others wait in"
+    return Advice(look + must, "D19")
 
 
 def dead_thread(name: str, detail: str) -> Advice:
@@ -226,7 +227,7 @@ def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
             "issue the matching send or recv, in the order in which the partner issues its halves",
             "D19",
         ),
-        Verdict.STUCK_COLLECTIVE: stuck("; code is not the cause"),
+        Verdict.STUCK_COLLECTIVE: stuck("; the code is not the cause"),
         Verdict.INCONCLUSIVE: Advice(
             "collect the dumps or logs of the other ranks; where there are none, run it again with "
             "HANGSCOPE=1",
