@@ -1,11 +1,13 @@
-"""An exception as JSON, for the ring."""
+"""An exception, or the last words of a program, as JSON for the ring."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import traceback
-from types import TracebackType
+from collections.abc import Sequence
+from types import FrameType, TracebackType
 
 MAX_FRAMES = 64
 MAX_MESSAGE = 8000
@@ -36,6 +38,19 @@ def describe_exception(
     if first is not None:
         kept = f"\ncaused by {type(first).__name__}: {text_of(first)}"[: most_text // 2]
         message = message[: most_text - len(kept)] + kept
+    return _as_json(name, message, thread, frames)
+
+
+def describe_last_words(text: str, frame: FrameType) -> bytes:
+    """``sys.exit("no such data set")``, called in ``frame``: Python prints that and fails."""
+    walked = itertools.islice(traceback.walk_stack(frame), MAX_FRAMES)
+    frames = [[f.f_code.co_name, f.f_code.co_filename, line or 0] for f, line in walked]
+    return _as_json("SystemExit", text[:MAX_MESSAGE], threading.main_thread(), frames)
+
+
+def _as_json(
+    name: str, message: str, thread: threading.Thread | None, frames: Sequence[Sequence[object]]
+) -> bytes:
     return json.dumps(
         {
             "type": name,

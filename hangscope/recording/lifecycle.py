@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from hangscope.recording.exceptions import describe_exception
+from hangscope.recording.exceptions import describe_exception, describe_last_words
 from hangscope.recording.phases import Patches, PhaseStack
 from hangscope.ring.layout import LEAVING_PHASE, ExitKind
 from hangscope.ring.writer import LAST_RECORD_CELL, RingWriter
@@ -173,7 +173,12 @@ class Lifecycle:
                         self._handled, self._exit_called = None, b""
                     elif not passed_on or before != self._exit_code:
                         self._exit_called = self._stacks()
-                        self._keep_handled(sys.exc_info()[1], self._failed_last())
+                        words = (
+                            describe_last_words(status, sys._getframe(1))
+                            if isinstance(status, str)
+                            else None
+                        )
+                        self._keep_handled(sys.exc_info()[1], self._failed_last() or words)
                 except Exception as error:
                     self._guard(error)
             previous(*args)

@@ -44,6 +44,14 @@ def test_a_status_after_a_failed_operation_is_told_with_what_that_failed_of(
     assert facts.exception.is_main_thread  # type: ignore[attr-defined]
 
 
+def test_what_a_program_says_as_it_leaves_is_told_with_its_line(tmp_path: Path) -> None:
+    facts = facts_after("with_last_words", tmp_path)
+    assert facts.exception is not None  # type: ignore[attr-defined]
+    assert facts.exception.type_name == "SystemExit"  # type: ignore[attr-defined]
+    assert "no such data set" in facts.exception.message  # type: ignore[attr-defined]
+    assert facts.exception.stack[0].name == "with_last_words"  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(("how", "status"), [("later", 5), ("went_on_and_left", 6)])
 def test_what_it_survived_is_not(tmp_path: Path, how: str, status: int) -> None:
     """Where it called ``sys.exit`` is what was seen of it last."""

@@ -83,6 +83,13 @@ def forgiven() -> None:
         pass
 
 
+def with_last_words() -> None:
+    import hangscope
+
+    hangscope.start()
+    sys.exit("config: no such data set: 'c4_de'")
+
+
 def later() -> None:
     forgiven()
     sys.exit(5)
