@@ -30,6 +30,7 @@ COMMANDS = {
     "demo": "Run a real job with a real fault, and the verdict on it.",
 }
 
+LATEST = "hangscope-runs/latest"
 _RESOLVING = "hangscope.resolving"
 
 
@@ -68,6 +69,14 @@ def _meant(word: str) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
+def _newest_run(error: click.UsageError) -> str:
+    """The path that may be meant where none is given: the newest run of this directory."""
+    wanted = error.param if isinstance(error, click.MissingParameter) else None
+    if wanted is None or wanted.metavar != "PATH..." or not os.path.exists(LATEST):
+        return ""
+    return f" (the newest run here is {LATEST})"
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="hangscope")
 def cli() -> None:
@@ -84,7 +93,7 @@ def main() -> None:
         sys.exit(cli(prog_name="hangscope", standalone_mode=False))
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "hangscope"
-        said = " ".join(error.format_message().split()).rstrip(".")
+        said = " ".join(error.format_message().split()).rstrip(".") + _newest_run(error)
         _complain(f"{command}: {said}; {command} --help tells more")
         sys.exit(error.exit_code)
     except click.Abort:

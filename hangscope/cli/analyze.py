@@ -47,8 +47,9 @@ def command(
 ) -> None:
     """Say who diverged, where, and what to do.
 
-    PATH is a run directory, a directory of Flight Recorder dumps of any version, single dumps or
-    rings, job logs, or `-` for a log on standard input. Different kinds may be mixed.
+    PATH is a run directory (hangscope-runs/latest is the newest), a directory of Flight Recorder
+    dumps of any version, single dumps or rings, stacks, job logs, or `-` for a log on standard
+    input. Different kinds may be mixed.
 
     Exit status: 0 healthy, 1 something was found, 2 nothing readable.
     """

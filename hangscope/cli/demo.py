@@ -82,14 +82,17 @@ def _show(demo: Demo, timeout_s: float, directory: Path | None) -> bool:
     from hangscope.cli.analyze import investigate
     from hangscope.demos.launch import run_demo
     from hangscope.diagnosis.model import Diagnosis
+    from hangscope.recording.placement import link_latest
     from hangscope.report.text import render
 
     where = directory or Path("hangscope-runs") / f"demo-{demo.name}"
-    where = where.resolve()
+    named, where = where, where.resolve()
     try:
         if directory is None and where.exists():
             shutil.rmtree(where)
         where.mkdir(parents=True, exist_ok=True)
+        if directory is None:
+            link_latest(where)
     except OSError as error:
         raise cannot_write(where, error, "--dir") from error
     click.echo(f"demo {demo.name}: {demo.story}", err=True)
@@ -120,7 +123,7 @@ def _show(demo: Demo, timeout_s: float, directory: Path | None) -> bool:
     )
     click.echo(
         f"{'right' if right else 'WRONG'}: expected {expected}{spoken} "
-        f"({time.monotonic() - began_s:.0f} s in all); the run is in {where}",
+        f"({time.monotonic() - began_s:.0f} s in all); look at it: hangscope tui {named}",
         err=True,
     )
     sys.stderr.flush()

@@ -47,7 +47,11 @@ _COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
     metavar="GIB",
     help="Memory of a device, if not this host's.",
 )
-@click.option("--wrapper", type=click.Choice(["ddp", "zero1", "zero2", "zero3", "fsdp"]))
+@click.option(
+    "--wrapper",
+    type=click.Choice(["ddp", "zero1", "zero2", "zero3", "fsdp"]),
+    help="How the model of --parameters is wrapped.",
+)
 @click.option("--world-size", type=click.IntRange(1), metavar="N", help="Ranks the job will have.")
 @click.option(
     "--timeout",

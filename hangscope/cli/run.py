@@ -35,7 +35,10 @@ from hangscope.cli.types import Seconds
     help="Run directory (HANGSCOPE_DIR); by default a new one below hangscope-runs.",
 )
 @click.option(
-    "--buffer", type=click.IntRange(16), help="Records kept per rank (HANGSCOPE_BUFFER; 10000)."
+    "--buffer",
+    type=click.IntRange(16),
+    metavar="N",
+    help="Records kept per rank (HANGSCOPE_BUFFER; 10000).",
 )
 @click.option("--no-stacks", is_flag=True, help="Record no Python stacks.")
 @click.option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from hangscope.cli import LATEST
 from hangscope.cli.errors import UserError, cannot_write, no_empty_path, nothing_readable
 from hangscope.cli.types import Seconds
 
@@ -17,14 +18,23 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.pilot import Pilot
 
-LATEST = "hangscope-runs/latest"
-
 
 @click.command("tui")
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
 @click.option("--screenshot", metavar="FILE.svg", help="Write one still and exit.")
-@click.option("--size", default="120x36", show_default=True, help="Columns x rows of the still.")
-@click.option("--keys", default="", help="Keys to press before the still, separated by commas.")
+@click.option(
+    "--size",
+    default="120x36",
+    metavar="COLSxROWS",
+    show_default=True,
+    help="Size of the still.",
+)
+@click.option(
+    "--keys",
+    default="",
+    metavar="KEY,...",
+    help="Keys to press before the still: d,enter or 2, say.",
+)
 @click.option(
     "--refresh",
     type=Seconds(0.1, 3600),
@@ -108,7 +118,7 @@ async def _standing_still(app: App[None], pilot: Pilot[None]) -> None:
 
 
 def _size(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{2,4})x(\d{2,4})", text)
+    match = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", text)
     if match is None:
         raise UserError(f"--size {text}: write columns x rows, such as 120x36")
     return int(match.group(1)), int(match.group(2))

@@ -6,12 +6,16 @@ import math
 from typing import Any
 
 import rich_click as click
+from click.types import FloatParamType
 
 
-class Number(click.FloatRange):
-    """A range without ``nan``, which no comparison finds outside of it."""
+class Number(FloatParamType):
+    """A number from `low` to `high`: the help keeps quiet about limits that nobody meets."""
 
     name = "number"
+
+    def __init__(self, low: float, high: float) -> None:
+        self._low, self._high = low, high
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -19,10 +23,12 @@ class Number(click.FloatRange):
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a valid {self.name}.", param, ctx)
+        if not self._low <= number <= self._high:
+            self.fail(f"{value} is not between {self._low:.8g} and {self._high:.8g}.", param, ctx)
         return number
 
 
 class Seconds(Number):
-    """A range whose complaint speaks of seconds."""
+    """A number whose complaint speaks of seconds."""
 
     name = "number of seconds"

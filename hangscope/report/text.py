@@ -39,6 +39,8 @@ _ASCII = str.maketrans(
 _SIDES = 8
 _OTHERS = 3
 _LINES = 6
+_LEAST_ROOM = 24
+"""Columns for what a side does: where fewer are left, that stands below its ranks."""
 
 _BADGE = {
     Verdict.HEALTHY: "bold black on green",
@@ -197,20 +199,24 @@ def _sides(finding: Finding, groups: Mapping[Side, str], everything: bool, width
     lead = sum(max((len(c[i]) for c in cells), default=0) for i in (0, 1)) + 10
     widest = [max((len(c[i]) for c in cells), default=0) for i in (2, 3)]
     one_line = lead + sum(widest) + 3 <= width
+    stacked = width - lead < _LEAST_ROOM
     table = Table.grid(padding=(0, 3, 0, 0), expand=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table.add_column(no_wrap=not stacked)
+    if not stacked:
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
     if one_line:
         table.add_column(no_wrap=True)
     for side, (ranks, how, what, where) in zip(sides, cells, strict=True):
         guilty = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
-        row = [Text(ranks, "bold red" if guilty else "bold"), Text(how), what]
-        if one_line:
-            row.append(Text(where))
-        elif where:
+        who = Text(ranks, "bold red" if guilty else "bold")
+        if where and not one_line:
             what.append(f"\n{where}")
-        table.add_row(*row)
+        if stacked:
+            table.add_row(Text.assemble(who, f"  {how}"))
+            table.add_row(Padding(what, (0, 0, 0, 2)))
+        else:
+            table.add_row(who, Text(how), what, *([Text(where)] if one_line else []))
     if len(sides) < len(finding.sides):
         table.add_row(Text(f"… {len(finding.sides) - len(sides)} more", "dim"))
     return table

@@ -13,7 +13,9 @@ FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 ESCAPE = "\x1b"
 
 
-def _hangscope(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def _hangscope(
+    *arguments: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
     return subprocess.run(
         [sys.executable, "-m", "hangscope", *arguments],
@@ -21,6 +23,7 @@ def _hangscope(*arguments: str, **environment: str) -> subprocess.CompletedProce
         text=True,
         timeout=120,
         env={**kept, **environment},
+        cwd=cwd,
         check=False,
     )
 
@@ -40,6 +43,7 @@ def _hangscope(*arguments: str, **environment: str) -> subprocess.CompletedProce
         (["analyze", "/does/not/exist"], "no such file or directory"),
         (["export", "run", "--to", "pdf", "-o", "x"], "'pdf' is not one of"),
         (["run", "--timeout", "soon", "--", "true"], "'soon' is not a valid"),
+        (["run", "--timeout", "0", "--", "true"], "0 is not between 0.1 and 10000000"),
         (["run", "--", "/does/not/exist"], "cannot run /does/not/exist"),
         (["replay", "/does/not/exist"], "no such directory"),
         (["replay", __file__], "a file, not a directory"),
@@ -63,6 +67,13 @@ def test_an_error_is_one_line_and_exit_status_two(arguments: list[str], said: st
     assert done.stderr.count("\n") == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_newest_run_is_named_where_no_path_is_given(tmp_path: Path) -> None:
+    (tmp_path / "hangscope-runs" / "latest").mkdir(parents=True)
+    done = _hangscope("analyze", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "(the newest run here is hangscope-runs/latest)" in done.stderr
 
 
 def test_a_directory_that_may_not_be_read_is_one_line() -> None:

@@ -81,6 +81,15 @@ def test_no_line_is_wider_than_the_terminal(
     assert text.count("\n") < (40 if width >= 80 and not everything else 130)
 
 
+def test_narrow_terminal_puts_what_a_side_does_below_its_ranks() -> None:
+    lines = show(samples.hang().diagnosis, 40).split("\n")
+    at = next(i for i, line in enumerate(lines) if line.startswith("   ranks 0 1 3  waiting"))
+    assert [line.strip() for line in lines[at + 1 : at + 3]] == [
+        "all_reduce #103  float32[4096]",
+        "train.py:88 in backward",
+    ]
+
+
 def test_wide_terminal_puts_the_place_on_the_same_line() -> None:
     text = show(samples.hang().diagnosis, 120)
     assert "all_reduce #103  float32[4096]" in text

@@ -16,7 +16,8 @@ from hangscope.trace.model import Claim
 
 _REPORTED = (
     "what that report rests on is in the run directory and not in this log",
-    "give analyze the run directory that the report in the log names, not its log alone",
+    "read that report in the log; the command at its end (more: hangscope analyze ...) reads the "
+    "run directory that it rests on",
 )
 """Why HangScope's own words in a log are no verdict, and what to do."""
 
