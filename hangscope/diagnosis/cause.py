@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hangscope.diagnosis.context import Context
@@ -48,17 +48,21 @@ class Words(NamedTuple):
     """What to do."""
 
 
-@dataclass(slots=True)
+_OF_THE_VERDICT = Words()
+
+
+@dataclass(frozen=True, slots=True)
 class Cause:
-    """One reason, before it is put into words."""
+    """One reason, before it is put into words: a value, of which every step makes a new one."""
 
     verdict: Verdict
     culprits: tuple[int, ...]
-    places: list[int] = field(default_factory=list)
+    places: tuple[int, ...] = ()
+    """Indices into `Waits.places`."""
     confidence: Confidence = Confidence.CERTAIN
     began_ns: int = 0
-    victims: set[int] = field(default_factory=set)
-    sides: list[tuple[int, ...]] = field(default_factory=list)
+    victims: frozenset[int] = frozenset()
+    sides: tuple[tuple[int, ...], ...] = ()
     mismatch: Mismatch | None = None
     odd_one: bool = False
     """The culprit issued what nobody else did, instead of failing to issue what all others did."""
@@ -66,41 +70,66 @@ class Cause:
     """How the sizes of an exchange contradict each other."""
     crossed: str = ""
     """How two halves of pairs miss each other."""
-    words: Words = field(default_factory=Words)
+    words: Words = _OF_THE_VERDICT
     """Where they are not those of the verdict."""
     stack: Stack = ()
     """Where the culprit stands, where that is not to be seen in its main thread."""
     parted: Parting | None = None
     """Where the ranks came from different lines before it showed."""
-    unknowns: list[str] = field(default_factory=list)
-    evidence: list[str] = field(default_factory=list)
+    unknowns: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
 
     @property
-    def involved(self) -> set[int]:
+    def involved(self) -> frozenset[int]:
         """The accused and their victims."""
         return self.victims.union(self.culprits)
 
-    def add_victims_of(self, consequence: Cause) -> None:
-        """All ranks that what follows from this cause speaks of are its victims, too."""
-        self.victims |= consequence.involved.difference(self.culprits)
+    @property
+    def is_certain(self) -> bool:
+        """Whether nothing has been said against it so far."""
+        return self.confidence is Confidence.CERTAIN
 
-    def doubt(self, reason: str) -> None:
-        """Something is not known: at most likely from here on."""
-        if self.confidence is Confidence.CERTAIN:
-            self.confidence = Confidence.LIKELY
-        self.unknowns.append(reason)
+    def with_victims(self, ranks: Iterable[int]) -> Cause:
+        """These ranks are victims as well, unless they are accused."""
+        return replace(self, victims=self.victims.union(set(ranks).difference(self.culprits)))
 
-    def accuse_nobody(self, reason: str) -> None:
+    def accusing(self, culprits: tuple[int, ...], confidence: Confidence) -> Cause:
+        """These instead: whom it has named so far is a victim."""
+        victims = self.involved.difference(culprits)
+        return replace(self, culprits=culprits, confidence=confidence, victims=victims)
+
+    def with_unknown(self, what: str) -> Cause:
+        """It is not known what, which leaves it as sure as it is."""
+        return replace(self, unknowns=(*self.unknowns, what))
+
+    def with_evidence(self, *lines: str) -> Cause:
+        """More that was seen."""
+        return replace(self, evidence=(*self.evidence, *lines))
+
+    def with_first(self, places: Iterable[int]) -> Cause:
+        """These places before its others."""
+        return replace(self, places=tuple(dict.fromkeys((*places, *self.places))))
+
+    def doubted(self, *reasons: str) -> Cause:
+        """Something is not known: at most likely from here on; as it is, if there is no reason."""
+        confidence = Confidence.LIKELY if reasons and self.is_certain else self.confidence
+        return replace(self, confidence=confidence, unknowns=(*self.unknowns, *reasons))
+
+    def naming_nobody(self, reason: str) -> Cause:
         """Whom it names may be innocent: something is wrong here, and that is all it says."""
-        self.verdict, self.confidence = Verdict.INCONCLUSIVE, Confidence.LIKELY
-        self.victims, self.culprits = self.victims | set(self.culprits), ()
-        self.unknowns.append(reason)
+        return replace(
+            self,
+            verdict=Verdict.INCONCLUSIVE,
+            confidence=Confidence.LIKELY,
+            culprits=(),
+            victims=self.involved,
+            unknowns=(*self.unknowns, reason),
+        )
 
-    def acquit(self, ranks: Collection[int], reason: str) -> None:
+    def acquitting(self, ranks: Collection[int], reason: str) -> Cause:
         """Some whom it names may be innocent; the others stay accused."""
-        self.victims |= set(ranks)
-        self.culprits = tuple(r for r in self.culprits if r not in ranks)
-        self.doubt(reason)
+        rest = tuple(r for r in self.culprits if r not in ranks)
+        return replace(self, culprits=rest, victims=self.victims.union(ranks)).doubted(reason)
 
 
 def rank_list(ranks: tuple[int, ...]) -> str:
@@ -109,7 +138,7 @@ def rank_list(ranks: tuple[int, ...]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 
-def began(context: Context, places: list[int]) -> int:
+def began(context: Context, places: Iterable[int]) -> int:
     """When (ns) anybody began to wait at one of these places; 0 where that is not known."""
     known = [context.waits.places[i].began_ns for i in places if context.waits.places[i].began_ns]
     return min(known, default=0)

@@ -31,7 +31,7 @@ from hangscope.diagnosis.causes.odd_ones import doubt_equal_sides
 from hangscope.diagnosis.causes.remote_calls import name_handlers
 from hangscope.diagnosis.causes.vanished import name_all_that_vanished
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.differences.callsites import note_first_parting
+from hangscope.diagnosis.differences.callsites import with_first_parting
 from hangscope.diagnosis.differences.crossed_pairs import doubt_crossed_pairs
 from hangscope.diagnosis.differences.group_order import with_group_order
 from hangscope.diagnosis.differences.worlds import world_causes
@@ -120,10 +120,9 @@ def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
     """The diagnosis, and the ranks whose dumps were written too early for it."""
     trace, concluded = _comparable(trace)
     job = _standstill(trace)
-    causes = _causes(job.context)
-    too_early = _doubt(job.context, causes, concluded)
-    for cause in causes[:_SHOWN_PARTINGS]:
-        note_first_parting(job.context, cause)
+    causes, too_early = _doubted(job.context, _causes(job.context), concluded)
+    shown, rest = causes[:_SHOWN_PARTINGS], causes[_SHOWN_PARTINGS:]
+    causes = [*(with_first_parting(job.context, cause) for cause in shown), *rest]
     findings = tuple(to_finding(job.context, cause) for cause in causes)
     notes: list[str] = []
     stop = job.stop
@@ -183,33 +182,34 @@ def _causes(context: Context) -> list[Cause]:
     found += graph_causes(context)
     found += world_causes(context, found)
     found = with_group_order(context, found)
-    doubt_crossed_pairs(context, found)
-    name_handlers(context, found)
-    name_all_that_vanished(context, found)
+    found = doubt_crossed_pairs(context, found)
+    found = name_handlers(context, found)
+    found = name_all_that_vanished(context, found)
     found += crash_causes(context, found)
     return without_consequences(context, found)
 
 
-def _doubt(context: Context, causes: list[Cause], concluded: Concluded) -> frozenset[int]:
-    """Take back what the evidence does not carry; the reasons are told in this order.
+def _doubted(
+    context: Context, causes: list[Cause], concluded: Concluded
+) -> tuple[list[Cause], frozenset[int]]:
+    """The causes without what the evidence does not carry; the reasons are told in this order.
 
-    Gives the ranks whose dumps were written too early for an answer.
+    Gives the ranks as well whose dumps were written too early for an answer.
     """
-    duration.doubt_staircases(context, causes)
-    duration.doubt_unobserved(context, causes)
-    duration.doubt_short_waits(context, causes)
-    duration.doubt_ended_early(context, causes)
-    doubt_equal_sides(context, causes)
-    doubt_concluded(context, causes, concluded)
-    doubt_logs(context, causes)
-    doubt_unheard(context, causes)
-    doubt_cut_off(context, causes)
-    doubt_standing(context, causes)
-    too_early = doubt_overtaken(context, causes)
-    too_early |= doubt_dumped_before(context, causes)
-    doubt_contradicted(context, causes)
-    doubt_own_report(context, causes)
-    doubt_ends(context, causes)
-    doubt_clocks(causes, concluded)
-    doubt_gaps(context, causes)
-    return too_early
+    causes = duration.doubt_staircases(context, causes)
+    causes = duration.doubt_unobserved(context, causes)
+    causes = duration.doubt_short_waits(context, causes)
+    causes = duration.doubt_ended_early(context, causes)
+    causes = doubt_equal_sides(context, causes)
+    causes = doubt_concluded(context, causes, concluded)
+    causes = doubt_logs(context, causes)
+    causes = doubt_unheard(context, causes)
+    causes = doubt_cut_off(context, causes)
+    causes = doubt_standing(context, causes)
+    causes, overtaken = doubt_overtaken(context, causes)
+    causes, dumped_before = doubt_dumped_before(context, causes)
+    causes = doubt_contradicted(context, causes)
+    causes = doubt_own_report(context, causes)
+    causes = doubt_ends(context, causes)
+    causes = doubt_clocks(causes, concluded)
+    return doubt_gaps(context, causes), overtaken | dumped_before

@@ -5,7 +5,7 @@ Each of these functions looks at one kind of suspicion and gives None where nobo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Lost:
     """Ranks of which nothing is left, and the places at which others wait for them."""
 
     ranks: tuple[int, ...]
-    places: list[int]
+    places: tuple[int, ...]
     began_ns: int
     """When anybody began to wait for them; 0 where that is not known."""
 
@@ -40,9 +40,8 @@ def _instead(lost: Lost, verdict: Verdict, suspects: tuple[int, ...]) -> Cause |
     """The suspects alone, if they are no more than the lost: those are victims then."""
     if not 0 < len(suspects) <= len(lost.ranks):
         return None
-    cause = Cause(verdict, suspects, lost.places, Confidence.LIKELY, lost.began_ns)
-    cause.victims = set(lost.ranks)
-    return cause
+    victims = frozenset(lost.ranks)
+    return Cause(verdict, suspects, lost.places, Confidence.LIKELY, lost.began_ns, victims)
 
 
 def _either(lost: Lost, verdict: Verdict, suspects: set[int], words: Words) -> Cause:
@@ -163,19 +162,16 @@ def left_their_pattern(context: Context, lost: Lost) -> Cause | None:
     if len(odd) != 1:
         return None
     (left,) = odd
-    cause = Cause(
+    either = left.aspect == "numel"  # sizes may differ from replica to replica
+    return Cause(
         verdict_of(left.aspect),
-        (left.rank,),
-        [*context.waits.places_of[left.rank]],
-        Confidence.LIKELY,
+        tuple(sorted([left.rank, *lost.ranks])) if either else (left.rank,),
+        tuple(context.waits.places_of[left.rank]),
+        Confidence.AMBIGUOUS if either else Confidence.LIKELY,
         began(context, lost.places),
-        {*lost.ranks, *context.waits.reachers(lost.ranks, lost.places)},
+        frozenset({*lost.ranks, *context.waits.reachers(lost.ranks, lost.places)}),
         words=_words_of_left(context, left, lost),
     )
-    if left.aspect == "numel":  # sizes may differ from replica to replica
-        cause.culprits = tuple(sorted([left.rank, *lost.ranks]))
-        cause.confidence = Confidence.AMBIGUOUS
-    return cause
 
 
 def _words_of_left(context: Context, left: Left, lost: Lost) -> Words:
@@ -211,9 +207,7 @@ def another_way(context: Context, lost: Lost) -> Cause | None:
         f"look at what rank {rank} ran before that, and for the process of {gone}",
     )
     verdict = Verdict.P2P_UNMATCHED if paired else Verdict.COLLECTIVE_MISMATCH
-    cause = _either(lost, verdict, {rank}, words)
-    cause.places = [*own, *lost.places]
-    return cause
+    return replace(_either(lost, verdict, {rank}, words), places=(*own, *lost.places))
 
 
 def _astray(context: Context, lost: Lost) -> int | None:

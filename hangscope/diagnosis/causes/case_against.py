@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.odd_ones import both_sides, odd_ones, waiting_alone
 from hangscope.diagnosis.context import Context
@@ -21,7 +23,7 @@ WHO_SETS_THE_KEY = "who is to set the key that is waited for in the store"
 
 
 def case_against(
-    context: Context, verdict: Verdict, ranks: tuple[int, ...], places: list[int]
+    context: Context, verdict: Verdict, ranks: tuple[int, ...], places: tuple[int, ...]
 ) -> Cause:
     """What follows from others waiting for these ranks at these places.
 
@@ -29,22 +31,21 @@ def case_against(
     may accuse nobody.
     """
     cause = Cause(verdict, ranks, places, began_ns=began(context, places))
-    if _is_not_on_record(context, cause):
-        return cause
-    _doubt_who_sets_the_key(context, cause)
-    crashed = verdict is Verdict.RANK_CRASHED
-    if crashed and _failed_of_others(context, cause):
-        return cause
-    _doubt_receives_from_any_source(context, cause)
-    if crashed and context.trace.only_logs and _only_aborted(context, ranks):
-        _acquit(
-            cause,
-            f"{rank_s(ranks)} aborted, as a watchdog does after a timeout; for whom it "
-            "waited is not told",
+    here = [context.waits.places[i] for i in places]
+    if half_told(context.trace).issuperset(ranks):
+        untold = f"what {rank_s(ranks)} waits in: the excerpt does not hold it"
+        return cause.naming_nobody(untold)
+    if not any(set(ranks) & set(place.absent + place.behind) for place in here):
+        waiters = {rank for place in here for rank in place.waiters}
+        if verdict is Verdict.MISSING_RANK and len(ranks) > max(len(waiters), _MOST_UNKNOWN):
+            return cause.naming_nobody(f"what {rank_s(ranks)} issued, which is not on record")
+        cause = replace(cause, confidence=_one_or_several(ranks)).with_unknown(
+            "what the accused issued is not on record; nobody else is left"
         )
-        return cause
-    _accuse_who_is_alone(context, cause)
-    return cause
+    cause = _doubt_who_sets_the_key(context, cause, here)
+    if verdict is Verdict.RANK_CRASHED:
+        return _against_crashed(context, cause, here)
+    return _against_who_is_alone(context, _doubt_receives_from_any_source(cause, here))
 
 
 def gave_up(context: Context, rank: int) -> bool:
@@ -75,84 +76,68 @@ def keys_waited_for(context: Context, ranks: list[int]) -> list[str]:
     return said
 
 
-def _acquit(cause: Cause, unknown: str) -> None:
-    """The accused are victims of something that is not known; how sure that is stays as it was."""
-    cause.victims, cause.verdict, cause.culprits = set(cause.culprits), Verdict.INCONCLUSIVE, ()
-    cause.unknowns.append(unknown)
-
-
-def _is_not_on_record(context: Context, cause: Cause) -> bool:
-    """Whether nobody can be accused because too little is known of what they did."""
-    ranks, here = cause.culprits, _places_of(context, cause)
-    if half_told(context.trace).issuperset(ranks):
-        cause.confidence = Confidence.LIKELY
-        _acquit(cause, f"what {rank_s(ranks)} waits in: the excerpt does not hold it")
-        return True
-    if any(set(ranks) & set(place.absent + place.behind) for place in here):
-        return False
-    waiters = {rank for place in here for rank in place.waiters}
-    if cause.verdict is Verdict.MISSING_RANK and len(ranks) > max(len(waiters), _MOST_UNKNOWN):
-        cause.confidence = Confidence.LIKELY
-        _acquit(cause, f"what {rank_s(ranks)} issued, which is not on record")
-        return True
-    cause.confidence = _one_or_several(ranks)
-    cause.unknowns.append("what the accused issued is not on record; nobody else is left")
-    return False
-
-
-def _doubt_who_sets_the_key(context: Context, cause: Cause) -> None:
+def _doubt_who_sets_the_key(context: Context, cause: Cause, here: list[Place]) -> Cause:
     """Somebody else may have forgotten to set a key, one of those who wait for it perhaps."""
     ranks = cause.culprits
-    if all(place.phase.startswith(PREFIX) for place in _places_of(context, cause)):
-        cause.confidence = _one_or_several(ranks)
-        cause.unknowns.append(WHO_SETS_THE_KEY)
+    if all(place.phase.startswith(PREFIX) for place in here):
+        sure = _one_or_several(ranks)
+        cause = replace(cause, confidence=sure).with_unknown(WHO_SETS_THE_KEY)
     hosts = {rank: context.hosts.get(rank) for rank in ranks}
     stored = [r for r, host in hosts.items() if waits_in_store(host) or key_given_up(host)]
     if cause.verdict is Verdict.MISSING_RANK and len(stored) == len(ranks):
-        cause.evidence += keys_waited_for(context, stored)
-        cause.doubt(WHO_SETS_THE_KEY)
+        return cause.with_evidence(*keys_waited_for(context, stored)).doubted(WHO_SETS_THE_KEY)
+    return cause
 
 
-def _failed_of_others(context: Context, cause: Cause) -> bool:
-    """Whether ranks that crashed failed of others, or with others of whom any may be wrong."""
+def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause:
+    """The case against ranks that crashed: they may have failed of others, or with others."""
     ranks = cause.culprits
     hosts = [context.hosts[rank] for rank in ranks]
     if all(is_unseen(context.trace.ranks[rank]) for rank in ranks):
-        cause.doubt(
+        cause = cause.doubted(
             "nobody saw how the accused ended: one that was stopped, or in which C code holds the "
             "GIL, falls silent as well"
         )
     if all(host.secondary for host in hosts):
-        cause.doubt("what they failed of speaks of somebody else's failure")
+        cause = cause.doubted("what they failed of speaks of somebody else's failure")
         if context.gaps and all(gave_up(context, rank) for rank in ranks):
-            _acquit(cause, f"what {rank_s(context.gaps)} did, of which nothing is left")
-            return True
-        if all(place.phase in (INIT, NEW_GROUP) for place in _places_of(context, cause)):
-            _could_not_connect(context, cause)
-            return True
-    if beside := _exchanging_alone_with(context, cause) - set(ranks):
-        cause.culprits, cause.confidence = tuple(sorted({*ranks, *beside})), Confidence.AMBIGUOUS
-        cause.words = Words(
+            return _acquitted(cause, f"what {rank_s(context.gaps)} did, of which nothing is left")
+        if all(place.phase in (INIT, NEW_GROUP) for place in here):
+            return _could_not_connect(context, cause, here)
+    if beside := _exchanging_alone_with(context, ranks, here) - set(ranks):
+        words = Words(
             f"{rank_s(ranks).capitalize()} aborted in an exchange with {rank_s(beside)} alone and "
             "left no record",
             "Gloo aborts who gets more than it asked for, whichever of the two is wrong",
             "compare the sizes that both sides come to in that group",
         )
-        return True
+        either = tuple(sorted({*ranks, *beside}))
+        return replace(cause, culprits=either, confidence=Confidence.AMBIGUOUS, words=words)
     if not alike(hosts):
-        cause.confidence = Confidence.AMBIGUOUS
-        cause.unknowns.append("which of the accused failed first")
-    return False
+        cause = replace(cause, confidence=Confidence.AMBIGUOUS)
+        cause = cause.with_unknown("which of the accused failed first")
+    cause = _doubt_receives_from_any_source(cause, here)
+    if context.trace.only_logs and _only_aborted(context, ranks):
+        return _acquitted(
+            cause,
+            f"{rank_s(ranks)} aborted, as a watchdog does after a timeout; for whom it "
+            "waited is not told",
+        )
+    return cause
 
 
-def _could_not_connect(context: Context, cause: Cause) -> None:
+def _acquitted(cause: Cause, unknown: str) -> Cause:
+    """The accused are victims of something that is not known; how sure that is stays as it was."""
+    victims = frozenset(cause.culprits)
+    nobody = replace(cause, verdict=Verdict.INCONCLUSIVE, culprits=(), victims=victims)
+    return nobody.with_unknown(unknown)
+
+
+def _could_not_connect(context: Context, cause: Cause, here: list[Place]) -> Cause:
     """Who cannot reach the others while they get to know each other does not tell who is wrong."""
     ranks = cause.culprits
-    cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
-    cause.victims = {*ranks, *(w for i in cause.places for w in context.waits.places[i].waiters)}
-    phase = context.waits.places[cause.places[0]].phase
-    cause.words = Words(
-        f"{rank_s(ranks).capitalize()} could not connect to the other ranks in {phase}: "
+    words = Words(
+        f"{rank_s(ranks).capitalize()} could not connect to the other ranks in {here[0].phase}: "
         f"{context.hosts[ranks[0]].end_text}",
         "the address that it names is one that nobody listens at, or that cannot be reached from "
         "there; whose it is is not told",
@@ -160,31 +145,30 @@ def _could_not_connect(context: Context, cause: Cause) -> None:
         "last ones in a store that outlived them) or of the wrong interface "
         "(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)",
     )
+    nobody = replace(cause, verdict=Verdict.INCONCLUSIVE, culprits=(), words=words)
+    return nobody.with_victims({*ranks, *(w for place in here for w in place.waiters)})
 
 
-def _exchanging_alone_with(context: Context, cause: Cause) -> set[int]:
+def _exchanging_alone_with(context: Context, ranks: tuple[int, ...], here: list[Place]) -> set[int]:
     """Who waits for ranks that aborted unrecorded in a collective of two: either may be wrong.
 
     So may the one rank that sent them something else than ever before. Of more members those that
     agree with each other are right.
     """
-    ranks = cause.culprits
     aborted = all(context.hosts[rank].aborted for rank in ranks)
     if not aborted or not context.unrecorded.issuperset(ranks):
         return set()
-    here = _places_of(context, cause)
     two = {w for p in here if not p.phase and not p.p2p and len(p.members) == 2 for w in p.waiters}
     senders = {r for r in context.bounds if any(sent_otherwise(context, r, to) for to in ranks)}
     return two or (senders if len(senders) == 1 else set())
 
 
-def _doubt_receives_from_any_source(context: Context, cause: Cause) -> None:
-    halves = [place.half for place in _places_of(context, cause)]
-    if all(half is not None and half.peer == NONE for half in halves):
-        cause.confidence = Confidence.LIKELY
-        cause.unknowns.append(
-            "a receive from any source does not say whom it waits for; the accused sent less often"
-        )
+def _doubt_receives_from_any_source(cause: Cause, here: list[Place]) -> Cause:
+    if any(place.half is None or place.half.peer != NONE for place in here):
+        return cause
+    return replace(cause, confidence=Confidence.LIKELY).with_unknown(
+        "a receive from any source does not say whom it waits for; the accused sent less often"
+    )
 
 
 def _only_aborted(context: Context, ranks: tuple[int, ...]) -> bool:
@@ -194,28 +178,33 @@ def _only_aborted(context: Context, ranks: tuple[int, ...]) -> bool:
     return all(h.secondary and h.aborted for h in hosts) and not own.keys() & {*ranks}
 
 
-def _accuse_who_is_alone(context: Context, cause: Cause) -> None:
+def _against_who_is_alone(context: Context, cause: Cause) -> Cause:
     """Who waits alone for ranks that agree with each other may be the one that is wrong."""
     ranks, places, verdict = cause.culprits, cause.places, cause.verdict
-    if verdict in (Verdict.MISSING_RANK, Verdict.RANK_EXITED) and (
-        odd := odd_ones(context, ranks, places)
-    ):
-        waits = context.waits.places
-        cause.verdict, cause.culprits, cause.odd_one = Verdict.COLLECTIVE_MISMATCH, odd, True
-        cause.confidence, cause.victims, cause.sides = Confidence.LIKELY, set(ranks), [ranks, odd]
-        cause.places = [i for i in places if set(waits[i].waiters) & set(odd)]
-        unknown = {rank for i in cause.places for rank in waits[i].unknown}
-        if len(odd) + len(unknown) >= len(ranks):
-            both_sides(context, cause, tuple(sorted(unknown)))
-    if verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) and cause.culprits == ranks:
+    waits = context.waits.places
+    odd: tuple[int, ...] = ()
+    if verdict in (Verdict.MISSING_RANK, Verdict.RANK_EXITED):
+        odd = odd_ones(context, ranks, places)
+    if odd:
+        theirs = tuple(i for i in places if set(waits[i].waiters) & set(odd))
+        turned = replace(
+            cause,
+            verdict=Verdict.COLLECTIVE_MISMATCH,
+            culprits=odd,
+            odd_one=True,
+            confidence=Confidence.LIKELY,
+            victims=frozenset(ranks),
+            sides=(ranks, odd),
+            places=theirs,
+        )
+        unknown = {rank for i in theirs for rank in waits[i].unknown}
+        even = len(odd) + len(unknown) >= len(ranks)
+        return both_sides(context, turned, tuple(sorted(unknown))) if even else turned
+    if verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
         alone = waiting_alone(context, ranks, places)
         if alone:
-            cause.sides = [ranks, alone]
-            both_sides(context, cause, ())
-
-
-def _places_of(context: Context, cause: Cause) -> list[Place]:
-    return [context.waits.places[i] for i in cause.places]
+            return both_sides(context, replace(cause, sides=(ranks, alone)), ())
+    return cause
 
 
 def _one_or_several(ranks: tuple[int, ...]) -> Confidence:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, began, rank_list
 from hangscope.diagnosis.causes.case_against import WHO_SETS_THE_KEY
@@ -40,101 +41,115 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
     cause = Cause(
         Verdict.DEADLOCK_CYCLE,
         tuple(sorted(ranks)),
-        sorted(places),
-        began_ns=began(context, sorted(places)),
+        tuple(sorted(places)),
+        began_ns=began(context, places),
         sides=_sides(context, ranks, places),
     )
     groups = {place.group for place in here}
     made_up = any(not context.trace.groups[group].ranks for group in groups)
     if untold := ranks & context.without_order:
         who = rank_list(tuple(sorted(untold)))
-        cause.accuse_nobody(f"the log does not tell where {who} came first of all it waits in")
-    elif any(place.p2p and place.half is None and place.behind for place in here):
-        cause.accuse_nobody("the log does not tell for whom the waiting batch is meant")
-    elif any(place.phase.startswith(PREFIX) for place in here):
-        _through_a_key(context, cause, ranks)
-    elif any(map(is_lock, here)):
-        _through_a_lock(context, cause, ranks)
-    elif context.unlisted or (made_up and context.gaps):
-        cause.accuse_nobody(f"members are not listed, and {rank_list(context.gaps)} left no dump")
-    elif any(place.p2p for place in here):
-        circle_of_pairs(context, cause, ranks, groups - {NONE})
-    else:
-        _circle_of_collectives(context, cause, ranks, groups - {NONE})
-    return cause
+        return cause.naming_nobody(
+            f"the log does not tell where {who} came first of all it waits in"
+        )
+    if any(place.p2p and place.half is None and place.behind for place in here):
+        return cause.naming_nobody("the log does not tell for whom the waiting batch is meant")
+    if any(place.phase.startswith(PREFIX) for place in here):
+        return _through_a_key(context, cause, ranks)
+    if any(map(is_lock, here)):
+        return _through_a_lock(context, cause, ranks)
+    if context.unlisted or (made_up and context.gaps):
+        return cause.naming_nobody(
+            f"members are not listed, and {rank_list(context.gaps)} left no dump"
+        )
+    if any(place.p2p for place in here):
+        return circle_of_pairs(context, cause, ranks, groups - {NONE})
+    return _circle_of_collectives(context, cause, ranks, groups - {NONE})
 
 
-def _sides(context: Context, ranks: set[int], places: set[int]) -> list[tuple[int, ...]]:
+def _sides(context: Context, ranks: set[int], places: set[int]) -> tuple[tuple[int, ...], ...]:
     """The ranks of a circle by the places that they wait at, the most first."""
     waiting_at: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for rank in sorted(ranks):
         waiting_at[tuple(i for i in context.waits.out(rank) if i in places)].append(rank)
-    return sorted(map(tuple, waiting_at.values()), key=lambda side: (-len(side), side))
+    return tuple(sorted(map(tuple, waiting_at.values()), key=lambda side: (-len(side), side)))
 
 
-def _through_a_key(context: Context, cause: Cause, ranks: set[int]) -> None:
+def _through_a_key(context: Context, cause: Cause, ranks: set[int]) -> Cause:
     """A key that nobody has set: one of the others was to, and has gone on to what comes after."""
     places = context.waits.places
     keys = [i for i in cause.places if places[i].phase.startswith(PREFIX)]
-    cause.verdict, cause.confidence = Verdict.COLLECTIVE_MISMATCH, Confidence.LIKELY
-    cause.culprits = tuple(r for r in places[keys[0]].targets if r in ranks)
     # Either the key was not set before a half, or the half was left out before the key.
-    if any(places[i].p2p for i in cause.places):
-        cause.culprits, cause.confidence = tuple(sorted(ranks)), Confidence.AMBIGUOUS
-    cause.places = keys + [i for i in cause.places if i not in keys]
-    cause.sides = []
-    cause.unknowns.append(WHO_SETS_THE_KEY)
+    either = any(places[i].p2p for i in cause.places)
+    setters = tuple(r for r in places[keys[0]].targets if r in ranks)
+    found = replace(
+        cause,
+        verdict=Verdict.COLLECTIVE_MISMATCH,
+        culprits=tuple(sorted(ranks)) if either else setters,
+        confidence=Confidence.AMBIGUOUS if either else Confidence.LIKELY,
+        sides=(),
+    )
+    return found.with_first(keys).with_unknown(WHO_SETS_THE_KEY)
 
 
 def _circle_of_collectives(
     context: Context, cause: Cause, ranks: set[int], groups: set[int]
-) -> None:
+) -> Cause:
     """Settle who of a circle without pairs is accused; until then all of them are."""
-    here, sides = places_at(context, cause.places), cause.sides
+    here = places_at(context, cause.places)
     if any(place.blind for place in here):
-        cause.confidence = Confidence.LIKELY
+        cause = replace(cause, confidence=Confidence.LIKELY)
+    return _doubt_the_untold(_who_broke_off(context, cause, ranks, groups, here), here)
+
+
+def _who_broke_off(
+    context: Context, cause: Cause, ranks: set[int], groups: set[int], here: list[Place]
+) -> Cause:
+    """The circle with those of its ranks as culprits that explain it; all, where nothing tells."""
+    everybody = replace(cause, culprits=tuple(sorted(ranks)), confidence=Confidence.AMBIGUOUS)
+    sides = cause.sides
     breakers = [rank for rank in sorted(ranks) if breaks(here, ranks, rank)]
     out_of_order = against_order(context, ranks, here)
     if len(breakers) == 1 and (breakers[0] in out_of_order or not out_of_order):
-        cause.culprits = (breakers[0],)
-        if alone_as_ever(context, breakers[0], ranks):
-            cause.culprits, cause.confidence = tuple(sorted(ranks)), Confidence.AMBIGUOUS
-    elif out_of_order:
-        cause.culprits, cause.confidence = out_of_order, Confidence.LIKELY
-    elif len(sides) == 2 and len(sides[1]) < len(sides[0]):
+        as_ever = alone_as_ever(context, breakers[0], ranks)
+        return everybody if as_ever else replace(cause, culprits=(breakers[0],))
+    if out_of_order:
+        return replace(cause, culprits=out_of_order, confidence=Confidence.LIKELY)
+    if len(sides) == 2 and len(sides[1]) < len(sides[0]):
         lost = {rank for place in here for rank in place.members} - context.on_record
-        cause.culprits = sides[1]
-        if may_be_even(len(sides[0]), len(sides[1]), len(lost)):
-            cause.culprits, cause.confidence = tuple(sorted(ranks)), Confidence.AMBIGUOUS
-    else:
-        # Who only waits for one of those who could break it has not left the pattern.
-        odd = deviants(context, breakers or ranks, groups, pairs=False)
-        odd = odd if len(odd) * 2 <= len(ranks) else ()
-        odd = odd or strayed(context, ranks) or out_of_step(context, breakers)
-        odd = odd or odd_totals(context, breakers or ranks, groups)
-        odd = odd or (() if breakers else few_together(here, ranks))
-        # Any of the breakers alone explains it all; who only waits for one of them does not.
-        cause.culprits = odd or tuple(breakers) or cause.culprits
-        cause.confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
-    _doubt_the_untold(cause, here)
+        even = may_be_even(len(sides[0]), len(sides[1]), len(lost))
+        return everybody if even else replace(cause, culprits=sides[1])
+    # Who only waits for one of those who could break it has not left the pattern.
+    odd = deviants(context, breakers or ranks, groups, pairs=False)
+    odd = odd if len(odd) * 2 <= len(ranks) else ()
+    odd = odd or strayed(context, ranks) or out_of_step(context, breakers)
+    odd = odd or odd_totals(context, breakers or ranks, groups)
+    odd = odd or (() if breakers else few_together(here, ranks))
+    if odd:
+        return replace(cause, culprits=odd, confidence=Confidence.LIKELY)
+    # Any of the breakers alone explains it all; who only waits for one of them does not.
+    return replace(everybody, culprits=tuple(breakers)) if breakers else everybody
 
 
-def _doubt_the_untold(cause: Cause, here: list[Place]) -> None:
+def _doubt_the_untold(cause: Cause, here: list[Place]) -> Cause:
     """Of some of the accused it is not on record what they issued there: one of them is enough."""
     untold = {rank for place in here for rank in place.unknown}.intersection(cause.culprits)
-    if untold and cause.confidence is Confidence.CERTAIN:
-        cause.doubt(f"what {rank_list(tuple(sorted(untold)))} issued there is not on record")
-        if len(untold) > 1:
-            cause.confidence = Confidence.AMBIGUOUS
+    if not untold or not cause.is_certain:
+        return cause
+    cause = cause.doubted(f"what {rank_list(tuple(sorted(untold)))} issued there is not on record")
+    return cause if len(untold) == 1 else replace(cause, confidence=Confidence.AMBIGUOUS)
 
 
-def _through_a_lock(context: Context, cause: Cause, ranks: set[int]) -> None:
+def _through_a_lock(context: Context, cause: Cause, ranks: set[int]) -> Cause:
     """Who holds the lock of a file waits for ranks that cannot come before they have had it."""
     places = places_at(context, cause.places)
     breakers = [r for r in sorted(ranks) if breaks(places, ranks, r)]
     lock = next(p for p in places if is_lock(p))
     holders = tuple(sorted(ranks.intersection(lock.targets)))
     alone = len(breakers) == 1 and holders == tuple(breakers)
-    cause.culprits = holders if alone else tuple(sorted(ranks))
-    cause.confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
-    cause.places.sort(key=lambda i: not is_lock(context.waits.places[i]))
+    return replace(
+        cause,
+        culprits=holders if alone else tuple(sorted(ranks)),
+        confidence=Confidence.LIKELY if alone else Confidence.AMBIGUOUS,
+        places=tuple(sorted(cause.places, key=lambda i: not is_lock(context.waits.places[i]))),
+    )

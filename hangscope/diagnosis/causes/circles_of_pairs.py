@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause, rank_list
@@ -9,7 +11,7 @@ from hangscope.diagnosis.causes.circle_breakers import breaks, few_together, pla
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.pipeline_stages import odd_stage
+from hangscope.diagnosis.pattern.pipeline_stages import OddStage, odd_stage
 from hangscope.diagnosis.pattern.stretches import out_of_step, strayed
 from hangscope.diagnosis.pattern.totals import odd_totals
 from hangscope.diagnosis.pattern.yardstick import deviants, ran_ahead
@@ -20,7 +22,7 @@ _COMPANY = 2
 """So many who meet, and so many halves that nobody met, make the one who is elsewhere wrong."""
 
 
-def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set[int]) -> None:
+def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set[int]) -> Cause:
     """Settle who of a circle is accused; until then all of them are.
 
     Parameters
@@ -40,101 +42,81 @@ def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set
     places = places_at(context, cause.places)
     ahead = _left_early(context, cause, lonely) or _a_round_more(context, ranks, places)
     if len(ahead) == 1:
-        cause.culprits, cause.confidence = ahead, Confidence.LIKELY
-        return
+        return replace(cause, culprits=ahead, confidence=Confidence.LIKELY)
     breakers = [r for r in sorted(ranks) if breaks(places, ranks, r)]
-    if _accuse_who_went_on_to_collectives(cause, ranks, places, breakers):
-        return
-    blank = {r for r in ranks if r in context.trace.ranks and context.trace.ranks[r].only_active}
-    odd = _off_the_pattern(context, cause, ranks, groups, compare=not blank)
-    if _accuse_who_wait_for_one_another(context, cause, odd):
-        return
+    gone_on = _gone_on_to_collectives(cause, ranks, places, breakers)
+    if gone_on is not None:
+        return gone_on
+    blank = any(r in context.trace.ranks and context.trace.ranks[r].only_active for r in ranks)
+    # What the ranks have finished has to be on record to be compared.
+    odd = () if blank else deviants(context, ranks, groups)
+    stage = odd_stage(context, ranks, groups)
+    if stage is not None:
+        cause, odd = cause.with_evidence(_often(stage)), (stage.rank,)
+    closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
+    if closed:
+        # They wait for one another; who also receives there may only wait for who left the pattern.
+        return _accusing(cause, tuple(sorted(closed)), alone=len(closed) == len(odd))
     if len(odd) * 2 > len(ranks):
         odd = ()  # where most of them left the pattern, it is the code of all
     odd = odd or odd_totals(context, ranks, groups)
     if odd:
         # One that left the pattern keeps those who share a group with it from theirs.
-        cause.confidence = Confidence.AMBIGUOUS if len(odd) > 1 else Confidence.LIKELY
-    elif len(lonely) < len(cause.places):
+        return _of_halves(context, _accusing(cause, odd, alone=len(odd) == 1))
+    if len(lonely) < len(cause.places):
         odd = _who_went_on(context, ranks, lonely)
         if odd and len(ranks) == 2 and len({waits.places[i].seq for i in lonely}) > 1:
             # Not one half is missing but a whole row of them: either did more or less before.
-            cause.confidence = Confidence.AMBIGUOUS
-            return
-        if odd and len(ranks) > 2 and ranks & hidden_ranks(context.trace):
-            cause.confidence = Confidence.LIKELY
-        if not odd and len(breakers) == 1:
-            cause.culprits = (breakers[0],)
-            return
-    if not odd and not blank:
-        odd = strayed(context, ranks) or out_of_step(context, ranks)
-        cause.confidence = Confidence.LIKELY if odd else cause.confidence
+            return replace(cause, confidence=Confidence.AMBIGUOUS)
+        if odd:
+            hidden = len(ranks) > 2 and bool(ranks & hidden_ranks(context.trace))
+            sure = Confidence.LIKELY if hidden else cause.confidence
+            return _of_halves(context, replace(cause, culprits=odd, confidence=sure))
+        if len(breakers) == 1:
+            return replace(cause, culprits=(breakers[0],))
+    odd = () if blank else strayed(context, ranks) or out_of_step(context, ranks)
     if odd:
-        _accuse_of_halves(context, cause, odd)
-    else:
-        _doubt_one_mistake_of_all(context, cause, ranks, places, lonely)
+        return _of_halves(context, _accusing(cause, odd, alone=True))
+    return _doubt_one_mistake_of_all(context, cause, ranks, places, lonely)
 
 
-def _accuse_who_went_on_to_collectives(
+def _accusing(cause: Cause, culprits: tuple[int, ...], *, alone: bool) -> Cause:
+    """The circle with these as culprits; ``alone``: none of them may only wait for another."""
+    confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
+    return replace(cause, culprits=culprits, confidence=confidence)
+
+
+def _gone_on_to_collectives(
     cause: Cause, ranks: set[int], places: list[Place], breakers: list[int]
-) -> bool:
-    """Accuse the one, or the few, that wait for the others of the circle in collectives only."""
+) -> Cause | None:
+    """The circle as the doing of the one, or the few, that wait for its others in collectives."""
     one = set(breakers) if len(breakers) == 1 < len(ranks) - 1 else set()
     if one and _in_collectives(places, ranks, one) and len(_who_wait_with(places, one)) == 1:
-        cause.culprits = tuple(one)
-        return True
+        return replace(cause, culprits=tuple(one))
     few = set(few_together(places, ranks))
     if len(few) > 1 and _in_collectives(places, ranks, few):
         # Others who have come to the same without holding anybody up may be right to be there.
-        cause.culprits = _who_wait_with(places, few)
-        alone = len(cause.culprits) == len(few)
-        cause.confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
-        return True
-    return False
+        there = _who_wait_with(places, few)
+        return _accusing(cause, there, alone=len(there) == len(few))
+    return None
 
 
-def _off_the_pattern(
-    context: Context, cause: Cause, ranks: set[int], groups: set[int], *, compare: bool
-) -> tuple[int, ...]:
-    """Who came to a line of the program more or less often, or else did not do as others did.
-
-    ``compare``: whether what the ranks have finished is on record, so that it can be compared.
-    """
-    stage = odd_stage(context, ranks, groups)
-    if stage is None:
-        return deviants(context, ranks, groups) if compare else ()
+def _often(stage: OddStage) -> str:
+    """How often the odd rank and the others came to a line, in words."""
     others = f"{rank_list(stage.others)} {stage.usual} times"
-    cause.evidence.append(
-        f"rank {stage.rank} came to {stage.line} {stage.times} times, {others} each"
-    )
-    return (stage.rank,)
+    return f"rank {stage.rank} came to {stage.line} {stage.times} times, {others} each"
 
 
-def _accuse_who_wait_for_one_another(context: Context, cause: Cause, odd: tuple[int, ...]) -> bool:
-    """Accuse several that left the pattern if they form a circle of receives by themselves."""
-    closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
-    if not closed:
-        return False
-    # They wait for one another; who also receives there may only wait for who left the pattern.
-    cause.culprits = tuple(sorted(closed))
-    widened = len(closed) > len(odd)
-    cause.confidence = Confidence.AMBIGUOUS if widened else Confidence.LIKELY
-    return True
-
-
-def _accuse_of_halves(context: Context, cause: Cause, odd: tuple[int, ...]) -> None:
-    """These have left out halves that others wait for, on the circle or behind it."""
-    cause.culprits = odd
-    places = context.waits.places
-    due = [i for i, p in enumerate(places) if p.p2p and set(p.targets) & set(odd)]
-    if due:
-        cause.verdict = Verdict.P2P_UNMATCHED
-        cause.places = due + [i for i in cause.places if i not in due]
+def _of_halves(context: Context, cause: Cause) -> Cause:
+    """The accused have left out halves that others wait for, on the circle or behind it."""
+    accused, places = set(cause.culprits), context.waits.places
+    due = [i for i, p in enumerate(places) if p.p2p and not accused.isdisjoint(p.targets)]
+    return replace(cause, verdict=Verdict.P2P_UNMATCHED).with_first(due) if due else cause
 
 
 def _doubt_one_mistake_of_all(
     context: Context, cause: Cause, ranks: set[int], places: list[Place], lonely: list[int]
-) -> None:
+) -> Cause:
     """Nobody stands out. Only where all do the same can it be one mistake in the code of all."""
     # Where some have issued all that the others need, one mistake may be behind it all.
     lacking = {r for p in places for r in p.absent}
@@ -142,9 +124,10 @@ def _doubt_one_mistake_of_all(
     # whole schedule of stages): then it is no loop that is wrong for all.
     stacks = {context.stack(p.row) for p in places}
     one_kind = len(lonely) == len(cause.places) and len(stacks) == 1
-    if not one_kind or ranks - lacking or ranks & hidden_ranks(context.trace):
-        cause.confidence = Confidence.AMBIGUOUS
-        cause.culprits = _ends_of_what_is_missing(places, ranks) or cause.culprits
+    if one_kind and not ranks - lacking and not ranks & hidden_ranks(context.trace):
+        return cause
+    ends = _ends_of_what_is_missing(places, ranks) or cause.culprits
+    return replace(cause, culprits=ends, confidence=Confidence.AMBIGUOUS)
 
 
 def _first_halves(context: Context, ranks: set[int]) -> dict[int, int]:

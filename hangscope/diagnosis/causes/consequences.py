@@ -54,51 +54,48 @@ def _without_waits_for_the_dead(context: Context, causes: list[Cause]) -> list[C
     died_ns = {
         r: h.end_ns for r, h in context.hosts.items() if h.end is End.CRASHED and not h.secondary
     }
-    crashes = [c for c in causes if c.verdict is Verdict.RANK_CRASHED]
-    genuine = [c for c in crashes if not died_ns.keys().isdisjoint(c.culprits)]
+    crashed = Verdict.RANK_CRASHED
+    genuine = {
+        i
+        for i, c in enumerate(causes)
+        if c.verdict is crashed and not died_ns.keys().isdisjoint(c.culprits)
+    }
     if not genuine:
         return causes
-    ends_ns = [died_ns[r] for c in genuine for r in c.culprits if died_ns.get(r)]
+    ends_ns = [died_ns[r] for i in genuine for r in causes[i].culprits if died_ns.get(r)]
     latest_ns = min(ends_ns) - int(context.trace.timeout_s * SECOND_NS) if ends_ns else None
-    kept = []
-    for cause in causes:
-        if cause.verdict is Verdict.RANK_CRASHED:
-            if cause in genuine:
-                kept.append(cause)
-        elif cause.verdict not in _OF_WAITING or (
-            latest_ns is not None and cause.began_ns and cause.began_ns <= latest_ns
-        ):
+    kept: list[Cause] = []
+    held_up: set[int] = set()
+    for index, cause in enumerate(causes):
+        before = latest_ns is not None and 0 < cause.began_ns <= latest_ns
+        if cause.verdict in _OF_WAITING and not before:
+            held_up |= cause.involved
+        elif cause.verdict is not crashed or index in genuine:
             kept.append(cause)
-        else:
-            for crash in genuine:
-                crash.add_victims_of(cause)
-    return kept
+    return [c.with_victims(held_up) if c.verdict is crashed else c for c in kept]
 
 
 def _without_what_mismatches_explain(context: Context, causes: list[Cause]) -> list[Cause]:
     """The causes without those that share ranks with a mismatch, and follow from it."""
-    mismatches = [c for c in causes if _is_mismatch(c)]
     concerning: dict[int, set[int]] = defaultdict(set)  # rank -> mismatches, by index
-    for index, mismatch in enumerate(mismatches):
-        for rank in mismatch.involved:
+    held_up: dict[int, set[int]] = defaultdict(set)  # what follows from a mismatch concerns whom
+    for index, cause in enumerate(causes):
+        for rank in cause.involved if _is_mismatch(cause) else ():
             concerning[rank].add(index)
-    kept = []
-    for cause in causes:
+    explained: set[int] = set()
+    for index, cause in enumerate(causes):
         if _is_mismatch(cause):
-            if _is_over(cause):
-                cause.doubt("every member finished it nevertheless")
-            kept.append(cause)
             continue
         involved = cause.involved
         near = set().union(*(concerning.get(rank, ()) for rank in involved))
-        absorbing = [i for i in near if _may_follow(context, cause, mismatches[i])]
-        for index in absorbing:
-            mismatches[index].add_victims_of(cause)
+        for absorbing in (i for i in near if _may_follow(context, cause, causes[i])):
+            explained.add(index)
+            held_up[absorbing] |= involved
             for rank in involved:
-                concerning[rank].add(index)
-        if not absorbing:
-            kept.append(cause)
-    return kept
+                concerning[rank].add(absorbing)
+    kept = [c.with_victims(held_up[i]) for i, c in enumerate(causes) if i not in explained]
+    over = "every member finished it nevertheless"
+    return [cause.doubted(over) if _is_over(cause) else cause for cause in kept]
 
 
 def _may_follow(context: Context, cause: Cause, mismatch: Cause) -> bool:
@@ -140,23 +137,26 @@ def _excuse_lost(context: Context, causes: list[Cause]) -> list[Cause]:
     it holds up may be one of them; not where it had been waited for long before that began.
     """
     limit_ns = int(context.trace.timeout_s * SECOND_NS)
-    lost = [c for c in causes if c.verdict is Verdict.RANK_LOST or _unrecorded(context, c)]
+    kept = dict(enumerate(causes))
+    lost = {
+        i: c for i, c in kept.items() if c.verdict is Verdict.RANK_LOST or _unrecorded(context, c)
+    }
     shown = [
-        c
-        for c in causes
-        if c not in lost and c.verdict is not Verdict.INCONCLUSIVE and not _is_over(c)
+        i
+        for i, c in kept.items()
+        if i not in lost and c.verdict is not Verdict.INCONCLUSIVE and not _is_over(c)
     ]
-    for cause in lost:
+    for index, cause in lost.items():
         groups = [g.ranks for g in context.trace.groups if set(cause.culprits) & set(g.ranks)]
         near = {r for ranks in groups for r in ranks}
         latest_ns = cause.began_ns + limit_ns if cause.began_ns else 1 << 62
-        held_up = [c for c in shown if near & c.involved and c.began_ns < latest_ns]
+        held_up = [i for i in shown if near & kept[i].involved and kept[i].began_ns < latest_ns]
         if not held_up:
             continue
-        causes = [c for c in causes if c is not cause]
+        del kept[index]
         for other in held_up:
-            other.add_victims_of(cause)
-    return causes
+            kept[other] = kept[other].with_victims(cause.involved)
+    return list(kept.values())
 
 
 def _unrecorded(context: Context, cause: Cause) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.told_together import signal_of
-from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.words.phrases import capital, rank_s
@@ -14,7 +16,7 @@ from hangscope.trace.model import RankFacts
 from hangscope.trace.signals import SIGABRT, SIGKILL
 
 
-def doubt_ends(context: Context, causes: list[Cause]) -> None:
+def doubt_ends(context: Context, causes: list[Cause]) -> list[Cause]:
     """Ends that may be the answer to another one.
 
     A watchdog aborts its process as well: an abort without a word is no certain crash. Of several
@@ -22,19 +24,24 @@ def doubt_ends(context: Context, causes: list[Cause]) -> None:
     ended when it was told to stop may have been told with all others, if these were only killed.
     """
     not_killed = _not_killed(context)
-    for cause in causes:
-        if cause.verdict is not Verdict.RANK_CRASHED:
-            continue
-        facts = [context.trace.ranks.get(rank) for rank in cause.culprits]
-        if any(f is not None and _aborted_silently(f) for f in facts):
-            cause.doubt("why it aborted is not told: a watchdog that gives up does so as well")
-        if len(facts) > 1 and any(f and f.exit and f.exit.by_launcher for f in facts):
-            cause.doubt("the launcher may have stopped the others because one had ended")
-        others = len(context.trace.ranks) > len(cause.culprits)
-        if others and not_killed <= set(cause.culprits) and any(f and signal_of(f) for f in facts):
-            cause.doubt(
-                "the others were killed: they may have been told to stop, too, and ignored it"
-            )
+    return [
+        cause.doubted(*_why_an_answer(context, cause, not_killed))
+        if cause.verdict is Verdict.RANK_CRASHED
+        else cause
+        for cause in causes
+    ]
+
+
+def _why_an_answer(context: Context, cause: Cause, not_killed: set[int]) -> Iterator[str]:
+    """Why the ends of the accused may be answers to other ends."""
+    facts = [context.trace.ranks[r] for r in cause.culprits if r in context.trace.ranks]
+    if any(map(_aborted_silently, facts)):
+        yield "why it aborted is not told: a watchdog that gives up does so as well"
+    if len(cause.culprits) > 1 and any(f.exit and f.exit.by_launcher for f in facts):
+        yield "the launcher may have stopped the others because one had ended"
+    others = len(context.trace.ranks) > len(cause.culprits)
+    if others and not_killed <= set(cause.culprits) and any(map(signal_of, facts)):
+        yield "the others were killed: they may have been told to stop, too, and ignored it"
 
 
 def _not_killed(context: Context) -> set[int]:
@@ -51,7 +58,7 @@ def _aborted_silently(facts: RankFacts) -> bool:
     return aborted and facts.exception is None
 
 
-def doubt_contradicted(context: Context, causes: list[Cause]) -> None:
+def doubt_contradicted(context: Context, causes: list[Cause]) -> list[Cause]:
     """A log says of a rank that no answer names that it failed of its own, and not when.
 
     It may have come before all that is on record, or be of another run of the job.
@@ -66,23 +73,24 @@ def doubt_contradicted(context: Context, causes: list[Cause]) -> None:
         and _undated(context.trace.ranks[host.rank])
     ]
     if not failed:
-        return
+        return causes
     first = failed[0]
     words = f"rank {first.rank} failed of {shortened(first.end_text)}, and nothing says when"
-    for cause in causes:
-        if cause.confidence is Confidence.CERTAIN:
-            cause.doubt(words)
+    return [cause.doubted(words) if cause.is_certain else cause for cause in causes]
 
 
-def doubt_own_report(context: Context, causes: list[Cause]) -> None:
+def doubt_own_report(context: Context, causes: list[Cause]) -> list[Cause]:
     """Of a log alone: HangScope's own reports in it, which rest on more, are about other ranks."""
     said = [c.text for c in context.trace.claims if c.kind == OWN_REPORT]
     if not said or not context.trace.only_logs:
-        return
-    for cause in causes:
+        return causes
+    doubt = f"HangScope had said in this log: {shortened(said[0])}"
+
+    def is_said(cause: Cause) -> bool:
         subject = f"{capital(rank_s(cause.culprits))} " if cause.culprits else ""
-        if not any(text.startswith(subject) for text in said):
-            cause.doubt(f"HangScope had said in this log: {shortened(said[0])}")
+        return any(text.startswith(subject) for text in said)
+
+    return [cause if is_said(cause) else cause.doubted(doubt) for cause in causes]
 
 
 def _undated(facts: RankFacts) -> bool:

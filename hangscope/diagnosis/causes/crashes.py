@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.primary_failures import (
@@ -12,7 +14,7 @@ from hangscope.diagnosis.ends.primary_failures import (
 )
 from hangscope.diagnosis.ends.status_only import may_have_given_up, told_by_status
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.processes.host import End, is_unseen
+from hangscope.diagnosis.processes.host import End, Host, is_unseen
 
 
 def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -31,33 +33,36 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     rest = [h for h in rest if h.rank not in gave_up]
     if not rest:
         return []
+    accused = {h.rank for h in rest}
+    shared = {r for c in context.trace.claims if c.kind == "shared_device" for r in c.accused}
+    ambiguous = not shared.isdisjoint(accused)
+    if ambiguous:  # either rank's choice of its device is the wrong one
+        accused |= shared & context.hosts.keys()
+    bare = len(rest) > 1 and all(h.end_text.startswith("exit status") for h in rest)
+    ambiguous |= bare or not alike(rest)  # nothing tells a first failure from its echo
     cause = Cause(
         Verdict.RANK_CRASHED,
-        tuple(sorted(h.rank for h in rest)),
+        tuple(sorted(accused)),
+        confidence=Confidence.AMBIGUOUS if ambiguous else Confidence.CERTAIN,
         began_ns=min((h.end_ns for h in rest if h.end_ns), default=0),
+        victims=frozenset(
+            rank
+            for rank, host in context.hosts.items()
+            if rank not in accused and (host.end in (End.TORN_DOWN, End.CRASHED) or host.secondary)
+        ),
     )
-    shared = {r for c in context.trace.claims if c.kind == "shared_device" for r in c.accused}
-    if shared.intersection(cause.culprits):  # either rank's choice of its device is the wrong one
-        cause.culprits = tuple(sorted({*cause.culprits, *(shared & context.hosts.keys())}))
-        cause.confidence = Confidence.AMBIGUOUS
-    bare = len(rest) > 1 and all(h.end_text.startswith("exit status") for h in rest)
-    if bare or not alike(rest):
-        cause.confidence = Confidence.AMBIGUOUS  # nothing tells a first failure from its echo
+    return [cause.doubted(*_doubts(context, rest))]
+
+
+def _doubts(context: Context, rest: list[Host]) -> Iterator[str]:
+    """What is not known of how these ended."""
     if all(is_unseen(context.trace.ranks[h.rank]) for h in rest):
-        cause.doubt("nobody saw how the accused ended")
+        yield "nobody saw how the accused ended"
     alone = aborted_alone(context.trace) if context.trace.only_logs else None
     if all(h.rank == alone for h in rest):
-        cause.doubt("of what the accused aborted itself is not told")
+        yield "of what the accused aborted itself is not told"
     if all(_ended_without_a_word(context, h.rank) for h in rest):
-        cause.doubt(
-            "others gave up waiting for somebody, and of what the accused failed is not told"
-        )
-    cause.victims = {
-        r
-        for r, h in context.hosts.items()
-        if h.rank not in cause.culprits and (h.end in (End.TORN_DOWN, End.CRASHED) or h.secondary)
-    }
-    return [cause]
+        yield "others gave up waiting for somebody, and of what the accused failed is not told"
 
 
 def _left_its_groups(context: Context, cause: Cause) -> bool:

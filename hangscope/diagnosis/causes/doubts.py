@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.cause import Cause, shown_place
 from hangscope.diagnosis.context import SECOND_NS, Context
@@ -36,54 +37,65 @@ class Concluded:
     side."""
 
 
-def doubt_concluded(context: Context, causes: list[Cause], concluded: Concluded) -> None:
+def doubt_concluded(context: Context, causes: list[Cause], concluded: Concluded) -> list[Cause]:
     """Doubt what rests on members and numbers that no source states."""
-    for cause in causes:
-        _doubt_members(context, cause, concluded.members)
-        _doubt_senders(context, cause)
-        _doubt_numbers(context, cause, concluded.numbers)
-        if any(context.waits.places[i].row in concluded.halves for i in cause.places):
-            cause.doubt("that a send or receive waits is concluded: the other side issued fewer")
+    return [_doubt_concluded(context, cause, concluded) for cause in causes]
 
 
-def doubt_unheard(context: Context, causes: list[Cause]) -> None:
+def _doubt_concluded(context: Context, cause: Cause, concluded: Concluded) -> Cause:
+    cause = _doubt_members(context, cause, concluded.members)
+    cause = _doubt_senders(context, cause)
+    cause = _doubt_numbers(context, cause, concluded.numbers)
+    if any(context.waits.places[i].row in concluded.halves for i in cause.places):
+        fewer = "that a send or receive waits is concluded: the other side issued fewer"
+        return cause.doubted(fewer)
+    return cause
+
+
+def doubt_unheard(context: Context, causes: list[Cause]) -> list[Cause]:
     """Doubt what rests on ranks whose node has fallen silent: they may have gone on since."""
     trace = context.trace
     if not trace.live:
-        return
+        return causes
     silent_ns = {
         rank: trace.observed_ns - facts.observed_ns
         for rank, facts in trace.ranks.items()
         if facts.alive and 0 < facts.observed_ns < trace.observed_ns - _UNHEARD_NS
     }
-    for cause in causes if silent_ns else ():
-        places = [context.waits.places[i] for i in cause.places]
-        concerned = {*cause.culprits, *(rank for place in places for rank in place.waiters)}
-        unheard = tuple(sorted(concerned.intersection(silent_ns)))
-        if unheard:
-            longest_s = max(silent_ns[rank] for rank in unheard) / SECOND_NS
-            cause.doubt(f"the node of {rank_s(unheard)} was last heard of {longest_s:.0f} s ago")
+    return [_doubt_silent(context, cause, silent_ns) for cause in causes]
 
 
-def doubt_standing(context: Context, causes: list[Cause]) -> None:
+def _doubt_silent(context: Context, cause: Cause, silent_ns: dict[int, int]) -> Cause:
+    """Doubt a cause that concerns ranks whose nodes have been silent for so long (ns)."""
+    concerned = _waiters(context, cause).union(cause.culprits)
+    unheard = tuple(sorted(concerned.intersection(silent_ns)))
+    if not unheard:
+        return cause
+    longest_s = max(silent_ns[rank] for rank in unheard) / SECOND_NS
+    return cause.doubted(f"the node of {rank_s(unheard)} was last heard of {longest_s:.0f} s ago")
+
+
+def doubt_standing(context: Context, causes: list[Cause]) -> list[Cause]:
     """Acquit those who did not come because their own device stands, as its backend counts.
 
     The rings do not say for whom they wait there.
     """
-    for cause in causes:
-        if cause.mismatch is not None or cause.verdict not in _OF_THE_ABSENT:
-            continue
-        absent = _absent(context, cause)
-        standing = {r for r in absent | set(cause.culprits) if _stands_on_device(context, r)}
-        named = standing.intersection(cause.culprits)
-        reason = f"{rank_s(sorted(standing))} stood on their devices, and it is not known for whom"
-        if standing and (len(named) == len(cause.culprits) or not absent - standing):
-            cause.accuse_nobody(reason)
-        elif named:
-            cause.acquit(standing, reason)
+    return [_doubt_standing(context, cause) for cause in causes]
 
 
-def doubt_cut_off(context: Context, causes: list[Cause]) -> None:
+def _doubt_standing(context: Context, cause: Cause) -> Cause:
+    if cause.mismatch is not None or cause.verdict not in _OF_THE_ABSENT:
+        return cause
+    absent = _absent(context, cause)
+    standing = {r for r in absent | set(cause.culprits) if _stands_on_device(context, r)}
+    named = standing.intersection(cause.culprits)
+    reason = f"{rank_s(sorted(standing))} stood on their devices, and it is not known for whom"
+    if standing and (len(named) == len(cause.culprits) or not absent - standing):
+        return cause.naming_nobody(reason)
+    return cause.acquitting(standing, reason) if named else cause
+
+
+def doubt_cut_off(context: Context, causes: list[Cause]) -> list[Cause]:
     """Acquit those of whom only counters are left, unless these tell where they stand.
 
     They do of one that is stuck in what others have on record as a collective, and of one that
@@ -91,25 +103,26 @@ def doubt_cut_off(context: Context, causes: list[Cause]) -> None:
     """
     cut = cut_off(context.trace)
     pairs = bool((context.trace.records["flags"] & int(Flag.P2P)).any()) or _lists_in_part(context)
-    for cause in causes if cut else ():
-        named = cut.intersection(cause.culprits)
-        if not named:
-            if cause.verdict is Verdict.DEADLOCK_CYCLE and (
-                counted := cut & _waiters(context, cause)
-            ):
-                cause.doubt(f"of {rank_s(sorted(counted))} {_COUNTERS_LEFT}")
-            continue
-        on_record = all(context.waits.places[i].row >= 0 for i in cause.places)
-        known = cause.verdict is Verdict.STUCK_COLLECTIVE and (on_record or not pairs)
-        came_not = cause.verdict is Verdict.MISSING_RANK and named <= _absent(context, cause)
-        who = rank_s(sorted(named))
-        reason = f"what {who} issued last: the file is cut or damaged before that"
-        if known or (came_not and not pairs):
-            cause.doubt(f"of {who} {_COUNTERS_LEFT}")
-        elif len(named) < len(cause.culprits) and cause.verdict is not Verdict.DEADLOCK_CYCLE:
-            cause.acquit(named, reason)
-        else:
-            cause.accuse_nobody(reason)
+    return [_doubt_cut_off(context, cause, cut, pairs=pairs) for cause in causes] if cut else causes
+
+
+def _doubt_cut_off(context: Context, cause: Cause, cut: frozenset[int], *, pairs: bool) -> Cause:
+    """``cut``: of whom only counters are left; ``pairs``: sends and receives may be lacking."""
+    named = cut.intersection(cause.culprits)
+    circle = cause.verdict is Verdict.DEADLOCK_CYCLE
+    if not named:
+        counted = cut & _waiters(context, cause) if circle else None
+        return cause.doubted(f"of {rank_s(sorted(counted))} {_COUNTERS_LEFT}") if counted else cause
+    on_record = all(context.waits.places[i].row >= 0 for i in cause.places)
+    known = cause.verdict is Verdict.STUCK_COLLECTIVE and (on_record or not pairs)
+    came_not = cause.verdict is Verdict.MISSING_RANK and named <= _absent(context, cause)
+    who = rank_s(sorted(named))
+    if known or (came_not and not pairs):
+        return cause.doubted(f"of {who} {_COUNTERS_LEFT}")
+    reason = f"what {who} issued last: the file is cut or damaged before that"
+    if len(named) < len(cause.culprits) and not circle:
+        return cause.acquitting(named, reason)
+    return cause.naming_nobody(reason)
 
 
 def _waiters(context: Context, cause: Cause) -> set[int]:
@@ -142,24 +155,25 @@ def _stands_on_device(context: Context, rank: int) -> bool:
     return counts_as_unfinished(trace, context.front, row, low, pairs)
 
 
-def _doubt_members(context: Context, cause: Cause, groups: frozenset[int]) -> None:
+def _doubt_members(context: Context, cause: Cause, groups: frozenset[int]) -> Cause:
     """Who belongs to a group decides who is missing from it."""
     here = [context.waits.places[i] for i in cause.places]
     if any(place.group in groups for place in here):
-        cause.doubt("who belongs to the group is concluded, no source lists it")
+        cause = cause.doubted("who belongs to the group is concluded, no source lists it")
     halves = [place.half for place in here if place.group in groups]
     takers = {half.rank for half in halves if half is not None and half.peer == NONE}
     if takers.issuperset(cause.culprits) and cause.verdict is Verdict.DEADLOCK_CYCLE:
-        cause.accuse_nobody("a receive from any source may be for a member nobody lists")
+        return cause.naming_nobody("a receive from any source may be for a member nobody lists")
+    return cause
 
 
-def _doubt_senders(context: Context, cause: Cause) -> None:
+def _doubt_senders(context: Context, cause: Cause) -> Cause:
     """A circle through a receive that names no sender stands only if nobody else could send.
 
     Recorders that leave partners out make all receives such ones.
     """
     if cause.verdict is not Verdict.DEADLOCK_CYCLE:
-        return
+        return cause
     here = [context.waits.places[i] for i in cause.places]
     named = {
         rank
@@ -168,80 +182,102 @@ def _doubt_senders(context: Context, cause: Cause) -> None:
         if p.half is None or p.half.is_send or p.half.peer != NONE
     }
     takers = {p.half.rank for p in here if p.half is not None} - named
-    if takers & set(cause.culprits):
-        cause.accuse_nobody("whose message the receive waits for is not recorded")
+    if takers.isdisjoint(cause.culprits):
+        return cause
+    return cause.naming_nobody("whose message the receive waits for is not recorded")
 
 
-def _doubt_numbers(context: Context, cause: Cause, groups: frozenset[int]) -> None:
+def _doubt_numbers(context: Context, cause: Cause, groups: frozenset[int]) -> Cause:
     """Which operations are compared with each other depends on their numbers."""
     here = {context.waits.places[i].group for i in cause.places}
     if cause.mismatch is not None:
         here.add(cause.mismatch.group)
-    if here & groups:
-        cause.doubt("which records are of one operation is concluded from their order and times")
+    if not here & groups:
+        return cause
+    return cause.doubted(
+        "which records are of one operation is concluded from their order and times"
+    )
 
 
-def doubt_logs(context: Context, causes: list[Cause]) -> None:
+def doubt_logs(context: Context, causes: list[Cause]) -> list[Cause]:
     """Doubt what a log says with a rank or a place that may be another's, or without its end."""
     claims = context.trace.claims
     local = {c.reporter for c in claims if c.details.get("by_local_rank")}
     announced = any(c.details.get("announced") for c in claims)
-    cut, told = cut_short(context.trace), context.front.rank.tolist()
+    cut, told = cut_short(context.trace), frozenset(context.front.rank.tolist())
+    found = []
     for cause in causes:
         if local.intersection(cause.culprits) and cause.verdict is Verdict.RANK_CRASHED:
-            cause.doubt(
+            cause = cause.doubted(
                 "the log gives a local rank or a task's number; on another node it is another rank"
             )
         silent = set(cause.culprits).difference(told)
         if cut and silent and cause.verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
             who = rank_s(sorted(silent))
-            cause.accuse_nobody(f"{who} may have spoken in what is left out of this log")
+            cause = cause.naming_nobody(f"{who} may have spoken in what is left out of this log")
         if announced:  # and nobody said that he waits
-            cause.doubt("what was issued is told by the log's announcements, which may lack some")
+            lack = "what was issued is told by the log's announcements, which may lack some"
+            cause = cause.doubted(lack)
+        found.append(cause)
+    return found
 
 
-def doubt_clocks(causes: list[Cause], concluded: Concluded) -> None:
+def doubt_clocks(causes: list[Cause], concluded: Concluded) -> list[Cause]:
     """Where clocks had to be put right, only what needs no times is certain."""
     if not concluded.clocks:
-        return
-    for cause in causes:
-        if cause.mismatch is None and not cause.conflict:
-            cause.doubt("the clocks of the hosts disagree")
+        return causes
+    doubt = "the clocks of the hosts disagree"
+    return [c.doubted(doubt) if c.mismatch is None and not c.conflict else c for c in causes]
 
 
-def doubt_gaps(context: Context, causes: list[Cause]) -> None:
+def doubt_gaps(context: Context, causes: list[Cause]) -> list[Cause]:
     """Doubt what dumps, lists of members, ends or records that are not there could refute."""
-    unread = context.unreadable.keys()
-    missing = {*context.trace.missing_ranks, *context.unrecorded} - unread
-    from_logs = _from_logs_alone(context)
-    blank = _blank(context)
+    missing = {*context.trace.missing_ranks, *context.unrecorded} - context.unreadable.keys()
+    blank, from_logs = _blank(context), _from_logs_alone(context)
+    found = []
     for cause in causes:
-        if missing and cause.verdict is not Verdict.RANK_LOST:
-            cause.doubt(f"{rank_s(missing)} left no dump")
-        if unread and cause.verdict is not Verdict.RANK_LOST:
-            cause.doubt(f"what {rank_s(unread)} left cannot be read")
-        hosts = [context.hosts.get(rank) for rank in cause.culprits]
-        unseen = any(host is None or host.state == "unknown" for host in hosts)
-        certain = cause.confidence is Confidence.CERTAIN
-        if cause.verdict is Verdict.P2P_UNMATCHED and certain and unseen:
-            # One side has a half too many or the other one too few: dumps alone do not tell.
-            cause.doubt("nothing shows what that rank does instead")
-        if cause.verdict is Verdict.MISSING_RANK and from_logs and unseen:
-            # It may wait in another group, whose timeout is longer: watchdogs tell of no such wait.
-            cause.doubt("the log does not tell what that rank does instead")
-        if _unlisted(context, cause):
-            cause.doubt("the members of the group are not listed; the dumps given stand for them")
+        if cause.verdict is not Verdict.RANK_LOST:
+            cause = cause.doubted(*_of_missing(context, missing))
+        cause = cause.doubted(*_of_unseen(context, cause, from_logs=from_logs))
         majority = cause.mismatch is not None or cause.verdict in _OF_THE_MOST
-        if majority and cause.confidence is Confidence.CERTAIN and from_logs:
-            cause.confidence = Confidence.LIKELY  # a log may hold some of the ranks only
-        if cause.verdict is Verdict.RANK_EXITED and _status_unseen(context, cause):
-            cause.doubt("nobody saw with which status the accused ended")
-        if cause.verdict is Verdict.MISSING_RANK and (silent := blank.intersection(cause.culprits)):
-            cause.doubt(f"what {rank_s(silent)} left lists nothing, not even how far it had come")
-        for rank in cause.culprits:
-            facts = context.trace.ranks.get(rank)
-            if facts is not None and facts.unobservable:
-                cause.doubt(f"rank {rank}: {', '.join(facts.unobservable)} leaves no record")
+        if majority and cause.is_certain and from_logs:  # a log may hold some of the ranks only
+            cause = replace(cause, confidence=Confidence.LIKELY)
+        found.append(cause.doubted(*_of_no_record(context, cause, blank)))
+    return found
+
+
+def _of_missing(context: Context, missing: set[int]) -> Iterator[str]:
+    """What was not collected, or cannot be read, whomever the answer names."""
+    if missing:
+        yield f"{rank_s(missing)} left no dump"
+    if unread := context.unreadable.keys():
+        yield f"what {rank_s(unread)} left cannot be read"
+
+
+def _of_unseen(context: Context, cause: Cause, *, from_logs: bool) -> Iterator[str]:
+    """What the accused may do instead, and who belongs to the group that waits for them."""
+    hosts = [context.hosts.get(rank) for rank in cause.culprits]
+    unseen = any(host is None or host.state == "unknown" for host in hosts)
+    if cause.verdict is Verdict.P2P_UNMATCHED and cause.is_certain and unseen:
+        # One side has a half too many or the other one too few: dumps alone do not tell.
+        yield "nothing shows what that rank does instead"
+    if cause.verdict is Verdict.MISSING_RANK and from_logs and unseen:
+        # It may wait in another group, whose timeout is longer: watchdogs tell of no such wait.
+        yield "the log does not tell what that rank does instead"
+    if _unlisted(context, cause):
+        yield "the members of the group are not listed; the dumps given stand for them"
+
+
+def _of_no_record(context: Context, cause: Cause, blank: frozenset[int]) -> Iterator[str]:
+    """What the accused have left out of their records, or how they ended."""
+    if cause.verdict is Verdict.RANK_EXITED and _status_unseen(context, cause):
+        yield "nobody saw with which status the accused ended"
+    if cause.verdict is Verdict.MISSING_RANK and (silent := blank.intersection(cause.culprits)):
+        yield f"what {rank_s(silent)} left lists nothing, not even how far it had come"
+    for rank in cause.culprits:
+        facts = context.trace.ranks.get(rank)
+        if facts is not None and facts.unobservable:
+            yield f"rank {rank}: {', '.join(facts.unobservable)} leaves no record"
 
 
 def _blank(context: Context) -> frozenset[int]:

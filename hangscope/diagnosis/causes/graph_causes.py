@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause, Words, began
@@ -72,21 +74,24 @@ def graph_causes(context: Context) -> list[Cause]:
     lost = {r for r in roots if r not in context.trace.ranks or _left_no_record(context, r)}
     if lost:  # a circle that stands without them is no doing of theirs
         causes += [circle(context, *found) for found in circles_without(waits, lost)]
-    _doubt_sends_before(context, causes)
-    causes = _with_suspects(context, causes)
+    causes = _with_suspects(context, _doubt_sends_before(context, causes))
     causes += _device(context)
     causes += from_roots(context, roots)
-    for cause in causes:
-        _name_who_issued_another_number(context, cause)
-        accuse_who_is_stopped(context, cause)
-        accuse_who_was_never_seen(context, cause)
-        doubt_untold_sends(context, cause, idle)
-        doubt_unmade_groups(context, cause)
-        doubt_polled_locks(context, cause)
-        note_loopback(context, cause)
-        cause.victims |= waits.reachers(cause.culprits, cause.places) - set(cause.culprits)
-        name_who_never_received(context, cause)
-    return causes
+    return [_with_what_else_is_told(context, cause, idle) for cause in causes]
+
+
+def _with_what_else_is_told(context: Context, cause: Cause, idle: set[int]) -> Cause:
+    """The cause as it is once all is looked at that places do not tell, with all its victims."""
+    cause = _name_who_issued_another_number(context, cause)
+    cause = accuse_who_is_stopped(context, cause)
+    cause = accuse_who_was_never_seen(context, cause)
+    cause = doubt_untold_sends(context, cause, idle)
+    cause = doubt_unmade_groups(context, cause)
+    cause = doubt_polled_locks(context, cause)
+    cause = note_loopback(context, cause)
+    reachers = context.waits.reachers(cause.culprits, cause.places)
+    cause = replace(cause, victims=cause.victims | (reachers - set(cause.culprits)))
+    return name_who_never_received(context, cause)
 
 
 def _left_no_record(context: Context, rank: int) -> bool:
@@ -131,7 +136,7 @@ def _device(context: Context) -> list[Cause]:
         sets.join(here)
     causes = []
     for ranks in sets.parts():
-        places = sorted({waits.device[r] for r in ranks})
+        places = tuple(sorted({waits.device[r] for r in ranks}))
         cause = Cause(
             Verdict.STUCK_COLLECTIVE,
             tuple(sorted(ranks)),
@@ -139,12 +144,11 @@ def _device(context: Context) -> list[Cause]:
             Confidence.LIKELY,
             began(context, places),
         )
-        _without_the_most(context, cause)
-        causes.append(cause)
+        causes.append(_without_the_most(context, cause))
     return causes
 
 
-def _without_the_most(context: Context, cause: Cause) -> None:
+def _without_the_most(context: Context, cause: Cause) -> Cause:
     """Where most members cannot finish what a few have finished, it is not theirs to explain.
 
     The few may have issued something smaller, which their record no longer shows, or a network
@@ -161,9 +165,7 @@ def _without_the_most(context: Context, cause: Cause) -> None:
             untold = _SMALLER.format(rank_s(few))
         if len(stuck) > len(few) > 0 and len(place.members) > 2:
             few = sorted(set(place.done) - set(stuck)) or few
-            cause.victims = set(cause.culprits)
-            cause.culprits = ()
-            cause.words = Words(
+            words = Words(
                 f"Most members of {label_of(context, place.group)} ({rank_s(stuck)}) cannot finish "
                 f"{title_of(context, place)}, and {rank_s(few)} could",
                 "a network failed half-way through" + (f", or {untold}" if untold else ""),
@@ -172,40 +174,39 @@ def _without_the_most(context: Context, cause: Cause) -> None:
                 if untold
                 else "",
             )
-            cause.places = [index, *(i for i in cause.places if i != index)]
-            return
+            victims = frozenset(cause.culprits)
+            nobody = replace(cause, culprits=(), victims=victims, words=words)
+            return nobody.with_first([index])
         if len(stuck) == len(few) and untold:
             perhaps_smaller.update(few)
-    if perhaps_smaller:
-        untold = _SMALLER.format(rank_s(perhaps_smaller))
-        cause.unknowns.append(f"whether {untold}: compare the sizes that are passed there")
+    if not perhaps_smaller:
+        return cause
+    untold = _SMALLER.format(rank_s(perhaps_smaller))
+    return cause.with_unknown(f"whether {untold}: compare the sizes that are passed there")
 
 
-def _name_who_issued_another_number(context: Context, cause: Cause) -> None:
+def _name_who_issued_another_number(context: Context, cause: Cause) -> Cause:
     """A collective that nobody can finish is none where a member has left one out before it.
 
     What its members issued there is no longer on record, or differs in nothing that is.
     """
     if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits or not cause.places:
-        return
+        return cause
     place = context.waits.places[cause.places[0]]
-    if place.p2p or place.phase:
-        return
-    odd = odd_totals(context, place.members, [place.group])
-    if odd:
-        cause.verdict, cause.culprits = Verdict.COLLECTIVE_MISMATCH, odd
-        cause.confidence = Confidence.LIKELY
-        title, label = title_of(context, place), label_of(context, place.group)
-        cause.words = Words(
-            f"{capital(rank_s(odd))} issued another number of collectives in {label} than all "
-            f"others who came as far; nobody can finish {title}",
-            "one was left out, or one issued too many, so that calls meet which were not meant for "
-            "each other",
-            f"make every rank issue the same collectives in {label}: look for one that is guarded, "
-            "or skipped, by something that differs from rank to rank",
-        )
-        cause.victims |= set(place.members)
-        cause.victims -= set(odd)
+    odd = () if place.p2p or place.phase else odd_totals(context, place.members, [place.group])
+    if not odd:
+        return cause
+    title, label = title_of(context, place), label_of(context, place.group)
+    words = Words(
+        f"{capital(rank_s(odd))} issued another number of collectives in {label} than all "
+        f"others who came as far; nobody can finish {title}",
+        "one was left out, or one issued too many, so that calls meet which were not meant for "
+        "each other",
+        f"make every rank issue the same collectives in {label}: look for one that is guarded, "
+        "or skipped, by something that differs from rank to rank",
+    )
+    named = cause.accusing(odd, Confidence.LIKELY).with_victims(place.members)
+    return replace(named, verdict=Verdict.COLLECTIVE_MISMATCH, words=words)
 
 
 def _is_on_record(context: Context, place: Place, ranks: list[int]) -> bool:
@@ -214,58 +215,66 @@ def _is_on_record(context: Context, place: Place, ranks: list[int]) -> bool:
 
 
 def _stuck(context: Context, index: int) -> Cause:
+    """A place to which everybody has come, as far as is known, and that nobody leaves."""
     place = context.waits.places[index]
-    cause = Cause(Verdict.STUCK_COLLECTIVE, (), [index], began_ns=place.began_ns)
+    cause = Cause(Verdict.STUCK_COLLECTIVE, (), (index,), began_ns=place.began_ns)
     if place.blind:
-        cause.verdict = Verdict.INCONCLUSIVE
-        cause.confidence = Confidence.LIKELY
-        if place.p2p:
-            cause.unknowns.append(
-                "the records do not say whom the waiting send or recv is meant for"
-            )
+        cause = replace(cause, verdict=Verdict.INCONCLUSIVE, confidence=Confidence.LIKELY)
+    if place.blind and place.p2p:
+        untold = "the records do not say whom the waiting send or recv is meant for"
+        cause = cause.with_unknown(untold)
     if place.phase == INIT:
-        different_worlds(context, place.members, cause)
+        cause = different_worlds(context, place.members, cause)
     if place.phase == NEW_GROUP:
-        name_different_calls(context, place, cause)
+        cause = name_different_calls(context, place, cause)
     lost = context.overrun.intersection(place.waiters)
     if lost:
-        cause.verdict = Verdict.INCONCLUSIVE
-        cause.confidence = Confidence.LIKELY
-        cause.unknowns.append(
-            f"the oldest unfinished operations of {len(lost)} ranks have been overwritten"
-        )
+        gone = f"the oldest unfinished operations of {len(lost)} ranks have been overwritten"
+        cause = cause.with_unknown(gone)
+        cause = replace(cause, verdict=Verdict.INCONCLUSIVE, confidence=Confidence.LIKELY)
+    if cause.verdict is Verdict.STUCK_COLLECTIVE:
+        cause = _with_who_holds_it_up(context, index, cause)
+    members = place.members if place.p2p else ()
+    victims = set(place.waiters).difference(cause.culprits).union(members)
+    return replace(cause, victims=frozenset(victims))
+
+
+def _with_who_holds_it_up(context: Context, index: int, cause: Cause) -> Cause:
+    """What is stuck at a place as the doing of those who cannot carry their part of it out."""
     stopped = stopped_in(context, index)
-    if stopped and cause.verdict is Verdict.STUCK_COLLECTIVE:
-        cause.culprits = stopped
+    if stopped:
+        return replace(cause, culprits=stopped)
+    place = context.waits.places[index]
     double = sorted(doubled(context.trace).keys() & {*place.waiters, *place.members})
-    if double and cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits:
-        cause.culprits, cause.confidence = tuple(double), Confidence.LIKELY
-    if cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits:
-        _name_who_got_nothing(context, place, cause)
-    cause.victims = set(place.waiters) - set(cause.culprits)
-    if place.p2p:
-        cause.victims.update(place.members)
-    return cause
+    odd = tuple(double) or _who_got_nothing(context, place)
+    return replace(cause, culprits=odd, confidence=Confidence.LIKELY) if odd else cause
 
 
-def _doubt_sends_before(context: Context, causes: list[Cause]) -> None:
+def _doubt_sends_before(context: Context, causes: list[Cause]) -> list[Cause]:
     """A pair that stands behind an unfinished send is stuck only if that send blocks nobody.
 
     Where all send before they receive, and sends wait for their receivers, all wait in a circle.
     """
     places = context.waits.places
     sends = {p.half.rank: p.row for p in reversed(places) if p.weak and p.half is not None}
-    for cause in causes:
+
+    def stands_behind_a_send(cause: Cause) -> bool:
         halves = [places[i] for i in cause.places if places[i].half is not None]
         stuck = cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits
-        if stuck and any(sends.get(p.waiters[0], p.row) < p.row for p in halves if p.waiters):
-            cause.doubt(
-                "sends that were issued before have not finished either: if they wait for their "
-                "receivers, these ranks wait for each other in a circle"
-            )
+        return stuck and any(sends.get(p.waiters[0], p.row) < p.row for p in halves if p.waiters)
+
+    return [
+        cause.doubted(
+            "sends that were issued before have not finished either: if they wait for their "
+            "receivers, these ranks wait for each other in a circle"
+        )
+        if stands_behind_a_send(cause)
+        else cause
+        for cause in causes
+    ]
 
 
-def _name_who_got_nothing(context: Context, place: Place, cause: Cause) -> None:
+def _who_got_nothing(context: Context, place: Place) -> tuple[int, ...]:
     """The few that cannot end a call in which one gives to all, or all to one, where others could.
 
     One of those that could may be who gives, which needs nobody; the rest have got their part. Who
@@ -273,16 +282,15 @@ def _name_who_got_nothing(context: Context, place: Place, cause: Cause) -> None:
     """
     signature = context.signature(place.row)
     if signature is None or place.absent or place.unknown:
-        return
+        return ()
     stuck, what = set(place.waiters), family(signature.op)
     if what == "gather":
         stuck -= set(_collecting(context, place))
         if len(place.waiters) - len(stuck) != 1:
-            return
+            return ()
     elif what not in _FROM_ONE:
-        return
-    if stuck and len(place.done) > max(len(stuck), 1):
-        cause.culprits, cause.confidence = tuple(sorted(stuck)), Confidence.LIKELY
+        return ()
+    return tuple(sorted(stuck)) if len(place.done) > max(len(stuck), 1) else ()
 
 
 def _collecting(context: Context, place: Place) -> list[int]:
@@ -335,22 +343,18 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
     suspects = idle or (() if cut_short(trace) else gone)
     chosen = {id(c) for c in open_ended}
     rest = [c for c in causes if id(c) not in chosen]
-    places = sorted(i for c in open_ended for i in c.places)
+    places = tuple(sorted(i for c in open_ended for i in c.places))
     total = len(set(trace.ranks) | set(context.gaps))
-    victims = {w for i in places for w in waits.places[i].waiters}
+    victims = frozenset(w for i in places for w in waits.places[i].waiters)
+    unlisted = Cause(
+        Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places), victims
+    ).with_unknown("who belongs to the waiting groups is not listed")
     if suspects and len(suspects) * 2 < total and len(victims) > len(suspects):
         verdict = Verdict.MISSING_RANK if idle else Verdict.RANK_LOST
         confidence = Confidence.LIKELY if len(suspects) == 1 else Confidence.AMBIGUOUS
-        cause = Cause(verdict, suspects, places, confidence, began(context, places), victims)
-        cause.unknowns.append("who belongs to the waiting groups is not listed")
-        return [*rest, cause]
-    if len(open_ended) > 1:
-        cause = Cause(
-            Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places), victims
-        )
-        cause.unknowns.append("who belongs to the waiting groups is not listed")
-        return [*rest, cause]
-    return causes
+        accused = replace(unlisted, verdict=verdict, culprits=suspects, confidence=confidence)
+        return [*rest, accused]
+    return [*rest, unlisted] if len(open_ended) > 1 else causes
 
 
 def _is_open(group: Group, unheard: bool) -> bool:

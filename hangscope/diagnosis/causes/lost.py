@@ -36,7 +36,7 @@ def lost_ranks(
     accused = _accused(context, candidates, waited_for, explained)
     if not accused:
         return []
-    places = sorted({i for r in accused for i in waited_for[r]})
+    places = tuple(sorted({i for r in accused for i in waited_for[r]}))
     lost = Lost(tuple(sorted(accused)), places, began(context, places))
     for explanation in _BETTER_EXPLANATIONS:
         cause = explanation(context, lost)
@@ -114,10 +114,16 @@ def _excerpt_ends(context: Context, lost: Lost) -> Cause | None:
 
 
 def _inconclusive(context: Context, lost: Lost, why: str) -> Cause:
-    cause = Cause(Verdict.INCONCLUSIVE, (), lost.places, Confidence.LIKELY, lost.began_ns)
-    cause.unknowns.append(why)
-    cause.victims = {w for i in lost.places for w in context.waits.places[i].waiters}
-    return cause
+    victims = frozenset(w for i in lost.places for w in context.waits.places[i].waiters)
+    return Cause(
+        Verdict.INCONCLUSIVE,
+        (),
+        lost.places,
+        Confidence.LIKELY,
+        lost.began_ns,
+        victims,
+        unknowns=(why,),
+    )
 
 
 def _heard_of(context: Context) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hangscope.diagnosis.cause import Cause, verdict_of
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.exchange import broken_exchanges, size_conflict
@@ -47,12 +49,10 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
             began_ns=max(int(records["created_ns"][p.row]) for p in item.parts),
             confidence=confidence,
             mismatch=item,
-            sides=[p.ranks for p in item.parts],
-        )
+            sides=tuple(p.ranks for p in item.parts),
+        ).with_victims(context.waits.reachers(group_members) | group_members)
         if silent:
-            cause.doubt("what other members issued there is overwritten")
-        cause.victims = context.waits.reachers(group_members) | group_members
-        cause.victims -= set(culprits)
+            cause = cause.doubted("what other members issued there is overwritten")
         causes.append(cause)
         concerned |= cause.involved
     return causes
@@ -90,7 +90,7 @@ def conflict_causes(context: Context) -> list[Cause]:
     looked = 0
     for place in broken_exchanges(context):
         if size_conflict(context, place) is not None:
-            context.waits.places.append(place)
+            context.waits.add(place)
     for index, place in enumerate(context.waits.places):
         open_ended = place.absent or (place.p2p and (place.unknown or place.behind))
         if not place.waiters or open_ended or looked >= _MAX_EXCHANGES:
@@ -100,23 +100,27 @@ def conflict_causes(context: Context) -> list[Cause]:
         if conflict is None:
             continue
         odd = () if conflict.decided else odd_totals(context, place.members, [place.group])
+        victims = context.waits.reachers(place.members, [index])
         cause = Cause(
             verdict_of(conflict.aspect),
             odd or conflict.ranks,
-            [index],
+            (index,),
             Confidence.LIKELY if conflict.decided or odd else Confidence.AMBIGUOUS,
             place.began_ns,
             conflict=conflict.text,
-        )
+        ).with_victims(victims.union(place.members))
         if conflict.aspect == "tag":
-            cause.crossed = conflict.text
-            cause.sides = [(rank,) for rank in place.members]
-            cause.places += [i for i, p in enumerate(context.waits.places) if _meets(place, p)]
-        cause.victims = set(place.members) | context.waits.reachers(place.members, [index])
-        cause.victims -= set(cause.culprits)
+            cause = _of_tags(context, cause, place)
         if not any(cause.victims & c.involved for c in found):
             found.append(cause)
     return found
+
+
+def _of_tags(context: Context, cause: Cause, place: Place) -> Cause:
+    """The cause as one of two halves that miss each other, with the places of both."""
+    met = (i for i, p in enumerate(context.waits.places) if _meets(place, p))
+    sides = tuple((rank,) for rank in place.members)
+    return replace(cause, crossed=cause.conflict, sides=sides, places=(*cause.places, *met))
 
 
 def _meets(place: Place, other: Place) -> bool:

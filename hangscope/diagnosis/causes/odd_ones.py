@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -11,16 +14,14 @@ from hangscope.diagnosis.words.phrases import rank_s, title_of
 from hangscope.trace.model import NONE, Flag
 
 
-def both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> None:
+def both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> Cause:
     """As many wait as are absent, or may: either side has issued one more, or the other one fewer.
 
     ``unknown``: members that left nothing and may be on either side.
     """
     absent, waiting = cause.sides
-    cause.culprits, cause.victims = tuple(sorted((*absent, *waiting))), set()
-    cause.confidence = Confidence.AMBIGUOUS
     title = title_of(context, context.waits.places[cause.places[0]])
-    cause.words = Words(
+    words = Words(
         f"{rank_s(waiting).capitalize()} issued {title}, {rank_s(absent)} did not",
         "one side issued an operation more, or the other one fewer; "
         f"{rank_s(unknown)} left nothing and may be on either"
@@ -30,9 +31,16 @@ def both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> None
         "look for the condition under which only some ranks come to this line, and take it out of "
         "the way of the collective",
     )
+    return replace(
+        cause,
+        culprits=tuple(sorted((*absent, *waiting))),
+        victims=frozenset(),
+        confidence=Confidence.AMBIGUOUS,
+        words=words,
+    )
 
 
-def odd_ones(context: Context, absent: tuple[int, ...], places: list[int]) -> tuple[int, ...]:
+def odd_ones(context: Context, absent: tuple[int, ...], places: Sequence[int]) -> tuple[int, ...]:
     """The ranks that wait, where no more ranks wait than are waited for and those are at one.
 
     Three ranks that all finished are not wrong because a fourth issued one more collective. Where
@@ -80,7 +88,7 @@ def odd_ones(context: Context, absent: tuple[int, ...], places: list[int]) -> tu
 
 
 def _where_they_meet(
-    context: Context, waiters: list[int], absent: tuple[int, ...], places: list[int]
+    context: Context, waiters: list[int], absent: tuple[int, ...], places: Sequence[int]
 ) -> int | None:
     """The group in which all who wait wait for all that are absent; None where there is none.
 
@@ -97,7 +105,9 @@ def _where_they_meet(
     return next(shared, None)
 
 
-def waiting_alone(context: Context, absent: tuple[int, ...], places: list[int]) -> tuple[int, ...]:
+def waiting_alone(
+    context: Context, absent: tuple[int, ...], places: Sequence[int]
+) -> tuple[int, ...]:
     """The ranks that wait for ``absent``, where these did as much as most others.
 
     Where most ranks wait for nothing, not counting who stands behind those that wait here, and
@@ -140,19 +150,22 @@ def _stand_together(context: Context, ranks: list[int]) -> bool:
     return len(last) == 1 and whole and bool(context.front.collective[rows].all())
 
 
-def doubt_equal_sides(context: Context, causes: list[Cause]) -> None:
+def doubt_equal_sides(context: Context, causes: list[Cause]) -> list[Cause]:
     """Of two ranks nobody can tell whether one left an operation out or the other issued one more.
 
     Whose process is seen, and whoever keeps more ranks waiting than are accused, is surely absent.
     """
-    for cause in causes:
-        if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
-            continue
-        behind = cause.victims - set(cause.culprits)
-        if len(behind) <= len(cause.culprits) and not any(
-            is_seen(context, r) for r in cause.culprits
-        ):
-            cause.doubt("as few wait as are accused: those may have issued an operation more")
+    few = "as few wait as are accused: those may have issued an operation more"
+    return [c.doubted(few) if _may_be_even(context, c) else c for c in causes]
+
+
+def _may_be_even(context: Context, cause: Cause) -> bool:
+    """Whether as few wait as are accused, and nothing is known of what those do."""
+    if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
+        return False
+    behind = cause.victims - set(cause.culprits)
+    few = len(behind) <= len(cause.culprits)
+    return few and not any(is_seen(context, rank) for rank in cause.culprits)
 
 
 def is_seen(context: Context, rank: int) -> bool:
@@ -166,7 +179,7 @@ def is_seen(context: Context, rank: int) -> bool:
     )
 
 
-def _is_unobserved(context: Context, places: list[int]) -> bool:
+def _is_unobserved(context: Context, places: Sequence[int]) -> bool:
     """Whether the recorder of those who wait does not say what has finished (Gloo's own)."""
     rows = [context.waits.places[i].row for i in places]
     flags = context.trace.records["flags"]

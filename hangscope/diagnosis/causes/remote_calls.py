@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
@@ -34,32 +34,42 @@ class Handler:
     stack: Stack
 
 
-def name_handlers(context: Context, causes: list[Cause]) -> None:
+def name_handlers(context: Context, causes: list[Cause]) -> list[Cause]:
     """Where a rank is accused that waits for an answer: accuse the one that does not give it."""
-    for cause in causes:
-        if cause.verdict is not Verdict.MISSING_RANK or not cause.culprits:
-            continue
-        if not all(_waits_for_answer(context, rank) for rank in cause.culprits):
-            continue
-        busy = [h for rank in sorted(context.trace.ranks) if (h := _handler(context, rank))]
-        if len(busy) != 1 or busy[0].rank in cause.culprits:
-            continue
-        (handler,) = busy
-        callers, at = cause.culprits, where(innermost(handler.stack))
-        cause.victims = (cause.victims | set(callers)) - {handler.rank}
-        cause.culprits = (handler.rank,)
-        cause.doubt("who has called whom is not recorded")
-        waits = "waits" if len(callers) == 1 else "wait"
-        cause.evidence.append(
-            f"{rank_s(callers)} {waits} for an answer, and rank {handler.rank} runs a handler"
-        )
-        cause.stack = handler.stack
-        cause.words = Words(
-            f"Rank {handler.rank} does not answer a remote call: its handler is at {at}",
-            f"{rank_s(callers)} {waits} for the answer instead of joining the others",
-            f"look at {at} {address(context, handler.rank)}".rstrip()
-            + ": the function that others call there does not return; give calls a timeout",
-        )
+    asked = any(_is_of_callers(context, cause) for cause in causes)
+    busy = _handlers(context) if asked else []
+    if len(busy) != 1:
+        return causes
+    (handler,) = busy
+    return [
+        _unanswered_by(context, cause, handler)
+        if handler.rank not in cause.culprits and _is_of_callers(context, cause)
+        else cause
+        for cause in causes
+    ]
+
+
+def _is_of_callers(context: Context, cause: Cause) -> bool:
+    """Whether all of the accused did not come because they wait for an answer."""
+    named = cause.verdict is Verdict.MISSING_RANK and bool(cause.culprits)
+    return named and all(_waits_for_answer(context, rank) for rank in cause.culprits)
+
+
+def _unanswered_by(context: Context, cause: Cause, handler: Handler) -> Cause:
+    """The cause with the one who does not answer as its culprit, and the callers as victims."""
+    callers, at = cause.culprits, where(innermost(handler.stack))
+    waits = "waits" if len(callers) == 1 else "wait"
+    words = Words(
+        f"Rank {handler.rank} does not answer a remote call: its handler is at {at}",
+        f"{rank_s(callers)} {waits} for the answer instead of joining the others",
+        f"look at {at} {address(context, handler.rank)}".rstrip()
+        + ": the function that others call there does not return; give calls a timeout",
+    )
+    named = cause.accusing((handler.rank,), cause.confidence).with_evidence(
+        f"{rank_s(callers)} {waits} for an answer, and rank {handler.rank} runs a handler"
+    )
+    doubted = named.doubted("who has called whom is not recorded")
+    return replace(doubted, stack=handler.stack, words=words)
 
 
 def unanswered(context: Context) -> Finding | None:
@@ -84,7 +94,7 @@ def unanswered(context: Context) -> Finding | None:
         return None
     leaving = [r for r in waiting if any(f.name in _SHUTDOWN for f in _main(context, r))]
     callers = tuple(r for r in waiting if r not in leaving)
-    busy = [h for rank in sorted(trace.ranks) if (h := _handler(context, rank))]
+    busy = _handlers(context)
     if not callers and not busy:
         return None
     told = [f"rank {h.rank} runs a handler at {_called(h)}" for h in busy]
@@ -150,6 +160,11 @@ def _waits_for_answer(context: Context, rank: int) -> bool:
         if not is_library(frame):
             return False
     return False
+
+
+def _handlers(context: Context) -> list[Handler]:
+    """The functions that ranks run for others."""
+    return [h for rank in sorted(context.trace.ranks) if (h := _handler(context, rank))]
 
 
 def _handler(context: Context, rank: int) -> Handler | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -79,12 +80,13 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
             sets.join([r for r in waits.places[index].targets if r in member])
         for part in sets.parts():
             first = _first_to_fail(context, verdict, part)
-            places = sorted({i for r in first for i in waited_for[r]})
+            places = tuple(sorted({i for r in first for i in waited_for[r]}))
             cause = case_against(context, verdict, tuple(sorted(first)), places)
-            cause.victims |= set(part) - set(first)
-            causes.append(cause)
+            causes.append(replace(cause, victims=cause.victims | (set(part) - set(first))))
     if held:
-        _hold_up(context, causes, held)
+        behind = held | waits.reachers(held)
+        keys = keys_waited_for(context, sorted(held))
+        causes = [_holding_up(cause, behind, keys) for cause in causes]
     explained: set[int] = set()
     for cause in causes:
         explained |= waits.reachers(cause.culprits, cause.places)
@@ -115,24 +117,23 @@ def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list
     Where all those words are of one line, the job stands at two places: the fewer are at the wrong
     one.
     """
-    places = sorted({i for r in ranks for i in waited_for[r]})
+    places = tuple(sorted({i for r in ranks for i in waited_for[r]}))
     here = [context.waits.places[i] for i in places]
     waiters = sorted({w for place in here for w in place.waiters})
     lines = {where(innermost(context.hosts[r].stack)) for r in ranks}
-    cause = Cause(Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places))
-    cause.victims = {*ranks, *waiters}
-    cause.unknowns.append(f"what {rank_s(ranks)} gave up waiting in: it is not on record")
+    everybody = frozenset((*ranks, *waiters))
+    cause = Cause(
+        Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places), everybody
+    ).with_unknown(f"what {rank_s(ranks)} gave up waiting in: it is not on record")
     told = all(_GLOO.search(context.hosts[r].end_text) for r in ranks) and len(lines) == 1
     what = context.signature(here[0].row)
     if not told or len(here) != 1 or what is None or what.backend == "gloo":
         return cause
-    cause.verdict, cause.sides = Verdict.COLLECTIVE_MISMATCH, [tuple(ranks), tuple(waiters)]
-    sides = sorted(cause.sides, key=len)
-    cause.culprits = sides[0] if len(sides[0]) < len(sides[1]) else tuple(sorted(cause.victims))
-    cause.victims -= set(cause.culprits)
-    if not cause.victims:
-        cause.confidence = Confidence.AMBIGUOUS
-    cause.words = Words(
+    sides = (tuple(ranks), tuple(waiters))
+    fewer, more = sorted(sides, key=len)
+    decided = len(fewer) < len(more)
+    culprits = fewer if decided else tuple(sorted(everybody))
+    words = Words(
         f"{rank_s(ranks).capitalize()} gave up waiting at {lines.pop()}, on the host, while "
         f"{rank_s(waiters)} waited for {'it' if len(ranks) == 1 else 'them'} in "
         f"{title_of(context, here[0])}",
@@ -140,21 +141,27 @@ def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list
         "is told by their number alone",
         "compare what both sides run before these lines",
     )
-    return cause
+    return replace(
+        cause,
+        verdict=Verdict.COLLECTIVE_MISMATCH,
+        culprits=culprits,
+        confidence=Confidence.LIKELY if decided else Confidence.AMBIGUOUS,
+        victims=everybody.difference(culprits),
+        sides=sides,
+        words=words,
+    )
 
 
-def _hold_up(context: Context, causes: list[Cause], held: set[int]) -> None:
+def _holding_up(cause: Cause, held: set[int], keys: list[str]) -> Cause:
     """Ranks that did not come because they wait for a key are victims of those who did not either.
 
     Who sets a key is not recorded, so nothing of the kind is certain.
     """
-    behind = held | context.waits.reachers(held)
-    for cause in causes:
-        cause.victims |= behind - set(cause.culprits)
-        if cause.verdict is not Verdict.RANK_CRASHED and cause.confidence is Confidence.CERTAIN:
-            cause.confidence = Confidence.LIKELY
-        cause.evidence += keys_waited_for(context, sorted(held))
-        cause.unknowns.append(WHO_SETS_THE_KEY)
+    more = replace(cause, victims=cause.victims | (held - set(cause.culprits)))
+    more = more.with_evidence(*keys)
+    if cause.verdict is Verdict.RANK_CRASHED:
+        return more.with_unknown(WHO_SETS_THE_KEY)
+    return more.doubted(WHO_SETS_THE_KEY)
 
 
 def _first_to_fail(context: Context, verdict: Verdict, ranks: list[int]) -> list[int]:

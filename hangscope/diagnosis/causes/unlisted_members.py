@@ -22,14 +22,11 @@ def waits_outside(context: Context, place: Place) -> bool:
 def outside(context: Context, indexes: list[int]) -> Cause:
     """What is to be said of such places: all of them together are one wait for others."""
     places = [context.waits.places[i] for i in indexes]
-    waiters = {rank for place in places for rank in place.waiters}
-    cause = Cause(
-        Verdict.INCONCLUSIVE, (), indexes, Confidence.LIKELY, began(context, indexes), waiters
-    )
+    waiters = frozenset(rank for place in places for rank in place.waiters)
     others = sum(context.trace.groups[place.group].outsiders for place in places)
     title = title_of(context, places[0])
     what = title if len(places) == 1 else f"{title} and other such groups"
-    cause.words = Words(
+    words = Words(
         f"{rank_s(waiters).capitalize()} {wait_s(waiters)} in {what} for "
         f"{'a process that is' if others == 1 else 'processes that are'} no known rank of this job",
         "the group was made by hand, not by torch.distributed.new_group: it may span several jobs "
@@ -38,4 +35,12 @@ def outside(context: Context, indexes: list[int]) -> Cause:
         "look at the group's other processes: HangScope's report on their job, their log or their "
         "stacks show which of them has not come",
     )
-    return cause
+    return Cause(
+        Verdict.INCONCLUSIVE,
+        (),
+        tuple(indexes),
+        Confidence.LIKELY,
+        began(context, indexes),
+        waiters,
+        words=words,
+    )

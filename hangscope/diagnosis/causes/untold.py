@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.odd_ones import is_seen
 from hangscope.diagnosis.context import Context
@@ -13,45 +15,46 @@ from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.records.pace import stood_before
 from hangscope.diagnosis.words.phrases import rank_s
-from hangscope.trace.model import Flag
+from hangscope.trace.model import NONE, Flag
 
 _TELLS = int(Flag.BLOCKING | Flag.ASYNC)
 
 
-def accuse_who_is_stopped(context: Context, cause: Cause) -> None:
+def accuse_who_is_stopped(context: Context, cause: Cause) -> Cause:
     """Accuse who is stopped inside the collective, not who left no record of what it issued."""
-    unrecorded = cause.culprits and context.unrecorded.issuperset(cause.culprits)
-    if not unrecorded or cause.verdict not in (Verdict.MISSING_RANK, Verdict.RANK_LOST):
-        return
-    for index in cause.places:
-        stopped = stopped_in(context, index)
-        if stopped:
-            lost = cause.culprits
-            cause.verdict, cause.culprits, cause.places = Verdict.STUCK_COLLECTIVE, stopped, [index]
-            cause.victims |= set(lost)
-            cause.unknowns.clear()
-            cause.doubt(f"whether {rank_s(lost)} issued it, too, is not on record")
-            return
+    if not _is_unrecorded(context, cause, Verdict.MISSING_RANK, Verdict.RANK_LOST):
+        return cause
+    stopped_at = ((index, stopped_in(context, index)) for index in cause.places)
+    index, stopped = next((found for found in stopped_at if found[1]), (NONE, ()))
+    if not stopped:
+        return cause
+    named = cause.accusing(stopped, cause.confidence)
+    return replace(named, verdict=Verdict.STUCK_COLLECTIVE, places=(index,), unknowns=()).doubted(
+        f"whether {rank_s(cause.culprits)} issued it, too, is not on record"
+    )
 
 
-def accuse_who_was_never_seen(context: Context, cause: Cause) -> None:
+def accuse_who_was_never_seen(context: Context, cause: Cause) -> Cause:
     """Of two that left no record, accuse the one of which there is no sign of life at all.
 
     The other's process is seen to live: its record was not collected.
     """
     trace = context.trace
-    unrecorded = cause.culprits and context.unrecorded.issuperset(cause.culprits)
-    if cause.verdict is not Verdict.MISSING_RANK or not unrecorded:
-        return
+    if not _is_unrecorded(context, cause, Verdict.MISSING_RANK):
+        return cause
     places = [context.waits.places[i] for i in cause.places]
     never = {r for place in places for r in place.unknown if r not in trace.ranks}
     if not 0 < len(never) * 2 < len(trace.ranks) + len(never):
-        return  # half a world without a sign of life is a collection that failed
-    alive = cause.culprits
-    cause.verdict, cause.culprits = Verdict.RANK_LOST, tuple(sorted(never))
-    cause.victims |= set(alive)
-    cause.unknowns.clear()
-    cause.doubt(f"what {rank_s(alive)} issued is not on record")
+        return cause  # half a world without a sign of life is a collection that failed
+    named = cause.accusing(tuple(sorted(never)), cause.confidence)
+    untold = f"what {rank_s(cause.culprits)} issued is not on record"
+    return replace(named, verdict=Verdict.RANK_LOST, unknowns=()).doubted(untold)
+
+
+def _is_unrecorded(context: Context, cause: Cause, *verdicts: Verdict) -> bool:
+    """Whether it has one of these verdicts on ranks of which only a journal tells."""
+    named = cause.verdict in verdicts and bool(cause.culprits)
+    return named and context.unrecorded.issuperset(cause.culprits)
 
 
 def stopped_in(context: Context, index: int) -> tuple[int, ...]:
@@ -74,28 +77,33 @@ def stopped_in(context: Context, index: int) -> tuple[int, ...]:
     return tuple(r for r in sorted(beats) if not stood_before(context.trace, last_ns, beats[r]))
 
 
-def doubt_untold_sends(context: Context, cause: Cause, idle: set[int]) -> None:
+def doubt_untold_sends(context: Context, cause: Cause, idle: set[int]) -> Cause:
     """Who has nothing unfinished but sends may wait for them, where the source does not tell.
 
     ``idle``: those who were taken not to wait.
     """
     flags = context.trace.records["flags"]
-    for rank in sorted(idle.intersection(cause.culprits)):
+
+    def may_wait(rank: int) -> bool:
         halves = [context.waits.places[i].half for i in context.waits.places_of.get(rank, ())]
-        if any(half is not None and not int(flags[half.row]) & _TELLS for half in halves):
-            cause.doubt(f"whether rank {rank} waits for its send to be received")
+        return any(half is not None and not int(flags[half.row]) & _TELLS for half in halves)
+
+    accused = sorted(idle.intersection(cause.culprits))
+    return cause.doubted(
+        *(f"whether rank {r} waits for its send to be received" for r in accused if may_wait(r))
+    )
 
 
-def name_who_never_received(context: Context, cause: Cause) -> None:
+def name_who_never_received(context: Context, cause: Cause) -> Cause:
     """Whose send one that waits for it never received, or not in time, may wait for that one.
 
     Either it is somewhere else after it had sent, or the other left the receive out and went on.
     Who alone left its pattern is the likelier one.
     """
     if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
-        return
+        return cause
     if len(cause.culprits) != 1 or is_seen(context, *cause.culprits):
-        return
+        return cause
     (accused,) = cause.culprits
     sent = [place for place in context.waits.places if _is_left_alone(context, place, accused)]
     waiting = {r for i in cause.places for r in context.waits.places[i].waiters}
@@ -106,25 +114,25 @@ def name_who_never_received(context: Context, cause: Cause) -> None:
     }
     partners = {p.half.peer for p in sent if p.half is not None} & waiting
     if not partners or not hidden_ranks(context.trace).isdisjoint({accused, *partners}):
-        return
-    both = {accused, *partners}
+        return cause
+    both = tuple(sorted({accused, *partners}))
     odd = deviants(context, both, {place.group for place in sent})
     if not odd and all(p.half is not None and p.half.matched for p in sent):
-        return  # the receive was issued as well: it is what comes before that hangs
-    cause.victims = (cause.victims | both) - set(odd or both)
-    cause.culprits = odd or tuple(sorted(both))
-    cause.confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
+        return cause  # the receive was issued as well: it is what comes before that hangs
+    confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
+    found = cause.accusing(odd or both, confidence).with_victims(partners)
+    if found.culprits == cause.culprits:
+        return found
     to = rank_s(sorted(partners))
-    if cause.culprits != (accused,):
-        cause.verdict = Verdict.P2P_UNMATCHED
-        cause.words = Words(
-            f"What rank {accused} sent to {to} was never received there, and rank {accused} is "
-            "waited for",
-            f"{to} left a receive out, or rank {accused} sent once more or went somewhere else "
-            "after it had sent",
-            "compare how often both come to the lines of their send and their receive",
-        )
-        cause.sides = [(r,) for r in sorted(both)]
+    words = Words(
+        f"What rank {accused} sent to {to} was never received there, and rank {accused} is "
+        "waited for",
+        f"{to} left a receive out, or rank {accused} sent once more or went somewhere else "
+        "after it had sent",
+        "compare how often both come to the lines of their send and their receive",
+    )
+    sides = tuple((rank,) for rank in both)
+    return replace(found, verdict=Verdict.P2P_UNMATCHED, words=words, sides=sides)
 
 
 def _is_left_alone(context: Context, place: Place, rank: int) -> bool:
@@ -136,7 +144,7 @@ def _is_left_alone(context: Context, place: Place, rank: int) -> bool:
     return signature is not None and not is_on_host(signature)
 
 
-def doubt_unmade_groups(context: Context, cause: Cause) -> None:
+def doubt_unmade_groups(context: Context, cause: Cause) -> Cause:
     """Who was due to use a group for the first time, and was not seen, may still be making it.
 
     What a rank does between its collectives is told by its stack or its phase; a native dump has
@@ -148,25 +156,24 @@ def doubt_unmade_groups(context: Context, cause: Cause) -> None:
         for facts in (trace.ranks[r] for r in cause.culprits if r in trace.ranks)
     )
     if seen or cause.verdict is not Verdict.MISSING_RANK or not cause.culprits:
-        return
-    for place in (context.waits.places[i] for i in cause.places):
-        if place.phase or place.p2p or place.seq != 1:
-            continue
-        if len(trace.groups[place.group].ranks) != trace.world_size:
-            cause.doubt(
-                f"whether {rank_s(cause.culprits)} had made this group: new_group waits for those "
-                "who make another one first, and a dump does not show that"
-            )
-            return
+        return cause
+    places = [context.waits.places[i] for i in cause.places]
+    first = [p for p in places if not p.phase and not p.p2p and p.seq == 1]
+    if all(len(trace.groups[place.group].ranks) == trace.world_size for place in first):
+        return cause
+    return cause.doubted(
+        f"whether {rank_s(cause.culprits)} had made this group: new_group waits for those "
+        "who make another one first, and a dump does not show that"
+    )
 
 
-def doubt_polled_locks(context: Context, cause: Cause) -> None:
+def doubt_polled_locks(context: Context, cause: Cause) -> Cause:
     """Which lock somebody tries for again and again is not recorded, only which one is held."""
     accused = set(cause.culprits)
-    for place in context.waits.places:
-        polled = is_lock(place) and any(is_polled(context.hosts.get(r)) for r in place.waiters)
+    for place in filter(is_lock, context.waits.places):
+        polled = any(is_polled(context.hosts.get(rank)) for rank in place.waiters)
         if polled and accused.intersection(place.targets):
-            cause.doubt(
+            return cause.doubted(
                 f"whose lock {rank_s(place.waiters)} tries for is concluded: it alone is held"
             )
-            return
+    return cause

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.vanished import UNHEARD
@@ -11,17 +13,21 @@ _SAME_MOMENT_NS = 2 * 10**9
 """Heartbeats come once a second or so."""
 
 
-def name_all_that_vanished(context: Context, causes: list[Cause]) -> None:
+def name_all_that_vanished(context: Context, causes: list[Cause]) -> list[Cause]:
     """Who fell silent together with an accused that did is accused as well."""
     silent = {r: h.end_ns for r, h in context.hosts.items() if h.end_text == UNHEARD}
-    for cause in causes:
-        if cause.verdict is not Verdict.RANK_CRASHED or not silent.keys() & set(cause.culprits):
-            continue
-        moments = [silent[rank] for rank in cause.culprits if rank in silent]
-        beside = {
-            rank
-            for rank, at_ns in silent.items()
-            if min(abs(at_ns - moment) for moment in moments) <= _SAME_MOMENT_NS
-        }
-        cause.culprits = tuple(sorted({*cause.culprits, *beside}))
-        cause.victims -= beside
+    return [_with_all_of_its_moment(cause, silent) for cause in causes]
+
+
+def _with_all_of_its_moment(cause: Cause, silent: dict[int, int]) -> Cause:
+    """The cause with all who fell silent (when, in ns) at a moment when one of its accused did."""
+    if cause.verdict is not Verdict.RANK_CRASHED or silent.keys().isdisjoint(cause.culprits):
+        return cause
+    moments = [silent[rank] for rank in cause.culprits if rank in silent]
+    beside = {
+        rank
+        for rank, at_ns in silent.items()
+        if min(abs(at_ns - moment) for moment in moments) <= _SAME_MOMENT_NS
+    }
+    culprits = tuple(sorted({*cause.culprits, *beside}))
+    return replace(cause, culprits=culprits, victims=cause.victims - beside)

@@ -7,6 +7,8 @@ collective from two places by design.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause, Parting, rank_list
@@ -21,25 +23,26 @@ _AGREED = 4
 """So many places must have been reached from the same lines before one that was not counts."""
 
 
-def note_first_parting(context: Context, cause: Cause) -> None:
-    """Find the first call sites that differ: evidence, and what the advice compares."""
-    if cause.verdict not in _PARTED or not cause.culprits:
-        return
-    where_parted = cause.mismatch
-    if where_parted is not None:
-        group, seq = where_parted.group, where_parted.seq
-    elif cause.places:
-        place = context.waits.places[cause.places[0]]
-        group, seq = place.group, place.seq
-        if place.p2p or place.phase:
-            return
-    else:
-        return
-    rank = cause.culprits[0]
+def with_first_parting(context: Context, cause: Cause) -> Cause:
+    """The cause with the first call sites that differ: evidence, and what the advice compares."""
+    found = _first_parting(context, cause)
+    if found is None:
+        return cause
+    return replace(cause, parted=found).with_evidence(
+        f"already at #{found.seq} of the group {rank_list(cause.culprits[:1])} came from "
+        f"{found.mine} and the others from {found.theirs}, though the operation is the same"
+    )
+
+
+def _first_parting(context: Context, cause: Cause) -> Parting | None:
+    parted = _place_of(context, cause)
+    if parted is None or cause.verdict not in _PARTED or not cause.culprits:
+        return None
+    group, seq = parted
     others = [r for r in context.trace.groups[group].ranks if r not in cause.culprits]
-    mine = _sites(context, rank, group, seq)
+    mine = _sites(context, cause.culprits[0], group, seq)
     if len(mine) <= _AGREED or not others:
-        return
+        return None
     witnesses = [_sites(context, r, group, seq) for r in _spread(others)]
     agreed = 0
     for number in sorted(mine):
@@ -51,14 +54,20 @@ def note_first_parting(context: Context, cause: Cause) -> None:
         if site == mine[number]:
             agreed += 1
         elif agreed >= _AGREED:
-            cause.parted = Parting(number, mine[number], site)
-            cause.evidence.append(
-                f"already at #{number} of the group {rank_list((rank,))} came from "
-                f"{mine[number]} and the others from {site}, though the operation is the same"
-            )
-            return
+            return Parting(number, mine[number], site)
         else:
-            return
+            return None
+    return None
+
+
+def _place_of(context: Context, cause: Cause) -> tuple[int, int] | None:
+    """The group and number of the collective that a cause is about, if it is about one."""
+    if cause.mismatch is not None:
+        return cause.mismatch.group, cause.mismatch.seq
+    if not cause.places:
+        return None
+    place = context.waits.places[cause.places[0]]
+    return None if place.p2p or place.phase else (place.group, place.seq)
 
 
 def _spread(ranks: list[int]) -> list[int]:

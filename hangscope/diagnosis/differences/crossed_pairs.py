@@ -7,6 +7,8 @@ whichever it is. What passed between the three before tells them apart.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause
@@ -23,32 +25,16 @@ _OF_PAIRS = (Verdict.P2P_UNMATCHED, Verdict.DEADLOCK_CYCLE, Verdict.RANK_LOST)
 _ACCUSING = (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK, Verdict.RANK_EXITED)
 
 
-def doubt_crossed_pairs(context: Context, causes: list[Cause]) -> None:
+def doubt_crossed_pairs(context: Context, causes: list[Cause]) -> list[Cause]:
     """Where a rank is accused for one half that never came: was it asked for by mistake?"""
     strays = _strays(context)
-    for cause in causes:
-        if _tell_stray(context, cause, strays):
-            continue
-        half = _own_half(context, cause)
-        if half is not None and _tell_wrong_partner(context, cause, half):
-            continue
-        half = _only_half(context, cause)
-        if half is None:
-            continue
-        pairs = _Pairs(context, half)
-        rival = pairs.rival()
-        if rival == NONE or pairs.asked_before():
-            continue
-        usual = pairs.paired_before(rival)
-        if not usual and cause.verdict is not Verdict.P2P_UNMATCHED:
-            continue  # the accused is known to be elsewhere: that is why its half is missing
-        accused = set(cause.culprits)
-        cause.culprits = (half.rank,) if usual else tuple(sorted({half.rank, *accused}))
-        cause.confidence = Confidence.LIKELY if usual else Confidence.AMBIGUOUS
-        cause.verdict = Verdict.P2P_UNMATCHED
-        cause.victims = (cause.victims | accused | {rival}) - set(cause.culprits)
-        _show(context, cause, half, rival)
-        cause.crossed = _words(half, rival, usual=usual)
+    return [
+        _of_stray(context, cause, strays)
+        or _of_wrong_partner(context, cause)
+        or _of_rival(context, cause)
+        or cause
+        for cause in causes
+    ]
 
 
 def _strays(context: Context) -> list[tuple[Half, int]]:
@@ -67,19 +53,18 @@ def _strays(context: Context) -> list[tuple[Half, int]]:
     return found if len({half.rank for half, _ in found}) == 1 else []
 
 
-def _tell_stray(context: Context, cause: Cause, strays: list[tuple[Half, int]]) -> bool:
+def _of_stray(context: Context, cause: Cause, strays: list[tuple[Half, int]]) -> Cause | None:
     """A rank that names somebody new while the rank it always named waits for it is at fault.
 
     Where a rank that left nothing is accused, or the usual partner left nothing and the new one is
-    accused, either may be. Returns whether the cause speaks of it.
+    accused, either may be. None where the cause does not speak of it.
     """
     if cause.verdict not in _OF_PAIRS or not strays:
-        return False
+        return None
     half, usual = strays[0]
-    involved = {*cause.culprits, *cause.victims}
     told = cause.verdict is not Verdict.DEADLOCK_CYCLE and half.rank in cause.culprits
-    if half.rank not in involved or told:
-        return False
+    if half.rank not in cause.involved or told:
+        return None
     left_waiting = any(
         p.half is not None
         and usual in p.waiters
@@ -91,25 +76,21 @@ def _tell_stray(context: Context, cause: Cause, strays: list[tuple[Half, int]]) 
     lost = cause.verdict is Verdict.RANK_LOST
     doubtful = usual not in context.bounds and cause.culprits in ((half.peer,), (usual,))
     if not left_waiting and not doubtful:
-        return False
+        return None
     sure = left_waiting and not lost
     named = (half.rank,) if sure else tuple(sorted({half.rank, *cause.culprits}))
-    cause.victims = involved - set(named)
-    cause.confidence = Confidence.LIKELY if sure else Confidence.AMBIGUOUS
     if left_waiting:
-        _show(context, cause, half, usual)
-        cause.crossed = _words(half, usual, usual=True)
+        told_of = _between(context, cause, half, usual, usual=True)
+        crossed = told_of.crossed
+        crossed += f", and {rank_s(cause.culprits)} left no dump" if lost else ""
     else:
+        told_of = cause
         does = "sends to" if half.is_send else "waits for"
         gone = ", which left no dump" if usual not in context.bounds else ""
-        cause.crossed = (
-            f"Rank {half.rank} {does} rank {half.peer} at a line that had always named rank "
-            f"{usual}{gone}"
-        )
-    if lost:
-        cause.crossed += f", and {rank_s(cause.culprits)} left no dump" if left_waiting else ""
-    cause.culprits, cause.verdict = named, Verdict.P2P_UNMATCHED
-    return True
+        crossed = f"Rank {half.rank} {does} rank {half.peer} at a line that had always named rank "
+        crossed += f"{usual}{gone}"
+    found = told_of.accusing(named, Confidence.LIKELY if sure else Confidence.AMBIGUOUS)
+    return replace(found, verdict=Verdict.P2P_UNMATCHED, crossed=crossed)
 
 
 def _own_half(context: Context, cause: Cause) -> Half | None:
@@ -122,18 +103,34 @@ def _own_half(context: Context, cause: Cause) -> Half | None:
     return own[0] if len(own) == 1 else None
 
 
-def _tell_wrong_partner(context: Context, cause: Cause, half: Half) -> bool:
-    """Say so, where the accused asks somebody it never had to do with for what another offers.
-
-    Returns whether it does.
-    """
+def _of_wrong_partner(context: Context, cause: Cause) -> Cause | None:
+    """The accused asks somebody it never had to do with for what another offers, if it does."""
+    half = _own_half(context, cause)
+    if half is None:
+        return None
     pairs = _Pairs(context, half)
     rival = pairs.rival(overlooked=True)
     if rival == NONE or pairs.asked_before() or not pairs.paired_before(rival):
-        return False
-    _show(context, cause, half, rival)
-    cause.crossed = _words(half, rival, usual=True)
-    return True
+        return None
+    return _between(context, cause, half, rival, usual=True)
+
+
+def _of_rival(context: Context, cause: Cause) -> Cause | None:
+    """Who waits for the accused asks the wrong one, if another offers what it waits for."""
+    half = _only_half(context, cause)
+    if half is None:
+        return None
+    pairs = _Pairs(context, half)
+    rival = pairs.rival()
+    if rival == NONE or pairs.asked_before():
+        return None
+    usual = pairs.paired_before(rival)
+    if not usual and cause.verdict is not Verdict.P2P_UNMATCHED:
+        return None  # the accused is known to be elsewhere: that is why its half is missing
+    named = (half.rank,) if usual else tuple(sorted({half.rank, *cause.culprits}))
+    found = cause.accusing(named, Confidence.LIKELY if usual else Confidence.AMBIGUOUS)
+    found = replace(found.with_victims([rival]), verdict=Verdict.P2P_UNMATCHED)
+    return _between(context, found, half, rival, usual=usual)
 
 
 def _only_half(context: Context, cause: Cause) -> Half | None:
@@ -153,8 +150,9 @@ def _only_half(context: Context, cause: Cause) -> Half | None:
     return half
 
 
-def _show(context: Context, cause: Cause, half: Half, rival: int) -> None:
-    """The two halves are the sides, and the accused where it may be wrong as well."""
+def _between(context: Context, cause: Cause, half: Half, rival: int, *, usual: bool) -> Cause:
+    """The cause as one of two halves: they are its sides, and the accused where it may be wrong
+    as well."""
     places = context.waits.places
     own = [i for i, p in enumerate(places) if p.half is half]
     met = [
@@ -162,9 +160,10 @@ def _show(context: Context, cause: Cause, half: Half, rival: int) -> None:
         for i, p in enumerate(places)
         if p.half is not None and p.half.rank == rival and p.half.peer == half.rank
     ]
-    cause.places = own + met + [i for i in cause.places if i not in own + met]
-    others = {rival, *(set(cause.culprits) - {half.rank})}
-    cause.sides = [(half.rank,), *((rank,) for rank in sorted(others))]
+    others = {rival, *cause.culprits} - {half.rank}
+    sides = tuple((rank,) for rank in (half.rank, *sorted(others)))
+    crossed = _words(half, rival, usual=usual)
+    return replace(cause.with_first(own + met), sides=sides, crossed=crossed)
 
 
 class _Pairs:

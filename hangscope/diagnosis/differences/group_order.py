@@ -168,26 +168,21 @@ def _cause(
         phase=NEW_GROUP,
         began_ns=_since_ns(trace),
     )
-    context.waits.places.append(place)
     conflict = _conflict(told[number], number, culprits, edges)
-    cause = Cause(
+    confidence = Confidence.LIKELY if trace.missing_ranks else Confidence.CERTAIN
+    involved = {r for _, a, b in edges for r in (a, b)}
+    rest = tuple(sorted(involved - set(culprits)))
+    return Cause(
         Verdict.COLLECTIVE_MISMATCH,
         culprits,
-        [len(context.waits.places) - 1],
+        (context.waits.add(place),),
+        confidence if decided else Confidence.AMBIGUOUS,
         began_ns=1,
+        victims=frozenset(trace.ranks.keys() - set(culprits)),
+        sides=(rest, culprits) if calls.keys() >= involved and rest else (),
         conflict=conflict,
         words=_words(culprits, decided, f"call {number} of new_group is {conflict}"),
     )
-    if not decided:
-        cause.confidence = Confidence.AMBIGUOUS
-    elif trace.missing_ranks:
-        cause.confidence = Confidence.LIKELY
-    involved = {r for _, a, b in edges for r in (a, b)}
-    rest = tuple(sorted(involved - set(culprits)))
-    if calls.keys() >= involved and rest:
-        cause.sides = [rest, culprits]
-    cause.victims = set(trace.ranks) - set(culprits)
-    return cause
 
 
 def _since_ns(trace: Trace) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
@@ -43,25 +43,29 @@ def call_of(facts: RankFacts) -> Call | None:
     return Call(int(found[1]), members, found[2])
 
 
-def name_different_calls(context: Context, place: Place, cause: Cause) -> None:
+def name_different_calls(context: Context, place: Place, cause: Cause) -> Cause:
     """Where all ranks are in ``new_group``, and not in the same call of it, say so."""
     calls = {rank: call_of(context.trace.ranks[rank]) for rank in place.waiters}
     by_number: dict[int, list[int]] = defaultdict(list)
     made = set()
     for rank, call in calls.items():
         if call is None:
-            return
+            return cause
         by_number[call.number].append(rank)
         made.add(call.words)
     if len(by_number) < 2 or len(made) > 1:
-        return  # different groups may well be made at one time, each by those who wait for it
+        return cause  # different groups may well be made at one time, each by those who wait for it
     sides = sorted(by_number.items(), key=lambda item: (-len(item[1]), item[0]))
     decided = len(sides[0][1]) > len(sides[1][1])
-    cause.verdict = Verdict.COLLECTIVE_MISMATCH
-    cause.culprits = tuple(sorted(r for _, ranks in sides[decided:] for r in ranks))
-    cause.confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
-    cause.sides = [tuple(ranks) for _, ranks in sides]
-    cause.conflict = " while ".join(
+    conflict = " while ".join(
         f"{rank_s(ranks)} {'is' if len(ranks) == 1 else 'are'} in call {number} of new_group"
         for number, ranks in reversed(sides)
+    )
+    return replace(
+        cause,
+        verdict=Verdict.COLLECTIVE_MISMATCH,
+        culprits=tuple(sorted(r for _, ranks in sides[decided:] for r in ranks)),
+        confidence=Confidence.CERTAIN if decided else Confidence.AMBIGUOUS,
+        sides=tuple(tuple(ranks) for _, ranks in sides),
+        conflict=conflict,
     )

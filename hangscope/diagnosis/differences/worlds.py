@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
@@ -24,24 +25,46 @@ _OWN_WORD = (formats.RING, formats.JOURNAL, *formats.DUMPS)
 """Kinds of sources that tell what a rank was told, rather than what a reader concluded."""
 
 
-def different_worlds(context: Context, ranks: Iterable[int], cause: Cause) -> None:
-    """Make ``cause`` one of places that contradict each other, if those of ``ranks`` do.
+@dataclass(frozen=True, slots=True)
+class _Contradiction:
+    """Places in the job that contradict each other, and whose are wrong."""
+
+    culprits: Iterable[int]
+    conflict: str
+    summary: str
+    why: str
+    decided: bool = True
+    """Whether it is known who is wrong."""
+    unknowns: tuple[str, ...] = ()
+
+
+def different_worlds(context: Context, ranks: Iterable[int], cause: Cause) -> Cause:
+    """``cause`` as one of places that contradict each other, if those of ``ranks`` do.
 
     Their sizes may differ, a rank may lie outside of its own world, two processes be one rank, or
     ranks wait for the others at different addresses.
     """
     ranks = sorted(ranks)
     for contradiction in (_sizes, _outside, _twice, _apart):
-        if contradiction(context, ranks, cause):
-            return
+        found = contradiction(context, ranks)
+        if found is not None:
+            return replace(
+                cause,
+                verdict=Verdict.ARGUMENT_MISMATCH,
+                culprits=tuple(sorted(found.culprits)),
+                confidence=Confidence.CERTAIN if found.decided else Confidence.AMBIGUOUS,
+                conflict=found.conflict,
+                words=Words(found.summary, found.why),
+            ).doubted(*found.unknowns)
+    return cause
 
 
-def _sizes(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
+def _sizes(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
     worlds: dict[int, list[int]] = defaultdict(list)
     for rank, size in _told(context, ranks).items():
         worlds[size].append(rank)
     if len(worlds) < 2:
-        return False
+        return None
     most = max(len(told) for told in worlds.values())
     usual = [told for told in worlds.values() if len(told) == most]
     decided = len(usual) == 1
@@ -50,8 +73,7 @@ def _sizes(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
         f"{rank_s(told)} expect{'s' if len(told) == 1 else ''} {size} ranks"
         for size, told in sorted(worlds.items(), key=lambda item: len(item[1]))
     )
-    _contradict(
-        cause,
+    return _Contradiction(
         culprits,
         conflict,
         f"The ranks do not agree how many they are: {conflict}",
@@ -59,7 +81,6 @@ def _sizes(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
         "their first collective",
         decided=decided,
     )
-    return True
 
 
 def _told(context: Context, ranks: Iterable[int]) -> dict[int, int]:
@@ -74,33 +95,30 @@ def _told(context: Context, ranks: Iterable[int]) -> dict[int, int]:
     return {rank: facts.world_size or 0 for rank, facts in (said or told).items()}
 
 
-def _outside(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
+def _outside(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
     worlds = _told(context, ranks)
     outside = [rank for rank, size in worlds.items() if rank >= size]
     if not outside:
-        return False
+        return None
     size = worlds[outside[0]]
     conflict = f"there {'is' if len(outside) == 1 else 'are'} no {rank_s(outside)} of {size}"
-    _contradict(
-        cause,
+    return _Contradiction(
         outside,
         conflict,
         f"{capital(conflict)} ranks: they are numbered from 0 to {size - 1}",
         f"{rank_s(outside)} cannot take part, and whoever should have had a smaller number is "
         "waited for in vain",
     )
-    return True
 
 
-def _twice(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
+def _twice(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
     twice = doubled(context.trace)
     if not twice:
-        return False
+        return None
     absent = context.trace.missing_ranks
     spelled = "; ".join(text.partition(";")[0] for _, text in sorted(twice.items()))
     nobody = f", and nobody is {rank_s(absent)}" if 0 < len(absent) <= len(twice) else ""
-    _contradict(
-        cause,
+    return _Contradiction(
         sorted(twice),
         spelled,
         f"{capital(spelled)}{nobody}",
@@ -108,10 +126,9 @@ def _twice(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
         "waits, in vain",
         decided=len(twice) * 2 <= (context.trace.world_size or 0),
     )
-    return True
 
 
-def _apart(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
+def _apart(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
     where: dict[str, list[int]] = defaultdict(list)
     names: dict[str, str] = {}
     known = [context.trace.ranks[rank] for rank in ranks if rank in context.trace.ranks]
@@ -126,25 +143,27 @@ def _apart(context: Context, ranks: Sequence[int], cause: Cause) -> bool:
             names.setdefault(key, name)
             where[key].append(facts.rank)
     if len(where) < 2:
-        return False
+        return None
     most = max(len(here) for here in where.values())
     usual = [here for here in where.values() if len(here) == most]
     decided = len(usual) == 1
     shown = sorted(where.items(), key=lambda item: (len(item[1]), item[1]))[:_SHOWN_PLACES]
+    unknowns = []
+    if any("://" in name and not name.startswith("tcp") for name in names.values()):
+        unknowns.append("one file may have several names")
+    if on_own_host:
+        unknowns.append(
+            "whether hosts of other names are this one: containers may share an address"
+        )
     conflict = " and ".join(f"{rank_s(here)} at {names[key]}" for key, here in shown)
-    _contradict(
-        cause,
+    return _Contradiction(
         [r for here in where.values() if not decided or here is not usual[0] for r in here],
         conflict,
         f"The ranks wait for each other in different places: {conflict}",
         "init_process_group meets the other ranks in a store, and these are different stores",
         decided=decided,
+        unknowns=tuple(unknowns),
     )
-    if any("://" in name and not name.startswith("tcp") for name in names.values()):
-        cause.doubt("one file may have several names")
-    if on_own_host:
-        cause.doubt("whether hosts of other names are this one: containers may share an address")
-    return True
 
 
 def is_loopback(meeting: str) -> bool:
@@ -153,25 +172,26 @@ def is_loopback(meeting: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def note_loopback(context: Context, cause: Cause) -> None:
+def note_loopback(context: Context, cause: Cause) -> Cause:
     """Say so where ranks wait at an address of their own host for a rank 0 that is not on it.
 
     Rank 0 hosts the store. Which ranks a host has is told by the numbers that they have on it.
     """
     if all(context.waits.places[i].phase != INIT for i in cause.places) or cause.conflict:
-        return
+        return cause
     ranks = context.trace.ranks
     waiters = sorted({w for i in cause.places for w in context.waits.places[i].waiters})
     if 0 in ranks or not waiters:
-        return
+        return cause
     facts = [ranks[r] for r in waiters]
     elsewhere = all(f.local_rank is not None and 0 <= f.local_rank < f.rank for f in facts)
     meetings = sorted({f.rendezvous or "" for f in facts})
-    if elsewhere and all(map(is_loopback, meetings)):
-        cause.evidence.append(
-            f"{rank_s(waiters)} meet the others at {meetings[0]}, which is an address of their own "
-            "host, and rank 0 seems to be on another one: MASTER_ADDR must be that host's"
-        )
+    if not elsewhere or not all(map(is_loopback, meetings)):
+        return cause
+    return cause.with_evidence(
+        f"{rank_s(waiters)} meet the others at {meetings[0]}, which is an address of their own "
+        "host, and rank 0 seems to be on another one: MASTER_ADDR must be that host's"
+    )
 
 
 def _meeting(told: str, rank: int) -> str:
@@ -179,22 +199,6 @@ def _meeting(told: str, rank: int) -> str:
     if address := tcp_address(told):
         return f"port {address[1]}"
     return told if "://" in told else f"{told} of rank {rank}"
-
-
-def _contradict(
-    cause: Cause,
-    culprits: Iterable[int],
-    conflict: str,
-    summary: str,
-    why: str,
-    *,
-    decided: bool = True,
-) -> None:
-    cause.verdict = Verdict.ARGUMENT_MISMATCH
-    cause.culprits = tuple(sorted(culprits))
-    cause.confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
-    cause.conflict = conflict
-    cause.words = Words(summary, why)
 
 
 def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -212,15 +216,11 @@ def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
         return []
     if all(facts.finalized for facts in trace.ranks.values()):
         return []
-    cause = Cause(Verdict.INCONCLUSIVE, ())
-    different_worlds(context, sorted(trace.ranks), cause)
+    cause = different_worlds(context, trace.ranks, Cause(Verdict.INCONCLUSIVE, ()))
     if cause.verdict is Verdict.INCONCLUSIVE:
         return []
-    if len(trace.missing_ranks) > len(doubled(trace)) and cause.confidence is Confidence.CERTAIN:
-        cause.confidence = Confidence.LIKELY
-    context.waits.places.append(
-        Place(NONE, NONE, (), members=tuple(sorted(trace.ranks)), phase=INIT)
-    )
-    cause.places = [len(context.waits.places) - 1]
-    cause.victims = set(trace.ranks) - set(cause.culprits)
-    return [cause]
+    if len(trace.missing_ranks) > len(doubled(trace)) and cause.is_certain:
+        cause = replace(cause, confidence=Confidence.LIKELY)
+    ranks = tuple(sorted(trace.ranks))
+    place = context.waits.add(Place(NONE, NONE, (), members=ranks, phase=INIT))
+    return [replace(cause, places=(place,)).with_victims(ranks)]

@@ -95,6 +95,11 @@ class Waits:
         """Whether the rank waits for anybody."""
         return bool(self.out(rank))
 
+    def add(self, place: Place) -> int:
+        """One more place, at which nobody was known to wait; gives its index."""
+        self.places.append(place)
+        return len(self.places) - 1
+
     def keep_only(self, kept: Container[int]) -> None:
         """Forget the waiting at all places but these, given by index; the indices stay valid."""
         self.places[:] = [p if i in kept else p.forgotten() for i, p in enumerate(self.places)]

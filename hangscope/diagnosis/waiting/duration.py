@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -104,40 +105,42 @@ def _limit_s(context: Context, place: Place) -> float:
     return max(limit_s, min(_SLOW_S, context.trace.timeout_s)) if place.phase == INIT else limit_s
 
 
-def doubt_staircases(context: Context, causes: list[Cause]) -> None:
+def doubt_staircases(context: Context, causes: list[Cause]) -> list[Cause]:
     """Where no state is recorded and every rank is at another place, the dumps may show a job that
     moved while they were taken one after another: then who is behind tells nothing.
 
     In a hang the ranks that wait wait together. Only dumps of backends that record no completion
     (native Gloo) are in doubt, and only without any knowledge of the processes.
     """
-    trace, waits = context.trace, context.waits
-    if trace.live or any(h.state != "unknown" for h in context.hosts.values()):
-        return
-    hidden = int(Flag.UNOBSERVED)
-    for cause in causes:
-        if cause.verdict is not Verdict.MISSING_RANK:
-            continue
-        places = [waits.places[i] for i in cause.places]
-        in_groups = np.isin(trace.records["group"], [p.group for p in places])
-        if not (trace.records["flags"][in_groups] & hidden).any():
-            continue
-        steps = {(p.group, p.seq) for p in places}
-        groups = {p.group for p in places}
-        if (
-            len(groups) == 1
-            and len(steps) > 1
-            and len(steps) >= sum(len(p.waiters) for p in places)
-        ):
-            cause.verdict, cause.culprits = Verdict.INCONCLUSIVE, ()
-            cause.confidence = Confidence.LIKELY
-            cause.unknowns.append(
-                "this backend records no completion and each rank is at another place: the job may "
-                "have been moving while the dumps were taken"
-            )
+    if context.trace.live or any(h.state != "unknown" for h in context.hosts.values()):
+        return causes
+    return [
+        replace(
+            cause, verdict=Verdict.INCONCLUSIVE, culprits=(), confidence=Confidence.LIKELY
+        ).with_unknown(
+            "this backend records no completion and each rank is at another place: the job may "
+            "have been moving while the dumps were taken"
+        )
+        if _is_staircase(context, cause)
+        else cause
+        for cause in causes
+    ]
 
 
-def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
+def _is_staircase(context: Context, cause: Cause) -> bool:
+    """Whether everybody waits for the accused at a place of his own, and nobody says until when."""
+    if cause.verdict is not Verdict.MISSING_RANK:
+        return False
+    places = [context.waits.places[i] for i in cause.places]
+    groups, steps = {p.group for p in places}, {p.seq for p in places}
+    if len(groups) != 1 or len(steps) < 2 or len(steps) < sum(len(p.waiters) for p in places):
+        return False
+    records = context.trace.records
+    here = records["group"] == places[0].group
+    return bool(flagged(records["flags"][here], Flag.UNOBSERVED).any())
+
+
+def doubt_short_waits(context: Context, causes: list[Cause]) -> list[Cause]:
     """Dumps that were written when nobody had waited for a minute may show a rank that is slow.
 
     No timeout has written those, and nothing in them tells what the accused does. What cannot go
@@ -146,66 +149,76 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> None:
     trace = context.trace
     kinds = {source.format for source in trace.sources}
     if trace.live or not kinds <= {*formats.DUMPS, formats.LOG}:
-        return
+        return causes
     if any(f.alive is not None or f.exit or f.phases for f in trace.ranks.values()):
-        return
+        return causes
     if any(claim.kind == "timeout" for claim in trace.claims):
-        return  # somebody had waited for long, says a log
+        return causes  # somebody had waited for long, says a log
     shown = {rank for rank, facts in trace.ranks.items() if facts.threads}
     first_s, last_s = _timeouts_s(context)
     longest_s = context.longest_wait_s(context.waits.places)
     several = len({c.culprits for c in causes if c.verdict in _OF_TIME and not c.crossed}) > 1
     moved = just_finished(context)
-    for cause in causes:
+
+    def why(cause: Cause) -> str | None:
         if cause.verdict not in _OF_TIME or cause.crossed or _is_shown(cause, shown):
-            continue
+            return None
         waited = context.longest_wait_s(context.waits.places[i] for i in cause.places)
         if 0 < waited < _SLOW_S:
-            cause.doubt(
+            return (
                 f"the dumps were written when nobody had waited there for more than {waited:.0f} s"
             )
-        elif several and longest_s < NEARLY * first_s:
-            cause.doubt(
+        if several and longest_s < NEARLY * first_s:
+            return (
                 "ranks are waited for at several places at once, as in a job that moves, and "
                 "nobody had waited for the timeout when the dumps were written"
             )
-        elif longest_s > _FAR * last_s + _HOUR_S:
-            cause.doubt(
+        if longest_s > _FAR * last_s + _HOUR_S:
+            return (
                 "the files are older than any timeout: how long anybody had waited when they were "
                 "written is not known"
             )
-        elif moving := moved.intersection(_waiting(context, cause)):
-            cause.doubt(
-                f"{rank_list(tuple(sorted(moving)))} had finished something just before being "
-                "dumped: the job may have been moving"
-            )
+        moving = moved.intersection(_waiting(context, cause))
+        if not moving:
+            return None
+        return (
+            f"{rank_list(tuple(sorted(moving)))} had finished something just before being "
+            "dumped: the job may have been moving"
+        )
+
+    return [cause.doubted(doubt) if (doubt := why(cause)) else cause for cause in causes]
 
 
-def doubt_ended_early(context: Context, causes: list[Cause]) -> None:
+def doubt_ended_early(context: Context, causes: list[Cause]) -> list[Cause]:
     """A collective is stuck only while all of its members stand in it.
 
     One of them that ended, by a way nobody saw, well before the others stopped waiting may have
     ended alone.
     """
-    limit = standstill_s(context.trace)
-    for cause in causes:
-        if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
-            continue
-        for place in (context.waits.places[i] for i in cause.places):
-            ages = {rank: context.age_s(rank, place.began_ns) for rank in place.waiters}
-            lasted = {rank: age for rank, age in ages.items() if age is not None}
-            longest = max(lasted.values(), default=0.0)
-            early = [
-                rank
-                for rank, age in sorted(lasted.items())
-                if age < limit <= longest
-                and context.hosts[rank].gone
-                and is_unseen(context.trace.ranks[rank])
-            ]
-            if early:
-                cause.doubt(
-                    f"{rank_list(tuple(early))} was not heard of for as long as the others waited"
-                )
+    limit_s = standstill_s(context.trace)
+    return [
+        cause.doubted(*_ended_early(context, cause, limit_s))
+        if cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits
+        else cause
+        for cause in causes
+    ]
+
+
+def _ended_early(context: Context, cause: Cause, limit_s: float) -> Iterator[str]:
+    """Per place who was not heard of for as long as others waited there."""
+    for place in (context.waits.places[i] for i in cause.places):
+        ages = {rank: context.age_s(rank, place.began_ns) for rank in place.waiters}
+        lasted = {rank: age for rank, age in ages.items() if age is not None}
+        longest = max(lasted.values(), default=0.0)
+        early = [
+            rank
+            for rank, age in sorted(lasted.items())
+            if age < limit_s <= longest
+            and context.hosts[rank].gone
+            and is_unseen(context.trace.ranks[rank])
+        ]
+        if early:
+            yield f"{rank_list(tuple(early))} was not heard of for as long as the others waited"
 
 
 def _waiting(context: Context, cause: Cause) -> set[int]:
@@ -232,48 +245,55 @@ def _timeouts_s(context: Context) -> Timeouts:
     return recorded_timeouts(context) or Timeouts(_SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S)
 
 
-def doubt_unobserved(context: Context, causes: list[Cause]) -> None:
+def doubt_unobserved(context: Context, causes: list[Cause]) -> list[Cause]:
     """Where no source says what has finished, an accused rank may itself wait in what it did last.
 
     Nothing of the kind is certain; of several such ranks any may wait for another of them.
     """
-    trace = context.trace
-    for cause in causes:
-        if _rests_on_counters(context, cause):
-            cause.doubt("only the backend's counters tell what has not finished")
-        if cause.verdict is Verdict.STUCK_COLLECTIVE and cause.places:
-            rows = [context.waits.places[i].row for i in cause.places]
-            native = _without_pairs(context, tuple(context.waits.places[cause.places[0]].waiters))
-            unobserved = native and _all_unobserved(context, rows)
-            unobserved |= any(context.waits.places[i].counted for i in cause.places)
-            unobserved = unobserved or _may_be_held_up(context, cause)
-            if cause.confidence is Confidence.CERTAIN and unobserved:
-                cause.confidence = Confidence.LIKELY
-                cause.unknowns.append("what has finished is not recorded")
-        if cause.verdict is not Verdict.MISSING_RANK or not cause.places:
-            continue
-        if _without_pairs(context, cause.culprits) and cause.confidence is Confidence.CERTAIN:
-            several = len(cause.culprits) > 1
-            cause.confidence = Confidence.AMBIGUOUS if several else Confidence.LIKELY
-            cause.unknowns.append(
-                "this recorder leaves out sends and receives: the accused may wait in one"
-            )
-        groups = {context.waits.places[i].group for i in cause.places}
-        last = [context.last_row(rank) for rank in cause.culprits]
-        unsure = [
-            row
-            for row in last
-            if row >= 0
-            and int(trace.records["flags"][row]) & int(Flag.UNOBSERVED)
-            and (
-                int(trace.records["group"][row]) not in groups
-                or int(trace.records["flags"][row]) & int(Flag.P2P)
-            )
-        ]
-        if unsure:
-            several = len(cause.culprits) > 1
-            cause.confidence = Confidence.AMBIGUOUS if several else Confidence.LIKELY
-            cause.unknowns.append("whether the last operation of the accused has finished")
+    return [_doubt_unobserved(context, cause) for cause in causes]
+
+
+def _doubt_unobserved(context: Context, cause: Cause) -> Cause:
+    if _rests_on_counters(context, cause):
+        cause = cause.doubted("only the backend's counters tell what has not finished")
+    if not cause.places:
+        return cause
+    if cause.verdict is Verdict.STUCK_COLLECTIVE:
+        unobserved = cause.is_certain and _is_unobserved(context, cause)
+        return cause.doubted("what has finished is not recorded") if unobserved else cause
+    if cause.verdict is not Verdict.MISSING_RANK:
+        return cause
+    confidence = Confidence.AMBIGUOUS if len(cause.culprits) > 1 else Confidence.LIKELY
+    if _without_pairs(context, cause.culprits) and cause.is_certain:
+        cause = replace(cause, confidence=confidence).with_unknown(
+            "this recorder leaves out sends and receives: the accused may wait in one"
+        )
+    if _may_wait_elsewhere(context, cause):
+        cause = replace(cause, confidence=confidence)
+        cause = cause.with_unknown("whether the last operation of the accused has finished")
+    return cause
+
+
+def _is_unobserved(context: Context, cause: Cause) -> bool:
+    """Whether nobody says of what hangs there that it has not finished."""
+    places = [context.waits.places[i] for i in cause.places]
+    if any(place.counted for place in places):
+        return True
+    native = _without_pairs(context, places[0].waiters)
+    unobserved = native and _all_unobserved(context, [place.row for place in places])
+    return unobserved or _may_be_held_up(context, cause)
+
+
+def _may_wait_elsewhere(context: Context, cause: Cause) -> bool:
+    """Whether an accused may wait in what it issued last, which is not what it is waited for in."""
+    records = context.trace.records
+    groups = {context.waits.places[i].group for i in cause.places}
+    last = [row for rank in cause.culprits if (row := context.last_row(rank)) >= 0]
+    return any(
+        int(records["flags"][row]) & int(Flag.UNOBSERVED)
+        and (int(records["group"][row]) not in groups or int(records["flags"][row]) & int(Flag.P2P))
+        for row in last
+    )
 
 
 def _rests_on_counters(context: Context, cause: Cause) -> bool:

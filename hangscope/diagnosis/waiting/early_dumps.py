@@ -19,12 +19,8 @@ from hangscope.diagnosis.waiting.duration import stood_still
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, Trace
 
-_OF_WAITING = (
-    Verdict.MISSING_RANK,
-    Verdict.P2P_UNMATCHED,
-    Verdict.STUCK_COLLECTIVE,
-    Verdict.DEADLOCK_CYCLE,
-)
+_ACCUSING = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTIVE)
+_OF_WAITING = (*_ACCUSING, Verdict.DEADLOCK_CYCLE)
 _SLOW_NS = 60 * SECOND_NS
 _EARLY_PART = 4
 """Who was dumped in the first quarter of the time that others waited was dumped early."""
@@ -58,7 +54,7 @@ def _without_a_word(context: Context) -> frozenset[int]:
     )
 
 
-def doubt_overtaken(context: Context, causes: list[Cause]) -> frozenset[int]:
+def doubt_overtaken(context: Context, causes: list[Cause]) -> tuple[list[Cause], frozenset[int]]:
     """Such a rank is accused of nothing, and nobody is stuck where only such ranks wait.
 
     Nor is one whose dump does not know yet that it had finished what it is past, unless it is known
@@ -68,22 +64,28 @@ def doubt_overtaken(context: Context, causes: list[Cause]) -> frozenset[int]:
     early = unsure = overtaken(context)
     if not stood_still(context):
         unsure = early | _members(context, context.front.late)
+    found: list[Cause] = []
     in_the_way: set[int] = set()
-    for cause in causes if unsure else ():
+    for cause in causes:
         stuck = cause.verdict is Verdict.STUCK_COLLECTIVE
-        if cause.verdict not in _OF_WAITING or not cause.places:
-            continue
-        waiting = {r for i in cause.places for r in context.waits.places[i].waiters}
-        stands_on = (unsure if stuck else early) & (set(cause.culprits) or waiting)
-        if not stands_on:
-            continue
-        in_the_way |= early & stands_on
-        cause.accuse_nobody(
-            f"{rank_list(tuple(sorted(stands_on)))} went on after being dumped: others have "
-            "finished what is unfinished in those dumps, so the job was moving; dump all ranks "
-            "again at one moment"
-        )
-    return frozenset(in_the_way)
+        stands_on = _rests_on(context, cause) & (unsure if stuck else early)
+        if stands_on:
+            in_the_way |= early & stands_on
+            cause = cause.naming_nobody(
+                f"{rank_list(tuple(sorted(stands_on)))} went on after being dumped: others have "
+                "finished what is unfinished in those dumps, so the job was moving; dump all ranks "
+                "again at one moment"
+            )
+        found.append(cause)
+    return found, frozenset(in_the_way)
+
+
+def _rests_on(context: Context, cause: Cause) -> set[int]:
+    """The accused of a cause of waiting, or else those who wait there."""
+    if cause.verdict not in _OF_WAITING or not cause.places:
+        return set()
+    waiting = {r for i in cause.places for r in context.waits.places[i].waiters}
+    return set(cause.culprits) or waiting
 
 
 def without_dumps_of(trace: Trace, ranks: frozenset[int]) -> Trace:
@@ -99,7 +101,9 @@ def without_dumps_of(trace: Trace, ranks: frozenset[int]) -> Trace:
     )
 
 
-def doubt_dumped_before(context: Context, causes: list[Cause]) -> frozenset[int]:
+def doubt_dumped_before(
+    context: Context, causes: list[Cause]
+) -> tuple[list[Cause], frozenset[int]]:
     """Who was dumped before the others began to wait for it may have come since.
 
     Clocks of hosts differ a little. Where the others were dumped long after they had begun, it need
@@ -107,30 +111,35 @@ def doubt_dumped_before(context: Context, causes: list[Cause]) -> frozenset[int]
     that is about to finish what others have. Gives the latter: they are stuck in nothing.
     """
     if not _told_by_dumps(context):
-        return frozenset()
+        return causes, frozenset()
     written = {r: f.observed_ns for r, f in context.trace.ranks.items() if f.observed_ns > 0}
     newest = max(written.values(), default=0)
+    found: list[Cause] = []
     too_early: set[int] = set()
     for cause in causes:
-        if cause.verdict not in _OF_WAITING or not cause.began_ns:
-            continue
-        lasted = max(newest - cause.began_ns, 0)
-        late_ns = cause.began_ns - SECOND_NS + min(_SLOW_NS, lasted // _EARLY_PART)
-        before = tuple(r for r in cause.culprits if written.get(r, late_ns) < late_ns)
-        if not before or cause.verdict is Verdict.DEADLOCK_CYCLE:
-            continue
+        before = _dumped_before(cause, written, newest)
+        stuck = cause.verdict is Verdict.STUCK_COLLECTIVE
         reason = f"{rank_list(before)} had been dumped before the others waited for long"
-        if cause.verdict is Verdict.STUCK_COLLECTIVE and before == cause.culprits:
+        if not before:
+            found.append(cause)
+        elif stuck and before == cause.culprits:
             too_early |= set(before)
-            cause.accuse_nobody(reason)
-            continue
-        cause.doubt(reason)
-        if cause.verdict is Verdict.STUCK_COLLECTIVE:
-            continue
-        sure = cause.confidence is not Confidence.AMBIGUOUS  # else each stands for the others
-        rest = tuple(r for r in cause.culprits if sure and r not in before)
-        cause.culprits = rest or cause.culprits
-    return frozenset(too_early)
+            found.append(cause.naming_nobody(reason))
+        elif stuck or cause.confidence is Confidence.AMBIGUOUS:  # each stands for the others
+            found.append(cause.doubted(reason))
+        else:
+            rest = tuple(r for r in cause.culprits if r not in before)
+            found.append(replace(cause, culprits=rest or cause.culprits).doubted(reason))
+    return found, frozenset(too_early)
+
+
+def _dumped_before(cause: Cause, written: dict[int, int], newest: int) -> tuple[int, ...]:
+    """The accused whose dumps were written (when, in ns) before others had waited for long."""
+    if cause.verdict not in _ACCUSING or not cause.began_ns:
+        return ()
+    lasted = max(newest - cause.began_ns, 0)
+    late_ns = cause.began_ns - SECOND_NS + min(_SLOW_NS, lasted // _EARLY_PART)
+    return tuple(r for r in cause.culprits if written.get(r, late_ns) < late_ns)
 
 
 def _members(context: Context, pairs: Bools) -> frozenset[int]:
