@@ -298,9 +298,12 @@ def summary(results: Sequence[Result]) -> str:
         f"- rank and verdict: {verdicts} of {decidable} ({100 * verdicts / decidable:.1f} %)",
         f"- ties, both sides named as ambiguous: {len(ties)}",
         f"- false alarms: {alarms} of {len(healthy)} healthy runs",
-        f"- stall to printed verdict: median {statistics.median(times):.1f} s, "
-        f"longest {max(times):.1f} s",
     ]
+    if times:
+        lines.append(
+            f"- stall to printed verdict: median {statistics.median(times):.1f} s, "
+            f"longest {max(times):.1f} s"
+        )
     return "\n".join(lines)
 
 

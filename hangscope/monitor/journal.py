@@ -29,7 +29,9 @@ class Journal:
         self._started = False
         self._key = key
 
-    def exit(self, end: ProcessEnd, *, oom: bool, by_launcher: bool) -> None:
+    def exit(
+        self, end: ProcessEnd, *, oom: bool, by_launcher: bool, untold: list[int] | None
+    ) -> None:
         """A rank's process has ended."""
         self._write(
             {
@@ -41,6 +43,7 @@ class Journal:
                 "signal": end.signal,
                 "oom": oom,
                 "by_launcher": by_launcher,
+                "untold": untold,
             }
         )
 

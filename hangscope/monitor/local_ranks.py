@@ -20,6 +20,10 @@ from hangscope.trace.processes.process import is_elsewhere
 
 TICK_S = 0.25
 KILL_GRACE_S = 5.0
+_ASKING = (signal.SIGTERM, signal.SIGHUP)
+"""What asks a process to stop and ends it if it does not listen; Python listens to SIGINT."""
+_MOST_LOOKS = 4
+"""So many ends tell whether others were told one after the other, or all at once."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """What launchers, schedulers and people send; the last two are warnings (`--signal` of Slurm)."""
 
@@ -79,6 +83,7 @@ class LocalRanks:
         self._looks: dict[int, RankFacts] = {}
         self._told: dict[int, tuple[str | None, bool | None, KernelWait | None]] = {}
         self._ends: dict[int, ProcessEnd] = {}
+        self._looks_for_untold = 0
         self._is_hung = False
         self._is_ended = False
 
@@ -208,13 +213,25 @@ class LocalRanks:
         if end.code != 0 and not self.failed_at_ns:
             self.failed_at_ns = end.at_ns
         # A process may have said after it was first seen which rank it is.
-        ranks = self._run.rank_of_process()
-        rank = ranks.get((self._machine_of.get(end.pid, ""), end.pid), end.rank)
+        rank = self._rank_of(end.pid, end.rank)
         if rank is None:
             return  # it only started ranks
         end = replace(end, rank=rank)
+        untold = self._untold(end.signal)
         if self.journal is not None:
             look = self._looks.pop(end.pid, None)
             if look is not None and (self._is_hung or is_held_up(look)):
                 self.journal.seen(look)
-            self.journal.exit(end, oom=oom, by_launcher=by_launcher)
+            self.journal.exit(end, oom=oom, by_launcher=by_launcher, untold=untold)
+
+    def _rank_of(self, pid: int, rank: int) -> int | None:
+        """The rank of a process, by what it says itself; None where it only started ranks."""
+        return self._run.rank_of_process().get((self._machine_of.get(pid, ""), pid), rank)
+
+    def _untold(self, number: int | None) -> list[int] | None:
+        """Ranks here that nobody has told to stop as the first ones have ended of that."""
+        if number not in _ASKING or self._is_ended or self._looks_for_untold == _MOST_LOOKS:
+            return None
+        self._looks_for_untold += 1
+        found = (self._rank_of(pid, rank) for rank, pid in self._processes.untold(number))
+        return sorted(rank for rank in found if rank is not None)

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hangscope.monitor.untold import is_untold
 from hangscope.trace.processes.control_groups import GROUPS, files_of, lines_of
 
 _PIDFD_INFO_EXIT = 1 << 3
@@ -103,6 +104,10 @@ class ProcessWatch:
     def were_killed_for_memory(self) -> bool:
         """Whether the kernel has killed a process of this control group for memory meanwhile."""
         return oom_kills() > self._oom_kills >= 0
+
+    def untold(self, number: int) -> list[tuple[int, int]]:
+        """(Rank, process) of those that a signal would end and to which nobody has sent any."""
+        return [(rank, pid) for rank, pid in self._by_fd.values() if is_untold(pid, number)]
 
     def watches(self, pid: int) -> bool:
         """Whether a process is watched and has not ended."""

@@ -94,6 +94,8 @@ class ExitFacts:
     by_launcher: bool = False
     """The launcher or the scheduler told it to stop: a victim's end."""
     text: str = ""
+    untold: frozenset[int] | None = None
+    """Ranks of its host that nobody had told to stop when it had ended, where somebody looked."""
 
 
 LEFT = "left"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -38,6 +39,16 @@ def _told(job: Job, ranks: Sequence[int], after_s: float) -> None:
     """SIGTERM; a monitor takes all but the first for a launcher's answer to the first."""
     for index, rank in enumerate(ranks):
         _killed(job, rank, after_s + 0.03 * index, answer=index > 0)
+
+
+def _answered(job: Job, first: int, ranks: Sequence[int], untold: Sequence[set[int]]) -> None:
+    """SIGTERM to ``first`` and, a little later, to ``ranks``; who was still untold at each end."""
+    for index, rank in enumerate((first, *ranks)):
+        at_ns = _at(job, 0.1 + 0.03 * index)
+        exit_ = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=index > 0)
+        if index < len(untold):
+            exit_ = replace(exit_, untold=frozenset(untold[index]))
+        job.rank(rank, alive=False, exit=exit_, heartbeat_ns=at_ns)
 
 
 def _raised(job: Job, rank: int, after_s: float, error: tuple[str, str] = CLOSED) -> None:
@@ -105,6 +116,36 @@ def test_one_that_ended_alone_may_have_been_told_with_all_that_were_killed_later
     assert blame(found) == ("rank_crashed", (1,))
     assert found.confidence is Confidence.LIKELY
     assert "may have been told to stop, too" in found.findings[0].unknowns[0]
+
+
+@pytest.mark.parametrize(
+    ("untold", "named"),
+    [
+        ([{0, 2, 3}, set()], (1,)),  # nobody had been told, then all: that answered its end
+        ([{0, 2, 3}, {2, 3}], ()),  # somebody stops one after the other
+        ([{2, 3}, set()], ()),  # one of them had been told with it
+        ([{0, 2, 3}], ()),  # nobody looked again
+        ([], ()),
+    ],
+)
+def test_one_that_ended_before_others_were_told_was_told_alone(
+    untold: list[set[int]], named: tuple[int, ...]
+) -> None:
+    """The kernel lists a signal as pending, or its process as exiting, from when it was sent."""
+    job = _job()
+    job.all(done=False)
+    _answered(job, 1, (2, 0, 3), untold)
+    found = diagnose(job.trace())
+    assert blame(found) == ("rank_crashed" if named else "healthy", named)
+    assert not named or found.confidence is Confidence.LIKELY
+
+
+def test_who_came_first_to_the_next_collective_did_not_issue_it_alone() -> None:
+    """One was told alone, just as the others went on; they were stopped before they came."""
+    job = _job()
+    job.op(0, done=False)
+    _answered(job, 3, (0, 2, 1), [{0, 1, 2}, set()])
+    assert blame(diagnose(job.trace())) == ("rank_crashed", (3,))
 
 
 def test_several_that_the_others_outlive_were_told_alone() -> None:

@@ -29,6 +29,25 @@ def test_how_a_rank_ended(tmp_path: Path) -> None:
     assert (facts.exit.kind, facts.exit.signal, facts.exit.at_ns) == ("signal", 9, 5)
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ([3, 0], {0, 3}),
+        ([], set()),
+        (None, None),
+        ("0, 3", None),
+        ([3, -1, True, "0", 1 << 40], {3}),
+    ],
+)
+def test_who_had_not_been_told_to_stop_by_then(
+    tmp_path: Path, written: object, read: set[int] | None
+) -> None:
+    end = {"event": "exit", "rank": 1, "signal": 15, "untold": written}
+    (facts,) = _facts(tmp_path, end)
+    assert facts.exit is not None
+    assert facts.exit.untold == read
+
+
 @pytest.mark.parametrize("rank", [-1, 10**12, 1 << 17, True, "1", 1.0, None])
 def test_a_number_that_is_no_rank_is_nobodys(tmp_path: Path, rank: object) -> None:
     events = ({"event": "exit", "rank": rank}, {"event": "seen", "rank": rank, "alive": True})

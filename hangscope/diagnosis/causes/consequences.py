@@ -68,11 +68,16 @@ def _without_waits_for_the_dead(context: Context, causes: list[Cause]) -> list[C
     held_up: set[int] = set()
     for index, cause in enumerate(causes):
         before = latest_ns is not None and 0 < cause.began_ns <= latest_ns
-        if cause.verdict in _OF_WAITING and not before:
+        if _is_of_waiting(cause) and not before:
             held_up |= cause.involved
         elif cause.verdict is not crashed or index in genuine:
             kept.append(cause)
     return [c.with_victims(held_up) if c.verdict is crashed else c for c in kept]
+
+
+def _is_of_waiting(cause: Cause) -> bool:
+    """Whether it says no more than who waits where: who waits alone may only have come first."""
+    return cause.odd_one or cause.verdict in _OF_WAITING
 
 
 def _without_what_mismatches_explain(context: Context, causes: list[Cause]) -> list[Cause]:

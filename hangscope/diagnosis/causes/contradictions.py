@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.told_together import signal_of
+from hangscope.diagnosis.ends.told_together import signal_of, told_alone
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.processes.shorten import shortened
@@ -21,18 +21,22 @@ def doubt_ends(context: Context, causes: list[Cause]) -> list[Cause]:
 
     A watchdog aborts its process as well: an abort without a word is no certain crash. Of several
     that were stopped at one moment the launcher may have stopped all but the first. And who alone
-    ended when it was told to stop may have been told with all others, if these were only killed.
+    ended when it was told to stop may have been told with all others, if these were only killed, or
+    before all others, by somebody who is slow.
     """
     not_killed = _not_killed(context)
+    alone = told_alone(context.hosts, context.trace)
     return [
-        cause.doubted(*_why_an_answer(context, cause, not_killed))
+        cause.doubted(*_why_an_answer(context, cause, not_killed, alone))
         if cause.verdict is Verdict.RANK_CRASHED
         else cause
         for cause in causes
     ]
 
 
-def _why_an_answer(context: Context, cause: Cause, not_killed: set[int]) -> Iterator[str]:
+def _why_an_answer(
+    context: Context, cause: Cause, not_killed: set[int], alone: int | None
+) -> Iterator[str]:
     """Why the ends of the accused may be answers to other ends."""
     facts = [context.trace.ranks[r] for r in cause.culprits if r in context.trace.ranks]
     if any(map(_aborted_silently, facts)):
@@ -42,6 +46,8 @@ def _why_an_answer(context: Context, cause: Cause, not_killed: set[int]) -> Iter
     others = len(context.trace.ranks) > len(cause.culprits)
     if others and not_killed <= set(cause.culprits) and any(map(signal_of, facts)):
         yield "the others were killed: they may have been told to stop, too, and ignored it"
+    if alone in cause.culprits:
+        yield "the others were told to stop after it: perhaps not because of its end"
 
 
 def _not_killed(context: Context) -> set[int]:

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hangscope.diagnosis.ends.primary_failures import left_by_itself
-from hangscope.diagnosis.ends.told_together import outlived, signal_of, told_together
+from hangscope.diagnosis.ends.told_together import (
+    outlived,
+    signal_of,
+    told_alone,
+    told_together,
+)
 from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
@@ -50,7 +55,7 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
     how it ended is known as little as what became of them.
     """
     alone = len(hosts) < 2
-    if alone and not trace.missing_ranks:
+    if (alone and not trace.missing_ranks) or told_alone(hosts, trace) is not None:
         return None
     ways = set()
     ended_ns: dict[int, int] = {}

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hangscope.diagnosis.ends.told_together import (
     NOTICED_NS,
     outlived,
+    told_alone,
     told_together,
     were_interrupted,
 )
@@ -66,7 +67,8 @@ def _told_with(first: Host, hosts: Mapping[int, Host], trace: Trace) -> set[int]
         hosts[r].end is End.TORN_DOWN and 0 < hosts[r].end_ns - first.end_ns + 1 <= _AT_ONCE_NS
         for r in here
     )
-    return here if name and at_once and len(here) < len(hosts) else {first.rank}
+    together = name and at_once and len(here) < len(hosts)
+    return here if together and told_alone(hosts, trace) is None else {first.rank}
 
 
 def told_on_several_hosts(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:

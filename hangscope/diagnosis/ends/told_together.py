@@ -33,7 +33,7 @@ def told_together(hosts: Mapping[int, Host], trace: Trace) -> frozenset[int]:
     moment.
     """
     asked = [h for h in hosts.values() if _was_asked(h, trace)]
-    if trace.missing_ranks or not asked:
+    if trace.missing_ranks or not asked or told_alone(hosts, trace) is not None:
         return frozenset()
     first = min(asked, key=lambda h: (h.end_ns, h.rank))
     told = frozenset(h.rank for h in asked if _is_told_with(h, first, trace))
@@ -45,6 +45,25 @@ def told_together(hosts: Mapping[int, Host], trace: Trace) -> frozenset[int]:
     raised = sum(trace.ranks[host.rank].exception is not None for host in rest)
     several = 1 < len(told) > 2 * raised
     return told if several or (deaf and trace.ranks[first.rank].was_interrupted) else frozenset()
+
+
+def told_alone(hosts: Mapping[int, Host], trace: Trace) -> int | None:
+    """The rank that a signal ended while all others of its host had been sent none, as was seen.
+
+    These were told to stop afterwards, at one moment: by a launcher that answers its end. Where one
+    was still not told as the second one ended, somebody stops one after the other.
+    """
+    asked = [h for h in hosts.values() if h.gone and signal_of(trace.ranks[h.rank]) is not None]
+    if not asked:
+        return None
+    first, *rest = sorted(asked, key=lambda h: (h.end_ns, h.rank))
+    later = [h for h in rest if _on_host_of(h, first, trace)]
+    if len(later) < 2:
+        return None
+    before, after = _untold(first, trace), _untold(later[0], trace)
+    if before is None or after is None:
+        return None
+    return first.rank if {h.rank for h in later} <= before and not after else None
 
 
 def outlived(told: frozenset[int], hosts: Mapping[int, Host], trace: Trace) -> bool:
@@ -92,6 +111,11 @@ def _heard_nothing(host: Host, trace: Trace) -> bool:
     exit_, exception = trace.ranks[host.rank].exit, trace.ranks[host.rank].exception
     killed = exit_ is None or exit_.kind in ("signal", "oom", "unknown")
     return killed and (exception is None or not exception.is_main_thread)
+
+
+def _untold(host: Host, trace: Trace) -> frozenset[int] | None:
+    exit_ = trace.ranks[host.rank].exit
+    return exit_.untold if exit_ is not None else None
 
 
 def _on_host_of(host: Host, other: Host, trace: Trace) -> bool:

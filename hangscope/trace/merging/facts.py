@@ -182,6 +182,7 @@ def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
         at_ns=_earliest(times),
         by_launcher=any(e.by_launcher for e in exits),
         text=best.text or next((e.text for e in exits if e.text), ""),
+        untold=next((e.untold for e in exits if e.untold is not None), None),
     )
 
 

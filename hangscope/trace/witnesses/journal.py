@@ -4,7 +4,7 @@ JSON lines. The first names the format and the run; every other is an event::
 
     {"hangscope": "journal/1", "run_id": "...", "attempt": 0, "host": "...", "started_ns": 0}
     {"event": "exit", "rank": 2, "pid": 4711, "at_ns": 0, "code": null, "signal": 9, "oom": false,
-     "by_launcher": false}
+     "by_launcher": false, "untold": [0, 1, 3]}
     {"event": "verdict", "at_ns": 0, "verdict": "missing_rank", "culprits": [2], "summary": "...",
      "confidence": "certain"}
     {"event": "seen", "rank": 0, "pid": 4709, "at_ns": 0, "alive": true, "state": "sleeping",
@@ -203,13 +203,24 @@ def _exit(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
     else:
         kind = "clean" if code == 0 else "code"
     at_ns = as_int(event.get("at_ns"), 0, low=0)
-    by_launcher = bool(event.get("by_launcher"))
+    by_launcher, untold = bool(event.get("by_launcher")), event.get("untold")
     return replace(
         process,
         alive=False,
         process_state="gone",
-        exit=ExitFacts(kind, code=code, signal=signal, at_ns=at_ns, by_launcher=by_launcher),
+        exit=ExitFacts(
+            kind,
+            code=code,
+            signal=signal,
+            at_ns=at_ns,
+            by_launcher=by_launcher,
+            untold=_ranks(untold) if isinstance(untold, list) else None,
+        ),
     )
+
+
+def _ranks(values: list[Any]) -> frozenset[int]:
+    return frozenset(v for v in values[:_MOST_NAMED] if type(v) is int and 0 <= v <= MAX_RANK)
 
 
 def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:

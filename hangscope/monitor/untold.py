@@ -1,0 +1,46 @@
+"""Which processes have not been told to stop yet.
+
+A signal that ends a process does so as it is sent: from then on the kernel lists it as pending, or
+the process as exiting. So where one process has ended by SIGTERM, and another one shows neither,
+the first was told before: a launcher that answers an end is told apart from somebody who stops all.
+
+Source: ``complete_signal`` and ``get_signal`` in the kernel's ``kernel/signal.c``; the fields are
+those of proc_pid_status(5) and proc_pid_stat(5).
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from hangscope.trace.processes.control_groups import PROC, lines_of
+
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
+_EXITING = 0x4
+"""``PF_EXITING`` of a process's flags."""
+_FLAGS = 6
+"""Where they stand behind the name in ``/proc/<pid>/stat``."""
+
+
+def is_untold(pid: int, number: int, proc: Path = PROC) -> bool:
+    """Whether a signal would end a process, and none that does has been sent to it.
+
+    False where that cannot be seen, or where it may be busy with an answer of its own.
+    """
+    lines = lines_of(proc / str(pid) / "status")
+    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    try:
+        pending, own, ignored, caught = (
+            int(status[name], 16) for name in ("ShdPnd", "SigPnd", "SigIgn", "SigCgt")
+        )
+        fields = (proc / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        state, flags = fields[0], int(fields[_FLAGS])
+    except (OSError, KeyError, ValueError, IndexError):
+        return False
+    if state in "ZX" or flags & _EXITING or (ignored | caught) & _bit(number):
+        return False
+    return not any((pending | own) & _bit(ending) for ending in _ENDING)
+
+
+def _bit(number: int) -> int:
+    return 1 << (number - 1)

@@ -1,0 +1,94 @@
+"""Which processes a signal to stop has been sent to, as the kernel shows it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hangscope.monitor.processes import ProcessWatch
+from hangscope.monitor.untold import is_untold
+
+TERM = signal.SIGTERM
+
+
+@contextmanager
+def sleeping(prepare: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """A process that sleeps until it is ended, once it has prepared itself."""
+    code = f"import signal, sys, time\n{prepare}\nprint(flush=True)\ntime.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_who_does_as_the_kernel_does_is_untold() -> None:
+    with sleeping() as process:
+        assert is_untold(process.pid, TERM)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        "signal.signal(signal.SIGTERM, lambda *_: None)",
+    ],
+)
+def test_who_may_have_heard_it_is_not_known_to_be_untold(prepare: str) -> None:
+    with sleeping(prepare) as process:
+        assert not is_untold(process.pid, TERM)
+        assert is_untold(process.pid, signal.SIGHUP)
+
+
+def test_a_signal_that_waits_to_be_dealt_with_counts() -> None:
+    """A stopped process deals with none but SIGKILL until it goes on."""
+    with sleeping() as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        assert is_untold(process.pid, TERM)
+        os.kill(process.pid, TERM)
+        assert not is_untold(process.pid, TERM)
+
+
+def test_a_blocked_signal_counts_from_when_it_is_sent() -> None:
+    with sleeping("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])") as process:
+        assert is_untold(process.pid, TERM)
+        os.kill(process.pid, TERM)
+        assert not is_untold(process.pid, TERM)
+
+
+def test_who_has_ended_and_who_never_was_are_not_untold() -> None:
+    with sleeping() as process:
+        os.kill(process.pid, TERM)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+        assert not is_untold(process.pid, TERM)
+    assert not is_untold(process.pid, TERM)
+
+
+@pytest.mark.parametrize("status", ["", "SigPnd:\tnothing\n", "SigPnd:\t0\nShdPnd:\t0\n"])
+def test_what_cannot_be_read_says_nothing(tmp_path: Path, status: str) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text(status)
+    (tmp_path / "7" / "stat").write_text("7 (python) S 1 1 1 0 -1 4194560 0\n")
+    assert not is_untold(7, TERM, tmp_path)
+
+
+def test_the_others_are_untold_when_the_first_has_ended() -> None:
+    watch = ProcessWatch()
+    with sleeping() as first, sleeping() as second:
+        assert watch.add(0, first.pid)
+        assert watch.add(1, second.pid)
+        os.kill(first.pid, TERM)
+        (end,) = watch.wait(60.0)
+        assert (end.rank, end.signal) == (0, TERM)
+        assert watch.untold(TERM) == [(1, second.pid)]
+        os.kill(second.pid, TERM)
+        assert watch.untold(TERM) == []
