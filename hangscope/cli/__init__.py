@@ -17,7 +17,7 @@ import sys
 import rich_click as click
 
 from hangscope._version import __version__
-from hangscope.cli.errors import UserError
+from hangscope.cli.errors import AS_USER, UserError
 
 COMMANDS = {
     "analyze": "Say who diverged, where, and what to do, from run directories, dumps or logs.",
@@ -106,7 +106,7 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        hint = "; try as the user of the job" if isinstance(error, PermissionError) else ""
+        hint = f"; {AS_USER}" if isinstance(error, PermissionError) else ""
         if not error.filename and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
             where, hint = "cannot write the answer: ", "; send it elsewhere"
         _complain(f"hangscope: {where}{error.strerror or error}{hint}")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+AS_USER = "try as the user of the job"
+"""What helps where the job's files may not be read."""
+
 
 class UserError(Exception):
     """Printed on stderr without a traceback; ``exit_status`` becomes the command's."""
@@ -41,6 +44,10 @@ def nothing_readable(paths: Sequence[str], reasons: Sequence[str]) -> UserError:
     if first.startswith("standard input: "):
         first = first.removeprefix("standard input: ")
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    advice = "" if ";" in first else "; give a run directory, Flight Recorder dumps or a job log"
+    advice = "; give a run directory, Flight Recorder dumps or a job log"
+    if first.endswith("permission denied"):
+        advice = f"; {AS_USER}"
+    elif ";" in first:
+        advice = ""
     named = ", ".join("standard input" if path == "-" else path for path in paths)
     return UserError(f"nothing readable in {named}: {first}{more}{advice}")

@@ -144,7 +144,7 @@ def scene(diagnosis: Diagnosis) -> str:
     parts = []
     world = diagnosis.world_size or len(diagnosis.ranks)
     if world:
-        parts.append(f"{world:,} rank{'s' if world != 1 else ''}".replace(",", " "))
+        parts.append(f"{world:,} rank{'s' if world != 1 else ''}")
     if diagnosis.backend:
         parts.append(plain(diagnosis.backend, 40))
     if (

@@ -122,7 +122,7 @@ def test_1024_ranks_fit_a_ticket() -> None:
     html = to_html(job.diagnosis, job.trace)
     assert len(html.encode()) < 2_000_000
     text = Page(html).text
-    assert "1 024 ranks" in text
+    assert "1,024 ranks" in text
     assert html.count("<tr") >= 1024
     assert "1008 more ranks are not drawn" in text
 

@@ -55,6 +55,16 @@ def test_the_one_rank_that_stands_elsewhere(tmp_path: Path) -> None:
     assert "data.py:12 in read_sample" in found.summary
 
 
+def test_what_it_waits_for_there_is_told_with_it(tmp_path: Path) -> None:
+    spy_files(tmp_path, ())
+    reads = "recv_into (socket.py:706)\n    read_sample (data.py:12)"
+    (tmp_path / "stack_rank_2.txt").write_text(SPY.format(pid=502, where=reads))
+    fix = diagnose(load_trace([tmp_path])).findings[0].fix
+    assert fix.startswith(
+        "look at data.py:12 in read_sample: a peer outside the job does not answer"
+    )
+
+
 @pytest.mark.parametrize("home", ["", "/opt/conda/lib/python3.10/"])
 @pytest.mark.parametrize(
     "waits",

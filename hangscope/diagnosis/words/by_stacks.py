@@ -35,7 +35,9 @@ def by_stacks(context: Context) -> Finding | None:
     if not elsewhere or len(elsewhere) * 2 >= len(stacks):
         return None
     place = _place(user_frames(stacks[elsewhere[0]]))
-    advice = playbook.missing(address=place)
+    host = context.hosts[elsewhere[0]]
+    is_sample = host.stack == stacks[elsewhere[0]]
+    advice = playbook.missing(host) if is_sample else playbook.missing(address=place)
     alone = len(elsewhere) == 1
     return Finding(
         Verdict.MISSING_RANK,
