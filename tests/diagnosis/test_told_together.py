@@ -9,7 +9,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.graph.places import INIT
-from hangscope.diagnosis.model import Confidence
+from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Phase
 
 from .builder import SECOND, START, Job, blame
@@ -138,6 +138,20 @@ def test_one_that_ended_before_others_were_told_was_told_alone(
     found = diagnose(job.trace())
     assert blame(found) == ("rank_crashed" if named else "healthy", named)
     assert not named or found.confidence is Confidence.LIKELY
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "verdict"), [(0.1, Verdict.INCONCLUSIVE), (30.0, Verdict.STUCK_COLLECTIVE)]
+)
+def test_connections_that_break_at_once_are_no_hang(waited_s: float, verdict: Verdict) -> None:
+    """One lost a peer, and nobody had ended: the others were stopped for it."""
+    job = _job()
+    job.all(done=False)
+    _raised(job, 3, waited_s)
+    _told(job, (0, 1, 2), waited_s + 0.5)
+    found = diagnose(job.trace())
+    assert (found.verdict, found.culprits) == (verdict, ())
+    assert verdict is Verdict.STUCK_COLLECTIVE or found.confidence is Confidence.LIKELY
 
 
 def test_who_came_first_to_the_next_collective_did_not_issue_it_alone() -> None:

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause, rank_list
-from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.host import End, Host, is_unseen
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.timeouts import NEARLY, Timeouts, recorded_timeouts
@@ -190,18 +191,40 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def doubt_ended_early(context: Context, causes: list[Cause]) -> list[Cause]:
-    """A collective is stuck only while all of its members stand in it.
+    """A collective is stuck only while all of its members stand in it, and not for a moment only.
 
     One of them that ended, by a way nobody saw, well before the others stopped waiting may have
-    ended alone.
+    ended alone. Where connections broke at once, a job that moved has met whatever broke them.
     """
     limit_s = standstill_s(context.trace)
-    return [
-        cause.doubted(*_ended_early(context, cause, limit_s))
-        if cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits
-        else cause
-        for cause in causes
-    ]
+
+    def judged(cause: Cause) -> Cause:
+        if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
+            return cause
+        waited_s = _until_connections_broke_s(context, cause)
+        if waited_s is not None and waited_s < limit_s:
+            return cause.naming_nobody(
+                f"what broke the connections: nobody had waited for more than {waited_s:.1f} s"
+            )
+        return cause.doubted(*_ended_early(context, cause, limit_s))
+
+    return [judged(cause) for cause in causes]
+
+
+def _until_connections_broke_s(context: Context, cause: Cause) -> float | None:
+    """How long anybody had waited when the first of them lost a peer; None if other ends came."""
+    waiters = _waiting(context, cause)
+    lost_ns = []
+    for rank in waiters:
+        error = context.trace.ranks[rank].exception
+        if error is not None and lost_a_peer(error):
+            lost_ns.append(error.at_ns)
+        elif context.hosts[rank].end is not End.TORN_DOWN:
+            return None
+    since_ns = [context.waits.places[i].began_ns for i in cause.places]
+    if not lost_ns or not all((*lost_ns, *since_ns)):
+        return None
+    return max(0.0, (min(lost_ns) - min(since_ns)) / SECOND_NS)
 
 
 def _ended_early(context: Context, cause: Cause, limit_s: float) -> Iterator[str]:
