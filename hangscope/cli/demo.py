@@ -16,7 +16,12 @@ from hangscope.demos.catalogue import BY_NAME, DEFAULT, DEMOS, Demo
 
 
 @click.command("demo")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument(
+    "names",
+    nargs=-1,
+    metavar="[NAME]...",
+    shell_complete=lambda ctx, param, begun: [n for n in BY_NAME if n.startswith(begun)],
+)
 @click.option("--list", "list_them", is_flag=True, help="Name the faults and what must be found.")
 @click.option("--all", "all_of_them", is_flag=True, help="Run every one, one after another.")
 @click.option(

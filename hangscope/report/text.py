@@ -292,7 +292,7 @@ def _one_rank(diagnosis: Diagnosis, rank: int) -> Iterator[RenderableType | None
     line.append("  " + " · ".join(plain(a, 120) for a in about), "not bold")
     yield line
     waiters = [e.waiter for e in diagnosis.wait_for if e.on == rank]
-    rows = [("Last", Text(_last(report)))]
+    rows = [("Last", Text(_last(report, group_labels(diagnosis))))]
     if report.waiting_for or report.waiting_s is not None:
         since = f", {duration(report.waiting_s)}" if report.waiting_s is not None else ""
         on = f" for {named(report.waiting_for, 60)}" if report.waiting_for else ""
@@ -305,10 +305,11 @@ def _one_rank(diagnosis: Diagnosis, rank: int) -> Iterator[RenderableType | None
         yield Padding(text, (0, 0, 0, 2))
 
 
-def _last(report: RankReport) -> str:
+def _last(report: RankReport, labels: Mapping[str, str]) -> str:
     if report.last is None:
         return "no operation recorded"
-    return f"{operation(report.last.op, report.last.seq)} in group {plain(report.last.group, 60)}"
+    group = labels.get(report.last.group, report.last.group)
+    return f"{operation(report.last.op, report.last.seq)} in group {plain(group, 60)}"
 
 
 def _rank_table(diagnosis: Diagnosis) -> Iterator[RenderableType | None]:

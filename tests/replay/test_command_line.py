@@ -76,6 +76,12 @@ def test_the_newest_run_is_named_where_no_path_is_given(tmp_path: Path) -> None:
     assert "(the newest run here is hangscope-runs/latest)" in done.stderr
 
 
+def test_a_shell_completes_commands_and_names() -> None:
+    asked = {"COMP_WORDS": "hangscope demo asl", "COMP_CWORD": "2"}
+    done = _hangscope(_HANGSCOPE_COMPLETE="bash_complete", **asked)
+    assert done.stdout == "plain,asleep-in-loader\n"
+
+
 def test_a_directory_that_may_not_be_read_is_one_line() -> None:
     """Root may read everything: a name too long for the system is refused to everybody."""
     done = _hangscope("tui", "x" * 300)

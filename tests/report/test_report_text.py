@@ -81,6 +81,11 @@ def test_no_line_is_wider_than_the_terminal(
     assert text.count("\n") < (40 if width >= 80 and not everything else 130)
 
 
+def test_one_rank_is_told_of_with_the_names_of_groups_that_all_else_uses() -> None:
+    text = show(samples.hang().diagnosis, rank=2)
+    assert "Last  all_reduce #102 in group dp\n" in text
+
+
 def test_narrow_terminal_puts_what_a_side_does_below_its_ranks() -> None:
     lines = show(samples.hang().diagnosis, 40).split("\n")
     at = next(i for i, line in enumerate(lines) if line.startswith("   ranks 0 1 3  waiting"))
