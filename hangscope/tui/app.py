@@ -54,6 +54,7 @@ class HangScopeApp(App[None]):
         Binding("f", "follow", "Follow"),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", show=False),
         Binding("n", "again(1)", show=False),
         Binding("N", "again(-1)", show=False),
         Binding("tab", "next_pane(1)", show=False, priority=True),

@@ -248,6 +248,17 @@ def test_help_lists_keys_and_closes() -> None:
     run(samples.hang(), script)
 
 
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+def test_it_is_left_as_any_program_in_a_terminal(key: str) -> None:
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        assert not app._exit
+        await pilot.press(key)
+        await pilot.pause()
+        assert app._exit
+
+    run(samples.hang(), script)
+
+
 def test_command_palette_offers_panes_and_groups() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         commands = {c.title: c for c in app.get_system_commands(app.screen)}
