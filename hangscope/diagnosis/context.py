@@ -98,6 +98,12 @@ class Context:
         rows, starts = self._collectives_by_group
         return rows[starts[group] : starts[group + 1]]
 
+    def rows_at(self, group: int, seq: int) -> Ints:
+        """The records with which members came to a collective, rank by rank."""
+        rows = self.collectives_of(group)
+        found: Ints = rows[self.trace.records["collective_seq"][rows] == seq]
+        return found
+
     @cached_property
     def families(self) -> list[str]:
         """Per signature its operation; interchangeable names are one."""
@@ -203,10 +209,9 @@ class Context:
         return high - 1 if high > low else NONE
 
     def signature(self, row: int) -> Signature | None:
-        """What the operation of a record is."""
-        if row < 0:
-            return None
-        return self.trace.signatures[int(self.trace.records["signature"][row])]
+        """What the operation of a record is; None where that is not on record."""
+        index = int(self.trace.records["signature"][row]) if row >= 0 else NONE
+        return self.trace.signatures[index] if index >= 0 else None
 
     def stack(self, row: int) -> Stack:
         """The call stack of a record, or an empty one."""

@@ -163,7 +163,7 @@ def _standstill(trace: Trace) -> _Standstill:
     duration.overdue_only(context)
     moment = moment_of(context)
     if moment is not None:
-        duration.forget_waiting(context)
+        context.waits.forget_all()
     # One that left nothing may be the one whose failure the launcher answered with SIGTERM.
     answered = stop is not None and stop.way == "SIGTERM" and bool(trace.missing_ranks)
     if stop is not None and not answered:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.circles import circle, only_sent
 from hangscope.diagnosis.causes.halted import needs_a_cause, without_own_waiting
@@ -42,19 +40,19 @@ _SMALLER = "{} issued something smaller, which is no longer on record"
 def graph_causes(context: Context) -> list[Cause]:
     """Every sink of the graph is a cause."""
     waits = context.waits
-    waits.cut |= set(waits.device)
+    waits.cut_off(waits.device)
     on_device = set(waits.device.values())
-    waits.cut |= without_own_waiting(context)
-    waits.cut |= ranks_of_dead_threads(context)
+    waits.cut_off(without_own_waiting(context))
+    waits.cut_off(ranks_of_dead_threads(context))
     causes: list[Cause] = []
     roots: list[int] = []
     elsewhere: list[int] = []
     sinks = components(waits)
     idle = {r for ranks, places in sinks if places and ranks for r in only_sent(context, ranks)}
     if idle:
-        waits.cut |= idle
+        waits.cut_off(idle)
         # Without them there may still be a circle that their sends lead into: it holds them up.
-        waits.cut -= {r for r in idle if _sent_into_a_circle(context, r)}
+        waits.restore([r for r in idle if _sent_into_a_circle(context, r)])
         sinks = components(waits)
     for ranks, places in sinks:
         if len(ranks) == 1 and not places:
@@ -296,12 +294,10 @@ def _who_got_nothing(context: Context, place: Place) -> tuple[int, ...]:
 def _collecting(context: Context, place: Place) -> list[int]:
     """Those who wait here with room for everybody's part."""
     records = context.trace.records
-    here = (records["group"] == place.group) & (records["collective_seq"] == place.seq)
-    rows = np.flatnonzero(here & context.front.collective & (records["signature"] != NONE))
     with_room = {
         int(records["rank"][row])
-        for row in rows.tolist()
-        if context.trace.signatures[int(records["signature"][row])].output_sizes
+        for row in context.rows_at(place.group, place.seq).tolist()
+        if (what := context.signature(row)) is not None and what.output_sizes
     }
     return sorted(with_room & set(place.waiters))
 

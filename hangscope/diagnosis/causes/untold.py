@@ -70,9 +70,8 @@ def stopped_in(context: Context, index: int) -> tuple[int, ...]:
     stopped = [r for r in begun if r in ranks and ranks[r].process_state == "stopped"]
     if not stopped:
         return ()
-    records = context.trace.records
-    here = (records["group"] == place.group) & (records["collective_seq"] == place.seq)
-    last_ns = int(records["created_ns"][here & context.front.collective].max(initial=0))
+    here = context.rows_at(place.group, place.seq)
+    last_ns = int(context.trace.records["created_ns"][here].max(initial=0))
     beats = {r: ranks[r].heartbeat_ns for r in stopped}
     return tuple(r for r in sorted(beats) if not stood_before(context.trace, last_ns, beats[r]))
 

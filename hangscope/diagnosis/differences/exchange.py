@@ -200,11 +200,7 @@ def _new_on_channel(context: Context, rank: int, row: int, aspect: str) -> bool:
 
 def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
     records = context.trace.records
-    rows = np.flatnonzero(
-        (records["group"] == place.group)
-        & (records["collective_seq"] == place.seq)
-        & context.front.collective
-    )
+    rows = context.rows_at(place.group, place.seq)
     members = context.trace.groups[place.group].ranks
     row_of = {int(records["rank"][r]): int(r) for r in rows.tolist()}
     # Neither the oldest dumps nor logs list members: who is missing would be missing in the total.

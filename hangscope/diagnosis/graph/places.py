@@ -78,7 +78,11 @@ class Place:
 @dataclass(slots=True)
 class Waits:
     """The graph. ``places_of`` lists the places where a rank waits, ``device`` the ranks whose
-    oldest unfinished collective has completed on a peer."""
+    oldest unfinished collective has completed on a peer.
+
+    It is changed by its own methods only: what does not count as waiting is forgotten, and places
+    are added that other evidence tells of.
+    """
 
     places: list[Place]
     places_of: dict[int, list[int]]
@@ -86,6 +90,7 @@ class Waits:
     """rank -> index of the place"""
     cut: set[int] = field(default_factory=set)
     """Ranks whose own waiting explains nothing: dead, stopped, or stuck on the device."""
+    _waited_for: dict[int, list[int]] | None = None
 
     def out(self, rank: int) -> list[int]:
         """Places a rank waits at, unless its waiting explains nothing."""
@@ -96,24 +101,46 @@ class Waits:
         return bool(self.out(rank))
 
     def add(self, place: Place) -> int:
-        """One more place, at which nobody was known to wait; gives its index."""
+        """One more place, which no rank's waiting leads to; gives its index."""
         self.places.append(place)
+        self._waited_for = None
         return len(self.places) - 1
+
+    def cut_off(self, ranks: Iterable[int]) -> None:
+        """The waiting of these explains nothing from here on."""
+        self.cut = self.cut.union(ranks)
+
+    def restore(self, ranks: Iterable[int]) -> None:
+        """The waiting of these explains something after all."""
+        self.cut = self.cut.difference(ranks)
+
+    def narrow(self, index: int, place: Place) -> None:
+        """Let a place wait for fewer."""
+        self.places[index] = place
+        self._waited_for = None
+
+    def forget_all(self) -> None:
+        """Nobody waits: the places go as well."""
+        self.places, self.places_of, self.device = [], {}, {}
+        self._waited_for = None
 
     def keep_only(self, kept: Container[int]) -> None:
         """Forget the waiting at all places but these, given by index; the indices stay valid."""
-        self.places[:] = [p if i in kept else p.forgotten() for i, p in enumerate(self.places)]
+        self.places = [p if i in kept else p.forgotten() for i, p in enumerate(self.places)]
         for rank, indexes in self.places_of.items():
             self.places_of[rank] = [i for i in indexes if i in kept]
         self.device = {rank: i for rank, i in self.device.items() if i in kept}
+        self._waited_for = None
 
     def waited_for(self) -> dict[int, list[int]]:
         """rank -> places that wait for it."""
-        result: dict[int, list[int]] = defaultdict(list)
-        for index, place in enumerate(self.places):
-            for rank in place.targets:
-                result[rank].append(index)
-        return result
+        if self._waited_for is None:
+            found: dict[int, list[int]] = defaultdict(list)
+            for index, place in enumerate(self.places):
+                for rank in place.targets:
+                    found[rank].append(index)
+            self._waited_for = dict(found)
+        return self._waited_for
 
     def reachers(self, ranks: Iterable[int], places: Iterable[int] = ()) -> set[int]:
         """All ranks whose waiting leads to one of ``ranks`` or ``places``."""

@@ -51,7 +51,8 @@ def overdue_only(context: Context) -> None:
         )
         if ended:
             absent, behind = (ended, place.behind) if place.absent else ((), ended)
-            context.waits.places[index] = replace(place, absent=absent, behind=behind, unknown=())
+            narrowed = replace(place, absent=absent, behind=behind, unknown=())
+            context.waits.narrow(index, narrowed)
             kept.append(index)
     context.waits.keep_only({*kept, *_locks_that_last(context, kept)})
 
@@ -368,10 +369,3 @@ def _without_pairs(context: Context, ranks: tuple[int, ...]) -> bool:
         if part["completed_ns"].any() or pairs.any() or backends != {"gloo"}:
             return False
     return True
-
-
-def forget_waiting(context: Context) -> None:
-    """Drop every place: nothing has lasted."""
-    context.waits.places.clear()
-    context.waits.places_of.clear()
-    context.waits.device.clear()

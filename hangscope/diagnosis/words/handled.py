@@ -68,10 +68,7 @@ def handled_alone(context: Context, cause: Cause) -> Handled | None:
 
 def _rows(context: Context, cause: Cause) -> npt.NDArray[np.intp]:
     """The records with which ranks came to the place in question, or to where they stand."""
-    records = context.trace.records
-    found = cause.mismatch
-    if found is not None:
-        here = (records["group"] == found.group) & (records["collective_seq"] == found.seq)
-        return np.flatnonzero(here & context.front.collective)
+    if cause.mismatch is not None:
+        return context.rows_at(cause.mismatch.group, cause.mismatch.seq)
     newest = np.array([high - 1 for low, high in context.bounds.values() if high > low], np.intp)
     return newest[context.front.unfinished[newest]] if len(newest) else newest
