@@ -18,6 +18,7 @@ from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.evidence import (
     collective_row,
     gaps,
+    hidden_ranks,
     overrun_ranks,
     rank_bounds,
     told_of_only,
@@ -27,7 +28,8 @@ from hangscope.diagnosis.records.evidence import (
 )
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.diagnosis.records.kinds import groups_with, is_one_sided, which
-from hangscope.trace.model import NONE, Signature, Stack, Trace
+from hangscope.diagnosis.records.pairing import Half, pending_halves
+from hangscope.trace.model import NONE, Flag, Signature, Stack, Trace, flagged
 
 SECOND_NS = 1_000_000_000
 
@@ -128,6 +130,34 @@ class Context:
     def pairs_of_rank(self) -> dict[int, Ints]:
         """Pair indices per rank."""
         return self.front.of_rank()
+
+    @cached_property
+    def hidden(self) -> frozenset[int]:
+        """Ranks whose records do not go back to the start."""
+        return hidden_ranks(self.trace)
+
+    @cached_property
+    def pending_halves(self) -> list[Half]:
+        """Every unfinished half of a pair."""
+        return pending_halves(self.trace, self.front, self.hidden)
+
+    @cached_property
+    def _halves_by_peer(self) -> tuple[Ints, Ints]:
+        """The records of all sends and receives by the rank they name, and those ranks."""
+        batch = flagged(self.trace.records["flags"], Flag.COALESCED_BATCH)
+        rows = np.flatnonzero(self.front.p2p & ~batch)
+        peers = self.trace.records["peer"][rows]
+        order = np.argsort(peers, kind="stable")
+        return rows[order], peers[order]
+
+    def halves_around(self, rank: int) -> Ints:
+        """The records of sends and receives that a rank has issued, or that name it."""
+        low, high = self.bounds.get(rank, (0, 0))
+        batch = flagged(self.trace.records["flags"][low:high], Flag.COALESCED_BATCH)
+        own = low + np.flatnonzero(self.front.p2p[low:high] & ~batch)
+        rows, peers = self._halves_by_peer
+        first, last = np.searchsorted(peers, [rank, rank + 1])
+        return np.union1d(own, rows[first:last])
 
     @cached_property
     def with_collectives(self) -> frozenset[int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
+from itertools import accumulate
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
@@ -19,48 +20,118 @@ def few_together(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
 
     They have all done the same that nobody else did. Nobody, where two places are equally few.
     """
+    circle = _Circle(places, ranks)
     waiting = {tuple(r for r in p.waiters if r in ranks) for p in places}
     few = sorted((w for w in waiting if 1 < len(w) * 2 < len(ranks)), key=len)
-    found = [w for w in few if breaks(places, ranks, *w)]
+    found = [w for w in few if circle.breaks(w)]
     alone = len(found) == 1 or (len(found) > 1 and len(found[0]) < len(found[1]))
     return tuple(sorted(found[0])) if alone else ()
 
 
-def breaks(places: list[Place], ranks: set[int], *without: int) -> bool:
-    """Whether the circle falls apart once those ``without`` whom it is looked at are taken out."""
-    rest = ranks.difference(without)
-    remaining = [
-        (
-            [r for r in p.waiters if r in rest],
-            [r for r in p.targets if r in rest],
-        )
-        for p in places
-    ]
-    waiting: dict[int, list[int]] = defaultdict(list)
-    for index, (waiters, _) in enumerate(remaining):
-        for rank in waiters:
-            waiting[rank].append(index)
-    # Peel off everything that waits for nobody; what is left is a circle.
-    open_targets = [len(set(targets)) for _, targets in remaining]
-    into: dict[int, list[int]] = defaultdict(list)
-    for index, (_, targets) in enumerate(remaining):
-        for rank in set(targets):
-            into[rank].append(index)
-    left = {r: len(waiting.get(r, ())) for r in rest}
-    queue = [r for r, n in left.items() if n == 0]
-    free_places = [i for i, n in enumerate(open_targets) if n == 0]
-    removed = 0
-    while queue or free_places:
-        while free_places:
-            for rank in remaining[free_places.pop()][0]:
-                left[rank] -= 1
-                if left[rank] == 0:
-                    queue.append(rank)
-        if queue:
-            rank = queue.pop()
-            removed += 1
-            for index in into.get(rank, ()):
-                open_targets[index] -= 1
-                if open_targets[index] == 0:
-                    free_places.append(index)
-    return removed == len(left)
+def breakers_of(places: list[Place], ranks: set[int]) -> list[int]:
+    """The ranks without any one of whom the circle falls apart."""
+    return sorted(_Circle(places, ranks).breakers)
+
+
+class _Circle:
+    """Ranks and the places at which they wait for each other, as one graph.
+
+    Its nodes are ranks and, as ``-1 - index``, places: a rank leads to the places at which it
+    waits, and those to the ranks that they wait for.
+    """
+
+    def __init__(self, places: list[Place], ranks: set[int]) -> None:
+        self._ranks = ranks
+        self._after: dict[int, list[int]] = {rank: [] for rank in ranks}
+        for index, place in enumerate(places):
+            self._after[~index] = sorted(ranks.intersection(place.targets))
+            for rank in ranks.intersection(place.waiters):
+                self._after[rank].append(~index)
+        self._before: dict[int, list[int]] = {node: [] for node in self._after}
+        for node, following in self._after.items():
+            for other in following:
+                self._before[other].append(node)
+        self._one = self._cycle(())
+
+    def breaks(self, without: Collection[int]) -> bool:
+        """Whether it falls apart once these are taken out."""
+        if len(without) == 1:
+            return not self.breakers.isdisjoint(without)
+        return not self._one or not (self._one.isdisjoint(without) or self._cycle(without))
+
+    @cached_property
+    def breakers(self) -> set[int]:
+        """Who is on every cycle.
+
+        Whoever is not on some cycle is none. Once one is known, all cycles go from it to itself,
+        and without it there are none: the others are those whom no such way can pass by.
+        """
+        if not self._one:
+            return set(self._ranks)
+        candidates = self._one & self._ranks
+        while candidates:
+            first = min(candidates)
+            around = self._cycle([first])
+            if not around:
+                return {first, *self._on_every_way_around(first)}
+            candidates &= around
+        return set()
+
+    def _cycle(self, without: Collection[int]) -> set[int]:
+        """The nodes of one cycle that goes through none of these; empty where there is none."""
+        left = self._after.keys() - set(without)
+        open_ends = {n: sum(m in left for m in self._after[n]) for n in left}
+        queue = [node for node, count in open_ends.items() if not count]
+        while queue:  # peel off everything that waits for nobody; what is left goes in circles
+            node = queue.pop()
+            left.discard(node)
+            for other in self._before[node]:
+                if other in left:
+                    open_ends[other] -= 1
+                    if not open_ends[other]:
+                        queue.append(other)
+        if not left:
+            return set()
+        node, steps = min(left), dict[int, int]()
+        while node not in steps:
+            steps[node] = len(steps)
+            node = next(other for other in self._after[node] if other in left)
+        return {other for other, step in steps.items() if step >= steps[node]}
+
+    def _on_every_way_around(self, rank: int) -> list[int]:
+        """The ranks that every way from a rank back to itself goes through; it is on all cycles."""
+        way = _reached(rank, self._after) & _reached(rank, self._before)
+        order = self._in_order(way - {rank})
+        position = {node: number for number, node in enumerate(order)}
+        passed_by = [0] * (len(order) + 2)  # how many edges begin, less how many end, before each
+        for node in way:
+            for other in way.intersection(self._after[node]):
+                passed_by[position.get(node, -1) + 1] += 1
+                passed_by[position.get(other, len(order))] -= 1
+        ways = accumulate(passed_by)
+        return [node for node, over in zip(order, ways, strict=False) if node >= 0 and not over]
+
+    def _in_order(self, nodes: set[int]) -> list[int]:
+        """These nodes, which lead to each other in no circle, each before those it leads to."""
+        missing = {n: sum(m in nodes for m in self._before[n]) for n in nodes}
+        queue = [node for node, count in missing.items() if not count]
+        order = []
+        while queue:
+            node = queue.pop()
+            order.append(node)
+            for other in self._after[node]:
+                if other in nodes:
+                    missing[other] -= 1
+                    if not missing[other]:
+                        queue.append(other)
+        return order
+
+
+def _reached(root: int, following: Mapping[int, list[int]]) -> set[int]:
+    """All nodes to which a way leads from one, and that one."""
+    reached, queue = {root}, [root]
+    while queue:
+        new = [node for node in following[queue.pop()] if node not in reached]
+        reached.update(new)
+        queue += new
+    return reached

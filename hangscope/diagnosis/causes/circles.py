@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, began, rank_list
 from hangscope.diagnosis.causes.case_against import WHO_SETS_THE_KEY
-from hangscope.diagnosis.causes.circle_breakers import breaks, few_together, places_at
+from hangscope.diagnosis.causes.circle_breakers import breakers_of, few_together, places_at
 from hangscope.diagnosis.causes.circles_of_pairs import circle_of_pairs
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.lock_places import is_lock
@@ -108,7 +108,7 @@ def _who_broke_off(
     """The circle with those of its ranks as culprits that explain it; all, where nothing tells."""
     everybody = replace(cause, culprits=tuple(sorted(ranks)), confidence=Confidence.AMBIGUOUS)
     sides = cause.sides
-    breakers = [rank for rank in sorted(ranks) if breaks(here, ranks, rank)]
+    breakers = breakers_of(here, ranks)
     out_of_order = against_order(context, ranks, here)
     if len(breakers) == 1 and (breakers[0] in out_of_order or not out_of_order):
         as_ever = alone_as_ever(context, breakers[0], ranks)
@@ -143,7 +143,7 @@ def _doubt_the_untold(cause: Cause, here: list[Place]) -> Cause:
 def _through_a_lock(context: Context, cause: Cause, ranks: set[int]) -> Cause:
     """Who holds the lock of a file waits for ranks that cannot come before they have had it."""
     places = places_at(context, cause.places)
-    breakers = [r for r in sorted(ranks) if breaks(places, ranks, r)]
+    breakers = breakers_of(places, ranks)
     lock = next(p for p in places if is_lock(p))
     holders = tuple(sorted(ranks.intersection(lock.targets)))
     alone = len(breakers) == 1 and holders == tuple(breakers)

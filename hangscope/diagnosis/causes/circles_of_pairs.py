@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause, rank_list
-from hangscope.diagnosis.causes.circle_breakers import breaks, few_together, places_at
+from hangscope.diagnosis.causes.circle_breakers import breakers_of, few_together, places_at
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -43,7 +43,7 @@ def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set
     ahead = _left_early(context, cause, lonely) or _a_round_more(context, ranks, places)
     if len(ahead) == 1:
         return replace(cause, culprits=ahead, confidence=Confidence.LIKELY)
-    breakers = [r for r in sorted(ranks) if breaks(places, ranks, r)]
+    breakers = breakers_of(places, ranks)
     gone_on = _gone_on_to_collectives(cause, ranks, places, breakers)
     if gone_on is not None:
         return gone_on

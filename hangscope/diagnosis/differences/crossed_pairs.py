@@ -15,11 +15,10 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.habits import left_partner
-from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_sending, which
-from hangscope.diagnosis.records.pairing import Half, pending_halves
+from hangscope.diagnosis.records.pairing import Half
 from hangscope.diagnosis.words.phrases import rank_s
-from hangscope.trace.model import NONE, Flag, flagged
+from hangscope.trace.model import NONE
 
 _OF_PAIRS = (Verdict.P2P_UNMATCHED, Verdict.DEADLOCK_CYCLE, Verdict.RANK_LOST)
 _ACCUSING = (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK, Verdict.RANK_EXITED)
@@ -170,21 +169,15 @@ class _Pairs:
     """Sends and receives around one half that waits."""
 
     def __init__(self, context: Context, half: Half) -> None:
-        trace = context.trace
-        records = trace.records
-        flags = records["flags"]
-        rows = np.flatnonzero(
-            flagged(flags, Flag.P2P)
-            & ~flagged(flags, Flag.COALESCED_BATCH)
-            & (records["group"] == half.group)
-            & ((records["rank"] == half.rank) | (records["peer"] == half.rank))
-        )
+        records = context.trace.records
+        rows = context.halves_around(half.rank)
+        rows = rows[records["group"][rows] == half.group]
         self._half = half
         self._rank = records["rank"][rows].astype(np.int64)
         self._peer = records["peer"][rows].astype(np.int64)
-        self._is_send = which(trace, is_sending, rows)
-        self._hidden = hidden_ranks(trace)
-        self._open = pending_halves(trace, context.front, self._hidden)
+        self._is_send = which(context.trace, is_sending, rows)
+        self._hidden = context.hidden
+        self._context = context
 
     def _count(self, rank: int, peer: int, *, sends: bool) -> int:
         """How many sends (receives) of ``rank`` name ``peer``."""
@@ -224,7 +217,7 @@ class _Pairs:
         half = self._half
         found = {
             h.rank
-            for h in self._open
+            for h in self._context.pending_halves
             if h.peer == half.rank and h.is_send != half.is_send and not h.matched
         }
         found -= {half.peer}

@@ -15,9 +15,8 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.p2p_places import place_of
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.agreement import family, input_numel, output_numel
-from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_sending, which
-from hangscope.diagnosis.records.pairing import Half, pending_halves, tags_count
+from hangscope.diagnosis.records.pairing import Half, tags_count
 from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, Signature, State, flagged
 
@@ -61,7 +60,7 @@ def broken_exchanges(context: Context) -> list[Place]:
 def _unfinished_pairs(context: Context) -> list[Place]:
     """Halves whose partner, which asked for another size, has finished its own."""
     states = context.trace.records["state"]
-    halves = pending_halves(context.trace, context.front, hidden_ranks(context.trace))
+    halves = context.pending_halves
     return [
         place_of(context.trace, half)
         for half in halves[:_MAX_BROKEN]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from hangscope.diagnosis.graph.places import Waits
+from hangscope.diagnosis.graph.places import Place, Waits
 
 
 def components(waits: Waits) -> list[tuple[set[int], set[int]]]:
@@ -78,18 +79,47 @@ def circles_without(waits: Waits, lost: AbstractSet[int]) -> list[tuple[set[int]
         absent = () if unsure else tuple(r for r in place.absent if r not in lost)
         behind = () if unsure else tuple(r for r in place.behind if r not in lost)
         places.append(replace(place, absent=absent, behind=behind, unknown=()))
-    before = -1
-    waiting: set[int] = set()
-    while before != len(waiting):
-        before = len(waiting)
-        waiting = {r for p in places if p.targets for r in p.waiters if r not in waits.cut}
-        loose = {r for p in places if not p.targets and not p.weak for r in p.waiters}
-        held_up = waiting - loose
-        for index, place in enumerate(places):
-            absent = tuple(r for r in place.absent if r in waiting)
-            behind = tuple(r for r in place.behind if r in held_up)
-            places[index] = replace(place, absent=absent, behind=behind)
-    places = [place if place.targets else replace(place, waiters=()) for place in places]
+    places = _that_last(places, waits.cut)
     places_of = {r: [i for i in m if places[i].targets] for r, m in waits.places_of.items()}
     found = components(replace(waits, places=places, places_of=places_of))
     return [(ranks, here) for ranks, here in found if ranks and here]
+
+
+def _that_last(places: list[Place], cut: AbstractSet[int]) -> list[Place]:
+    """The places with only those to wait for who wait themselves, and nobody at those without.
+
+    A rank that waits nowhere comes; one that has come and is held up goes on as soon as one of the
+    places at which it waits has nobody to wait for.
+    """
+    absent = [set(place.absent) for place in places]
+    behind = [set(place.behind) for place in places]
+    open_at = Counter(r for p in places if p.targets for r in p.waiters if r not in cut)
+    due_at: dict[int, list[int]] = defaultdict(list)
+    for index, place in enumerate(places):
+        for rank in place.targets:
+            due_at[rank].append(index)
+        for rank in place.behind if place.absent else ():
+            due_at[rank].append(index)
+    loose = {r for p in places if not p.targets and not p.weak for r in p.waiters}
+    queue = [rank for rank in due_at if rank in loose or not open_at[rank]]
+    while queue:
+        rank = queue.pop()
+        for index in due_at[rank]:
+            if not absent[index] and not behind[index]:
+                continue
+            behind[index].discard(rank)
+            if not open_at[rank]:
+                absent[index].discard(rank)
+            if not absent[index] and not behind[index]:
+                waiters = [r for r in places[index].waiters if r not in cut]
+                open_at.subtract(waiters)
+                queue += [r for r in waiters if not places[index].weak or not open_at[r]]
+    return [
+        replace(
+            place,
+            waiters=place.waiters if absent[i] or behind[i] else (),
+            absent=tuple(r for r in place.absent if r in absent[i]),
+            behind=tuple(r for r in place.behind if r in behind[i]),
+        )
+        for i, place in enumerate(places)
+    ]

@@ -212,11 +212,9 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
 
 
 def _with_parting(sides: list[Side]) -> tuple[Side, ...]:
+    stacks = dict.fromkeys(side.stack for side in sides)  # many stand at one line
     return tuple(
-        replace(
-            side,
-            differs_at=parting(side.stack, [s.stack for s in sides if s is not side]),
-        )
+        replace(side, differs_at=parting(side.stack, [s for s in stacks if s != side.stack]))
         for side in sides
     )
 
