@@ -203,15 +203,16 @@ def _print(check_up: CheckUp) -> None:
             f"[{colour}]{finding.level}[/]{escape(tag)} {escape(where + finding.what + ranks)}"
         )
         console.print(f"    [dim]fix:[/] {escape(finding.fix)}")
-    table = Table(title="Timeouts")
-    table.add_column("timeout", overflow="fold", min_width=36)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("timeout", no_wrap=True)  # names to copy
     for heading in ("value", "read by", "effective"):
         table.add_column(heading, overflow="fold")
     for row in check_up.timeouts:
         mark = "yes" if row.effective else "no"
-        cells = [row.name, f"{row.value} ({row.set_by})", row.read_by, mark]
+        name = row.name.replace(", ", ",\n").replace(" (", "\n(")
+        cells = [name, f"{row.value} ({row.set_by})", row.read_by, mark]
         table.add_row(*(escape(cell) for cell in cells), style=None if row.effective else "dim")
-    console.print(table)
+    console.print(table, soft_wrap=False)
     if check_up.healthy:
         console.print("[green]healthy[/]: nothing found that would stop or hang a job")
     else:

@@ -76,6 +76,15 @@ def test_the_newest_run_is_named_where_no_path_is_given(tmp_path: Path) -> None:
     assert "(the newest run here is hangscope-runs/latest)" in done.stderr
 
 
+def test_the_doctor_s_table_fits_the_terminal_and_has_units() -> None:
+    done = _hangscope("doctor", "--no-notes", COLUMNS="80", HANGSCOPE_TIMEOUT="30")
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    told = {line.split()[0]: line for line in lines if line}
+    assert "30 s (user)" in told["HANGSCOPE_TIMEOUT"]
+    assert "15000 ms" in told["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"]
+
+
 def test_a_shell_completes_commands_and_names() -> None:
     asked = {"COMP_WORDS": "hangscope demo asl", "COMP_CWORD": "2"}
     done = _hangscope(_HANGSCOPE_COMPLETE="bash_complete", **asked)

@@ -34,7 +34,7 @@ def timeout_rows(s: Surroundings) -> list[TimeoutRow]:
         TimeoutRow(
             "making a communicator (first collective)",
             "none",
-            "nobody: see hangscope.warmup_communicators",
+            "nobody (see warm-up)",
             "default",
             False,
         ),
@@ -55,7 +55,7 @@ def timeout_rows(s: Surroundings) -> list[TimeoutRow]:
         rows.append(
             TimeoutRow(
                 name,
-                value if value is not None else variable.default,
+                f"{value}{variable.unit}" if value is not None else variable.default,
                 variable.read_by,
                 "user" if value is not None else "default",
                 effective,

@@ -26,6 +26,8 @@ class Variable:
     old_name: str | None = None
     """The name that earlier releases read (and later ones may still accept)."""
     default: str = ""
+    unit: str = ""
+    """What stands behind a value of it in a table."""
     timeout: bool = False
     """It is a timeout, and so a row of the doctor's timeout table."""
 
@@ -68,7 +70,8 @@ VARIABLES = (
         "seconds without a heartbeat of the watchdog until the process is ended",
         recommended="480",
         since=(2, 2),
-        default="480 (600 and 120 in older releases)",
+        default="480 s (600 and 120 in older releases)",
+        unit=" s",
         timeout=True,
     ),
     Variable(
@@ -85,7 +88,8 @@ VARIABLES = (
         "milliseconds that a dying rank waits for its dump to be written",
         recommended="60000",
         since=(2, 2),
-        default="15000 (60000 and 2000 in older releases)",
+        default="15000 ms (60000 and 2000 in older releases)",
+        unit=" ms",
         timeout=True,
     ),
     Variable(
@@ -153,7 +157,7 @@ VARIABLES = (
         "NCCL_IB_TIMEOUT",
         "NCCL's InfiniBand transport",
         "time until a packet is sent again: 4.096 µs times two to this power",
-        default="20",
+        default="20: 4.3 s until a packet is sent again",
         timeout=True,
     ),
     Variable("CUDA_VISIBLE_DEVICES", "CUDA", "devices this process sees", default="all"),
@@ -172,7 +176,8 @@ VARIABLES = (
         "HANGSCOPE_TIMEOUT",
         "HangScope",
         "seconds a collective may wait before the run counts as hung",
-        default="120",
+        default="120 s",
+        unit=" s",
         timeout=True,
     ),
 )
