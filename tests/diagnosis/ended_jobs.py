@@ -8,9 +8,9 @@ from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Source, Trac
 from tests.diagnosis.builder import SECOND, START, Job
 
 
-def kill(job: Job, rank: int, after_s: float) -> None:
+def kill(job: Job, rank: int, after_s: float, signal: int = 9) -> None:
     at_ns = START + int((job.now + after_s) * SECOND)
-    job.rank(rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=at_ns))
+    job.rank(rank, alive=False, exit=ExitFacts("signal", signal=signal, at_ns=at_ns))
 
 
 def disconnect(job: Job, rank: int, after_s: float) -> None:

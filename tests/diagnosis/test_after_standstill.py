@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Phase
@@ -95,6 +100,44 @@ def test_who_hangs_is_interrupted_and_the_others_lose_their_connections_to_it() 
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
     assert "interpreter exit" not in found.findings[0].why, "until then it was in its program"
     assert "load" in found.findings[0].why
+
+
+def _left(job: Job, rank: int, after_s: float) -> None:
+    at_ns = START + int((job.now + after_s) * SECOND)
+    job.rank(rank, alive=False, exit=ExitFacts("clean", 0, at_ns=at_ns), heartbeat_ns=at_ns)
+
+
+def _stay(job: Job, rank: int, after_s: float) -> None:
+    job.rank(rank, heartbeat_ns=START + int((job.now + after_s + 60.0) * SECOND))
+
+
+@pytest.mark.parametrize(
+    ("end_of_others", "verdict"),
+    [
+        (_left, "missing_rank"),
+        (partial(kill, signal=15), "missing_rank"),
+        (disconnect, "rank_exited"),
+        (_stay, "rank_exited"),
+    ],
+)
+def test_who_catches_ctrl_c_has_not_left_in_the_middle(
+    end_of_others: Callable[[Job, int, float], None], verdict: str
+) -> None:
+    """A program that says "interrupted" and ends well; the others hear it once they lose a peer."""
+    job = _hung()
+    _left(job, 2, 20.0)
+    for rank in (0, 1, 3):
+        end_of_others(job, rank, 20.5)
+    assert judged(job.trace())[:2] == (verdict, (2,))
+
+
+def test_who_leaves_before_anything_stands_still_left_in_the_middle() -> None:
+    job = _hung()
+    _left(job, 2, 0.5)
+    kill(job, 0, 1.0, signal=15)
+    for rank in (1, 3):
+        disconnect(job, rank, 1.0)
+    assert judged(job.trace())[:2] == ("rank_exited", (2,))
 
 
 def test_a_waiting_rank_killed_alone_after_the_hang_is_a_victim() -> None:

@@ -62,13 +62,14 @@ def without_ends_after_standstill(
     stopped computes nothing.
     """
     hosts = {rank: _over_before(trace, host) for rank, host in hosts.items()}
-    if not any(host.end is End.CRASHED for host in hosts.values()):
-        return hosts
     latest = last_moved_ns(trace)
-    if not latest:
+    if not latest or not any(host.end in (End.CRASHED, End.CLEAN) for host in hosts.values()):
         return hosts
     stood_ns = max(latest.values()) + int(standstill_s(trace) * _SECOND_NS)
     bounds = rank_bounds(trace)
+    hosts = _without_who_left_as_told(trace, front, bounds, hosts, stood_ns)
+    if not any(host.end is End.CRASHED for host in hosts.values()):
+        return hosts
     hosts = _without_who_gave_up(trace, front, bounds, hosts, stood_ns)
     ends = _EndsOfStandstill(trace, front, bounds, hosts, stood_ns, frozenset(told_of_only(trace)))
     late = [rank for rank, host in hosts.items() if ends.came_with_it(host)]
@@ -167,6 +168,47 @@ def _over_before(trace: Trace, host: Host) -> Host:
     if not facts.phases[-1].since_ns or over_ns < trace.timeout_s * _SECOND_NS:
         return host
     return replace(host, end=End.TORN_DOWN, secondary=True)
+
+
+def _without_who_left_as_told(
+    trace: Trace, front: Frontiers, bounds: Bounds, hosts: dict[int, Host], stood_ns: int
+) -> dict[int, Host]:
+    """Who catches Ctrl-C, or what else told the job to stop, leaves as if it were done.
+
+    So it is where all ranks are gone within seconds, and another one that had waited leaves so as
+    well, or was ended from outside: nobody is done in the middle of a collective.
+    """
+    left = {r for r, h in hosts.items() if h.end is End.CLEAN and h.end_ns >= stood_ns}
+    if not left:
+        return hosts
+    first = min((hosts[rank] for rank in left), key=lambda h: (h.end_ns, h.rank))
+    others = [host for host in hosts.values() if host is not first]
+    together = all(h.gone and abs(h.end_ns - first.end_ns) <= TOGETHER_NS for h in others)
+    told = any(
+        _was_waiting(trace, front, bounds, host.rank)
+        and (host.rank in left or _was_told(trace.ranks[host.rank]))
+        for host in others
+    )
+    if not (together and told) or trace.missing_ranks:
+        return hosts
+    stacks = {rank: trace.ranks[rank].main_stack for rank in left}
+    return hosts | {
+        rank: replace(
+            hosts[rank],
+            end=End.TORN_DOWN,
+            secondary=True,
+            phase=None if stack else hosts[rank].phase,  # until then it was where its stack shows
+            stack=stack,
+        )
+        for rank, stack in stacks.items()
+    }
+
+
+def _was_told(facts: RankFacts) -> bool:
+    """Whether a signal from outside, and no launcher's answer to a failure, ended a rank."""
+    exit_ = facts.exit
+    outside = exit_ is not None and exit_.signal in _OUTSIDE and not exit_.by_launcher
+    return facts.was_interrupted or (outside and facts.exception is None)
 
 
 def _without_who_gave_up(
