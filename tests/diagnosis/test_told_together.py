@@ -162,6 +162,24 @@ def test_who_came_first_to_the_next_collective_did_not_issue_it_alone() -> None:
     assert blame(diagnose(job.trace())) == ("rank_crashed", (3,))
 
 
+@pytest.mark.parametrize(
+    ("untold", "confidence"),
+    [(None, Confidence.CERTAIN), ({0, 2, 3}, Confidence.CERTAIN), (set(), Confidence.LIKELY)],
+)
+def test_one_that_ended_alone_may_have_been_told_with_all_that_have_handlers(
+    untold: set[int] | None, confidence: Confidence
+) -> None:
+    """Live: the others still save, as far as anybody can see."""
+    job = _job(live=True)
+    for rank in (0, 2, 3):
+        job.op(rank, done=False)
+    at_ns = _at(job, 0.1)
+    heard = None if untold is None else frozenset(untold)
+    job.rank(1, alive=False, exit=ExitFacts("signal", signal=15, at_ns=at_ns, untold=heard))
+    found = diagnose(job.trace(2.0))
+    assert (*blame(found), found.confidence) == ("rank_crashed", (1,), confidence)
+
+
 def test_several_that_the_others_outlive_were_told_alone() -> None:
     """Nobody takes a minute to stop, and half of the job waits on."""
     job = _job(live=True)

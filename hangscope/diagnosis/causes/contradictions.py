@@ -8,6 +8,7 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.ends.told_together import signal_of, told_alone
 from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.words.phrases import capital, rank_s
@@ -21,13 +22,15 @@ def doubt_ends(context: Context, causes: list[Cause]) -> list[Cause]:
 
     A watchdog aborts its process as well: an abort without a word is no certain crash. Of several
     that were stopped at one moment the launcher may have stopped all but the first. And who alone
-    ended when it was told to stop may have been told with all others, if these were only killed, or
-    before all others, by somebody who is slow.
+    ended when it was told to stop may have been told with all others, if these were only killed or
+    may have a handler, or before all others, by somebody who is slow.
     """
     not_killed = _not_killed(context)
     alone = told_alone(context.hosts, context.trace)
+    failures = [facts.exception for facts in context.trace.ranks.values()]
+    lost = any(failure is not None and lost_a_peer(failure) for failure in failures)
     return [
-        cause.doubted(*_why_an_answer(context, cause, not_killed, alone))
+        cause.doubted(*_why_an_answer(context, cause, not_killed, alone, lost))
         if cause.verdict is Verdict.RANK_CRASHED
         else cause
         for cause in causes
@@ -35,7 +38,7 @@ def doubt_ends(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _why_an_answer(
-    context: Context, cause: Cause, not_killed: set[int], alone: int | None
+    context: Context, cause: Cause, not_killed: set[int], alone: int | None, lost: bool
 ) -> Iterator[str]:
     """Why the ends of the accused may be answers to other ends."""
     facts = [context.trace.ranks[r] for r in cause.culprits if r in context.trace.ranks]
@@ -48,6 +51,8 @@ def _why_an_answer(
         yield "the others were killed: they may have been told to stop, too, and ignored it"
     if alone in cause.culprits:
         yield "the others were told to stop after it: perhaps not because of its end"
+    if others and any(f.exit and f.exit.untold == frozenset() for f in facts) and not lost:
+        yield "the others may have been told to stop as well, and deal with it"
 
 
 def _not_killed(context: Context) -> set[int]:
