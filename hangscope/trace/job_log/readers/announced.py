@@ -263,8 +263,8 @@ def _has_stood(evidence: Evidence) -> bool:
         any(c.kind in _STOOD or c.details.get("stopped") for c, _ in evidence.claims)
         or evidence.troubles
         or evidence.nobodys
-        or evidence.launcher_failures
-        or evidence.terminated_pids
+        or evidence.ends.failures
+        or evidence.ends.stopped_pids
         or any(n.troubles for n in evidence.ranks.values())
     )
 

@@ -148,7 +148,7 @@ def _killed_for_memory(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """The kernel, or who watches a container, has killed a process for its memory."""
     found = _OOM_KILL.search(line.text)
     if found:
-        evidence.oom_pids.add(int(next(g for g in found.groups() if g)[:9]))
+        evidence.ends.oom_pids.add(int(next(g for g in found.groups() if g)[:9]))
     elif not _OOM_EVENT.search(line.text):
         return False
     evidence.claim("oom", line, at_ns, certain=False)
@@ -178,7 +178,7 @@ def _segfault(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         notes.exit_ns = notes.exit_ns or at_ns
     elif line.local_rank is not None:
         failure = LauncherFailure(line.local_rank, None, -signals.SIGSEGV, at_ns)
-        evidence.launcher_failures.append(failure)
+        evidence.ends.failures.append(failure)
     elif line.pid is not None:
         evidence.claim("launcher_failure", line, at_ns, certain=False)
     else:

@@ -113,6 +113,24 @@ class TaskEnd(NamedTuple):
     """It was killed for the memory it took."""
 
 
+@dataclass(slots=True)
+class Ends:
+    """How processes ended, as launchers, schedulers and kernels tell it.
+
+    They speak of process ids, local ranks and tasks; `settling` finds out which ranks those are.
+    """
+
+    failures: list[LauncherFailure] = field(default_factory=list)
+    of_tasks: list[TaskEnd] = field(default_factory=list)
+    step_ended: bool = False
+    """The scheduler has said that it ends the job: whom it kills after that is no cause."""
+    stopped_tasks: set[int] = field(default_factory=set)
+    stopped_pids: set[int] = field(default_factory=set)
+    oom_pids: set[int] = field(default_factory=set)
+    dead_pids: dict[int, int] = field(default_factory=dict)
+    """Processes of which it is only said that they died, and when."""
+
+
 class StoreBarrier(NamedTuple):
     """The newest message of a rank that waits for the others at the barrier of a store."""
 
@@ -213,16 +231,8 @@ class Evidence:
     claims: list[tuple[Claim, GroupId | None]] = field(default_factory=list)
     world_size: int | None = None
     pid_rank: dict[int, int] = field(default_factory=dict)
-    terminated_pids: set[int] = field(default_factory=set)
     local_to_rank: dict[int, int] = field(default_factory=dict)
-    oom_pids: set[int] = field(default_factory=set)
-    dead_pids: dict[int, int] = field(default_factory=dict)
-    """Processes of which it is only said that they died, and when."""
-    launcher_failures: list[LauncherFailure] = field(default_factory=list)
-    task_ends: list[TaskEnd] = field(default_factory=list)
-    step_ended: bool = False
-    """The scheduler has said that it ends the job: whom it kills after that is no cause."""
-    stopped_tasks: set[int] = field(default_factory=set)
+    ends: Ends = field(default_factory=Ends)
     comparisons: list[tuple[LogLine, int, Comparison]] = field(default_factory=list)
     """Lines in which torch compared two ranks' operations, when they were written (ns), and what
     they tell."""
@@ -355,8 +365,8 @@ class Evidence:
             self.claims
             or self.troubles
             or self.nobodys
-            or self.launcher_failures
-            or self.task_ends
+            or self.ends.failures
+            or self.ends.of_tasks
             or self.stacks
             or any(
                 n.operations or n.counters or n.troubles or n.exit_text or n.exit_code or n.seen

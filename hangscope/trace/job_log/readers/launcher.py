@@ -60,8 +60,8 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 def _has_ended(evidence: Evidence) -> bool:
     """Whether a job has ended in this log: a start after that is another, appended to it."""
     return (
-        bool(evidence.launcher_failures)
-        or evidence.step_ended
+        bool(evidence.ends.failures)
+        or evidence.ends.step_ended
         or any(notes.has_ended for notes in evidence.ranks.values())
     )
 
@@ -71,18 +71,18 @@ def _failures(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     found = _FAILED.search(text)
     if found:
         code, local, pid = (int(found.group(n)[:9]) for n in ("code", "local", "pid"))
-        evidence.launcher_failures.append(LauncherFailure(local, pid, code, at_ns))
+        evidence.ends.failures.append(LauncherFailure(local, pid, code, at_ns))
         return True
     found = _CLOSING.search(text)
     if found:
-        evidence.terminated_pids.add(int(next(pid for pid in found.groups() if pid)[:9]))
+        evidence.ends.stopped_pids.add(int(next(pid for pid in found.groups() if pid)[:9]))
         return True
     found = _SRUN.search(text)
     if found:
         _srun(found, at_ns, evidence)
         return True
     if "srun" in text or "slurmstepd" in text:
-        evidence.step_ended |= bool(_STEP_ENDS.search(text))
+        evidence.ends.step_ended |= bool(_STEP_ENDS.search(text))
     found = _MPIRUN.search(text)
     if found:
         rank = int(found.group(1)[:7])
@@ -104,6 +104,10 @@ def _srun(found: re.Match[str], at_ns: int, evidence: Evidence) -> None:
     oom = "out of memory" in how or "oom" in how
     for low, high in re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", found.group("tasks")):
         for task in range(int(low), min(int(high or low), int(low) + 10000) + 1):
-            if evidence.step_ended and signal in (signals.SIGKILL, signals.SIGTERM) and not oom:
-                evidence.stopped_tasks.add(task)
-            evidence.task_ends.append(TaskEnd(task, found["host"], code, signal, at_ns, oom))
+            if (
+                evidence.ends.step_ended
+                and signal in (signals.SIGKILL, signals.SIGTERM)
+                and not oom
+            ):
+                evidence.ends.stopped_tasks.add(task)
+            evidence.ends.of_tasks.append(TaskEnd(task, found["host"], code, signal, at_ns, oom))

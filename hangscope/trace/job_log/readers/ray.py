@@ -31,13 +31,13 @@ class RayDeaths:
         """Note one line of such a report. Returns whether it was one."""
         found = _RAYLET.search(line.text)
         if found:
-            evidence.dead_pids.setdefault(int(found.group(1)), at_ns)
+            evidence.ends.dead_pids.setdefault(int(found.group(1)), at_ns)
             return True
         actor = _ACTOR.search(line.text)
         if actor:
             self._open = True
             if actor["pid"]:
-                evidence.dead_pids.setdefault(int(actor["pid"]), at_ns)
+                evidence.ends.dead_pids.setdefault(int(actor["pid"]), at_ns)
             return True
         if not self._open:
             return False
@@ -46,5 +46,5 @@ class RayDeaths:
             self._open = False
             return False
         if field.group(1) == "pid" and field.group(2)[:9].isdigit():
-            evidence.dead_pids.setdefault(int(field.group(2)[:9]), at_ns)
+            evidence.ends.dead_pids.setdefault(int(field.group(2)[:9]), at_ns)
         return True

@@ -46,18 +46,18 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         code = int(found["code"]) if found["code"] else None
         signal = int(found["signal"]) if found["signal"] else None
         end = TaskEnd(int(found["task"]), found["host"], code, signal, at_ns)
-        evidence.task_ends.append(end)
+        evidence.ends.of_tasks.append(end)
         return True
     found = _FIRST.search(text)
     if found:
         end = TaskEnd(int(found[1]), line.host or "", None, int(found[2]), at_ns)
-        evidence.task_ends.append(end)
+        evidence.ends.of_tasks.append(end)
         return True
     found = _PE.search(text)
     if found:
         signal = signals.BY_DESCRIPTION.get((found["how"] or "").strip().lower())
         code = int(found["code"]) if found["code"] else None
-        evidence.task_ends.append(TaskEnd(int(found[2]), f"nid{found[1]}", code, signal, at_ns))
+        evidence.ends.of_tasks.append(TaskEnd(int(found[2]), f"nid{found[1]}", code, signal, at_ns))
         return True
     found = _ABORT.search(text)
     if found:
@@ -66,7 +66,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     found = _CONTAINER.search(text)
     if found:
         failure = LauncherFailure(int(found[1]), None, int(found[2]), at_ns)
-        evidence.launcher_failures.append(failure)
+        evidence.ends.failures.append(failure)
         return True
     return _called(line, at_ns, evidence) or _limit(line, at_ns, evidence)
 

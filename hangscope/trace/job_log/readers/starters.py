@@ -172,7 +172,7 @@ def _deepspeed(local: int, code: int, line: LogLine, at_ns: int, evidence: Evide
 
 
 def _local_end(local: int, code: int, at_ns: int, evidence: Evidence) -> None:
-    evidence.launcher_failures.append(LauncherFailure(local, None, code, at_ns))
+    evidence.ends.failures.append(LauncherFailure(local, None, code, at_ns))
 
 
 def _stopped(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
@@ -181,7 +181,7 @@ def _stopped(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if not found:
         return False
     said = found["told"] or found["got"] or "15"
-    evidence.step_ended |= "CANCELLED AT" in line.text
+    evidence.ends.step_ended |= "CANCELLED AT" in line.text
     number = int(said) if said.isdigit() else signals.number_of(said) or signals.SIGTERM
     evidence.claim("other", line, at_ns, stopped=number)
     return True
@@ -214,7 +214,7 @@ def _child(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if rank is not None:
         evidence.of(rank).ended(code, at_ns)
     elif found["local"]:
-        evidence.launcher_failures.append(LauncherFailure(int(found["local"]), pid, code, at_ns))
+        evidence.ends.failures.append(LauncherFailure(int(found["local"]), pid, code, at_ns))
     else:
         evidence.claim("launcher_failure", line, at_ns, certain=False)
     return True

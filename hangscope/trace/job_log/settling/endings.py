@@ -19,7 +19,7 @@ def settle_endings(evidence: Evidence) -> None:
     _failures(evidence)
     _task_ends(evidence)
     _deaths(evidence)
-    for pid in evidence.oom_pids:
+    for pid in evidence.ends.oom_pids:
         rank = evidence.pid_rank.get(pid)
         if rank is not None:
             evidence.of(rank).oom_killed = True
@@ -32,7 +32,7 @@ def settle_endings(evidence: Evidence) -> None:
 def _failures(evidence: Evidence) -> None:
     """Processes of which a launcher says that they failed."""
     several = several_nodes(evidence)
-    for failure in evidence.launcher_failures:
+    for failure in evidence.ends.failures:
         rank, guessed = _rank_of(failure, evidence, several)
         gave_up = rank in evidence.ranks and bool(evidence.ranks[rank].operations)
         if guessed and gave_up and failure.exit_code not in ABORTED:
@@ -71,7 +71,7 @@ def _rank_of(
 
 def _only_one_to_raise(evidence: Evidence, code: int) -> int | None:
     """The rank that ended with Python's own status, where one process did and one rank raised."""
-    if code != 1 or len(evidence.launcher_failures) != 1:
+    if code != 1 or len(evidence.ends.failures) != 1:
         return None
     raised = [r for r, n in evidence.ranks.items() if any(t.uncaught for t in n.troubles)]
     return raised[0] if len(raised) == 1 else None
@@ -80,7 +80,7 @@ def _only_one_to_raise(evidence: Evidence, code: int) -> int | None:
 def _task_ends(evidence: Evidence) -> None:
     """Tasks of which a scheduler says how they ended."""
     tasks_are_ranks = _tasks_are_ranks(evidence)
-    for end in evidence.task_ends:
+    for end in evidence.ends.of_tasks:
         if not tasks_are_ranks:
             text = f"task {end.task} on {end.host} ended (of several processes, here)"
             claim = Claim("launcher_failure", text=text, at_ns=end.at_ns, certain=False)
@@ -91,26 +91,26 @@ def _task_ends(evidence: Evidence) -> None:
         notes.exit_code = notes.exit_code if notes.exit_code is not None else end.exit_code
         notes.exit_signal = notes.exit_signal if notes.exit_signal is not None else end.signal
         notes.oom_killed |= end.oom
-        notes.by_launcher |= end.task in evidence.stopped_tasks
+        notes.by_launcher |= end.task in evidence.ends.stopped_tasks
         notes.exit_ns = notes.exit_ns or end.at_ns
 
 
 def _tasks_are_ranks(evidence: Evidence) -> bool:
     """Not where torchrun runs under srun: then a task is a node."""
-    if evidence.launcher_failures or evidence.terminated_pids or evidence.elastic:
+    if evidence.ends.failures or evidence.ends.stopped_pids or evidence.elastic:
         return False
     highest = max(evidence.ranks, default=-1)
-    tasks = max((t.task for t in evidence.task_ends), default=-1)
+    tasks = max((t.task for t in evidence.ends.of_tasks), default=-1)
     if highest <= tasks or (evidence.world_size or 0) > tasks:
         return True
     # A task of several ranks takes several with it: here exactly those are silent that ended.
     silent = set(range(highest + 1)) - set(evidence.ranks)
-    return bool(silent) and silent == {t.task for t in evidence.task_ends}
+    return bool(silent) and silent == {t.task for t in evidence.ends.of_tasks}
 
 
 def _deaths(evidence: Evidence) -> None:
     """Workers that a scheduler found dead; one whose watchdog had given up aborted itself."""
-    for pid, at_ns in evidence.dead_pids.items():
+    for pid, at_ns in evidence.ends.dead_pids.items():
         rank = evidence.pid_rank.get(pid)
         if rank is None:
             evidence.unattributed_ends += 1
@@ -127,7 +127,7 @@ def _deaths(evidence: Evidence) -> None:
 def _terminated(evidence: Evidence) -> None:
     """Ranks that the launcher told to stop: their end is somebody else's doing."""
     unknown = 0
-    for pid in evidence.terminated_pids:
+    for pid in evidence.ends.stopped_pids:
         rank = evidence.pid_rank.get(pid)
         if rank is None:
             unknown += 1

@@ -20,10 +20,10 @@ def several_nodes(evidence: Evidence) -> bool:
         return True
     # A hang makes nearly every rank of a launcher's node speak up: where most numbers up to the
     # largest are silent, or more ranks are about than a node has, it is another node's launcher.
-    told = {f.pid for f in evidence.launcher_failures} | evidence.terminated_pids
+    told = {f.pid for f in evidence.ends.failures} | evidence.ends.stopped_pids
     if largest >= max(_ON_ONE_NODE, len(told)):
         return True
-    heard = set(evidence.ranks) | {f.local_rank for f in evidence.launcher_failures}
+    heard = set(evidence.ranks) | {f.local_rank for f in evidence.ends.failures}
     return bool(evidence.ranks) and len(heard) * 2 <= largest + 1
 
 

@@ -10,7 +10,7 @@ from hangscope.trace.job_log.settling.unsigned import dead_thread
 def settle_writers(evidence: Evidence) -> None:
     """Give exceptions of writers known only by local rank or pid to a rank."""
     several = several_nodes(evidence)
-    several_in_a_task = evidence.elastic or evidence.launcher_failures or evidence.shared_tasks
+    several_in_a_task = evidence.elastic or evidence.ends.failures or evidence.shared_tasks
     for trouble, local, pid, node in evidence.troubles:
         rank = evidence.pid_rank.get(pid) if pid is not None else None
         if rank is None and local is not None:
