@@ -156,7 +156,7 @@ def _standstill(trace: Trace) -> _Standstill:
     front = frontiers(trace)
     hosts = not_before_last_record(trace, judge(trace))
     hosts = without_ends_after_standstill(trace, front, hosts)
-    stop = stop_of(trace, hosts)
+    stop = stop_of(trace, front, hosts)
     if stop is not None:
         hosts = duration.as_victims(hosts, stop.told_ns)
     context = Context(trace, front, hosts, GraphBuilder(trace, front, hosts).build())

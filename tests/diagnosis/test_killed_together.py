@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame
+from hangscope.trace.facts import WITHOUT_A_WORD
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Phase
 
 from .builder import SECOND, START, Job, judged
 
@@ -82,3 +83,48 @@ def test_a_collective_is_stuck_only_while_all_of_its_members_stand_in_it() -> No
         for rank in range(4):
             _heard_until(job, rank, heard_s if rank == 1 else 3.3)
         assert judged(job.trace()) == ("stuck_collective", (), confidence)
+
+
+def test_ctrl_c_that_not_all_ended_of_before_they_were_killed() -> None:
+    """A launcher interrupts its ranks and kills them a second later: rank 0 had said that it was
+    interrupted, rank 1 had not come so far."""
+    job = Job(4)
+    job.steps(6)
+    for rank in (0, 2, 3):
+        job.op(rank, done=False)
+    end = START + int((job.now + 0.5) * SECOND)
+    interrupt = ExceptionFacts("KeyboardInterrupt", "", (Frame("train", "train.py", 1),), end)
+    for rank in range(4):
+        killed = ExitFacts("signal", signal=9, at_ns=end + SECOND + rank)
+        job.rank(rank, alive=False, exit=killed, exception=interrupt if rank == 0 else None)
+    assert judged(job.trace())[1] == ()
+
+
+@pytest.mark.parametrize("waiting", [(0, 2, 3), ()], ids=["in a collective", "beside"])
+@pytest.mark.parametrize("apart_s", [0.00001, 0.5], ids=["at once", "one by one"])
+def test_a_status_that_ranks_leave_with_from_within_a_collective(
+    waiting: tuple[int, ...], apart_s: float
+) -> None:
+    """Whoever started them is gone, and something that is no Python ends each of them."""
+    job = Job(4)
+    job.steps(6)
+    for rank in waiting:
+        job.op(rank, done=False)
+    end = START + int((job.now + 0.5) * SECOND)
+    for rank in range(4):
+        left = ExitFacts("code", 1, at_ns=end + int(rank * apart_s * SECOND), text=WITHOUT_A_WORD)
+        job.rank(rank, alive=False, exit=left)
+    assert (judged(job.trace())[1] == ()) == (bool(waiting) and apart_s < 0.1)
+
+
+def test_the_only_one_that_came_to_meet_the_others_is_killed() -> None:
+    """Nobody waited for rank 0: it waited for ranks that left nothing."""
+    for waited_s, phase in ((0.5, "init_process_group"), (30.0, "init_process_group"), (0.5, "")):
+        job = Job(3)
+        job.lose(1, 2)
+        end = START + int(waited_s * SECOND)
+        phases = (Phase(phase, START),) if phase else ()
+        killed = ExitFacts("signal", signal=9, at_ns=end)
+        job.rank(0, alive=False, exit=killed, heartbeat_ns=end, phases=phases)
+        named = judged(job.trace(waited_s))[1]
+        assert named == (() if phase else (0,))

@@ -85,3 +85,17 @@ def test_handlers_that_all_run_accuse_nobody() -> None:
     text = "".join(in_finally(r, OWN, "KeyError: 'cached'") for r in range(3))
     found = diagnose(trace_of("world_size=3\n" + text + table(dict.fromkeys(range(3), 1))))
     assert "KeyError" not in found.summary
+
+
+def test_a_wait_that_broke_as_its_rank_was_interrupted_is_shown_by_its_callers() -> None:
+    """The first traceback begins where the broken connection was caught, inside of a library."""
+    waits = "/env/lib/python3.11/site-packages/hangscope/recording/waits.py"
+    callers = (*REDUCE, (waits, 45, "wait"))
+    text = gave_up(1, IN_LOADER, INTERRUPTED)
+    for rank in (0, 2):
+        text += gave_up(rank, ((waits, 38, "wait"),), CLOSED) + f"\n[rank{rank}]: "
+        text += "During handling of the above exception, another exception occurred:\n\n"
+        text += gave_up(rank, callers, INTERRUPTED)
+    found = diagnose(trace_of("world_size=3\n" + text))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
+    assert "ranks 0, 2 wait at train.py:40 in step" in found.summary

@@ -6,6 +6,7 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from tests.diagnosis.last_words import (
+    C10D,
     REDUCE,
     STORE,
     gave_up,
@@ -91,3 +92,17 @@ def test_the_only_silent_one_of_two_or_three_is_missing(world: int) -> None:
     found = judged(dict.fromkeys(range(silent), REDUCE), world)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (silent,))
     assert found.confidence.value == "likely"
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_who_is_refused_at_an_address_does_not_wait_for_whoever_is_silent(world: int) -> None:
+    """Groups made anew find the address of the last one: rank 0 waits for the others elsewhere."""
+    meeting = (("/job/train.py", 20, "main"), (C10D, 1800, "init_process_group"))
+    refused = (
+        "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152] timed out "
+        "connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:9650"
+    )
+    text = "".join(gave_up(r, meeting, refused) for r in range(1, world))
+    codes = {0: -15} | dict.fromkeys(range(1, world), 1)
+    found = diagnose(trace_of(f"world_size={world}\n" + text + table(codes)))
+    assert found.culprits == ()

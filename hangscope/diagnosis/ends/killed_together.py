@@ -7,14 +7,18 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis.ends.primary_failures import left_by_itself
 from hangscope.diagnosis.ends.told_together import (
+    AT_ONCE_NS,
     outlived,
     signal_of,
     told_alone,
     told_together,
 )
+from hangscope.diagnosis.graph.places import INIT
 from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
+from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import RankFacts, Trace
 from hangscope.trace.signals import FAULTS, SIGABRT, SIGTERM, codes_of, name_of
 
@@ -36,9 +40,9 @@ class Stop:
     nobody. 0 where all ended at about the same time."""
 
 
-def stop_of(trace: Trace, hosts: Mapping[int, Host]) -> Stop | None:
+def stop_of(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> Stop | None:
     """What ended every rank from outside; None where that is not so."""
-    way = killed_together(trace, hosts)
+    way = killed_together(trace, hosts) or _left_together(trace, front, hosts)
     if way is not None:
         return Stop(way)
     told = told_together(hosts, trace)
@@ -52,53 +56,80 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
     """How, if every rank was ended from outside by one signal at about the same time.
 
     Of one rank alone only an end that nobody saw says so, and only where the others left nothing:
-    how it ended is known as little as what became of them.
+    how it ended is known as little as what became of them. So does a signal where it had only come
+    to wait for those others to meet it.
     """
     alone = len(hosts) < 2
     if (alone and not trace.missing_ranks) or told_alone(hosts, trace) is not None:
         return None
-    ways = set()
+    ways: list[frozenset[str]] = []
     ended_ns: dict[int, int] = {}
     for rank, host in hosts.items():
         facts = trace.ranks[rank]
         if host.end is End.TORN_DOWN and left_by_itself(facts):
             if facts.exit is not None and facts.exit.code in codes_of(SIGTERM):
-                ways.add("SIGTERM")
+                ways.append(frozenset({"SIGTERM"}))
             continue  # its own way to stop when it is told to
         if host.end is End.TORN_DOWN and _raised(facts) and not facts.was_interrupted:
             continue  # an echo of the stop
-        way = _way(facts) if host.end in (End.CRASHED, End.TORN_DOWN) else None
-        if way is None:
+        own = _ways(facts) if host.end in (End.CRASHED, End.TORN_DOWN) else frozenset()
+        if not own:
             return None
-        ways.add(way)
+        ways.append(own)
         if host.end_ns:
             ended_ns[rank] = host.end_ns
     ends = [facts.exit for facts in (trace.ranks[rank] for rank in hosts)]
-    if len(ways) > 1 and not any(end is not None and end.by_launcher for end in ends):
+    if not any(end is not None and end.by_launcher for end in ends):
         # One that nobody saw may be the same as the others, unless those were a launcher's answer.
-        ways.discard(UNSEEN)
-    if len(ways) != 1 or (alone and ways != {UNSEEN}):
+        ways = [own for own in ways if own != {UNSEEN}] or ways
+    common = frozenset.intersection(*ways) if ways else frozenset()
+    meeting = all(_was_meeting(trace.ranks[rank]) for rank in hosts)
+    if not common or (alone and common != {UNSEEN} and not meeting):
         return None
     times = ended_ns.values()
     if times and max(times) - min(times) > TOGETHER_NS:
         return None
-    return None if _some_ended_first(trace, ended_ns) else ways.pop()
+    return None if _some_ended_first(trace, ended_ns) else min(common)
 
 
-def _way(facts: RankFacts) -> str | None:
-    """By what a rank was ended from outside; None where the end was its own."""
+def _left_together(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> str | None:
+    """The status, if every rank left with it at one moment without a word, some of them from within
+    a collective.
+
+    Python does not leave while it waits in one: something beside it has ended the process, as
+    workers of Ray end when their driver is gone.
+    """
+    exits = [trace.ranks[rank].exit for rank in hosts]
+    codes = {e.code if e is not None and e.text == WITHOUT_A_WORD else None for e in exits}
+    if len(hosts) < 2 or len(codes) != 1 or not (code := codes.pop()):
+        return None
+    times = [host.end_ns for host in hosts.values()]
+    if not min(times) or max(times) - min(times) > AT_ONCE_NS:
+        return None
+    return f"exit status {code}" if bool((front.pending > 0).any()) else None
+
+
+def _was_meeting(facts: RankFacts) -> bool:
+    """Whether the last thing that a rank did was to wait for the others to meet it."""
+    return bool(facts.phases) and facts.phases[-1].name == INIT
+
+
+def _ways(facts: RankFacts) -> frozenset[str]:
+    """By what a rank may have been ended from outside; none where the end was its own.
+
+    Who is interrupted and does not end of that is killed a moment later.
+    """
     exit_ = facts.exit
     if _raised(facts) and not facts.was_interrupted:
-        return None
+        return frozenset()
     if exit_ is not None and (exit_.kind == "oom" or exit_.signal in FAULTS):
-        return None
-    if facts.was_interrupted:
-        return "SIGINT"
+        return frozenset()
+    interrupted = frozenset({"SIGINT"} if facts.was_interrupted else ())
     if exit_ is None or (exit_.kind == "unknown" and exit_.signal is None):
-        return UNSEEN
+        return interrupted or frozenset({UNSEEN})
     if exit_.signal is None or exit_.signal == SIGABRT:
-        return None  # a process aborts itself
-    return name_of(exit_.signal)
+        return interrupted  # a process aborts itself
+    return interrupted | {name_of(exit_.signal)}
 
 
 def _raised(facts: RankFacts) -> bool:

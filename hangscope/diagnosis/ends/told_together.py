@@ -17,7 +17,7 @@ ANSWERED_NS = 1_000_000_000
 NOTICED_NS = 100_000_000
 """A peer's connection may break before the end that breaks it is noticed; a launcher that answers
 a failure needs longer."""
-_DYING_NS = 100_000_000
+AT_ONCE_NS = 100_000_000
 """Processes that were told at one moment are gone within that; seen were up to 70 ms."""
 _SECOND_NS = 1_000_000_000
 _ASKING = (SIGTERM, SIGINT, SIGHUP)
@@ -101,7 +101,7 @@ def _is_told_with(host: Host, first: Host, trace: Trace) -> bool:
         return False
     if trace.ranks[first.rank].was_interrupted:
         return trace.ranks[host.rank].was_interrupted
-    at_once = host.end_ns - first.end_ns <= _DYING_NS
+    at_once = host.end_ns - first.end_ns <= AT_ONCE_NS
     same = signal_of(trace.ranks[host.rank]) == signal_of(trace.ranks[first.rank])
     return at_once and same
 

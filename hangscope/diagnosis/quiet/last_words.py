@@ -44,6 +44,8 @@ _KEY_OF_GROUP = re.compile(r"keys: \S*?default_pg/\d*//(\w+)//")
 """The group for whose members a rank waited in the store, told by the key: it has a number."""
 _TIMED_OUT = re.compile(r"timed out|application timeout", re.IGNORECASE)
 """The rank gave up itself; anything else it may say means that another went before."""
+_CONNECTING = re.compile(r"timed out connecting", re.IGNORECASE)
+"""Gloo had an address of the other rank's, which had thus been there: it was none any more."""
 _MOST_PLACES = 8
 _HELPERS = 4
 """So deep may what all calls of a kind go through be; further out ranks may differ for good."""
@@ -95,8 +97,10 @@ def by_last_words(context: Context) -> Finding | None:
     calls = _by_call(waits)
     usual, most = max(calls.items(), key=lambda item: len(item[1]))
     silent = _silent(context, waits, everybody)
-    if silent and _sizes_clashed(context):
-        return None  # whoever got more than it asked for is aborted, right or wrong
+    if silent and (_sizes_clashed(context) or _could_not_connect(context)):
+        # Whoever got more than it asked for is aborted, right or wrong; and who is refused has come
+        # to somebody that had been there.
+        return None
     if len(most) * 2 <= len(everybody) or not all(_was_stopped(context, r) for r in silent):
         return None
     odd = tuple(sorted(r for call, ranks in calls.items() if call != usual for r in ranks))
@@ -167,7 +171,7 @@ def _of_a_few(context: Context, waits: dict[int, Wait], everybody: list[int]) ->
     One of which the launcher tells no end, while it does of those, had ended well.
     """
     silent = _silent(context, waits, everybody)
-    if _sizes_clashed(context):
+    if _sizes_clashed(context) or _could_not_connect(context):
         return None
     if not waits or len(silent) != 1 or len(_by_call(waits)) != 1:
         return None
@@ -215,6 +219,12 @@ def _silent(context: Context, waits: dict[int, Wait], everybody: list[int]) -> l
 
 def _sizes_clashed(context: Context) -> bool:
     return any(c.kind == "size_mismatch" for c in context.trace.claims)
+
+
+def _could_not_connect(context: Context) -> bool:
+    """Whether a rank was refused by another one, instead of waiting for it."""
+    errors = (facts.exception for facts in context.trace.ranks.values())
+    return any(e is not None and _CONNECTING.search(e.message) for e in errors)
 
 
 def _wait(error: ExceptionFacts) -> Wait:

@@ -177,6 +177,7 @@ class Tracebacks:
         self._last[key] = current
         handled = self._handled.pop(key, None)
         if handled is not None:
+            _complete(handled, current)
             current.during = handled.during or handled
         cause = self._causes.pop(key, None)
         if cause is not None:
@@ -221,6 +222,20 @@ class Tracebacks:
         if trouble.message.count("\n") < most and not line.level:
             trouble.message = (trouble.message + "\n" + line.text.strip())[:2000].strip()
         return False
+
+
+def _complete(handled: Trouble, later: Trouble) -> None:
+    """Add to an exception that was caught the frames outside of the one that caught it.
+
+    A traceback goes from where an exception was caught inwards. The one that was raised meanwhile
+    went on through the same callers.
+    """
+    caught = handled.frames[-1] if handled.frames else None
+    for at, frame in enumerate(later.frames):
+        if caught is not None and (frame.name, frame.filename) == (caught.name, caught.filename):
+            outside = later.frames[at + 1 :]
+            handled.frames.extend(outside[: max(_MAX_FRAMES - len(handled.frames), 0)])
+            return
 
 
 def _file(trouble: Trouble, line: LogLine, evidence: Evidence) -> None:
