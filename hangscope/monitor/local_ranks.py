@@ -140,6 +140,12 @@ class LocalRanks:
         ends = [self._ends.get(pid) for pid in self.seen.values()]
         return bool(ends) and all(end is not None and end.signal in _STOPS for end in ends)
 
+    @property
+    def have_ended_well(self) -> bool:
+        """Whether every process that was here ended with status 0."""
+        ends = [self._ends.get(pid) for pid in self.seen.values()]
+        return bool(ends) and all(end is not None and end.code == 0 for end in ends)
+
     def is_ending(self, facts: RankFacts) -> bool:
         """Whether a process here is going, and how it ends cannot be seen yet.
 

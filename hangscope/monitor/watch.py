@@ -221,9 +221,10 @@ class Monitor:
         if not final and self._awaits_ends(trace, diagnosis):
             return  # a rank on its way out decides between crash and exit: wait for its status
         is_well = diagnosis.verdict is Verdict.HEALTHY and restrained is not None
-        if self._hung_since_ns and is_well and not final:
+        if self._hung_since_ns and is_well and (not final or self._ranks.have_ended_well):
             waited_s = (time.time_ns() - self._hung_since_ns) / 1e9
-            say(f"moving again after {waited_s:.0f} s", self._out)
+            over = ": all ranks have ended with status 0" if final else ""
+            say(f"moving again after {waited_s:.0f} s{over}", self._out)
             self._hung_since_ns = 0
         self._tell(trace, diagnosis, final=final, partly=partly, stalled_s=stalled_s)
         self._look_cost_s = time.process_time() - began_s
