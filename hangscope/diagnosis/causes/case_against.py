@@ -99,7 +99,7 @@ def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause
             "GIL, falls silent as well"
         )
     if all(host.secondary for host in hosts):
-        cause = cause.doubted("what they failed of speaks of somebody else's failure")
+        cause = cause.doubted("their errors speak of somebody else's failure")
         if context.gaps and all(gave_up(context, rank) for rank in ranks):
             return _acquitted(cause, f"what {rank_s(context.gaps)} did, of which nothing is left")
         if all(place.phase in (INIT, NEW_GROUP) for place in here):
@@ -140,9 +140,9 @@ def _could_not_connect(context: Context, cause: Cause, here: list[Place]) -> Cau
         f"{rank_s(ranks).capitalize()} could not connect to the other ranks in {here[0].phase}: "
         f"{context.hosts[ranks[0]].end_text}",
         "the address that it names is one that nobody listens at, or that cannot be reached from "
-        "there; whose it is is not told",
-        "look whether it is of a process that is gone (groups made anew find the addresses of the "
-        "last ones in a store that outlived them) or of the wrong interface "
+        "there; nothing tells whose it is",
+        "check whether it belongs to a process that is gone (after a restart, new groups find old "
+        "addresses in a store that outlived them) or to the wrong interface "
         "(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)",
     )
     nobody = replace(cause, verdict=Verdict.INCONCLUSIVE, culprits=(), words=words)

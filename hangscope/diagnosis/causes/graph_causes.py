@@ -198,8 +198,7 @@ def _name_who_issued_another_number(context: Context, cause: Cause) -> Cause:
     words = Words(
         f"{capital(rank_s(odd))} issued another number of collectives in {label} than all "
         f"others who came as far; nobody can finish {title}",
-        "one was left out, or one issued too many, so that calls meet which were not meant for "
-        "each other",
+        "one was left out, or one issued too many, so that calls meet which do not belong together",
         f"make every rank issue the same collectives in {label}: look for one that is guarded, "
         "or skipped, by something that differs from rank to rank",
     )

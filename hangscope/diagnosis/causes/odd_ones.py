@@ -23,13 +23,13 @@ def both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> Caus
     title = title_of(context, context.waits.places[cause.places[0]])
     words = Words(
         f"{rank_s(waiting).capitalize()} issued {title}, {rank_s(absent)} did not",
-        "one side issued an operation more, or the other one fewer; "
+        "one side issued one operation more, or the other one fewer; "
         f"{rank_s(unknown)} left nothing and may be on either"
         if unknown
-        else "one half issued an operation more, or the other one fewer; as many did either, so "
-        "nothing decides between them",
-        "look for the condition under which only some ranks come to this line, and take it out of "
-        "the way of the collective",
+        else "one half issued one operation more, or the other one fewer; both are equally many, "
+        "so nothing decides between them",
+        "look for the condition under which only some ranks reach this line: a collective must not "
+        "depend on it",
     )
     return replace(
         cause,

@@ -100,7 +100,7 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
     if all(_has_lost_the_store(context, host) for host in hosts):
         summary = "Ranks lost the store, and nothing on record says why"
         advice = playbook.Advice(
-            "look how the process that hosts the store ended, or what keeps it from answering: "
+            "find out how the process that hosts the store ended, or what keeps it from answering: "
             "rank 0's, or the launcher's on the first node (MASTER_ADDR)",
             "D19",
         )

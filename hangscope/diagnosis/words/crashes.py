@@ -78,7 +78,7 @@ _ENDS_WITHOUT_A_WORD = (
     (
         re.compile(re.escape(UNHEARD)),
         "find out what became of that rank",
-        "whether the host is up, and reached, and what its kernel and the scheduler say",
+        "whether the host is up and reachable, and what its kernel and the scheduler say",
     ),
     (
         re.compile(r"killed by SIGKILL"),
@@ -120,8 +120,8 @@ def aborted_at_its_end(detail: str, *, destroyed: bool) -> Advice:
 def left_at(detail: str) -> Advice:
     """A rank that called an end of its own with a status, and nothing tells why."""
     return Advice(
-        f"look why that rank left at {detail}: the last lines of its log may tell; let all ranks "
-        f"decide together to stop{SYMPTOM}",
+        f"find out why that rank left at {detail}: the last lines of its log may tell; let all "
+        f"ranks decide together to stop{SYMPTOM}",
         "D20",
     )
 
