@@ -216,3 +216,26 @@ def test_what_differs_inside_a_batch_explains_a_standstill_right_behind_it(tmp_p
     found = judged(tmp_path, rows)
     assert (found.verdict, found.culprits) == (Verdict.SHAPE_MISMATCH, (1,))
     assert (found.confidence, len(found.findings)) == (Confidence.LIKELY, 1)
+
+
+def test_who_exchanges_with_a_batch_that_is_held_up_waits_as_well(tmp_path: Path) -> None:
+    """Rank 2 cannot come to its batch, as rank 3 left nothing; so rank 1's batch stands, and what
+    rank 0 exchanges with that one is no broken network."""
+    rows = {
+        0: batch(1, 0, "send 0->1", "recv 0<-1"),
+        1: batch(1, 0, "send 1->0", "recv 1<-0", "send 1->2", "recv 1<-2"),
+        2: [tensor(2, 1, 0), *batch(1, 1, "send 2->1", "recv 2<-1")],
+    }
+    found = judged(tmp_path, rows, tensor=True)
+    assert (found.verdict, found.culprits) == (Verdict.RANK_LOST, (3,))
+    assert len(found.findings) == 1
+
+
+def test_two_who_have_both_come_wait_for_nobody_else(tmp_path: Path) -> None:
+    """Rank 0's batch meets two of rank 1's; the first of these is there, and does not finish."""
+    rows = {
+        0: batch(1, 0, "send 0->1", "recv 0<-1"),
+        1: [*batch(1, 0, "send 1->0"), *batch(2, 20, "recv 1<-0")],
+    }
+    found = judged(tmp_path, rows)
+    assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, ())

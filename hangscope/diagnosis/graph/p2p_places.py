@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -15,6 +16,9 @@ from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.records.pace import stood_before
 from hangscope.diagnosis.records.pairing import Half
 from hangscope.trace.model import NONE, Flag, Trace
+
+_INCOMPLETE = 0
+"""Batches with a half whose partner has not come are held up by nothing in between."""
 
 
 def place_of(trace: Trace, half: Half) -> Place:
@@ -80,12 +84,12 @@ class HalfPlaces:
 
     def of(self, halves: Sequence[Half]) -> list[Place]:
         """The places of those halves that hold their rank up."""
-        incomplete = {self._batch_of(h) for h in halves if not h.matched} - {NONE}
+        held = self._held_batches(halves)
         places = []
         for half in halves:
             # A batch waits for those of its halves that have no partner; the others are served.
-            if not half.matched or self._batch_of(half) not in incomplete:
-                place = self._place(half, incomplete)
+            if not half.matched or held.get(self._batch_of(half)) != _INCOMPLETE:
+                place = self._place(half, held)
                 if place is not None:
                     places.append(place)
         places += self._all_served(halves, places)
@@ -97,6 +101,36 @@ class HalfPlaces:
             if place.half and self._batch_of(place.half) in known - {NONE}:
                 places[index] = replace(place, unknown=())
         return [p for p in places if p.targets or not p.half or self._batch_of(p.half) not in late]
+
+    def _held_batches(self, halves: Sequence[Half]) -> dict[int, int]:
+        """Batches that something outside of pairs holds up, and how many others lie in between.
+
+        A batch is carried out as a whole, and who issued it stands at it: so its partners may wait
+        for what it waits for, in its next batch at the latest. Pairs of which both halves are there
+        hold nothing up by themselves.
+        """
+        held = {self._batch_of(h): _INCOMPLETE for h in halves if not h.matched}
+        both_there = {h.row for h in halves if h.matched}
+        waits_behind: dict[int, list[int]] = defaultdict(list)
+        for half in halves:
+            batch, first = self._batch_of(half), half.partner_row
+            if not half.matched or batch == NONE:
+                continue
+            if self._stands_before(half.peer, first):
+                first = self.oldest_row[half.peer]
+            if first != NONE and (its := self._batch_at(first)) != NONE:
+                waits_behind[its].append(batch)
+            elif first != half.partner_row and first not in both_there:
+                held.setdefault(batch, _INCOMPLETE + 1)
+        held.pop(NONE, None)
+        found = deque(sorted(held, key=lambda batch: held[batch]))
+        while found:
+            batch = found.popleft()
+            for other in waits_behind[batch]:
+                if other not in held:
+                    held[other] = held[batch] + 1
+                    found.append(other)
+        return held
 
     def _all_served(self, halves: Sequence[Half], places: Sequence[Place]) -> list[Place]:
         """Batches that stand although all their partners have finished: one place for each.
@@ -127,7 +161,15 @@ class HalfPlaces:
         return {half.peer for half in halves if self._batch_of(half) == batch}
 
     def _batch_of(self, half: Half) -> int:
-        return int(self.front.batch_row[half.row])
+        return self._batch_at(half.row)
+
+    def _batch_at(self, row: int) -> int:
+        return NONE if row == NONE else int(self.front.batch_row[row])
+
+    def _stands_before(self, rank: int, row: int) -> bool:
+        """Whether the rank stands at something older than what it issued at ``row``."""
+        oldest = self.oldest_row.get(rank, NONE)
+        return NONE != oldest < row and not self._together(oldest, row)
 
     def _together(self, row: int, other: int) -> bool:
         """Whether two records are of one batch, which is carried out as a whole."""
@@ -166,7 +208,7 @@ class HalfPlaces:
             and not in_communication(tuple(takewhile(is_library, host.stack)))
         )
 
-    def _place(self, half: Half, incomplete: Collection[int]) -> Place | None:
+    def _place(self, half: Half, held: Mapping[int, int]) -> Place | None:
         """Where the half waits; None where it is served, or what holds its rank up is older."""
         oldest = self.oldest_row.get(half.rank, half.row)
         older = oldest < half.row and not self._together(oldest, half.row)
@@ -189,7 +231,7 @@ class HalfPlaces:
             return replace(place, absent=(half.peer,))
         if half.matched is None:
             return replace(place, unknown=(half.peer,))
-        return replace(place, behind=(half.peer,)) if self._is_held_up(half, incomplete) else place
+        return replace(place, behind=(half.peer,)) if self._is_held_up(half, held) else place
 
     def _from_anybody(self, place: Place, half: Half) -> Place:
         """The place with those who might send what a receive from any source waits for."""
@@ -205,14 +247,12 @@ class HalfPlaces:
             place = replace(place, behind=others)  # whoever it is, each of them waits for something
         return replace(place, blind=not place.targets)
 
-    def _is_held_up(self, half: Half, incomplete: Collection[int]) -> bool:
+    def _is_held_up(self, half: Half, held: Mapping[int, int]) -> bool:
         """Whether the partner, whose half is there, cannot come to it."""
-        peer_oldest = self.oldest_row.get(half.peer, NONE)
-        older = NONE != peer_oldest < half.partner_row
-        if older and not self._together(peer_oldest, half.partner_row):
+        if self._stands_before(half.peer, half.partner_row):
             return True
-        held = NONE if half.partner_row == NONE else int(self.front.batch_row[half.partner_row])
-        if held != NONE and held in incomplete:
+        own, its = held.get(self._batch_of(half)), held.get(self._batch_at(half.partner_row))
+        if its is not None and (own is None or its < own):
             return True  # its batch waits for another
         host = self.hosts.get(half.peer)
         if host is None:
