@@ -18,11 +18,11 @@ from .builder import SECOND, START, Job
 class Mesh:
     """Two tensor groups of two ranks, of two replicas each: five steps, after which a norm is due.
 
-    Nobody has ever computed the norm, over a model's ranks, before.
+    Nobody has ever computed the norm, over a model's ranks, before. ``norm_op`` is its operation.
     """
 
-    def __init__(self) -> None:
-        self.job = Job(4)
+    def __init__(self, norm_op: str = "all_reduce") -> None:
+        self.job, self.norm_op = Job(4), norm_op
         pairs = ((0, 1), (2, 3))
         self.tensor = [self.job.group(*pair, desc="TENSOR") for pair in pairs]
         self.data = [self.job.group(r, r + 2, desc="DATA") for r in (0, 1)]
@@ -34,7 +34,9 @@ class Mesh:
                 self.job.all(group=group, line=20)
 
     def norm(self, rank: int, *, done: bool) -> None:
-        self.job.op(rank, group=self.model[rank // 2], size=(1,), line=30, done=done)
+        group, root = rank // 2, rank // 2 * 2 + 1 if self.norm_op == "reduce" else -1
+        op, model = self.norm_op, self.model[group]
+        self.job.op(rank, op, group=model, size=(1,), root=root, line=30, done=done)
 
     def forward(self, rank: int, *, done: bool) -> None:
         self.job.op(rank, group=self.tensor[rank // 2], line=10, done=done)
@@ -47,9 +49,9 @@ class Mesh:
         return diagnose(self.job.trace())
 
 
-def norm_left_out() -> Mesh:
+def norm_left_out(norm_op: str = "all_reduce") -> Mesh:
     """Rank 1 leaves its first norm out: rank 0 is alone there, and rank 2 then waits for it."""
-    mesh = Mesh()
+    mesh = Mesh(norm_op)
     mesh.norm(0, done=False)
     mesh.forward(1, done=False)
     for rank in (2, 3):
@@ -71,11 +73,16 @@ def test_a_group_that_finished_both_tells_the_order_of_its_lost_members_too() ->
 def test_who_alone_does_something_new_in_a_circle_has_not_strayed_if_its_counterpart_did_too() -> (
     None
 ):
-    """The order is not told where records are overwritten: then both are named."""
+    """Whoever reduces to another one may end that alone: it does not tell the order of that one."""
+    found = norm_left_out("reduce").without(3)
+    assert blame(found) == (Verdict.DEADLOCK_CYCLE, (0, 1), Confidence.AMBIGUOUS)
+
+
+def test_records_that_are_left_tell_their_order_where_older_ones_are_overwritten() -> None:
     mesh = norm_left_out()
     mesh.job.rank(2, oldest_record_id=2)
     found = mesh.without(3)
-    assert blame(found) == (Verdict.DEADLOCK_CYCLE, (0, 1), Confidence.AMBIGUOUS)
+    assert blame(found) == (Verdict.DEADLOCK_CYCLE, (1,), Confidence.LIKELY)
 
 
 def test_who_waits_for_a_lost_rank_behind_something_new_that_its_counterpart_did_too() -> None:
@@ -202,3 +209,28 @@ def test_sizes_of_exchanges_tell_nothing_of_another_group() -> None:
         (0,),
         Confidence.LIKELY,
     )
+
+
+def test_another_stage_that_runs_another_program_is_no_measure_beside_a_lost_rank() -> None:
+    """Two stages, two replicas, two tensor ranks. The second stage averages its loss as well: in
+    the second step it has issued more in its data groups than the first stage had by the norm.
+
+    Rank 3 left nothing, and rank 1, which waits for it, did as rank 0 in the same stage did.
+    """
+    job = Job(8)
+    tensor = [job.group(r, r + 1, desc="TENSOR") for r in (0, 2, 4, 6)]
+    data = [job.group(r, r + 2, desc="DATA") for r in (0, 1, 4, 5)]
+    model = [job.group(*ranks, desc="MODEL") for ranks in ((0, 1, 4, 5), (2, 3, 6, 7))]
+    for _ in range(3):
+        for group in (*tensor, *data, *model):
+            job.all(group=group)
+        for group in data[2:]:
+            job.all(group=group, size=(1,))
+    for rank in (0, 1, 2, 4, 5, 6, 7):
+        job.op(rank, group=tensor[rank // 2], done=rank != 2)
+    for group in data[2:]:
+        job.all(group=group)
+    for rank in (0, 1):
+        job.op(rank, group=data[rank], done=False)
+    job.lose(3)
+    assert blame(diagnose(job.trace())) == (Verdict.RANK_LOST, (3,), Confidence.LIKELY)

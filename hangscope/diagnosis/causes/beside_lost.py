@@ -12,10 +12,12 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause, Words, began, verdict_of
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.counterparts import unlike_siblings
 from hangscope.diagnosis.pattern.habits import came_as_before, left_partner, left_size
 from hangscope.diagnosis.pattern.left_pattern import Left, left_pattern
+from hangscope.diagnosis.pattern.orders import alone_against_order
 from hangscope.diagnosis.pattern.stretches import lost_step
-from hangscope.diagnosis.pattern.yardstick import came_as_siblings, unlike_before, unlike_siblings
+from hangscope.diagnosis.pattern.yardstick import came_as_siblings, unlike_before
 from hangscope.diagnosis.processes.host import End, in_communication
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.evidence import recorded_ranks
@@ -208,6 +210,26 @@ def another_way(context: Context, lost: Lost) -> Cause | None:
     )
     verdict = Verdict.P2P_UNMATCHED if paired else Verdict.COLLECTIVE_MISMATCH
     return replace(_either(lost, verdict, {rank}, words), places=(*own, *lost.places))
+
+
+def another_order(context: Context, lost: Lost) -> Cause | None:
+    """The one rank that came to two collectives in another order than all others on record."""
+    waiting = sorted(context.waits.reachers(lost.ranks, lost.places) & context.bounds.keys())
+    if len(waiting) > _MOST_COMPARED or len(lost.ranks) > 1:
+        return None
+    own = sorted({i for r in waiting for i in context.waits.places_of.get(r, ())})
+    rank = alone_against_order(context, waiting, (context.waits.places[i] for i in own))
+    if rank is None:
+        return None
+    gone = rank_s(lost.ranks)
+    words = Words(
+        f"Rank {rank} took another order of collectives than the others, and {gone}, for whom "
+        "others wait, left no dump",
+        f"either rank {rank} put off what the others wait for, or {gone} did not come",
+        f"look at the order of what rank {rank} ran last, and for the process of {gone}",
+    )
+    cause = _either(lost, Verdict.COLLECTIVE_MISMATCH, {rank}, words)
+    return replace(cause, places=(*context.waits.places_of.get(rank, ()), *lost.places))
 
 
 def _astray(context: Context, lost: Lost) -> int | None:

@@ -11,6 +11,7 @@ from hangscope.diagnosis.causes.circle_breakers import breakers_of, few_together
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.orders import collective_first
 from hangscope.diagnosis.pattern.pipeline_stages import OddStage, odd_stage
 from hangscope.diagnosis.pattern.stretches import out_of_step, strayed
 from hangscope.diagnosis.pattern.totals import odd_totals
@@ -43,6 +44,11 @@ def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set
     ahead = _left_early(context, cause, lonely) or _a_round_more(context, ranks, places)
     if len(ahead) == 1:
         return replace(cause, culprits=ahead, confidence=Confidence.LIKELY)
+    astray = _against_counterparts(context, ranks, places)
+    if len(astray) == 1:
+        owes = any(p.p2p and astray[0] in p.absent for p in places)
+        cause = replace(cause, culprits=astray, confidence=Confidence.LIKELY)
+        return _of_halves(context, cause) if owes else cause
     breakers = breakers_of(places, ranks)
     gone_on = _gone_on_to_collectives(cause, ranks, places, breakers)
     if gone_on is not None:
@@ -65,8 +71,11 @@ def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set
         return _of_halves(context, _accusing(cause, odd, alone=len(odd) == 1))
     if len(lonely) < len(cause.places):
         odd = _who_went_on(context, ranks, lonely)
-        if odd and len(ranks) == 2 and len({waits.places[i].seq for i in lonely}) > 1:
-            # Not one half is missing but a whole row of them: either did more or less before.
+        row = len({waits.places[i].seq for i in lonely}) > 1
+        counted = any(p.half is not None and p.half.peer == NONE for p in places)
+        if odd and len(ranks) == 2 and (row or (blank and not counted)):
+            # Not one half is missing but a whole row of them, or nothing tells what was before, and
+            # nobody's halves were counted: either did more or less then.
             return replace(cause, confidence=Confidence.AMBIGUOUS)
         if odd:
             hidden = len(ranks) > 2 and bool(ranks & hidden_ranks(context.trace))
@@ -187,6 +196,22 @@ def _left_early(context: Context, cause: Cause, lonely: list[int]) -> tuple[int,
             if missed and ran_ahead(context, rank, place.group, place.seq):
                 found.add(rank)
     return tuple(sorted(found))
+
+
+def _against_counterparts(
+    context: Context, ranks: set[int], places: list[Place]
+) -> tuple[int, ...]:
+    """Those who came to a collective and to a half in another order than their counterparts, where
+    the two of one group between whom this happened are on the circle."""
+    at = {(p.group, r): p for p in places if not p.p2p and p.group >= 0 for r in p.waiters}
+    odd = set()
+    for pair in (p for p in places if p.half is not None and len(p.absent) == len(p.waiters) == 1):
+        (waiting,), (wanted,) = pair.waiters, pair.absent
+        place = at.get((pair.group, wanted))
+        if place is not None and waiting in place.absent and {waiting, wanted} <= ranks:
+            first = collective_first(context, place, pair)
+            odd |= {waiting} if first else {wanted} if first is False else set()
+    return tuple(odd)
 
 
 def _a_round_more(context: Context, ranks: set[int], places: list[Place]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.causes.beside_lost import (
     Lost,
+    another_order,
     another_partner,
     another_size,
     another_way,
@@ -156,6 +157,7 @@ _BETTER_EXPLANATIONS = (
     another_partner,
     another_size,
     left_their_pattern,
+    another_order,
     another_way,
 )
 """What is said instead of accusing a lost rank alone (rule 8); the first that applies counts."""

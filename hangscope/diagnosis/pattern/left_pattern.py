@@ -16,9 +16,9 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.pattern.counterparts import siblings, unlike_siblings
 from hangscope.diagnosis.pattern.habits import came_as_before
 from hangscope.diagnosis.pattern.stretches import lost_step
-from hangscope.diagnosis.pattern.yardstick import siblings, unlike_siblings
 from hangscope.diagnosis.records.agreement import aspect_of, terms
 from hangscope.trace.model import NONE
 

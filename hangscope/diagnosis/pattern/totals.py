@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.pattern.counterparts import siblings
 from hangscope.diagnosis.pattern.habits import tensors_of
-from hangscope.diagnosis.pattern.yardstick import siblings
 from hangscope.diagnosis.processes.stacks import user_frames
 from hangscope.diagnosis.records.frontier import UNKNOWN
 from hangscope.trace.model import NONE, Flag, flagged

@@ -1,0 +1,178 @@
+"""What counterparts in sibling groups did: groups of the same kind run the same program.
+
+Two counterparts have the same place in their groups. How far each had come in its group, whenever
+it issued a collective that both took part in, tells who of them left something out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.pattern.habits import tensors_of
+from hangscope.diagnosis.processes.stacks import user_frames
+from hangscope.trace.model import NONE
+
+_MAX_SIBLINGS = 16
+_MOST_PARTINGS = 2
+"""Somebody who left the way may come back to it, or leave it once more behind that."""
+
+Issued = tuple[object, ...]
+"""One half of a pair: operation, partner's place, tensors, line."""
+Progress = dict[tuple[int, int], tuple[int, int]]
+"""Per collective of another group, in the order of issue: how far the rank had come in this one."""
+
+
+def siblings(context: Context, group: int) -> list[int]:
+    """Groups of the same kind and size but no rank in common, a few of them."""
+    groups = context.trace.groups
+    mine = groups[group]
+    if mine.desc == "default_pg" or len(mine.ranks) < 2:
+        return []
+    members = set(mine.ranks)
+    alike = context.groups_alike[context.kinds[group], len(mine.ranks)]
+    return list(islice((i for i in alike if members.isdisjoint(groups[i].ranks)), _MAX_SIBLINGS))
+
+
+def unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
+    """Whether the rank did something else in one of its groups than its counterparts elsewhere."""
+    return bool(unlike_whom(context, rank, groups))
+
+
+def unlike_whom(context: Context, rank: int, groups: Iterable[int]) -> tuple[int, ...]:
+    """The counterparts elsewhere that did something else than the rank in one of its groups.
+
+    Of each group, where more of them did so than did the same. Those who did something else than
+    who did the same as the rank run another program (another stage) and are no measure.
+    """
+    found: dict[int, None] = {}
+    for group in groups:
+        ranks = context.trace.groups[group].ranks
+        if rank not in ranks:
+            continue
+        votes: dict[bool, list[_Doings]] = {True: [], False: []}
+        position = ranks.index(rank)
+        mine = _doings(context, rank, group)
+        for other in siblings(context, group):
+            theirs = _doings(context, context.trace.groups[other].ranks[position], other)
+            differs = _pairs_differ(mine, theirs)
+            fell_behind = _parted(mine.progress, theirs.progress)
+            if fell_behind is None:
+                fell_behind = _alone_at_one(context, rank, group, other)
+            if fell_behind is False:
+                fell_behind = _beyond(context, rank, group, mine.progress, theirs.progress)
+            if differs is not None or fell_behind is not None:
+                votes[bool(differs) or bool(fell_behind)].append(theirs)
+        apart = [its for its in votes[True] if not any(_unlike(its, f) for f in votes[False])]
+        if len(apart) > len(votes[False]):
+            found |= dict.fromkeys(its.rank for its in apart)
+    return tuple(found)
+
+
+class _Doings(NamedTuple):
+    """What a rank did in one of its groups."""
+
+    rank: int
+    pairs: dict[int, tuple[Issued, ...]]
+    progress: Progress
+
+
+def _doings(context: Context, rank: int, group: int) -> _Doings:
+    return _Doings(rank, _pairs(context, rank, group), _progress(context, rank, group))
+
+
+def _pairs_differ(mine: _Doings, theirs: _Doings) -> bool | None:
+    """Whether two counterparts issued other halves under one number; None if they share none."""
+    common = mine.pairs.keys() & theirs.pairs.keys()
+    return any(mine.pairs[k] != theirs.pairs[k] for k in common) if common else None
+
+
+def _unlike(mine: _Doings, theirs: _Doings) -> bool:
+    """Whether two counterparts did something else, as far as they can be compared."""
+    return bool(_pairs_differ(mine, theirs) or _parted(mine.progress, theirs.progress))
+
+
+def _parted(mine: Progress, theirs: Progress) -> bool | None:
+    """Whether two counterparts were equally far once, and no longer at the last common place.
+
+    None where they have too little in common, or never were: another stage, another program. So is
+    one that draws away again and again: a mistake is made once.
+    """
+    common = [place for place in mine if place in theirs]  # in the order they were issued
+    if len(common) < 2 or mine[common[0]] != theirs[common[0]]:
+        return None
+    ahead = [
+        (mine[place][0] - theirs[place][0], mine[place][1] - theirs[place][1]) for place in common
+    ]
+    if sum(a != b for a, b in pairwise(ahead)) > _MOST_PARTINGS:
+        return None
+    return ahead[-1] != (0, 0)
+
+
+def _alone_at_one(context: Context, rank: int, group: int, other: int) -> bool | None:
+    """Whether the rank alone was not as far as its counterpart, at the one place both have come to.
+
+    Where nothing older is on record, the others of its group are the measure: one of them at least
+    must be as far as its own counterpart is. None where there is no such place.
+    """
+    mates, counterparts = (context.trace.groups[g].ranks for g in (group, other))
+    apart: dict[int, bool] = {}
+    for mate, counterpart in zip(mates, counterparts, strict=True):
+        mine, its = _progress(context, mate, group), _progress(context, counterpart, other)
+        common = [place for place in mine if place in its]
+        if len(common) == 1:
+            apart[mate] = mine[common[0]] != its[common[0]]
+    return apart[rank] if rank in apart and False in apart.values() else None
+
+
+def _beyond(context: Context, rank: int, group: int, mine: Progress, theirs: Progress) -> bool:
+    """Whether the rank has issued more in ``group`` than its counterpart had when that one went on
+    to the next collective of another group, where this rank is still expected."""
+    last = {other: max(seq for g, seq in mine if g == other) for other, _ in mine}
+    due = [theirs[g, seq + 1] for g, seq in last.items() if (g, seq + 1) in theirs]
+    if not due:
+        return False
+    issued, _ = context.last_in_group(rank, group)
+    return issued > max(collectives for collectives, _ in due)
+
+
+def _progress(context: Context, rank: int, group: int) -> Progress:
+    """How far in ``group`` (collectives, pairs) each collective of other groups was issued."""
+    low, high = context.bounds.get(rank, (0, 0))
+    records = context.trace.records[low:high]
+    here = records["group"] == group
+    collective = context.front.collective[low:high]
+    pair = here & (records["peer"] >= 0)
+    done = np.maximum.accumulate(np.where(here & collective, records["collective_seq"], 0))
+    pairs = np.maximum.accumulate(np.where(pair, records["p2p_seq"], 0))
+    rows = np.flatnonzero(collective & ~here)[-256:]
+    return {
+        (int(records["group"][r]), int(records["collective_seq"][r])): (int(done[r]), int(pairs[r]))
+        for r in rows.tolist()
+        if done[r] > 0 or pairs[r] > 0
+    }
+
+
+def _pairs(context: Context, rank: int, group: int) -> dict[int, tuple[Issued, ...]]:
+    """Per point-to-point number the halves issued under it: partner's place, tensors, line."""
+    low, high = context.bounds.get(rank, (0, 0))
+    records = context.trace.records[low:high]
+    rows = np.flatnonzero((records["group"] == group) & (records["peer"] >= 0))
+    ranks = context.trace.groups[group].ranks
+    place = {r: i for i, r in enumerate(ranks)}
+    result: dict[int, tuple[Issued, ...]] = {}
+    # The same stack has another number in the ring of another rank.
+    numbers = np.unique(records["stack"][rows]).tolist()
+    lines = {n: user_frames(context.trace.stacks[n]) if n != NONE else () for n in numbers}
+    for row in rows.tolist():
+        record = records[row]
+        signature = context.trace.signatures[int(record["signature"])]
+        seq = int(record["p2p_seq"])
+        partner = place.get(int(record["peer"]), -1)
+        half = (signature.op, partner, tensors_of(signature), lines[int(record["stack"])])
+        result[seq] = (*result.get(seq, ()), half)
+    return result
