@@ -131,6 +131,21 @@ SERVING = (Frame("main_loop", "/opt/venv/lib/python3.11/site-packages/ray/worker
 READING = (Frame("read", "/home/me/data.py", 41), Frame("train", "/home/me/fit.py", 30))
 
 
+def test_stacks_that_began_in_different_functions_part_nowhere() -> None:
+    """The framework caught the exception: the traceback has none of the frames outside of that."""
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    caught = (Frame("training_step", MINE[0].filename, 12), Frame("fit", TRAINER, 200))
+    error = ExceptionFacts("ValueError", "bad batch", caught, START + SECOND)
+    left = ExitFacts("exception", 1, at_ns=START + SECOND)
+    job.rank(1, alive=False, exception=error, exit=left)
+    sides = {side.ranks: side for side in diagnose(job.trace()).findings[0].sides}
+    assert sides[(1,)].stack[0].line == 12
+    assert {side.differs_at for side in sides.values()} == {None}
+
+
 def missing(main: Stack, other: Stack, *, number: int = 77) -> str:
     """Where rank 1 is said to be, whose operations thread 77 issues."""
     job = Job(3, live=True)

@@ -13,7 +13,13 @@ from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Side, Verdict
 from hangscope.diagnosis.processes.host import activity
-from hangscope.diagnosis.processes.stacks import in_framework, is_library, parting, user_frames
+from hangscope.diagnosis.processes.stacks import (
+    base,
+    in_framework,
+    is_library,
+    parting,
+    user_frames,
+)
 from hangscope.trace.model import NONE, Flag, Stack
 
 _MOST_ALONE = 8
@@ -212,7 +218,14 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
 
 
 def _with_parting(sides: list[Side]) -> tuple[Side, ...]:
+    """The sides, each with the frame at which it differs from all others.
+
+    None is where the stacks began in different functions: they are of different threads, or have
+    lost their outer frames (a traceback begins where the exception was caught).
+    """
     stacks = dict.fromkeys(side.stack for side in sides)  # many stand at one line
+    if len({(base(s[-1].filename), s[-1].name) for s in stacks if s}) > 1:
+        return tuple(sides)
     return tuple(
         replace(side, differs_at=parting(side.stack, [s for s in stacks if s != side.stack]))
         for side in sides
