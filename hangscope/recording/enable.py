@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from hangscope.recording.identity import place_from_environment
@@ -16,7 +17,14 @@ from hangscope.recording.identity import place_from_environment
 OWNER = "HANGSCOPE_INTERNAL_OWNER"
 """Environment marker: the pid of the rank that records; children see it and keep quiet."""
 
-_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "torch.distributed.run"})
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "accelerate-launch", "deepspeed", "fabric"})
+_LAUNCHER_MODULES = frozenset(
+    {
+        "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
+        "accelerate.commands.accelerate_cli", "deepspeed.launcher.launch",
+        "deepspeed.launcher.runner",
+    }
+)  # fmt: skip
 
 
 def enable() -> None:
@@ -52,9 +60,21 @@ def _is_launcher() -> bool:
     """The launcher itself, which Slurm and mpirun give a rank too."""
     if os.environ.get("TORCHELASTIC_RUN_ID"):
         return False
-    words = getattr(sys, "orig_argv", sys.argv)
-    names = {Path(word).name for word in words[:4]}
-    if "-m" in words:
-        at = words.index("-m") + 1
-        names.update(words[at : at + 1])
-    return bool(names & _LAUNCHERS) or "torch.distributed.launch" in names
+    return is_launch(getattr(sys, "orig_argv", sys.argv), len(sys.argv) - 1)
+
+
+def is_launch(words: Sequence[str], arguments: int) -> bool:
+    """Whether a command starts ranks.
+
+    Parameters
+    ----------
+    words:
+        The interpreter, its options, and what it runs with its own arguments.
+    arguments:
+        How many of these there are at the end: ``--strategy deepspeed`` makes no launcher.
+    """
+    words = words[: len(words) - arguments]
+    module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
+    return bool(_LAUNCHER_MODULES.intersection(module)) or any(
+        Path(word).name in _LAUNCHERS for word in words
+    )

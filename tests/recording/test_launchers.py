@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hangscope.recording.enable import is_launch
 from hangscope.recording.identity import place_from_environment, run_id_from_environment
 from hangscope.toolkit.launching.master import master_address, master_port
 from hangscope.toolkit.launching.world import get_world_info
@@ -84,3 +85,22 @@ def test_the_toolkit_counts_and_meets_alike(ranks: list[dict[str, str]]) -> None
     ]
     assert {master_address(env, 4, 2) for env in ranks} == {"hz0"}
     assert len({master_port(env) for env in ranks}) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "program", "starts_ranks"),
+    [
+        ("python /env/bin/torchrun --nproc-per-node 2 train.py", 2, True),
+        ("python -u /env/bin/accelerate-launch train.py", 3, True),
+        ("python -m torch.distributed.run train.py", 3, True),
+        ("python -X dev -m accelerate.commands.launch train.py", 5, True),
+        ("python train.py --strategy deepspeed", 2, False),
+        ("python -m train accelerate", 3, False),
+        ("python -m pytest torchrun", 3, False),
+    ],
+)
+def test_a_launcher_is_told_by_what_runs_not_by_its_arguments(
+    command: str, program: int, starts_ranks: bool
+) -> None:
+    words = command.split()
+    assert is_launch(words, len(words) - program) is starts_ranks

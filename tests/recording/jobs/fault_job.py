@@ -34,7 +34,8 @@ watcher.POLL_INTERVAL_S = 0.004
 watcher.HEARTBEAT_INTERVAL_S = 0.004
 _NOT_RECORDED = {
     # Not part of a recording: the launcher's side, or only there for tests.
-    "enable", "_is_rank_now", "_is_multiprocessing_child", "_is_launcher", "start_on_init",
+    "enable", "_is_rank_now", "_is_multiprocessing_child", "_is_launcher", "is_launch",
+    "start_on_init",
     "_argument", "extend_history", "dump", "stop", "start", "complain",
     "current_session", "phase", "record", "__repr__", "_start_monitor", "settings_from_process",
 }  # fmt: skip
