@@ -79,13 +79,20 @@ def test_two_hosts_that_vanished_at_once_are_told(hosts: int) -> None:
 
 
 def silent(
-    *, beat_s: float = 0.5, others_s: float = 40.0, step: bool = False, came: tuple[int, ...] = ()
+    *,
+    beat_s: float = 0.5,
+    later_s: float = 0.0,
+    every_s: float = 1.0,
+    others_s: float = 40.0,
+    step: bool = False,
+    came: tuple[int, ...] = (),
 ) -> Diagnosis:
     """Four hosts of one rank; of the last two nothing was heard after the others began to wait.
 
-    ``beat_s``: after that, their last heartbeats; ``others_s``: those of the others; ``step``:
-    whether the others have finished a step since that those do not know of; ``came``: who of them
-    had issued what the others wait in.
+    ``beat_s``: after that, their last heartbeats, with ``later_s`` more for rank 2; ``every_s``:
+    between heartbeats; ``others_s``: those of the others; ``step``: whether the others have
+    finished a step since that those do not know of; ``came``: who of them had issued what the
+    others wait in.
     """
     job = Job(4, live=True)
     job.steps(20)
@@ -98,9 +105,9 @@ def silent(
         job.op(rank, done=False)
     for rank in range(4):
         gone = rank > 1
-        at_s = stood_s + (beat_s if gone else others_s)
+        at_s = stood_s + (beat_s + later_s * (rank == 2) if gone else others_s)
         job.rank(rank, host=f"h{rank}", alive=None if gone else True, pid=7,
-                 heartbeat_ns=START + int(at_s * SECOND))  # fmt: skip
+                 heartbeat_ns=START + int(at_s * SECOND), heartbeat_interval_s=every_s)  # fmt: skip
     return diagnose(job.trace(after_s=others_s))
 
 
@@ -118,6 +125,14 @@ def test_what_one_of_them_had_issued_makes_it_no_victim() -> None:
     (waiting,) = (s for s in answer.findings[0].sides if 0 in s.ranks)
     assert waiting.waiting_s is not None
     assert waiting.waiting_s > 30
+
+
+@pytest.mark.parametrize(("later_s", "culprits"), [(2.0, (2, 3)), (2.1, (3,))])
+def test_hosts_that_fell_silent_within_two_seconds_are_named_together(
+    later_s: float, culprits: tuple[int, ...]
+) -> None:
+    answer = silent(came=(2,), later_s=later_s, every_s=2.0)
+    assert answer.culprits == culprits
 
 
 @pytest.mark.parametrize(
