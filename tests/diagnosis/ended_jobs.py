@@ -8,6 +8,16 @@ from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Source, Trac
 from tests.diagnosis.builder import SECOND, START, Job
 
 
+def hung(world: int = 4, culprit: int = 2) -> Job:
+    """All but the culprit wait in an all-reduce."""
+    job = Job(world)
+    job.steps(10)
+    for rank in range(world):
+        if rank != culprit:
+            job.op(rank, done=False)
+    return job
+
+
 def kill(job: Job, rank: int, after_s: float, signal: int = 9) -> None:
     at_ns = START + int((job.now + after_s) * SECOND)
     job.rank(rank, alive=False, exit=ExitFacts("signal", signal=signal, at_ns=at_ns))
