@@ -234,3 +234,31 @@ def test_another_stage_that_runs_another_program_is_no_measure_beside_a_lost_ran
         job.op(rank, group=data[rank], done=False)
     job.lose(3)
     assert blame(diagnose(job.trace())) == (Verdict.RANK_LOST, (3,), Confidence.LIKELY)
+
+
+@pytest.mark.parametrize(
+    ("siblings", "culprits"),
+    [
+        (("all_reduce", "all_reduce"), (0,)),
+        (("all_gather", "all_reduce"), (1,)),
+        (("all_reduce", "all_gather"), (1,)),
+    ],
+)
+def test_who_differs_from_half_of_its_counterparts_has_not_left_their_pattern(
+    siblings: tuple[str, str], culprits: tuple[int, ...]
+) -> None:
+    """Rank 0 waits for the lost rank 1 in an all-gather; what do ranks 2 and 4 issue there?"""
+    job = Job(6)
+    pairs = [job.group(rank, rank + 1, desc="tensor") for rank in (0, 2, 4)]
+    for _ in range(6):
+        for pair in pairs:
+            job.all(group=pair)
+            job.all("all_gather", group=pair)
+        job.all(size=(8,))
+    job.op(0, "all_gather", group=pairs[0], done=False)
+    for pair, op in zip(pairs[1:], siblings, strict=True):
+        job.all(op, group=pair)
+    for rank in range(2, 6):
+        job.op(rank, size=(8,), done=False)
+    job.lose(1)
+    assert diagnose(job.trace()).culprits == culprits

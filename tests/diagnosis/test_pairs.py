@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.records.frontier import frontiers
+from hangscope.diagnosis.records.pairing import pending_halves
 from hangscope.trace.model import Flag
-from tests.diagnosis.builder import Job, blame, stack_of
+from tests.diagnosis.builder import NO_FLAG, Job, blame, stack_of
 
 
 def test_a_circle_of_receives() -> None:
@@ -150,3 +154,25 @@ def test_who_left_its_half_out_although_all_others_reached_the_collective() -> N
     for rank in (0, 1, 2):
         job.op(rank, done=False)
     assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))
+
+
+@pytest.mark.parametrize(("flags", "met"), [(Flag.SYNTHETIC, True), (NO_FLAG, False)])
+def test_what_a_log_tells_of_one_side_is_not_counted_from_the_first(flags: Flag, met: bool) -> None:
+    """A log tells of the receive that is overdue and of none before it: it is the third."""
+    job = Job(2)
+    for number in range(3):
+        job.op(0, "send", peer=1, done=number < 2)
+    job.op(1, "recv", peer=0, done=False, flags=flags)
+    trace = job.trace()
+    halves = pending_halves(trace, frontiers(trace), frozenset())
+    assert [half.matched for half in halves if half.is_send] == [met]
+
+
+def test_a_send_may_be_for_whoever_receives_from_anybody() -> None:
+    job = Job(3)
+    job.op(0, "send", peer=1, done=False)
+    job.op(1, "recv", peer=-1, done=False)
+    trace = job.trace()
+    send, receive = pending_halves(trace, frontiers(trace), frozenset())
+    assert (send.matched, send.partner_row) == (True, receive.row)
+    assert (receive.matched, receive.partner_row) == (None, -1)

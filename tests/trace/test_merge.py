@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hangscope.trace import operations
+from hangscope.trace.facts import KernelWait
 from hangscope.trace.flight_recorder.groups import GroupTable, match_status, parse_ranks
 from hangscope.trace.flight_recorder.pairs import global_peer
 from hangscope.trace.merging.facts import merge_facts
@@ -257,3 +258,20 @@ def test_status_keys_are_paired_only_where_the_order_holds() -> None:
     assert match_status(["0", "1", "2", "3"], table) == {"1": 3, "2": 0}
     table.by_pg_id = {"2": 2}
     assert match_status(["0", "1", "2"], table) == {"0": 0, "1": 1, "2": 2}
+
+
+def test_a_wait_that_was_seen_twice_lasts_since_the_first_look() -> None:
+    waits = [KernelWait("pipe", since_ns=since, seen_ns=seen) for since, seen in ((5, 9), (7, 12))]
+    looks = [("hangscope-journal", RankFacts(2, observed_ns=w.seen_ns, wait=w)) for w in waits]
+    for said in (looks, looks[::-1]):
+        wait = merge_facts(said).wait
+        assert wait is not None
+        assert (wait.since_ns, wait.seen_ns) == (5, 12)
+
+
+def test_what_a_log_says_later_is_no_look_at_what_was_recorded() -> None:
+    dumped = ("flight-recorder-pickle", RankFacts(2, observed_ns=10))
+    logged = ("job-log", RankFacts(2, observed_ns=90))
+    again = ("flight-recorder-pickle", RankFacts(2, observed_ns=7))
+    assert merge_facts([again, dumped, logged]).observed_ns == 10
+    assert merge_facts([logged, ("job-log", RankFacts(2, observed_ns=95))]).observed_ns == 95

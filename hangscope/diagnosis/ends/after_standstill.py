@@ -219,15 +219,16 @@ def _without_who_gave_up(
     One that aborts before any that waited, or alone without having waited, has failed.
     """
     silent = {r: h for r, h in hosts.items() if _gave_up(trace, h, stood_ns)}
-    waited = [
-        trace.ranks[r].exit.at_ns  # type: ignore[union-attr]
+    waited_until_ns = [  # 0: nobody knows, and then no end is known to come before it
+        exit_.at_ns
         for r in silent
-        if _may_have_waited(trace, front, bounds, r) or _in_a_phase(trace.ranks[r])
+        if (exit_ := trace.ranks[r].exit) is not None
+        and (_may_have_waited(trace, front, bounds, r) or _in_a_phase(trace.ranks[r]))
     ]
-    if not waited:
+    if not waited_until_ns:
         return hosts
-    first_ns = min(waited) - TOGETHER_NS
-    gave_up = [r for r, h in silent.items() if h.end_ns >= first_ns or not min(waited)]
+    first_ns = min(waited_until_ns) - TOGETHER_NS
+    gave_up = [r for r, h in silent.items() if h.end_ns >= first_ns]
     ended = {r: replace(hosts[r], end=End.TORN_DOWN, secondary=True) for r in gave_up}
     return {**hosts, **ended}
 

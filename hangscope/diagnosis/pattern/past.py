@@ -20,21 +20,14 @@ Issued = tuple[int, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A rank's operations in the order of issue.
-
-    Attributes
-    ----------
-    issued:
-        Up to the oldest unfinished one, which is the last; up to the newest where none is.
-    meetings:
-        Places in ``issued`` of the finished collectives of groups that all suspects are in.
-    whole:
-        Whether it goes back to the rank's first operation.
-    """
+    """A rank's operations in the order of issue."""
 
     issued: list[Issued]
+    """Up to the oldest unfinished one, which is the last; up to the newest where none is."""
     meetings: list[int]
+    """Places in ``issued`` of the finished collectives of groups that all suspects are in."""
     whole: bool
+    """Whether it goes back to the rank's first operation."""
     begun: frozenset[int]
     """Places in ``issued`` of what a thread issued first, while another one had before it."""
 
