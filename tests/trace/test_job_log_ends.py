@@ -258,3 +258,30 @@ def test_a_status_of_0_is_no_failure() -> None:
         notes = RankNotes(3)
         notes.ended(status, at_ns=5)
         assert (unexplained(end_of(notes), notes) is not None) == accused
+
+
+def out_of_memory(*pids: int) -> str:
+    return "".join(
+        f"[77.1] Out of memory: Killed process {pid} (python) total-vm:9kB\n" for pid in pids
+    )
+
+
+@pytest.mark.parametrize(("killed", "kind"), [((501, 99), "oom"), ((99,), "signal")])
+def test_who_was_killed_for_memory_is_told_by_its_process(
+    killed: tuple[int, ...], kind: str
+) -> None:
+    text = out_of_memory(*killed) + "Root Cause:\n" + entry(1, -9, "12:10:01")
+    end = trace_of(text).ranks[1].exit
+    assert end is not None
+    assert end.kind == kind
+
+
+@pytest.mark.parametrize(("at", "ended_by_launcher"), [("12:10:31", {2}), ("12:10:01", set())])
+def test_a_launcher_ends_by_a_kill_and_not_at_once(at: str, ended_by_launcher: set[int]) -> None:
+    """Rank 1 fails first; rank 0 fails by itself as well, and rank 2 is killed."""
+    text = "Failures:\n" + entry(0, 1, at) + entry(2, -9, at)
+    trace = trace_of(text + "Root Cause:\n" + entry(1, 1, "12:10:00"))
+    ends = {rank: facts.exit for rank, facts in trace.ranks.items()}
+    assert {
+        r for r, end in ends.items() if end is not None and end.by_launcher
+    } == ended_by_launcher
