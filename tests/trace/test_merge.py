@@ -275,3 +275,15 @@ def test_what_a_log_says_later_is_no_look_at_what_was_recorded() -> None:
     again = ("flight-recorder-pickle", RankFacts(2, observed_ns=7))
     assert merge_facts([again, dumped, logged]).observed_ns == 10
     assert merge_facts([logged, ("job-log", RankFacts(2, observed_ns=95))]).observed_ns == 95
+
+
+@pytest.mark.parametrize(
+    ("looked", "state", "expected"),
+    [(5, "stopped", None), (5, "sleeping", "sleeping"), (12, "stopped", "stopped")],
+)
+def test_who_was_stopped_before_its_last_heartbeat_went_on(
+    looked: int, state: str, expected: str | None
+) -> None:
+    ring = ("hangscope-ring", RankFacts(2, heartbeat_ns=9, alive=False, observed_ns=20))
+    seen = ("hangscope-journal", RankFacts(2, alive=True, observed_ns=looked, process_state=state))
+    assert merge_facts([ring, seen]).process_state == expected

@@ -65,26 +65,34 @@ def odd_ones(context: Context, absent: tuple[int, ...], places: Sequence[int]) -
     fronts = {context.last_in_group(r, group)[0] for r in absent}
     if len(fronts) != 1:
         return ()
-    hosts = [context.hosts.get(r) for r in absent]
-    if any(h is not None and h.state in ("stopped", "gil-held") for h in hosts):
+    if any(not _can_go_on(context, rank) for rank in absent):
         return ()
     doing = {"finished"} if finished else set()
-    for rank, host in zip(absent, hosts, strict=True):
-        facts = context.trace.ranks.get(rank)
-        if host is None or facts is None:
-            return ()
-        if host.end is End.CLEAN or facts.finalized:
-            doing.add("finished")
-        elif host.phase is not None:
-            doing.add(host.phase)
-        else:
-            frame = innermost(host.stack)
-            doing.add(f"{frame.filename}:{frame.name}" if frame is not None else "")
+    doing |= {_doing(context, rank) for rank in absent}
     if tie and (doing != {""} or _is_unobserved(context, places)):
         return ()  # what the absent do instead is known, or they may wait in what is not recorded
     if len(waiters) + len(unknown) >= many and not tie and doing == {""}:
         return ()  # nothing says that the absent do the same
     return tuple(waiters) if len(doing) == 1 else ()
+
+
+def _can_go_on(context: Context, rank: int) -> bool:
+    """Whether a rank has left a record, and is neither stopped nor without the GIL."""
+    host = context.hosts.get(rank)
+    if host is None or rank not in context.trace.ranks:
+        return False
+    return host.state not in ("stopped", "gil-held")
+
+
+def _doing(context: Context, rank: int) -> str:
+    """What a rank does instead of joining the others; empty where that is not seen."""
+    host = context.hosts[rank]
+    if host.end is End.CLEAN or context.trace.ranks[rank].finalized:
+        return "finished"
+    if host.phase is not None:
+        return host.phase
+    frame = innermost(host.stack)
+    return f"{frame.filename}:{frame.name}" if frame is not None else ""
 
 
 def _where_they_meet(
