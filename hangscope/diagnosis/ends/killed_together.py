@@ -23,6 +23,8 @@ from hangscope.trace.model import RankFacts, Trace
 from hangscope.trace.signals import FAULTS, SIGABRT, SIGTERM, codes_of, name_of
 
 UNSEEN = "a signal nobody saw"
+STATUS = "exit status "
+"""With the status: something that is no Python, and knows why, has ended every rank."""
 _SECOND_NS = 1_000_000_000
 TOGETHER_NS = 5 * _SECOND_NS
 NOTICED_LATE_NS = 2 * _SECOND_NS
@@ -34,7 +36,7 @@ class Stop:
     """What ended a job from outside."""
 
     way: str
-    """The signal's name, or `UNSEEN`."""
+    """The signal's name, `UNSEEN`, or `STATUS` with the status."""
     told_ns: int = 0
     """When several were ended at one moment, if the rest took longer: what came later counts for
     nobody. 0 where all ended at about the same time."""
@@ -106,7 +108,7 @@ def _left_together(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) ->
     times = [host.end_ns for host in hosts.values()]
     if not min(times) or max(times) - min(times) > AT_ONCE_NS:
         return None
-    return f"exit status {code}" if bool((front.pending > 0).any()) else None
+    return f"{STATUS}{code}" if bool((front.pending > 0).any()) else None
 
 
 def _was_meeting(facts: RankFacts) -> bool:

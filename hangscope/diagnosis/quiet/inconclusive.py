@@ -92,8 +92,11 @@ def _own_words(claims: tuple[Claim, ...]) -> tuple[str, ...]:
     return tuple(c.text for c in claims if c.kind == OWN_REPORT)[:4]
 
 
-def ended_unseen(context: Context) -> Finding:
-    """Every process is gone and left no word: killed from outside, or by one of them first."""
+def ended_unseen(context: Context, status: str = "") -> Finding:
+    """Every process is gone and left no word: killed from outside, or by one of them first.
+
+    ``status``: the one that all left with at one moment.
+    """
     advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
     missing = context.trace.missing_ranks
     stood = {r: where(innermost(h.stack)) for r, h in context.hosts.items() if h.stack}
@@ -105,6 +108,12 @@ def ended_unseen(context: Context) -> Finding:
             only = next(iter(context.hosts))
             summary = f"Only rank {only} left anything, and nothing on record says how it ended"
         why = "whether they were ended because of what left nothing is not on record"
+    elif status:
+        summary = f"Every rank left at one moment with {status}, and nothing on record says why"
+        why = (
+            "some were in a collective, where no program leaves by itself: whoever started them "
+            "ended them, as Ray does when a task of one has failed or the driver is gone"
+        )
     else:
         summary = "Every rank ended at about the same time, and nothing on record says how"
         why = "no exit status, signal or exception was seen of any of them"
@@ -115,7 +124,9 @@ def ended_unseen(context: Context) -> Finding:
         Confidence.LIKELY,
         summary,
         why,
-        advice.fix,
+        "read the log of whoever started the ranks: its first error is told there"
+        if status and not missing
+        else advice.fix,
         advice.playbook,
         evidence=tuple(f"rank {r}: last seen at {at}" for r, at in sorted(stood.items())[:8]),
         unknowns=("the launcher's log and the kernel's (dmesg) may tell which one ended first",),

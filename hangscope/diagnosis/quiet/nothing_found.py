@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hangscope.diagnosis.causes.remote_calls import unanswered
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.killed_together import UNSEEN
+from hangscope.diagnosis.ends.killed_together import STATUS, UNSEEN
 from hangscope.diagnosis.ends.primary_failures import had_left
 from hangscope.diagnosis.ends.status_only import may_have_given_up
 from hangscope.diagnosis.model import Finding
@@ -89,6 +89,8 @@ def _ended_from_outside(context: Context, killed: str, moving: bool) -> Finding 
     """A job of which every rank was ended at once: did it hang before?"""
     trace = context.trace
     finished = all(facts.finalized for facts in trace.ranks.values())
+    if killed.startswith(STATUS) and not finished:
+        return ended_unseen(context, killed)
     if not moving and not finished:
         if killed == UNSEEN or trace.missing_ranks:
             return ended_unseen(context)
