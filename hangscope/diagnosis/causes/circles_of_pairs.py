@@ -44,11 +44,6 @@ def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set
     ahead = _left_early(context, cause, lonely) or _a_round_more(context, ranks, places)
     if len(ahead) == 1:
         return replace(cause, culprits=ahead, confidence=Confidence.LIKELY)
-    astray = _against_counterparts(context, ranks, places)
-    if len(astray) == 1:
-        owes = any(p.p2p and astray[0] in p.absent for p in places)
-        cause = replace(cause, culprits=astray, confidence=Confidence.LIKELY)
-        return _of_halves(context, cause) if owes else cause
     breakers = breakers_of(places, ranks)
     gone_on = _gone_on_to_collectives(cause, ranks, places, breakers)
     if gone_on is not None:
@@ -69,6 +64,11 @@ def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set
     if odd:
         # One that left the pattern keeps those who share a group with it from theirs.
         return _of_halves(context, _accusing(cause, odd, alone=len(odd) == 1))
+    astray = _against_counterparts(context, ranks, places)
+    if len(astray) == 1:
+        owes = any(p.p2p and astray[0] in p.absent for p in places)
+        cause = replace(cause, culprits=astray, confidence=Confidence.LIKELY)
+        return _of_halves(context, cause) if owes else cause
     if len(lonely) < len(cause.places):
         odd = _who_went_on(context, ranks, lonely)
         row = len({waits.places[i].seq for i in lonely}) > 1

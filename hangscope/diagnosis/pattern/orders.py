@@ -53,26 +53,31 @@ def collective_first(context: Context, collective: Place, pair: Place) -> bool |
     """Whether counterparts in sibling groups came to the collective before they came to the pair.
 
     One member waits in either, and has not come to the other. A half carries the number of the
-    last collective before it, so its record alone tells. None unless two tell, and all the same,
-    who exchange with the same partners.
+    last collective before it, so its record alone tells. None unless two tell, one of
+    whom exchanges as the rank that waits in the pair, and all the same.
     """
     group, seq = collective.group, collective.seq
     ranks = context.trace.groups[group].ranks
-    ends = (ranks.index(pair.waiters[0]), ranks.index(pair.absent[0]))
-    numbers = {ends: pair.seq}
+    waiting, wanted = ranks.index(pair.waiters[0]), ranks.index(pair.absent[0])
+    op = context.families[context.trace.records["signature"][pair.row]]
+    halves = [(waiting, wanted, pair.seq, op)]
     row = context.row_of(group, pair.absent[0], seq)
     if row != NONE:  # its half was to come next
-        numbers[ends[::-1]] = int(context.trace.records["p2p_seq"][row]) + 1
-    said = []
-    for other in siblings(context, group):
-        members = context.trace.groups[other].ranks
-        for (own, partner), number in numbers.items():
+        number = int(context.trace.records["p2p_seq"][row]) + 1
+        halves.append((wanted, waiting, number, "send" if op == "recv" else "recv"))
+    said: list[list[bool]] = []
+    for own, partner, number, op in halves:
+        said.append([])
+        for other in siblings(context, group):
+            members = context.trace.groups[other].ranks
             low, high = context.bounds.get(members[own], (0, 0))
             part = context.trace.records[low:high]
             part = part[(part["group"] == other) & (part["p2p_seq"] == number)]
-            halves = part[part["peer"] == members[partner]]
-            said += (halves["collective_seq"][:1] >= seq).tolist()
-    return said[0] if len(said) >= _ENOUGH and len({*said}) == 1 else None
+            part = part[part["peer"] == members[partner]]
+            its = [r for r in part if context.families[r["signature"]] == op]
+            said[-1] += [bool(r["collective_seq"] >= seq) for r in its[:1]]
+    told = [first for answers in said for first in answers]
+    return told[0] if said[0] and len(told) >= _ENOUGH and len({*told}) == 1 else None
 
 
 class _Orders:
