@@ -58,6 +58,8 @@ def collective_first(context: Context, collective: Place, pair: Place) -> bool |
     """
     group, seq = collective.group, collective.seq
     ranks = context.trace.groups[group].ranks
+    if not {pair.waiters[0], pair.absent[0]} <= set(ranks):
+        return None  # what was read contradicts itself
     waiting, wanted = ranks.index(pair.waiters[0]), ranks.index(pair.absent[0])
     op = context.families[context.trace.records["signature"][pair.row]]
     halves = [(waiting, wanted, pair.seq, op)]
