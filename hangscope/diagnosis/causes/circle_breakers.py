@@ -9,6 +9,9 @@ from itertools import accumulate
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 
+_Edges = Mapping[int, list[int]]
+"""Per node those to which an edge leads."""
+
 
 def places_at(context: Context, indexes: Iterable[int]) -> list[Place]:
     """The places of these indexes, in their order."""
@@ -80,16 +83,8 @@ class _Circle:
     def _cycle(self, without: Collection[int]) -> set[int]:
         """The nodes of one cycle that goes through none of these; empty where there is none."""
         left = self._after.keys() - set(without)
-        open_ends = {n: sum(m in left for m in self._after[n]) for n in left}
-        queue = [node for node, count in open_ends.items() if not count]
-        while queue:  # peel off everything that waits for nobody; what is left goes in circles
-            node = queue.pop()
-            left.discard(node)
-            for other in self._before[node]:
-                if other in left:
-                    open_ends[other] -= 1
-                    if not open_ends[other]:
-                        queue.append(other)
+        # Without all that waits for nobody; what is left goes in circles.
+        left.difference_update(_in_order(left, self._before, self._after))
         if not left:
             return set()
         node, steps = min(left), dict[int, int]()
@@ -101,7 +96,7 @@ class _Circle:
     def _on_every_way_around(self, rank: int) -> list[int]:
         """The ranks that every way from a rank back to itself goes through; it is on all cycles."""
         way = _reached(rank, self._after) & _reached(rank, self._before)
-        order = self._in_order(way - {rank})
+        order = _in_order(way - {rank}, self._after, self._before)
         position = {node: number for number, node in enumerate(order)}
         passed_by = [0] * (len(order) + 2)  # how many edges begin, less how many end, before each
         for node in way:
@@ -111,23 +106,24 @@ class _Circle:
         ways = accumulate(passed_by)
         return [node for node, over in zip(order, ways, strict=False) if node >= 0 and not over]
 
-    def _in_order(self, nodes: set[int]) -> list[int]:
-        """These nodes, which lead to each other in no circle, each before those it leads to."""
-        missing = {n: sum(m in nodes for m in self._before[n]) for n in nodes}
-        queue = [node for node, count in missing.items() if not count]
-        order = []
-        while queue:
-            node = queue.pop()
-            order.append(node)
-            for other in self._after[node]:
-                if other in nodes:
-                    missing[other] -= 1
-                    if not missing[other]:
-                        queue.append(other)
-        return order
+
+def _in_order(nodes: set[int], following: _Edges, leading: _Edges) -> list[int]:
+    """These nodes, each behind all that lead to it; without those behind a circle."""
+    missing = {n: sum(m in nodes for m in leading[n]) for n in nodes}
+    queue = [node for node, count in missing.items() if not count]
+    order = []
+    while queue:
+        node = queue.pop()
+        order.append(node)
+        for other in following[node]:
+            if other in nodes:
+                missing[other] -= 1
+                if not missing[other]:
+                    queue.append(other)
+    return order
 
 
-def _reached(root: int, following: Mapping[int, list[int]]) -> set[int]:
+def _reached(root: int, following: _Edges) -> set[int]:
     """All nodes to which a way leads from one, and that one."""
     reached, queue = {root}, [root]
     while queue:
