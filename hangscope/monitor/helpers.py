@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from hangscope.trace.processes.procfs import stat_of
+
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 BUSY = 0.2
 """CPU seconds a second, as for the ranks themselves."""
@@ -54,13 +56,12 @@ class Helpers:
         for entry in os.scandir(self._proc):
             if not entry.name.isdecimal():
                 continue
+            words = stat_of(entry.name, self._proc)
             try:
-                line = (self._proc / entry.name / "stat").read_text("utf-8", "replace")
-                words = line.rpartition(")")[2].split()
                 # After the name: state, ppid, ..., utime, stime, cutime, cstime (11th to 14th).
                 own, ended = sum(map(int, words[11:13])), sum(map(int, words[13:15]))
                 table[int(entry.name)] = (int(words[1]), own, ended)
-            except (OSError, ValueError, IndexError):
+            except (ValueError, IndexError):
                 continue  # it has just ended
         children: dict[int, list[int]] = {}
         for pid, (parent, _, _) in table.items():

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hangscope.monitor.untold import is_untold
-from hangscope.trace.processes.control_groups import GROUPS, files_of, lines_of
+from hangscope.trace.processes.control_groups import GROUPS, files_of
+from hangscope.trace.processes.procfs import lines_of, stat_of
 
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
@@ -142,11 +143,10 @@ def _status_of_zombie(pid: int) -> int | None:
     """The wait status the kernel shows; it shows 0 to those who may not see it."""
     try:
         owner = os.stat(f"/proc/{pid}").st_uid
-        raw = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-        fields = raw[raw.rindex(")") + 2 :].split()
-    except (OSError, ValueError):
+    except OSError:
         return None
-    if fields[0] not in "ZX" or len(fields) <= 49 or os.geteuid() not in (0, owner):
+    fields = stat_of(pid)
+    if len(fields) <= 49 or fields[0] not in "ZX" or os.geteuid() not in (0, owner):
         return None
     return int(fields[49])
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from hangscope.trace.processes.control_groups import PROC, lines_of
+from hangscope.trace.processes.procfs import PROC, stat_of, status_of
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
 _EXITING = 0x4
@@ -27,15 +27,13 @@ def is_untold(pid: int, number: int, proc: Path = PROC) -> bool:
 
     False where that cannot be seen, or where it may be busy with an answer of its own.
     """
-    lines = lines_of(proc / str(pid) / "status")
-    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    status, fields = status_of(pid, proc), stat_of(pid, proc)
     try:
         pending, own, ignored, caught = (
             int(status[name], 16) for name in ("ShdPnd", "SigPnd", "SigIgn", "SigCgt")
         )
-        fields = (proc / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         state, flags = fields[0], int(fields[_FLAGS])
-    except (OSError, KeyError, ValueError, IndexError):
+    except (KeyError, ValueError, IndexError):
         return False
     if state in "ZX" or flags & _EXITING or (ignored | caught) & _bit(number):
         return False

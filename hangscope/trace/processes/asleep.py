@@ -16,9 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from hangscope.trace.facts import RUNS, KernelWait
-from hangscope.trace.processes.control_groups import PROC, limit_of, lines_of
+from hangscope.trace.processes.control_groups import limit_of
 from hangscope.trace.processes.descriptors import at_other_end, peer_of, target_of
 from hangscope.trace.processes.file_locks import FileLocks
+from hangscope.trace.processes.procfs import PROC, lines_of, stat_of
 from hangscope.trace.signals import name_of
 
 _IN_LOCK = re.compile(r"lock_inode|setlk|flock_lock|posix_lock|locks_")
@@ -163,8 +164,7 @@ def children_of(pid: int, proc: Path = PROC) -> list[int]:
 
 def state_of(pid: int, proc: Path = PROC) -> str:
     """``stopped`` or ``ended``; empty where it can run."""
-    line = next(iter(lines_of(proc / str(pid) / "stat")), "")
-    return _STATES.get(line.rpartition(")")[2].strip()[:1], "")
+    return _STATES.get(next(iter(stat_of(pid, proc)), ""), "")
 
 
 def named_process(pid: int, proc: Path = PROC) -> str:
@@ -199,9 +199,8 @@ def _command(words: list[str]) -> str:
 
 def _end_of(pid: int, proc: Path) -> str:
     """How a process ended that nobody has collected yet."""
-    fields = next(iter(lines_of(proc / str(pid) / "stat")), "").rpartition(")")[2].split()
     try:
-        status = int(fields[_STATUS])
+        status = int(stat_of(pid, proc)[_STATUS])
     except (IndexError, ValueError):
         return "ended"
     if os.WIFSIGNALED(status):

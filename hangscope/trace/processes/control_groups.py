@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+from hangscope.trace.processes.procfs import PROC, lines_of
+
+GROUPS = Path("/sys/fs/cgroup")
 _UNIFIED = ("", "unified")
 """Where the one hierarchy of version 2 lies, alone or beside those of version 1."""
 
@@ -51,11 +53,3 @@ def limit_of(pid: int, proc: Path = PROC, groups: Path = GROUPS) -> str:
         if 0 < quota < period:
             shares.append(quota / period)
     return f"{min(shares):.1%} of one" if shares else ""
-
-
-def lines_of(path: Path) -> list[str]:
-    """The lines of a small file; none where it cannot be read."""
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []

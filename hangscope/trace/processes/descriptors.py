@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from hangscope.trace.processes.control_groups import PROC, lines_of
+from hangscope.trace.processes.procfs import PROC, lines_of
 
 _MOST_DESCRIPTORS = 20_000
 """On a machine with more, who has a pipe open is not looked for."""

@@ -12,8 +12,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from hangscope.trace.processes.control_groups import PROC, lines_of
 from hangscope.trace.processes.descriptors import descriptors_of, target_of
+from hangscope.trace.processes.procfs import PROC, lines_of
 
 _LINE = re.compile(
     r"(\d+):\s+(->\s+)?(?:FLOCK|POSIX|OFDLCK)\s+\S+\s+\S+\s+(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+)\s"

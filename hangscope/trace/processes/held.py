@@ -7,10 +7,10 @@ costs a few small files of ``/proc`` and of the control groups.
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
-from hangscope.trace.processes.control_groups import GROUPS, PROC, files_of, lines_of
+from hangscope.trace.processes.control_groups import GROUPS, files_of
+from hangscope.trace.processes.procfs import PROC, lines_of, status_of
 
 FREEZER = "the freezer of its control group"
 DUMPS_CORE = "killed by a signal, and its core dump is still being written"
@@ -20,7 +20,7 @@ _FROZEN = ("frozen 1", "FROZEN", "FREEZING")
 
 def tracer_of(pid: int, proc: Path = PROC) -> str | None:
     """Who has attached to a process: ``gdb (pid 4711)``; None where nobody is to be seen."""
-    tracer = _field(proc / str(pid) / "status", "TracerPid")
+    tracer = status_of(pid, proc).get("TracerPid")
     if not tracer or tracer == "0":
         return None
     try:
@@ -32,7 +32,7 @@ def tracer_of(pid: int, proc: Path = PROC) -> str | None:
 
 def is_dumping_core(pid: int, proc: Path = PROC) -> bool:
     """Whether the kernel is writing the memory of a process that a signal has ended."""
-    return _field(proc / str(pid) / "status", "CoreDumping") == "1"
+    return status_of(pid, proc).get("CoreDumping") == "1"
 
 
 def is_frozen(pid: int, proc: Path = PROC, groups: Path = GROUPS) -> bool:
@@ -55,8 +55,3 @@ def runs_another_program(pid: int, file: str, proc: Path = PROC) -> bool:
         return False
     lines = lines_of(proc / str(pid) / "maps")
     return bool(lines) and all(line.split(maxsplit=5)[4:5] != [inode] for line in lines)
-
-
-def _field(path: Path, name: str) -> str:
-    found = (re.fullmatch(rf"{name}:\s*(\S+)", line) for line in lines_of(path))
-    return next((match[1] for match in found if match), "")
