@@ -17,11 +17,14 @@ import uuid
 from collections.abc import Mapping
 from typing import Protocol
 
+from hangscope.ring.place import start_ticks
+
 OTHER_HOSTS_S = 60.0
 """Where nobody of this host joined a life, its age counts: by this much, as clocks may differ."""
 REPLACEMENTS = 5
 """Tries to replace a stale life; one is enough unless others replace it at the same moment."""
 _KEY = "hangscope/life"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Store(Protocol):
@@ -96,7 +99,5 @@ def _process_start() -> float:
     of boot, which ``/proc/stat`` gives in whole seconds: up to one too early, and a job restarted
     within that second would have taken its predecessor's life for its own.
     """
-    with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
-        fields = file.read().rpartition(")")[2].split()  # the name may hold blanks and brackets
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks(os.getpid()) / _TICKS_PER_S
     return time.time() - age_s

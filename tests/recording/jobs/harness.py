@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch.distributed as dist
+
+
+class Numbered(NamedTuple):
+    """A collective as both recorders know it, with the numbers they gave it."""
+
+    group: str
+    seq: int
+    op: str
+    elements: int
+    """Of all its inputs together."""
+
+
+_NATIVE_NAMES = {
+    "_all_gather_base": "all_gather",
+    "_reduce_scatter_base": "all_reduce",
+    "all_gather_coalesced": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "allreduce_coalesced": "all_reduce",
+    "reduce_scatter": "all_reduce",
+    "reduce_scatter_tensor_coalesced": "all_reduce",
+}
+"""What Gloo makes of an operation, and its recorder calls it."""
+_NOT_NATIVE = ("send", "recv", "monitored_barrier")
 
 
 @dataclass
@@ -21,8 +46,8 @@ class Seen:
     signatures: list = field(default_factory=list)
     stacks: list = field(default_factory=list)
     groups: list = field(default_factory=list)
-    native: list[tuple[str, int]] = field(default_factory=list)
-    """(name, collective sequence number) of torch's own recorder."""
+    native: list[Numbered] = field(default_factory=list)
+    """What torch's own recorder has noted of Gloo's collectives."""
 
     @property
     def sequence(self) -> list[int]:
@@ -49,7 +74,8 @@ def session():
 
 @contextlib.contextmanager
 def recorded(*, same_numbers: bool = True) -> Iterator[Seen]:
-    """Collect what a block records; then compare every group's number with the backend's own."""
+    """Collect what a block records; then compare it with torch's own recorder, one by one, and
+    every group's number with the backend's own."""
     from hangscope.trace.rings.read import read_ring
 
     ring = session().ring
@@ -71,6 +97,8 @@ def recorded(*, same_numbers: bool = True) -> Iterator[Seen]:
     seen.stacks = [fragment.stacks[row["stack"]] if row["stack"] >= 0 else () for row in rows]
     seen.groups = [fragment.groups[row["group"]] for row in rows]
     seen.native = _native(native_before)
+    if seen.native or native_before >= 0:  # older torch has no such recorder on Gloo
+        _assert_same_records(seen)
     if same_numbers:
         _assert_same_numbers(numbers_before, seen)
 
@@ -131,12 +159,46 @@ def _native_record_id() -> int:
     return max((entry["record_id"] for entry in _dump_native()), default=-1)
 
 
-def _native(since: int) -> list[tuple[str, int]]:
+def _native(since: int) -> list[Numbered]:
+    entries = [entry for entry in _dump_native() if entry["record_id"] > since]
     return [
-        (entry["profiling_name"].partition(":")[2], entry["collective_seq_id"])
-        for entry in _dump_native()
-        if entry["record_id"] > since
+        Numbered(
+            entry["process_group"][0],
+            entry["collective_seq_id"],
+            entry["profiling_name"].partition(":")[2].removeprefix("sparse_"),
+            sum(map(math.prod, entry["input_sizes"])),
+        )
+        for entry in entries
+        if entry["profiling_name"].startswith("gloo:")
     ]
+
+
+def _assert_same_records(seen: Seen) -> None:
+    """Each of Gloo's collectives stands in both recorders, under the same number."""
+    ours = [
+        numbered
+        for row, signature, group in zip(seen.rows, seen.signatures, seen.groups, strict=True)
+        if signature.backend == "gloo" and signature.op not in _NOT_NATIVE
+        for numbered in _as_native(row, signature, group)
+    ]
+    # Threads may come to the one recorder in another order than to the other.
+    assert sorted(ours) == sorted(seen.native), f"{sorted(ours)}\n{sorted(seen.native)}"
+
+
+def _as_native(row, signature, group) -> Iterator[Numbered]:  # type: ignore[no-untyped-def]
+    """What torch's own recorder notes of an operation: of one that Gloo makes of several, each."""
+    parts = {
+        "reduce_scatter": len(group.ranks),
+        "reduce_scatter_tensor_coalesced": len(signature.input_sizes),
+    }.get(signature.op, 1)
+    elements = [math.prod(size) for size in signature.input_sizes]
+    for part in range(parts):
+        yield Numbered(
+            group.name,
+            int(row["collective_seq"]) - parts + 1 + part,
+            _NATIVE_NAMES.get(signature.op, signature.op),
+            sum(elements) if parts == 1 else elements[part],
+        )
 
 
 def peer() -> int:

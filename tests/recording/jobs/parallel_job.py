@@ -41,7 +41,6 @@ with report.check("DDP, bucketed"):
         step(net)
     buckets = len(seen.only("all_reduce"))
     assert buckets >= 2, seen.ops
-    assert [seq for _, seq in seen.native] == seen.sequence, (seen.native, seen.sequence)
     assert "step" in frames_of(seen.stacks[0]), (
         "a call from the autograd thread shows who led there"
     )
@@ -57,7 +56,6 @@ with report.check("DDP, static_graph"):
         with recorded() as seen:
             step(static)
     assert seen.only("all_reduce"), seen.ops
-    assert [seq for _, seq in seen.native] == seen.sequence
 
 with report.check("DDP, Join"):
     from torch.distributed.algorithms.join import Join
@@ -67,7 +65,6 @@ with report.check("DDP, Join"):
         for _ in range(2 + RANK):
             step(joined)
     assert len(seen.only("all_reduce")) >= 3, seen.ops
-    assert [seq for _, seq in seen.native] == seen.sequence
 
 with report.check("FSDP2"):
     from torch.distributed.device_mesh import init_device_mesh
