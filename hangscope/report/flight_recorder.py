@@ -188,6 +188,7 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
             "run_id": facts.run_id if facts else None,
             "timeout_s": trace.timeout_s,
             "flags": rows["flags"].tolist(),
+            "unlisted_groups": [names[g] for g in numbers if not trace.groups[g].listed],
             **(own_story.to_plain(facts) if facts and told else {}),
         },
     }

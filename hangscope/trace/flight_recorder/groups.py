@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -95,11 +95,12 @@ def _spans(text: str) -> list[int]:
     return ranks
 
 
-def read_config(config: Any, rank: int) -> GroupTable:
+def read_config(config: Any, rank: int, unlisted: Collection[str] = ()) -> GroupTable:
     """The groups of ``pg_config``.
 
     Members that leave out the rank itself are unusable (native Gloo writes the last group's list,
-    or none at all), so they are dropped and the group's members stay unknown.
+    or none at all), so they are dropped and the group's members stay unknown; as do those of the
+    groups named in ``unlisted``.
     """
     table = GroupTable([], {}, {})
     for key, value in _config_items(config):
@@ -112,7 +113,7 @@ def read_config(config: Any, rank: int) -> GroupTable:
         )
         desc = clean.as_name(value.get("desc", value.get("description", "")))
         ranks = parse_ranks(value.get("ranks", value.get("members", ())))
-        if rank != NONE and ranks and not has_rank(ranks, rank):
+        if name in unlisted or (rank != NONE and ranks and not has_rank(ranks, rank)):
             ranks = ()
         if not name and not ranks:
             continue

@@ -7,7 +7,7 @@ from a file like any other: everything may be missing, wrong or made up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -53,14 +53,18 @@ def to_plain(facts: RankFacts) -> dict[str, Any]:
         "finalized": facts.finalized,
         "rendezvous": facts.rendezvous,
         "declared": facts.declared,
+        "freed_ns": facts.freed_ns,
+        "started_ns": facts.started_ns,
+        "unobservable": list(facts.unobservable),
     }
     if facts.wait is not None:
         story["wait"] = plain_wait(facts.wait)
     if facts.exit is not None:
-        story["exit"] = asdict(facts.exit)
-    if facts.exception is not None:
-        error = facts.exception
-        story["exception"] = asdict(replace(error, stack=())) | {"stack": frames_of(error.stack)}
+        untold = facts.exit.untold
+        story["exit"] = asdict(facts.exit) | {"untold": None if untold is None else sorted(untold)}
+    for key, error in (("exception", facts.exception), ("handled", facts.handled)):
+        if error is not None:
+            story[key] = asdict(replace(error, stack=())) | {"stack": frames_of(error.stack)}
     return story
 
 
@@ -73,6 +77,14 @@ def claims_in(value: Any, rank: int) -> tuple[Claim, ...]:
     """What our own dump of a rank claims beside its records: that two processes are that rank."""
     text = value.get(TWINS) if isinstance(value, Mapping) else None
     return (claim_of(rank, clean.prose(text)),) if isinstance(text, str) and text else ()
+
+
+def unlisted_groups(value: Any) -> frozenset[str]:
+    """Groups of our own dump whose members no source listed: ``pg_config`` has who used them."""
+    names = value.get("unlisted_groups") if isinstance(value, Mapping) else None
+    return (
+        frozenset(clean.as_name(name) for name in names) if isinstance(names, list) else frozenset()
+    )
 
 
 def flags_of(value: Any, count: int) -> npt.NDArray[np.uint16] | None:
@@ -111,9 +123,13 @@ def from_plain(value: Any, facts: RankFacts) -> RankFacts:
         finalized=_truth(value.get("finalized")),
         rendezvous=_detail(value.get("rendezvous")) or None,
         declared=_truth(value.get("declared")),
+        freed_ns=clean.as_int(value.get("freed_ns"), 0, low=0),
+        started_ns=clean.as_int(value.get("started_ns"), 0, low=0),
+        unobservable=tuple(map(clean.as_name, _listed(value.get("unobservable"), MAX_PHASES))),
         exit=exit_,
         alive=False if exit_ is not None else _truth(value.get("alive")),
         exception=_exception(value.get("exception")),
+        handled=_exception(value.get("handled")),
     )
 
 
@@ -127,8 +143,12 @@ def _quantity(value: Any) -> float | None:
     return float(value) if 0 <= value < _MOST else None
 
 
+def _listed(value: Any, most: int) -> Sequence[Any]:
+    return value[:most] if isinstance(value, (list, tuple)) else ()
+
+
 def _phases(value: Any) -> tuple[Phase, ...]:
-    rows = value[:MAX_PHASES] if isinstance(value, (list, tuple)) else ()
+    rows = _listed(value, MAX_PHASES)
     return tuple(
         Phase(clean.as_name(row[0]), clean.as_int(row[1], 0, low=0), _detail(row[2]))
         for row in rows
@@ -155,7 +175,14 @@ def _exit(value: Any) -> ExitFacts | None:
         at_ns=clean.as_int(value.get("at_ns"), 0, low=0),
         by_launcher=value.get("by_launcher") is True,
         text=clean.as_name(value.get("text")),
+        untold=_ranks(value.get("untold")),
     )
+
+
+def _ranks(value: Any) -> frozenset[int] | None:
+    """Ranks; None where they were not told, or are none."""
+    known = isinstance(value, list) and all(type(r) is int and 0 <= r <= MAX_RANK for r in value)
+    return frozenset(value) if known else None
 
 
 def _exception(value: Any) -> ExceptionFacts | None:

@@ -100,7 +100,8 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     """The dump of one rank; ``named`` is the number that its key or its file's name gives."""
     dump = _usable(raw)
     rank = _rank_of(dump, named)
-    tables = Tables(read_config(dump.config, rank))
+    own = dump.document.get(own_story.KEY)
+    tables = Tables(read_config(dump.config, rank, own_story.unlisted_groups(own)))
     counted = bool(dump.status) or not isinstance(dump.status, Mapping)
     records = read_records(dump.entries, rank, tables, counted=counted)
     native_gloo = _is_native_gloo(tables.signatures, dump)
@@ -108,7 +109,6 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
         _settle_gloo(records)
     backends = {s.backend for s in tables.signatures.table}
     at_issue = settle_retired(records, dump.entries, backends)
-    own = dump.document.get(own_story.KEY)
     flags = own_story.flags_of(own, len(records))
     if flags is not None:
         records["flags"] = flags
@@ -125,7 +125,8 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     if origin.cut:
         # The file's date may be that of the copy, and nothing else tells when it was written.
         facts = replace(facts, only_active=True, newest_lost=True, observed_ns=0)
-    if not native_gloo and not len(aborted):
+    # An export's flags say what its first reader had settled, and what it had to leave open.
+    if not native_gloo and not len(aborted) and flags is None:
         records["state"][finished_halves(dump.status, tables.groups, records)] = State.COMPLETED
         settle_by_counters(records, members)
     if foreign:
