@@ -109,6 +109,9 @@ DIALECTS: dict[str, Files] = {
         )
     },
     "camel case": each(lambda _, d: camel(d)),
+    "fields of C++": each(
+        lambda _, d: {**d, "entries": [{f"{k}_": v for k, v in e.items()} for e in d["entries"]]}
+    ),
     "events": each(lambda _, d: renamed(d, {"entries": "events"})),
     "short names": each(
         lambda _, d: renamed(

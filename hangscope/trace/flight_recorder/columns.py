@@ -34,7 +34,7 @@ class Entries(list[Entry]):
         super().__init__(entries)
         self.names: frozenset[Any] = self._names()
         if any(type(name) is str and not _PLAIN_NAME(name) for name in self.names):
-            # A dialect: ``collectiveSeqId``, ``Record-Id``.
+            # A dialect: ``collectiveSeqId``, ``Record-Id``, ``record_id_``.
             self[:] = [{_snake(name): value for name, value in e.items()} for e in self]
             self.names = self._names()
 
@@ -53,7 +53,7 @@ class Entries(list[Entry]):
         return frozenset().union(self[len(self) // 2], *few)
 
 
-_PLAIN_NAME = re.compile(r"[a-z0-9_]*\Z").match
+_PLAIN_NAME = re.compile(r"(?:[a-z0-9_]*[a-z0-9])?\Z").match
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -64,14 +64,14 @@ def _snake(name: Any) -> Any:
 
 
 def snake(name: str) -> str:
-    """``collectiveSeqId`` or ``Record-Id`` in the recorder's spelling."""
-    plain = name.replace("P2P", "P2p").replace("-", "_").replace(" ", "_")
+    """``collectiveSeqId``, ``Record-Id`` or ``record_id_`` in the recorder's spelling."""
+    plain = name.replace("P2P", "P2p").replace("-", "_").replace(" ", "_").rstrip("_")
     return _WORDS.sub("_", plain).lower()
 
 
 def snake_keys(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """The mapping with keys like ``collectiveSeqId`` or ``record-id`` as the recorder spells."""
-    if all(type(key) is str and key.islower() and "-" not in key for key in mapping):
+    if all(type(key) is str and _PLAIN_NAME(key) for key in mapping):
         return mapping
     return {
         snake(key) if type(key) is str and len(key) <= 100 else key: value

@@ -32,6 +32,19 @@ def read_status(
     return members
 
 
+def of_all_groups(status: Any, records: Records) -> bool:
+    """Whether the only counters of a dump are the highest of all its groups together.
+
+    A backend's recorder keeps counters for each group that it has recorded. What is written from
+    a profiler's events (torch's CUPTI monitor) has one row, whatever groups there are: of a single
+    group it tells nothing.
+    """
+    if not isinstance(status, Mapping):
+        return False
+    stated = sum(isinstance(value, Mapping) for value in status.values())
+    return stated == 1 and len(np.unique(records["group"][records["collective_seq"] > 0])) > 1
+
+
 def finished_halves(status: Any, table: GroupTable, records: Records) -> Any:
     """Rows of sends and receives that a group's counter has reached.
 

@@ -18,7 +18,7 @@ from hangscope.trace.flight_recorder.columns import (
 )
 from hangscope.trace.flight_recorder.entry_groups import group_column
 from hangscope.trace.flight_recorder.groups import GroupTable
-from hangscope.trace.flight_recorder.hooks import number_groups, one_for_all
+from hangscope.trace.flight_recorder.hooks import number_groups, one_for_all, unnumbered
 from hangscope.trace.flight_recorder.pairs import mark_batches, outermost_batches, set_peers
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.flight_recorder.stacks import Stacks
@@ -65,7 +65,10 @@ def read_records(entries: Entries, rank: int, tables: Tables, *, counted: bool) 
     p2p = np.array([operations.is_p2p(op) for op in ops], bool)[records["signature"]]
     batch = np.array([operations.is_batch(op) for op in ops], bool)
     is_batch = batch[records["signature"]]
-    if one_for_all(records, numbered=record_id is not None, counted=counted):
+    numbered = record_id is not None
+    if one_for_all(records, numbered=numbered, counted=counted) or (
+        numbered and unnumbered(records)
+    ):
         number_groups(records, p2p | is_batch)
     records["state"], unknown = state_columns(entries)
     done = (records["completed_ns"] > 0) & (records["state"] < State.COMPLETED)
@@ -84,7 +87,7 @@ def read_records(entries: Entries, rank: int, tables: Tables, *, counted: bool) 
         p2p |= marked
     is_end = np.array([op == operations.BATCH for op in ops], bool)[records["signature"]]
     is_batch = outermost_batches(records, is_batch, is_end)
-    mark_batches(records, flags, p2p, is_batch, numbered=record_id is not None)
+    mark_batches(records, flags, p2p, is_batch, numbered=numbered)
     records["flags"] = flags
     if p2p.any():
         set_peers(records, tables.signatures, tables.groups, rank)

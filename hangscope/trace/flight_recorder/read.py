@@ -21,6 +21,7 @@ from hangscope.trace.flight_recorder.aborted import let_go, take_back
 from hangscope.trace.flight_recorder.columns import OP_FIELDS, SEQ_FIELDS, Entries, pick
 from hangscope.trace.flight_recorder.counters import (
     finished_halves,
+    of_all_groups,
     read_status,
     settle_by_counters,
 )
@@ -112,7 +113,8 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     flags = own_story.flags_of(own, len(records))
     if flags is not None:
         records["flags"] = flags
-    members = read_status(dump.status, tables.groups, records, rank, native_gloo)
+    status = {} if of_all_groups(dump.status, records) else dump.status
+    members = read_status(status, tables.groups, records, rank, native_gloo)
     if at_issue:
         members["completed"] = NONE  # what nobody reports is not counted either
     if foreign := own is None and not native_gloo:
@@ -127,7 +129,7 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
         facts = replace(facts, only_active=True, newest_lost=True, observed_ns=0)
     # An export's flags say what its first reader had settled, and what it had to leave open.
     if not native_gloo and not len(aborted) and flags is None:
-        records["state"][finished_halves(dump.status, tables.groups, records)] = State.COMPLETED
+        records["state"][finished_halves(status, tables.groups, records)] = State.COMPLETED
         settle_by_counters(records, members)
     if foreign:
         hide_ends_of_batches(records, backends)
