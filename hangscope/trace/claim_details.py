@@ -17,6 +17,8 @@ class ClaimDetails(TypedDict, total=False):
     """The reporter's watchdog has spoken, and what it waits in is not in the log."""
     cut: bool
     """The log ends in the middle of a watchdog's line."""
+    unheard: bool
+    """A process ended that is none of the ranks that were heard of."""
     two_processes: bool
     """Two processes call themselves the accused rank."""
 

@@ -204,6 +204,7 @@ def doubt_logs(context: Context, causes: list[Cause]) -> list[Cause]:
     claims = context.trace.claims
     local = {c.reporter for c in claims if c.details.get("by_local_rank")}
     announced = any(c.details.get("announced") for c in claims)
+    others = context.trace.only_logs and any(c.details.get("unheard") for c in claims)
     cut, told = cut_short(context.trace), frozenset(context.front.rank.tolist())
     found = []
     for cause in causes:
@@ -215,6 +216,10 @@ def doubt_logs(context: Context, causes: list[Cause]) -> list[Cause]:
         if cut and silent and cause.verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
             who = rank_s(sorted(silent))
             cause = cause.naming_nobody(f"{who} may have spoken in what is left out of this log")
+        if others and cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits:
+            cause = cause.naming_nobody(
+                "the rank of a process that ended and is none of those that were heard of"
+            )
         if announced:  # and nobody said that he waits
             lack = "what was issued is told by the log's announcements, which may lack some"
             cause = cause.doubted(lack)

@@ -102,10 +102,13 @@ def _noted(line: LogLine, evidence: Evidence) -> LogLine:
         evidence.elastic = bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
     evidence.lines += 1
     evidence.thinned |= line.repeated and line.level in ("E", "F") and bool(line.file)
+    if line.host is not None or line.node is not None:
+        evidence.processes.machines.add(line.machine)
     if line.rank is not None and not line.printed:
         _note_writer(line, line.rank, evidence)
-    elif line.pid is not None and line.pid in evidence.pid_rank:
-        return line._replace(rank=evidence.pid_rank[line.pid])
+    elif line.pid is not None:
+        rank = evidence.processes.of_pid(line.pid, line.machine)
+        return line if rank is None else line._replace(rank=rank)
     return line
 
 
@@ -115,11 +118,11 @@ def _note_writer(line: LogLine, rank: int, evidence: Evidence) -> None:
     evidence.shared_tasks |= line.node not in (None, rank)
     if line.pid is not None:
         notes.pid = notes.pid or line.pid
-        evidence.pid_rank.setdefault(line.pid, rank)
     if line.local_rank is not None:
         notes.local_rank = line.local_rank
-        evidence.local_to_rank.setdefault(line.local_rank, rank)
-    if line.host is not None:
+    if line.pid is not None or line.local_rank is not None:
+        evidence.processes.wrote(rank, line.machine, line.pid, line.local_rank)
+    if line.host:
         notes.host = notes.host or line.host
 
 

@@ -46,6 +46,9 @@ _TELLING = (
     b"heartbeats", b"check alive failed", b"have been waiting for", b"has been waiting for",
     b"is unstuck", b"StartAbort", b"Hang detected", b"sendBytes failed", b"recvValue",
     b"==> ", b"should dump", b"failed to run", b"heartbeat of its", b"Abort COMPLETE",
+    b"nnodes", b"NNODES", b"num_machines", b"num_nodes", b"num-nodes", b"group_world_size",
+    b"node_rank", b"node-rank", b"NODE_RANK", b"machine_rank", b"al_ranks=[",
+    b"global_rank_mapping=",
 )  # fmt: skip
 
 _ABOVE = 3

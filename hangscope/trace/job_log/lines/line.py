@@ -2,9 +2,56 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 _LONGEST_EXCERPT = 400
+_ADDRESS = re.compile(r"[\d.]*|.*:.*")
+THE_DRIVERS = ""
+"""The host of which Ray gives no address: that on which the driver runs."""
+
+
+class Machine(NamedTuple):
+    """Where a line was written, as far as the prefixes in front of it tell."""
+
+    host: str | None = None
+    node: int | None = None
+    """Its number among those of the job, or that of a scheduler's task."""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing is told of it."""
+        return self.host is None and self.node is None
+
+    def may_be(self, other: Machine) -> bool:
+        """Whether nothing shows that these are two: a name tells nothing of an address."""
+        if None not in (self.node, other.node) and self.node != other.node:
+            return False
+        if self.host is None or other.host is None:
+            return True
+        addresses = _ADDRESS.fullmatch(self.host), _ADDRESS.fullmatch(other.host)
+        if any(addresses) and not all(addresses):
+            return True
+        return self.host == other.host or (not any(addresses) and _is_short_for(self, other))
+
+
+SOMEWHERE = Machine()
+"""A machine of which nothing is told."""
+
+
+def _is_short_for(one: Machine, other: Machine) -> bool:
+    """Whether one name is the other without its domain."""
+    names = sorted((one.host or "", other.host or ""), key=len)
+    return names[1].startswith(names[0] + ".")
+
+
+class Writer(NamedTuple):
+    """Who wrote a line: a rank, else whatever is known of the process."""
+
+    rank: int | None
+    local_rank: int | None = None
+    pid: int | None = None
+    machine: Machine = SOMEWHERE
 
 
 class LogLine(NamedTuple):
@@ -32,6 +79,18 @@ class LogLine(NamedTuple):
     """Printed by torch's hook for uncaught exceptions (``[rank3]: Traceback ...``)."""
     repeated: bool = False
     """Ray left out others that read alike but for their numbers."""
+
+    @property
+    def machine(self) -> Machine:
+        """Where it was written."""
+        return Machine(self.host, self.node)
+
+    @property
+    def writer(self) -> Writer:
+        """Who wrote it: lines of one writer belong together, others may stand between them."""
+        if self.rank is not None:
+            return Writer(self.rank)
+        return Writer(None, self.local_rank, self.pid, self.machine)
 
     @property
     def excerpt(self) -> str:

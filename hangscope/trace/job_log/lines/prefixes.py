@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.lines.line import THE_DRIVERS, LogLine
 
 _DATE = re.compile(
     r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?"
@@ -147,7 +147,7 @@ def _note(line: LogLine, found: re.Match[str]) -> LogLine:
         return line._replace(
             rank=int(rank.group(1)) if rank else line.rank,
             pid=int(pid.group(1)) if pid else line.pid,
-            host=ip.group(1) if ip else line.host,
+            host=ip.group(1) if ip else line.host or THE_DRIVERS,
         )
     if groups.get("clock"):
         month, day = map(int, groups["day"].split("-"))

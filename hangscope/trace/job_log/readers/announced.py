@@ -264,7 +264,7 @@ def _has_stood(evidence: Evidence) -> bool:
         or evidence.troubles
         or evidence.nobodys
         or evidence.ends.failures
-        or evidence.ends.stopped_pids
+        or evidence.ends.stopped
         or any(n.troubles for n in evidence.ranks.values())
     )
 

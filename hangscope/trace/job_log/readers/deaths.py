@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 from hangscope.trace import clean, signals
-from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.lines.line import LogLine, Machine
 from hangscope.trace.job_log.readers.evidence import (
     Evidence,
     LauncherFailure,
     OfUnknownRank,
     Trouble,
 )
+from hangscope.trace.job_log.readers.machines import Process
 from hangscope.trace.job_log.readers.tracebacks import RAISED
 
 _MEMORY = re.compile(
@@ -148,7 +149,8 @@ def _killed_for_memory(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """The kernel, or who watches a container, has killed a process for its memory."""
     found = _OOM_KILL.search(line.text)
     if found:
-        evidence.ends.oom_pids.add(int(next(g for g in found.groups() if g)[:9]))
+        pid = int(next(g for g in found.groups() if g)[:9])
+        evidence.ends.out_of_memory.add(Process(pid, line.machine))
     elif not _OOM_EVENT.search(line.text):
         return False
     evidence.claim("oom", line, at_ns, certain=False)
@@ -161,7 +163,7 @@ def _xid(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if not found:
         return False
     pid = int(found.group(2)[:9]) if found.group(2) else None
-    rank = evidence.pid_rank.get(pid) if pid is not None else None
+    rank = evidence.processes.of_pid(pid, line.machine)
     accused = () if rank is None else (rank,)
     evidence.claim("device_error", line, at_ns, accused=accused, certain=rank is not None)
     return True
@@ -177,7 +179,8 @@ def _segfault(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         notes.exit_text = notes.exit_text or line.text.strip()[:200]
         notes.exit_ns = notes.exit_ns or at_ns
     elif line.local_rank is not None:
-        failure = LauncherFailure(line.local_rank, None, -signals.SIGSEGV, at_ns)
+        ended_by = -signals.SIGSEGV
+        failure = LauncherFailure(line.local_rank, None, ended_by, at_ns, line.machine)
         evidence.ends.failures.append(failure)
     elif line.pid is not None:
         evidence.claim("launcher_failure", line, at_ns, certain=False)
@@ -201,14 +204,15 @@ def _of_local_rank(line: LogLine, at_ns: int, evidence: Evidence) -> None:
     """What a driver prints is no traceback, but ends its process as one does."""
     said = clean.prose(line.text.strip(), 400)
     trouble = Trouble("device error", said, at_ns=at_ns, line=line.number, uncaught=True)
-    evidence.troubles.append(OfUnknownRank(trouble, line.local_rank, line.pid, line.node))
+    evidence.troubles.append(OfUnknownRank(trouble, line.local_rank, line.pid, line.machine))
 
 
 def _own_device(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:
     """A failure of the device, told by NCCL with the rank or the process in front."""
     rank, where = line.rank, _NCCL_PID.match(line.text)
     if rank is None and where:
-        rank = evidence.pid_rank.get(int(where.group(2)[:9]))
+        machine = _nccls_machine(where, line)
+        rank = evidence.processes.of_pid(int(where.group(2)[:9]), machine)
     kind = "oom" if found.group("what") == "out of memory" else "device_error"
     accused = () if rank is None else (rank,)
     evidence.claim(kind, line, at_ns, accused=accused, certain=rank is not None)
@@ -234,4 +238,10 @@ def _communicator(line: LogLine, evidence: Evidence) -> None:
     notes.half_told |= evidence.given_up and "Abort COMPLETE" in found.group()
     if pid is not None:
         notes.pid = notes.pid or pid
-        evidence.pid_rank[pid] = notes.rank
+        machine = _nccls_machine(where, line) if where else line.machine
+        evidence.processes.is_told(notes.rank, pid, machine)
+
+
+def _nccls_machine(where: re.Match[str], line: LogLine) -> Machine:
+    """That of the line's prefix, else that which NCCL writes in front itself."""
+    return line.machine if line.host is not None else Machine(where.group(1), line.node)

@@ -60,7 +60,7 @@ class ElasticTable:
         text = line.text
         row = _ROW.match(text)
         if row:
-            self._at_once(row, at_ns, evidence)
+            self._at_once(row, line, at_ns, evidence)
             return True
         found = _TIME.match(text)
         if found:
@@ -83,7 +83,7 @@ class ElasticTable:
         if found:
             notes = evidence.of(self.rank)
             notes.pid = int(found.group(2)[:9])
-            evidence.pid_rank[notes.pid] = self.rank
+            evidence.processes.is_told(self.rank, notes.pid, line.machine)
             # The table says when it happened; the lines around it, when it was printed.
             notes.exit_ns = self._at_ns or notes.exit_ns
             notes.ended(int(found.group(1)[:6]), at_ns)
@@ -98,11 +98,12 @@ class ElasticTable:
             return True
         return False
 
-    def _at_once(self, row: re.Match[str], at_ns: int, evidence: Evidence) -> None:
+    def _at_once(self, row: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:
         rank, pid = int(row["rank"][:8]), int(row["pid"][:9])
         notes = evidence.of(rank)
         notes.local_rank, notes.host = int(row["local"][:8]), notes.host or row["host"]
-        notes.pid, evidence.pid_rank[pid] = pid, rank
+        notes.pid = pid
+        evidence.processes.is_told(rank, pid, line.machine)
         time = _TIME.match(row["time"])
         notes.exit_ns = (_moment_ns(time, self._year) if time else 0) or notes.exit_ns
         notes.ended(int(row["code"][:6]), at_ns)

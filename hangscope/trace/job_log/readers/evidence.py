@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.lines.line import SOMEWHERE, LogLine, Machine
+from hangscope.trace.job_log.readers.machines import Process, Processes
 from hangscope.trace.model import MAX_RANK, Claim, ClaimDetails, Frame, Signature
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class OfUnknownRank(NamedTuple):
     trouble: Trouble
     local_rank: int | None
     pid: int | None
-    node: int | None
+    machine: Machine
 
 
 class LauncherFailure(NamedTuple):
@@ -99,6 +100,8 @@ class LauncherFailure(NamedTuple):
     exit_code: int
     """Negative: the signal that ended it."""
     at_ns: int
+    machine: Machine = SOMEWHERE
+    """That of the launcher, and so of the process."""
 
 
 class TaskEnd(NamedTuple):
@@ -125,9 +128,9 @@ class Ends:
     step_ended: bool = False
     """The scheduler has said that it ends the job: whom it kills after that is no cause."""
     stopped_tasks: set[int] = field(default_factory=set)
-    stopped_pids: set[int] = field(default_factory=set)
-    oom_pids: set[int] = field(default_factory=set)
-    dead_pids: dict[int, int] = field(default_factory=dict)
+    stopped: set[Process] = field(default_factory=set)
+    out_of_memory: set[Process] = field(default_factory=set)
+    found_dead: dict[Process, int] = field(default_factory=dict)
     """Processes of which it is only said that they died, and when."""
 
 
@@ -150,6 +153,7 @@ class Seen:
     rank: int | None = None
     local_rank: int | None = None
     pid: int | None = None
+    machine: Machine = SOMEWHERE
     at_ns: int = 0
     spy: bool = False
     """Taken by py-spy, not written by the process itself."""
@@ -230,8 +234,7 @@ class Evidence:
     ranks: dict[int, RankNotes] = field(default_factory=dict)
     claims: list[tuple[Claim, GroupId | None]] = field(default_factory=list)
     world_size: int | None = None
-    pid_rank: dict[int, int] = field(default_factory=dict)
-    local_to_rank: dict[int, int] = field(default_factory=dict)
+    processes: Processes = field(default_factory=Processes)
     ends: Ends = field(default_factory=Ends)
     comparisons: list[tuple[LogLine, int, Comparison]] = field(default_factory=list)
     """Lines in which torch compared two ranks' operations, when they were written (ns), and what

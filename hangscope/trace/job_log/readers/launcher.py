@@ -8,6 +8,7 @@ from hangscope.trace import signals
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.readers import rendezvous
 from hangscope.trace.job_log.readers.evidence import Evidence, LauncherFailure, TaskEnd
+from hangscope.trace.job_log.readers.machines import Process
 from hangscope.trace.model import MAX_RANK
 
 _FAILED = re.compile(
@@ -71,11 +72,12 @@ def _failures(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     found = _FAILED.search(text)
     if found:
         code, local, pid = (int(found.group(n)[:9]) for n in ("code", "local", "pid"))
-        evidence.ends.failures.append(LauncherFailure(local, pid, code, at_ns))
+        evidence.ends.failures.append(LauncherFailure(local, pid, code, at_ns, line.machine))
         return True
     found = _CLOSING.search(text)
     if found:
-        evidence.ends.stopped_pids.add(int(next(pid for pid in found.groups() if pid)[:9]))
+        pid = int(next(pid for pid in found.groups() if pid)[:9])
+        evidence.ends.stopped.add(Process(pid, line.machine))
         return True
     found = _SRUN.search(text)
     if found:

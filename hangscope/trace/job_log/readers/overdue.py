@@ -64,6 +64,7 @@ def _note(message: Message, work: re.Match[str], evidence: Evidence) -> None:
         evidence.given_up = True
     evidence.gave_up_ns = max(evidence.gave_up_ns, at_ns)
     notes = evidence.of(rank)
+    notes.host = notes.host or line.host or None
     same_number = notes.numbered(seq or 0)
     signature = _signature(work, raw, op)
     known = next((o for o in same_number if _may_be_same(o.signature, signature)), None)

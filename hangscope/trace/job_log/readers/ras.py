@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.lines.line import LogLine, Machine
 from hangscope.trace.job_log.readers.evidence import Evidence
 
 _HEAD = re.compile(r"^\s*#(\d+)-(\d+) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)")
@@ -82,7 +82,7 @@ class RasReport:
     def _inside(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         text = line.text
         if self._dead and (found := _PROCESS.match(text)):
-            rank = evidence.pid_rank.get(int(found.group(1)))
+            rank = evidence.processes.of_pid(int(found.group(1)), Machine(found.group(2)))
             accused = () if rank is None else (rank,)
             evidence.claim("unreachable", line, at_ns, accused=accused)
             return True
@@ -103,7 +103,7 @@ class RasReport:
         if where and self._is_world():
             notes = evidence.of(int(where.group(1)))
             notes.pid, notes.host = notes.pid or int(where.group(2)), notes.host or where.group(3)
-            evidence.pid_rank.setdefault(int(where.group(2)), notes.rank)
+            evidence.processes.is_told(notes.rank, int(where.group(2)), Machine(where.group(3)))
         return self._row(line, at_ns, evidence)
 
     def _row(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.lines.line import SOMEWHERE, LogLine, Machine
 from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.job_log.readers.machines import Process
 
 _RAYLET = re.compile(r"Worker PID: (\d{1,9}) Worker exit type: SYSTEM_ERROR")
 _ACTOR = re.compile(
     r"The actor died unexpectedly|The actor is dead because its worker process|"
     r"The actor died because of an error raised in .{0,200}?\(pid=(?P<pid>\d{1,9})\b"
+    r"(?:, ip=(?P<ip>[\w.:\-]{1,60}))?"
 )
 _FIELD = re.compile(r"\s*(class_name|actor_id|pid|name|namespace|ip|label): ?(\S*)\s*")
 
@@ -22,6 +24,8 @@ class RayDeaths:
 
     def __init__(self) -> None:
         self._open = False
+        self._pid: int | None = None
+        """The process of which the report has told, and not yet on which node."""
 
     def follows(self, line: LogLine) -> bool:
         """Whether the line may belong to a report that has begun."""
@@ -31,13 +35,13 @@ class RayDeaths:
         """Note one line of such a report. Returns whether it was one."""
         found = _RAYLET.search(line.text)
         if found:
-            evidence.ends.dead_pids.setdefault(int(found.group(1)), at_ns)
+            evidence.ends.found_dead.setdefault(Process(int(found.group(1)), line.machine), at_ns)
             return True
         actor = _ACTOR.search(line.text)
         if actor:
-            self._open = True
+            self._open, self._pid = True, None
             if actor["pid"]:
-                evidence.ends.dead_pids.setdefault(int(actor["pid"]), at_ns)
+                self._died(int(actor["pid"]), actor["ip"], at_ns, evidence)
             return True
         if not self._open:
             return False
@@ -46,5 +50,12 @@ class RayDeaths:
             self._open = False
             return False
         if field.group(1) == "pid" and field.group(2)[:9].isdigit():
-            evidence.ends.dead_pids.setdefault(int(field.group(2)[:9]), at_ns)
+            self._pid = int(field.group(2)[:9])
+            self._died(self._pid, None, at_ns, evidence)
+        elif field.group(1) == "ip" and self._pid is not None:
+            evidence.ends.found_dead.pop(Process(self._pid, SOMEWHERE), None)
+            self._died(self._pid, field.group(2), at_ns, evidence)
         return True
+
+    def _died(self, pid: int, ip: str | None, at_ns: int, evidence: Evidence) -> None:
+        evidence.ends.found_dead.setdefault(Process(pid, Machine(ip)), at_ns)

@@ -24,6 +24,7 @@ from hangscope.trace.job_log.readers import (
     kernels,
     launcher,
     logged,
+    nodes,
     ras,
     ray,
     schedulers,
@@ -81,6 +82,7 @@ class Readers:
             Reader(self._starters.read, starters.WORDS, follows=self._starters.follows),
             Reader(self._stalls.read, stalls.WORDS, follows=self._stalls.follows),
             Reader(self._ras.read, form=ras.FORM, follows=self._ras.follows),
+            Reader(nodes.Nodes().read, nodes.WORDS),
             Reader(launcher.read, launcher.WORDS),
             Reader(deaths.read, deaths.WORDS, deaths.FORM),
         )

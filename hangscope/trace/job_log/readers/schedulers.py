@@ -65,7 +65,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     found = _CONTAINER.search(text)
     if found:
-        failure = LauncherFailure(int(found[1]), None, int(found[2]), at_ns)
+        failure = LauncherFailure(int(found[1]), None, int(found[2]), at_ns, line.machine)
         evidence.ends.failures.append(failure)
         return True
     return _called(line, at_ns, evidence) or _limit(line, at_ns, evidence)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from hangscope.trace import clean
-from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.lines.line import LogLine, Writer
 from hangscope.trace.job_log.readers.evidence import Evidence, Seen
 from hangscope.trace.model import Frame, ThreadStack
 
@@ -52,15 +52,13 @@ _MOST_FRAMES = 500_000
 _NEAR = 400
 """Lines without any of a stack after which a dump is over."""
 
-Key = tuple[int | None, int | None, int | None]
-
 
 class Stacks:
     """Follows dumps line by line, one for every writer."""
 
     def __init__(self) -> None:
-        self._open: dict[Key, Seen] = {}
-        self._line: dict[Key, int] = {}
+        self._open: dict[Writer, Seen] = {}
+        self._line: dict[Writer, int] = {}
         self._section: int | None = None
         self._heading: tuple[int, int] | None = None
         """(line, rank) of the newest short line that names a rank."""
@@ -80,9 +78,7 @@ class Stacks:
             return True
         if line.rank is None and self._section is not None:
             line = line._replace(rank=self._section)
-        key = (
-            (line.rank, None, None) if line.rank is not None else (None, line.local_rank, line.pid)
-        )
+        key = line.writer
         process = _PROCESS.match(text)
         if process and "python" in process.group(2).lower():
             self._process(key, line, process, evidence)
@@ -101,7 +97,9 @@ class Stacks:
             return False
         return self._frame(key, line, current)
 
-    def _process(self, key: Key, line: LogLine, found: re.Match[str], evidence: Evidence) -> None:
+    def _process(
+        self, key: Writer, line: LogLine, found: re.Match[str], evidence: Evidence
+    ) -> None:
         """py-spy's head of a dump: the process and its command line, which may tell the rank."""
         self._begin(key, line, evidence)
         seen, command = self._open[key], found.group(2)
@@ -112,7 +110,7 @@ class Stacks:
         if seen.rank is None and seen.local_rank is None and local:
             seen.local_rank = int(local.group(1))
 
-    def _frame(self, key: Key, line: LogLine, current: Seen) -> bool:
+    def _frame(self, key: Writer, line: LogLine, current: Seen) -> bool:
         """Add a frame to the newest thread of a dump. Returns whether the line was one."""
         if line.number - self._line[key] > _NEAR:
             del self._open[key]
@@ -134,15 +132,15 @@ class Stacks:
             return None
         return self._heading[1]
 
-    def _begin(self, key: Key, line: LogLine, evidence: Evidence) -> None:
-        seen = Seen(rank=line.rank, local_rank=line.local_rank, pid=line.pid)
+    def _begin(self, key: Writer, line: LogLine, evidence: Evidence) -> None:
+        seen = Seen(rank=line.rank, local_rank=line.local_rank, pid=line.pid, machine=line.machine)
         self._open[key] = seen
         self._line[key] = line.number
         if len(evidence.stacks) < _MAX_DUMPS:
             evidence.stacks.append(seen)
 
     def _thread(
-        self, key: Key, line: LogLine, found: re.Match[str], at_ns: int, evidence: Evidence
+        self, key: Writer, line: LogLine, found: re.Match[str], at_ns: int, evidence: Evidence
     ) -> None:
         groups = found.groupdict()
         spy = "name" in groups

@@ -107,7 +107,7 @@ class Starters:
         if found:
             signal = signals.number_of(found["signal"] or "")
             code = int(found.group("code") or 1) if signal is None else -signal
-            _local_end(int(found.group(1)), code, at_ns, evidence)
+            _local_end(int(found.group(1)), code, line, at_ns, evidence)
             return True
         found = _DEEPSPEED.search(text)
         if found:
@@ -138,7 +138,7 @@ class Starters:
         found = _HYDRA_PID.search(text)
         if found:
             evidence.elastic = True  # under srun a task is one of its proxies
-            self._rank = evidence.pid_rank.get(int(found.group(1)))
+            self._rank = evidence.processes.of_pid(int(found.group(1)), line.machine)
             if self._rank is None:
                 evidence.claim("launcher_failure", line, at_ns, certain=False)
             return True
@@ -166,13 +166,13 @@ class Starters:
 def _deepspeed(local: int, code: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:
     """DeepSpeed prints the command of the process it started last, whichever of them failed."""
     if local == 0:  # it was the only one
-        _local_end(local, code, at_ns, evidence)
+        _local_end(local, code, line, at_ns, evidence)
     else:
         evidence.claim("launcher_failure", line, at_ns, certain=False)
 
 
-def _local_end(local: int, code: int, at_ns: int, evidence: Evidence) -> None:
-    evidence.ends.failures.append(LauncherFailure(local, None, code, at_ns))
+def _local_end(local: int, code: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:
+    evidence.ends.failures.append(LauncherFailure(local, None, code, at_ns, line.machine))
 
 
 def _stopped(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
@@ -210,11 +210,12 @@ def _child(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if not found:
         return False
     pid, code = int(found["pid"] or found["worker"]), int(found["code"] or found["its"])
-    rank = evidence.pid_rank.get(pid)
+    rank = evidence.processes.of_pid(pid, line.machine)
     if rank is not None:
         evidence.of(rank).ended(code, at_ns)
     elif found["local"]:
-        evidence.ends.failures.append(LauncherFailure(int(found["local"]), pid, code, at_ns))
+        failure = LauncherFailure(int(found["local"]), pid, code, at_ns, line.machine)
+        evidence.ends.failures.append(failure)
     else:
         evidence.claim("launcher_failure", line, at_ns, certain=False)
     return True
@@ -250,7 +251,7 @@ def _shell(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if "srun: error:" in line.text and "Node failure" not in line.text:
         return False  # it tells of tasks
     found = _SHELL.search(line.text)
-    rank = evidence.pid_rank.get(int(found["pid"])) if found else None
+    rank = evidence.processes.of_pid(int(found["pid"]), line.machine) if found else None
     if found and rank is not None:
         evidence.of(rank).ended(-signals.BY_DESCRIPTION[found["how"].lower()], at_ns)
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hangscope.trace import clean
-from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.lines.line import LogLine, Writer
 from hangscope.trace.job_log.readers.evidence import Evidence, OfUnknownRank, Trouble
 from hangscope.trace.model import Frame
 
@@ -53,10 +53,6 @@ _MAX_MESSAGE_LINES = 4
 _MAX_TROUBLES = 50
 
 
-Writer = tuple[int | None, int | None, int | None]
-"""(rank, None, None), or (None, local rank, process id) where the rank is not known."""
-
-
 class Tracebacks:
     """Follows tracebacks line by line, one for every writer, because writers interleave."""
 
@@ -79,12 +75,12 @@ class Tracebacks:
             return True
         if not (self._open or self._closed or self._grouped):
             return False
-        key = _writer(line)
+        key = line.writer
         return key in self._open or key in self._closed or key in self._grouped
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Note one line of a traceback. Returns whether it was one."""
-        key = _writer(line)
+        key = line.writer
         line = self._without_rail(key, line)
         if self._links(key, line.text):
             return True
@@ -248,11 +244,7 @@ def _file(trouble: Trouble, line: LogLine, evidence: Evidence) -> None:
         if len(notes.troubles) < _MAX_TROUBLES:
             notes.troubles.append(trouble)
     else:
-        evidence.troubles.append(OfUnknownRank(trouble, line.local_rank, line.pid, line.node))
-
-
-def _writer(line: LogLine) -> Writer:
-    return (line.rank, None, None) if line.rank is not None else (None, line.local_rank, line.pid)
+        evidence.troubles.append(OfUnknownRank(trouble, line.local_rank, line.pid, line.machine))
 
 
 def _note_group(trouble: Trouble, source: str) -> None:

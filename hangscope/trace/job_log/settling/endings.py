@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hangscope.trace import signals
 from hangscope.trace.alike import but_numbers
+from hangscope.trace.job_log.lines.line import Machine
 from hangscope.trace.job_log.readers.evidence import Evidence, LauncherFailure
 from hangscope.trace.job_log.settling.local_ranks import ABORTED, of_local_rank, several_nodes
 from hangscope.trace.model import Claim
@@ -19,8 +20,8 @@ def settle_endings(evidence: Evidence) -> None:
     _failures(evidence)
     _task_ends(evidence)
     _deaths(evidence)
-    for pid in evidence.ends.oom_pids:
-        rank = evidence.pid_rank.get(pid)
+    for process in evidence.ends.out_of_memory:
+        rank = evidence.processes.of_pid(*process)
         if rank is not None:
             evidence.of(rank).oom_killed = True
     _terminated(evidence)
@@ -39,11 +40,43 @@ def _failures(evidence: Evidence) -> None:
             rank = None  # it lived to say that it had waited: another node's has that number
         if rank is None:
             evidence.unattributed_ends += 1
+            if _is_unheard_of(failure, evidence):
+                evidence.claims.append((_of_another(failure), None))
             continue
         notes = evidence.of(rank)
         if not notes.has_ended:
             notes.ended(failure.exit_code, failure.at_ns)
-            notes.by_local_rank |= guessed
+            notes.by_local_rank |= guessed or evidence.processes.is_counted(rank)
+
+
+def _is_unheard_of(failure: LauncherFailure, evidence: Evidence) -> bool:
+    """Whether a process that failed is none of the ranks that the log speaks of: it is of another
+    machine than they, failed before they gave up, or has a number of which another one failed.
+    """
+    if failure.exit_code in ABORTED:
+        return False
+    local, at_ns, machine = failure.local_rank, failure.at_ns, failure.machine
+    alike = [f for f in evidence.ends.failures if f.local_rank == local]
+    if len({(f.pid, f.machine, f.exit_code) for f in alike}) > 1:
+        return True
+    heard = [n for n in evidence.ranks.values() if n.tells()]
+    elsewhere = [n.host is not None and not Machine(n.host).may_be(machine) for n in heard]
+    gave_up_ns = [o.at_ns for n in heard for o in n.operations if o.timed_out]
+    before = bool(gave_up_ns) and 0 < at_ns < min(gave_up_ns)
+    return bool(heard) and (all(elsewhere) or before)
+
+
+def _of_another(failure: LauncherFailure) -> Claim:
+    where = f" on {failure.machine.host}" if failure.machine.host else ""
+    code = failure.exit_code
+    how = f"killed by {signals.name_of(-code)}" if code < 0 else f"exit status {code}"
+    return Claim(
+        "launcher_failure",
+        text=f"a process with local rank {failure.local_rank}{where} ended: {how}",
+        at_ns=failure.at_ns,
+        certain=False,
+        details={"unheard": True},
+    )
 
 
 def _rank_of(
@@ -53,12 +86,17 @@ def _rank_of(
 
     ``several``: the log may be of several nodes, whose local ranks are the same.
     """
-    by_pid = evidence.pid_rank.get(failure.pid) if failure.pid is not None else None
-    if by_pid is not None:
-        return by_pid, False
-    by_local_rank = evidence.local_to_rank.get(failure.local_rank)
+    processes, local, machine = evidence.processes, failure.local_rank, failure.machine
+    told = processes.of_pid(failure.pid, machine)
+    told = processes.stated(local, machine) if told is None else told
+    if told is not None:
+        return told, False
+    first = [] if machine.is_unknown else processes.first_ranks(machine)
+    if len(first) == 1:
+        return first[0] + local, first[0] + local not in evidence.ranks
+    by_local_rank = processes.of_local(local, machine)
     if several:
-        rank = of_local_rank(evidence, failure.local_rank, failure.exit_code)
+        rank = of_local_rank(evidence, failure)
         if rank is not None:
             return rank, rank != by_local_rank
     elif by_local_rank is not None:
@@ -97,7 +135,7 @@ def _task_ends(evidence: Evidence) -> None:
 
 def _tasks_are_ranks(evidence: Evidence) -> bool:
     """Not where torchrun runs under srun: then a task is a node."""
-    if evidence.ends.failures or evidence.ends.stopped_pids or evidence.elastic:
+    if evidence.ends.failures or evidence.ends.stopped or evidence.elastic:
         return False
     highest = max(evidence.ranks, default=-1)
     tasks = max((t.task for t in evidence.ends.of_tasks), default=-1)
@@ -110,11 +148,11 @@ def _tasks_are_ranks(evidence: Evidence) -> bool:
 
 def _deaths(evidence: Evidence) -> None:
     """Workers that a scheduler found dead; one whose watchdog had given up aborted itself."""
-    for pid, at_ns in evidence.ends.dead_pids.items():
-        rank = evidence.pid_rank.get(pid)
+    for process, at_ns in evidence.ends.found_dead.items():
+        rank = evidence.processes.of_pid(*process)
         if rank is None:
             evidence.unattributed_ends += 1
-            text = f"Ray: the worker of process {pid} died"
+            text = f"Ray: the worker of process {process.pid} died"
             died = Claim("launcher_failure", text=text, at_ns=at_ns, certain=False)
             evidence.claims.append((died, None))
             continue
@@ -127,8 +165,8 @@ def _deaths(evidence: Evidence) -> None:
 def _terminated(evidence: Evidence) -> None:
     """Ranks that the launcher told to stop: their end is somebody else's doing."""
     unknown = 0
-    for pid in evidence.ends.stopped_pids:
-        rank = evidence.pid_rank.get(pid)
+    for process in evidence.ends.stopped:
+        rank = evidence.processes.of_pid(*process)
         if rank is None:
             unknown += 1
         else:

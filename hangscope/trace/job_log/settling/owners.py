@@ -11,10 +11,14 @@ def settle_writers(evidence: Evidence) -> None:
     """Give exceptions of writers known only by local rank or pid to a rank."""
     several = several_nodes(evidence)
     several_in_a_task = evidence.elastic or evidence.ends.failures or evidence.shared_tasks
-    for trouble, local, pid, node in evidence.troubles:
-        rank = evidence.pid_rank.get(pid) if pid is not None else None
+    processes = evidence.processes
+    for trouble, local, pid, machine in evidence.troubles:
+        node = machine.node
+        rank = processes.of_pid(pid, machine)
         if rank is None and local is not None:
-            rank = evidence.local_to_rank.get(local)
+            rank = processes.of_local(local, machine)
+            if rank is not None and processes.is_counted(rank):
+                evidence.of(rank).by_local_rank = True
             if rank is None and not node and not several:
                 rank = local
                 evidence.of(rank).by_local_rank = True
@@ -40,9 +44,9 @@ def settle_stacks(evidence: Evidence) -> None:
     for seen in evidence.stacks:
         rank = seen.rank
         if rank is None and seen.pid is not None:
-            rank = evidence.pid_rank.get(seen.pid)
+            rank = evidence.processes.of_pid(seen.pid, seen.machine)
         if rank is None and seen.local_rank is not None:
-            rank = evidence.local_to_rank.get(seen.local_rank)
+            rank = evidence.processes.of_local(seen.local_rank, seen.machine)
             if rank is None and not several:
                 rank = seen.local_rank
         if not any(frames for _, _, frames in seen.threads):

@@ -1,0 +1,80 @@
+"""What launchers say of the nodes of a job: how many there are, and which ranks one of them has.
+
+A log is often that of one node. Its local ranks are ranks on the first node only, and which one it
+is stands in the command that somebody has echoed, or in what the launcher's agent prints.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.model import MAX_RANK
+
+_COUNT = re.compile(
+    r"(?:--?nnodes|--num[_-]?machines|--num[_-]?nodes|\bNNODES|\bnnodes|\bnum_nodes|"
+    r"\bgroup_world_size)['\"]?(?:\s*[=:]\s*|\s+)['\"]?(?:\d{1,5}:)?(\d{1,5})\b(?![.\d])"
+)
+_NUMBER = re.compile(
+    r"(?:--node[_-]rank|--machine[_-]rank|\bNODE_RANK|\bnode_rank)['\"]?"
+    r"(?:\s*[=:]\s*|\s+)['\"]?(\d{1,5})\b"
+)
+_PER_NODE = re.compile(r"(?:--nproc[_-]per[_-]node|\bnum_local_procs)(?:\s*=\s*|\s+)(\d{1,4})\b")
+_DYNAMIC = re.compile(r"--rdzv[_-](?:backend|endpoint)")
+"""Ranks are then given by who comes first, whatever number a node was told."""
+_LISTED = re.compile(r"\b(local|global)_ranks=\[([\d, ]{1,4096})\]")
+_MAPPING = re.compile(r"\bglobal_rank_mapping=.{0,40}?\{(.{1,20000})\}")
+_OF_HOST = re.compile(r"\[([\d, ]{0,4096})\]")
+WORDS = (
+    "nnodes", "NNODES", "num_machines", "num_nodes", "num-nodes", "group_world_size",
+    "node_rank", "node-rank", "NODE_RANK", "machine_rank", "local_ranks=[", "global_ranks=[",
+    "global_rank_mapping=",
+)  # fmt: skip
+
+
+class Nodes:
+    """Follows what is said of one node in several lines."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        """Of the node whose launcher has spoken last."""
+        self._local: tuple[int, ...] = ()
+
+    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+        """Note what such a line says. Returns whether nothing else can be in it."""
+        text, processes = line.text, evidence.processes
+        listed = _LISTED.search(text)
+        if listed:
+            ranks = _numbers(listed[2])
+            if listed[1] == "local":
+                self._local = ranks
+            elif len(self._local) == len(ranks):
+                processes.are_listed(line.machine, dict(zip(self._local, ranks, strict=True)))
+            return True
+        mapping = _MAPPING.search(text)
+        if mapping:
+            hosts = [_numbers(ranks) for ranks in _OF_HOST.findall(mapping[1])]
+            processes.nodes = max(processes.nodes, len(hosts))
+            if self._number is not None and self._number < len(hosts):
+                processes.are_listed(line.machine, dict(enumerate(hosts[self._number])))
+            return True
+        self._options(line, evidence)
+        return False
+
+    def _options(self, line: LogLine, evidence: Evidence) -> None:
+        text, processes = line.text, evidence.processes
+        count, number, per_node = (p.search(text) for p in (_COUNT, _NUMBER, _PER_NODE))
+        nodes = int(count[1]) if count else 1
+        self._number = int(number[1]) if number else self._number
+        processes.nodes = max(processes.nodes, nodes, int(number[1]) + 1 if number else 1)
+        if number is None or per_node is None or _DYNAMIC.search(text):
+            return
+        first, size = int(number[1]) * int(per_node[1]), int(per_node[1])
+        if first + size <= MAX_RANK:
+            ranks = {local: first + local for local in range(size)}
+            processes.are_counted(line.machine, ranks)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number[:8]) for number in re.findall(r"\d+", text))

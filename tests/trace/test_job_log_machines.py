@@ -1,0 +1,142 @@
+"""Process ids and local ranks mean something on one machine only."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.trace.job_log.lines.line import SOMEWHERE, Machine
+from hangscope.trace.job_log.readers.machines import Processes
+
+from .logs import timeout, trace_of
+
+MASTER, WORKER = "[pod/job-master-0/main] ", "[pod/job-worker-0/main] "
+RAISED = [
+    "Traceback (most recent call last):",
+    '  File "/app/train.py", line 9, in <module>',
+    "    main()",
+    '  File "/app/train.py", line 5, in main',
+    '    raise ValueError("bad sample")',
+    "ValueError: bad sample",
+]
+SERVES = "[W816 11:00:00.100000001 socket.cpp:464] [c10d] the server socket timed out"
+AGENT = "0816 11:20:00.000000 {} torch/distributed/elastic/multiprocessing/api.py:869] "
+
+
+def failed(local: int, code: int = 1, pid: int = 77, agent: int = 1) -> str:
+    said = f"failed (exitcode: {code}) local_rank: {local} (pid: {pid}) of binary: /bin/py"
+    return f"E{AGENT.format(agent)}{said}"
+
+
+def answer(*lines: str) -> tuple[str, tuple[int, ...], str]:
+    found = diagnose(trace_of("\n".join(lines) + "\n"))
+    return found.verdict.value, found.culprits, found.confidence.value
+
+
+@pytest.mark.parametrize("local", [0, 1])
+@pytest.mark.parametrize("head", ["(Worker pid=83{}) ", "(Worker pid=83{}, ip=10.0.0.1) "])
+def test_a_process_of_another_node_has_that_number_too(local: int, head: str) -> None:
+    """In containers all of them do; the rank that was heard of was called crashed, certainly."""
+    heard = [head.format(rank) + f"[rank{rank}]:{SERVES}" for rank in range(2)]
+    other = f"(Worker pid=83{local}, ip=10.0.0.2) "
+    verdict, culprits, _ = answer(*heard, *(other + line for line in RAISED))
+    assert (verdict, culprits) == ("inconclusive", ())
+    known = other + f"[rank{local + 2}]:{SERVES}"
+    verdict, culprits, _ = answer(*heard, known, *(other + line for line in RAISED))
+    assert (verdict, culprits) == ("rank_crashed", (local + 2,))
+
+
+def test_a_local_rank_of_another_pod_is_another_rank() -> None:
+    heard = [f"{MASTER}[default{rank}]:[rank{rank}]:{SERVES}" for rank in range(2)]
+    raised = [WORKER + "[default0]:" + line for line in RAISED]
+    assert answer(*heard, *raised, WORKER + failed(0))[1] == ()
+    neighbour = f"{WORKER}[default1]:[rank3]:{SERVES}"
+    assert answer(*heard, neighbour, WORKER + failed(0, -9))[:2] == ("rank_crashed", (2,))
+
+
+def test_the_number_of_a_pid_on_two_pods() -> None:
+    heard = [f"{MASTER}[default0]:[rank0]:{SERVES}", f"{WORKER}[default0]:[rank2]:{SERVES}"]
+    told = [f"{pod}[{i}]:{SERVES}" for i, pod in ((0, MASTER), (2, WORKER))]
+    assert answer(*heard, *told, WORKER + failed(0, -9))[:2] == ("rank_crashed", (2,))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "+ torchrun --nnodes=2 --node-rank=1 --nproc-per-node=2 train.py",
+        "+ torchrun --nproc_per_node 2 --nnodes 2 --node_rank 1 train.py",
+        "[INFO] [launch.py:152:main] nnodes=2, num_local_procs=2, node_rank=1",
+    ],
+)
+def test_the_command_tells_which_node_it_is(head: str) -> None:
+    assert answer(head, *RAISED, failed(1)) == ("rank_crashed", (3,), "likely")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "+ torchrun --nnodes=2 --nproc-per-node=2 --rdzv-endpoint=a:1 train.py",
+        "+ torchrun --nnodes=1:2 --node-rank=1 --nproc-per-node=2 --rdzv-backend=c10d train.py",
+        "+ accelerate launch --num_machines 2 --machine_rank 1 --num_processes 4 train.py",
+        "trainer.num_nodes=4",
+    ],
+)
+def test_of_several_nodes_nothing_tells_which_it_is(head: str) -> None:
+    assert answer(head, *RAISED, failed(1))[1] == ()
+
+
+def test_one_node_is_no_other() -> None:
+    assert answer("+ torchrun --nnodes=1 train.py", *RAISED, failed(1))[1] == (1,)
+    first = "+ torchrun --nnodes=2 --node-rank=0 --nproc-per-node=2 train.py"
+    assert answer(first, *RAISED, failed(1)) == ("rank_crashed", (1,), "likely")
+
+
+def agents(first: int) -> list[str]:
+    lists = ["group_world_size=2", "local_ranks=[0, 1]", "role_ranks=[0, 1]"]
+    return [*lists, f"global_ranks=[{first}, {first + 1}]"]
+
+
+def test_the_agent_lists_the_ranks_of_its_node() -> None:
+    assert answer(*agents(2), failed(1, -9))[:2] == ("rank_crashed", (3,))
+    assert answer(*agents(0), *agents(2), failed(1, -9))[1] == ()  # two that nothing tells apart
+
+
+def test_deepspeed_lists_the_ranks_of_all_hosts() -> None:
+    mapping = "global_rank_mapping=defaultdict(<class 'list'>, {'a': [0, 1, 2], 'b': [3]})"
+    said = ["nnodes=2, num_local_procs=1, node_rank=1", mapping]
+    ended = "['/bin/py', '-u', 't.py', '--local_rank=0'] exits with return code = -9"
+    assert answer(*said, ended)[:2] == ("rank_crashed", (3,))
+
+
+@pytest.mark.parametrize("code", [1, -9])
+def test_who_ended_unheard_of_is_one_more_than_everybody(code: int) -> None:
+    """Two ranks that waited for it were called everybody, and the network blamed."""
+    waits = "".join(timeout(rank, 7) for rank in (0, 1)).splitlines()
+    found = diagnose(trace_of("\n".join([failed(0, code), *waits, failed(0, -6, 78, agent=2)])))
+    assert found.verdict.value == "inconclusive"
+    assert "local rank 0" in found.findings[0].fix
+    alone = diagnose(trace_of("\n".join([*waits, failed(0, -6, 78, agent=2)])))
+    assert alone.verdict.value == "stuck_collective"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (Machine("10.0.0.1"), Machine("10.0.0.2"), False),
+        (Machine("10.0.0.1"), Machine("node1"), True),
+        (Machine(""), Machine("10.0.0.2"), False),
+        (Machine("node1"), Machine("node1.cluster"), True),
+        (Machine("node1"), Machine("node10"), False),
+        (Machine("node1", 0), Machine("node1", 1), False),
+        (SOMEWHERE, Machine("node1", 1), True),
+    ],
+)
+def test_whether_two_may_be_one_machine(one: Machine, other: Machine, *, alike: bool) -> None:
+    assert one.may_be(other) is other.may_be(one) is alike
+
+
+def test_a_process_that_hands_on_the_lines_of_several_ranks_is_none_of_them() -> None:
+    processes = Processes()
+    for rank in (4, 5):
+        processes.wrote(rank, SOMEWHERE, 77, None)
+    assert processes.of_pid(77, SOMEWHERE) is None
