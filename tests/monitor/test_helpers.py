@@ -8,6 +8,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from hangscope.monitor import helpers
 from hangscope.monitor.helpers import Helpers
@@ -16,22 +19,27 @@ RANK = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', sys.
 
 
 def judged(program: str) -> list[bool]:
-    """What is said of a process that only waits for another one, which runs ``program``."""
-    rank = subprocess.Popen([sys.executable, "-c", RANK, program], start_new_session=True)
+    """What is said of a process that only waits for another one, which runs ``program`` once it
+    has said that it has begun."""
+    rank = subprocess.Popen(
+        [sys.executable, "-c", RANK, program], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert rank.stdout is not None
     try:
-        time.sleep(1.0)  # both interpreters have started
+        assert rank.stdout.readline() == b"begun\n"
         found = Helpers()
-        said = [found.at_work([rank.pid])]
+        # The least that counts: where much else runs, a compiler gets no fifth of a core.
+        said = [found.at_work([rank.pid], least=helpers.STIRS)]
         time.sleep(2 * helpers.COMPARABLE_S)
-        return [*said, found.at_work([rank.pid])]
+        return [*said, found.at_work([rank.pid], least=helpers.STIRS)]
     finally:
         os.killpg(rank.pid, signal.SIGKILL)
-        rank.wait()
+        rank.communicate()
 
 
 def test_a_compiler_is_at_work_and_a_sleeper_is_not() -> None:
-    assert judged("while True: pass") == [True, True]
-    assert judged("import time; time.sleep(60)") == [True, False]
+    assert judged("print('begun', flush=True)\nwhile True: pass") == [True, True]
+    assert judged("import time; print('begun', flush=True); time.sleep(60)") == [True, False]
 
 
 def stat(proc: Path, pid: int, parent: int, own: int, ended: int) -> None:
@@ -52,3 +60,31 @@ def test_what_has_ended_counts_and_what_the_ranks_use_does_not(tmp_path: Path) -
     stat(tmp_path, 11, 10, own=900, ended=40)
     assert found._used({10, 11}) == 40
     assert found._used({99}) == 0
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "used_ticks", "at_work"),
+    [
+        (10.0, 201, True),
+        (10.0, 200, False),
+        (helpers.COMPARABLE_S, 0, False),
+        (helpers.COMPARABLE_S - 0.1, 0, True),  # too early to tell
+    ],
+)
+def test_a_fifth_of_a_core_is_work(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    passed_s: float,
+    used_ticks: int,
+    at_work: bool,
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(helpers, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(helpers, "_TICKS_PER_SECOND", 100)
+    stat(tmp_path, 10, 1, own=0, ended=0)
+    stat(tmp_path, 11, 10, own=50, ended=0)
+    found = Helpers(tmp_path)
+    assert found.at_work([10])
+    now_s += passed_s
+    stat(tmp_path, 11, 10, own=50 + used_ticks, ended=0)
+    assert found.at_work([10]) is at_work

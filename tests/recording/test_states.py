@@ -52,6 +52,13 @@ def completed_ns(session: Session) -> int:
     return int(read_ring(session.ring.path).members[0]["completed_ns"])
 
 
+def end_watcher(session: Session) -> None:
+    """From here on nothing happens by itself."""
+    assert session.watcher is not None
+    session.watcher.stop()
+    session.watcher.join()
+
+
 def test_native_counters_are_merged_by_uid(recording: Session) -> None:
     device_group(recording)
     assert counters(recording) == (-1, -1)
@@ -231,13 +238,11 @@ def test_torchfrtrace_reads_what_dump_writes(tmp_path: Path) -> None:
 
 
 def test_reduce_ops_of_more_operations_than_can_be_read(
-    recording: Session, monkeypatch: pytest.MonkeyPatch
+    recording: Session,
 ) -> None:
     """The first and the very last are known, the others between them not; none is guessed."""
-    monkeypatch.setattr(recording.watcher, "tick", lambda: None)
+    end_watcher(recording)
     reductions = recording.recorder.reductions
-    monkeypatch.setattr(recording.recorder, "catch_up", lambda: None)
-    time.sleep(0.05)  # a turn that is under way
     count = MAX_UNREAD + 3 * MAX_NEWEST
     reductions.read()
     for number in range(count):
@@ -291,8 +296,7 @@ def test_a_wait_while_the_watcher_is_asking(
     """The job waits for an operation just when the watcher has found it finished: each operation is
     noted once, and none takes another's place."""
     recording = recording_gloo
-    monkeypatch.setattr(recording.watcher, "tick", lambda: None)
-    time.sleep(0.05)  # a turn that is under way
+    end_watcher(recording)
     completions = recording.recorder.completions
     works = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(3)]
     (state,) = recording.recorder.groups.states()

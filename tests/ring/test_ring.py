@@ -155,6 +155,66 @@ def test_the_newest_sample_is_read_whole(ring: RingWriter) -> None:
     assert any(frame.name == "test_the_newest_sample_is_read_whole" for frame in main.stack)
 
 
+def test_no_sample_was_taken_yet(ring: RingWriter) -> None:
+    assert RingReader(ring.path).sample() is None
+
+
+def test_a_sample_that_is_overtaken_is_read_again(
+    ring: RingWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the next one the writer comes back to the buffer that is being read."""
+    ring.write_sample(b"first")
+    reader = RingReader(ring.path)
+    read = reader._read
+
+    def overtaken(at: int, length: int) -> bytes:
+        found = read(at, length)
+        if found == b"first":
+            ring.write_sample(b"second")
+        return found
+
+    monkeypatch.setattr(reader, "_read", overtaken)
+    sample = reader.sample()
+    assert sample is not None
+    assert sample.text == "second"
+
+
+def test_a_sample_that_is_always_overtaken_is_none(
+    ring: RingWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring.write_sample(b"first")
+    reader = RingReader(ring.path)
+    read = reader._read
+
+    def overtaken(at: int, length: int) -> bytes:
+        ring.write_sample(b"newer")
+        return read(at, length)
+
+    monkeypatch.setattr(reader, "_read", overtaken)
+    assert reader.sample() is None
+
+
+@pytest.mark.parametrize("field", ["initialized", "finalized", "flags", None])
+def test_a_place_is_the_jobs_own_word(ring: RingWriter, field: str | None) -> None:
+    """Recorders before there was a flag for it said so by ``initialized`` alone."""
+    if field == "flags":
+        ring.put_i8("flags", int(layout.RingFlag.DECLARED))
+    elif field is not None:
+        ring.put_u4(field, 1)
+    reader = RingReader(ring.path)
+    assert reader.place() == (3, 4, field is not None)
+    assert reader.header().declared == (field is not None)
+
+
+def test_heartbeats_are_counted_and_dated(ring: RingWriter) -> None:
+    before = RingReader(ring.path).header()
+    ring.beat()
+    ring.beat()
+    after = RingReader(ring.path).header()
+    assert (before.heartbeat_count, after.heartbeat_count) == (0, 2)
+    assert after.heartbeat_ns > before.heartbeat_ns
+
+
 def test_a_name_that_is_taken_is_never_overwritten(ring: RingWriter) -> None:
     with pytest.raises(FileExistsError):
         RingWriter(ring.path, IDENTITY, 16)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import view_samples as samples
@@ -83,16 +83,20 @@ def test_whatever_changes_is_judged(judged: list[Trace]) -> None:
 
 
 def test_a_verdict_is_gone_over_again(judged: list[Trace], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_STANDS_S", 0.05)
+    now_s = 1000.0
+    monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now_s))
     live = Live(Run(samples.hang(8, culprit=3, steps=4).trace))
     live.look(), live.look()
     assert len(judged) == 1
-    time.sleep(0.06)
+    now_s += source._STANDS_S + 1
     live.look()
     assert len(judged) == 2
-    time.sleep(0.06)
+    now_s += source._STANDS_S + 1
     live.look()
     assert len(judged) == 2, "twice the time must pass now"
+    now_s += source._STANDS_S
+    live.look()
+    assert len(judged) == 3
 
 
 def test_a_healthy_job_is_judged_at_every_look(judged: list[Trace]) -> None:
