@@ -309,25 +309,30 @@ def test_ends(tmp_path: Path, manner: str, code: int, kind: str) -> None:
 
 
 def test_an_exception_in_every_function(tmp_path: Path) -> None:
-    """Each function of the recorder raises in turn: same result, and one line about it."""
+    """Each function of the recorder raises in turn, and so does what those of the hot path make:
+    same result, one line about it, and what was replaced is put back."""
     env = environment(RESULTS=str(tmp_path))
     done = subprocess.run(
         [sys.executable, str(JOBS / "fault_job.py")],
         env=env,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=True,
     )
     data = json.loads(done.stdout.splitlines()[-1])
     outcome = data["outcome"]
     assert {k: v["result"] for k, v in outcome.items() if v["result"] != data["expected"]} == {}
     called = {name: v for name, v in outcome.items() if v["calls"]}
-    assert len(called) > 100
+    assert len(called) > 200
     # Nothing is lost by the first; the second is the thread's own entry, with nobody above it.
     silent = {"Watcher.stop", "Watcher.run"}
     wrong = {k: v["said"] for k, v in called.items() if len(v["said"]) != 1 and k not in silent}
     assert wrong == {}
+    # But where taking them away is what fails.
+    left = {name for name, v in outcome.items() if not v["hooks_back"]}
+    assert left <= {"Lifecycle.remove", "Patches.undo"}
+    assert {"what Recorder.beginner makes", "what Recorder._writer makes"} <= set(called)
     assert "Recorder.beginner" in called
     assert "RingWriter.intern" in called
     assert "StackInterner.current" in called

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 import hangscope
 import hangscope.recording
-from hangscope.recording import api, complaints, watcher
+from hangscope.recording import api, complaints, completion, watcher
 from hangscope.ring import place as ring_place
 from hangscope.ring import writer
 
@@ -39,6 +39,8 @@ _NOT_RECORDED = {
     "_argument", "extend_history", "dump", "stop", "start", "complain",
     "current_session", "phase", "record", "__repr__", "_start_monitor", "settings_from_process",
 }  # fmt: skip
+_MAKERS = {"beginner", "issuer", "_writer", "key_reader", "shape_reader", "pair_manner"}
+"""What these make is called for every operation."""
 
 
 def small_job() -> list[object]:
@@ -66,6 +68,21 @@ def small_job() -> list[object]:
         results.append("record")
     with dist.distributed_c10d._coalescing_manager():
         dist.all_reduce(value)
+    many = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(completion.DRAIN_AT + 2)]
+    results.append(len([work.wait() for work in many]))
+    try:
+        raise KeyError("handled")
+    except KeyError:
+        dist.all_reduce(value)
+    try:
+        dist.group.WORLD.send([value], 0, 0)
+    except Exception as error:
+        results.append(type(error).__name__)
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    net(torch.ones(1, 2)).sum().backward()  # its all_reduce comes from a thread of C++
+    results.append(net.module.weight.grad.tolist())
+    store.set("key", "value")
+    results.append(store.get("key").decode())
 
     def fails() -> None:
         raise KeyError("mine")
@@ -179,12 +196,42 @@ def failing(owner: object, name: str):  # type: ignore[no-untyped-def]
             setattr(place, attribute, original)
 
 
-def one(owner: object, name: str) -> dict[str, object]:
+@contextlib.contextmanager
+def product_failing(owner: object, name: str):  # type: ignore[no-untyped-def]
+    """Replace a function that makes one by one whose product raises."""
+    original = vars(owner)[name]
+    calls = [0]
+
+    def fail(*args: object, **kwargs: object) -> object:
+        calls[0] += 1
+        raise RuntimeError(f"injected into what {name} makes")
+
+    def make(*args: object, **kwargs: object) -> object:
+        original(*args, **kwargs)
+        return fail
+
+    places = [(owner, name)]
+    if inspect.ismodule(owner):
+        places += [
+            (module, name)
+            for module_name, module in list(sys.modules.items())
+            if module_name.startswith("hangscope.") and vars(module).get(name) is original
+        ]
+    for place, attribute in places:
+        setattr(place, attribute, make)
+    try:
+        yield calls
+    finally:
+        for place, attribute in places:
+            setattr(place, attribute, original)
+
+
+def one(owner: object, name: str, fault=failing) -> dict[str, object]:  # type: ignore[no-untyped-def]
     complaints._said.clear()
     err = io.StringIO()
     os.environ["HANGSCOPE_DIR"] = tempfile.mkdtemp(dir=os.environ["RESULTS"])
     real_hook, real_exit = sys.excepthook, sys.exit
-    with contextlib.redirect_stderr(err), failing(owner, name) as calls:
+    with contextlib.redirect_stderr(err), fault(owner, name) as calls:
         try:
             api.start()
             result: object = small_job()
@@ -214,7 +261,10 @@ def main() -> None:
     expected = small_job()
     outcome = {}
     for owner, name in functions():
-        outcome[f"{getattr(owner, '__name__', owner)}.{name}"] = one(owner, name)
+        called = f"{getattr(owner, '__name__', owner)}.{name}"
+        outcome[called] = one(owner, name)
+        if name in _MAKERS:
+            outcome[f"what {called} makes"] = one(owner, name, product_failing)
     json.dump({"expected": expected, "outcome": outcome}, sys.stdout)
 
 
