@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.monitor.corruption import MAX_SAID, Corruptions
+from hangscope.monitor.corruption import MAX_SAID, MOST_AT_ONCE, Corruptions
 from hangscope.trace.load import load_trace
 from tests.real_jobs import environment, torchrun
 
@@ -64,4 +64,19 @@ def test_a_flood_is_cut_off(tmp_path: Path) -> None:
     follower = Corruptions()
     said = list(follower.new([str(findings)]))
     assert len(said) == MAX_SAID + 1
+    assert list(follower.new([str(findings)])) == []
+
+
+def test_what_is_half_written_is_read_again_and_what_is_no_line_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    findings = tmp_path / "reduction_rank0.jsonl"
+    whole = '{"text": "at last"}\n'
+    findings.write_text("x" * (MOST_AT_ONCE + 7) + "\n" + whole[:9])
+    follower = Corruptions()
+    looks = [list(follower.new([str(findings)])) for _ in range(3)]
+    assert looks == [[], [], []]
+    with findings.open("a") as file:
+        file.write(whole[9:])
+    assert list(follower.new([str(findings)])) == ["silent corruption: at last"]
     assert list(follower.new([str(findings)])) == []

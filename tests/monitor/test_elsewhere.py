@@ -10,11 +10,12 @@ from hangscope.monitor.claims import claim
 from hangscope.monitor.elsewhere import only_what_is_seen
 from hangscope.monitor.judge import cause_of
 from hangscope.trace.live.rings import RunKey
-from tests.monitor.test_judge import MISSING, diagnosis
+from tests.monitor.test_judge import HEALTHY, MISSING, diagnosis
 
 
 def test_ranks_that_were_seen_may_be_accused() -> None:
     assert only_what_is_seen(MISSING, {0, 1}) is MISSING
+    assert only_what_is_seen(HEALTHY, {0}) is HEALTHY
 
 
 def test_ranks_that_were_not_seen_may_not() -> None:

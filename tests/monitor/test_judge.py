@@ -65,6 +65,17 @@ def test_every_cause_is_said_once() -> None:
     assert not judge.hear(MISSING, {0: "still"}, final=True)
 
 
+def test_a_cause_that_accuses_nobody_is_said_once_too() -> None:
+    stuck, elsewhere = (diagnosis(Verdict.STUCK_COLLECTIVE, seq=seq) for seq in (7, 8))
+    judge = Judge()
+    judge.hear(stuck, {0: "still"}, final=False)
+    assert judge.hear(stuck, {0: "still"}, final=False)
+    judge.said(stuck)
+    assert not judge.hear(stuck, {0: "still"}, final=False)
+    judge.hear(elsewhere, {0: "still"}, final=False)
+    assert judge.hear(elsewhere, {0: "still"}, final=False), "it is another one"
+
+
 def test_the_end_of_an_explained_job_is_aftermath() -> None:
     judge = Judge()
     judge.said(MISSING)

@@ -38,3 +38,11 @@ def test_what_cannot_be_read_may_have_run(tmp_path: Path) -> None:
     assert threads.ran([1])
     assert threads.ran([1])
     assert threads.ran([])
+    status = tmp_path / "1" / "task" / "1" / "status"
+    status.parent.mkdir(parents=True)
+    status.write_text("Name:\tpython\n")
+    assert threads.ran([1])
+    assert threads.ran([1]), "its status does not tell"
+    status.write_text("voluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t1\n")
+    assert threads.ran([1])
+    assert not threads.ran([1])

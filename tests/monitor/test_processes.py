@@ -161,3 +161,28 @@ def test_a_process_that_is_gone_cannot_be_watched() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert not ProcessWatch().add(0, process.pid)
+
+
+def test_a_zombie_tells_on_kernels_that_keep_no_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_status_from_pidfd", lambda descriptor: None)
+    watch = ProcessWatch()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with family(5) as child:
+        assert watch.add(3, child.pid)
+        child.end()
+        (end,) = watch.wait(20.0)
+    assert (end.rank, end.code, end.signal) == (3, 5, None)
+    assert len(os.listdir("/proc/self/fd")) == descriptors, "its descriptor is closed"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "killed"), [(0, 1, True), (2, 2, False), (-1, 1, False), (-1, -1, False)]
+)
+def test_a_kill_for_memory_is_one_more_than_before(
+    monkeypatch: pytest.MonkeyPatch, before: int, now: int, killed: bool
+) -> None:
+    """Not where the counter could not be read: a container may be given one later."""
+    monkeypatch.setattr(processes, "oom_kills", lambda: before)
+    watch = ProcessWatch()
+    monkeypatch.setattr(processes, "oom_kills", lambda: now)
+    assert watch.were_killed_for_memory() is killed

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
-from hangscope.monitor.signs import has_failed
+from hangscope.monitor.signs import has_failed, is_held_up, is_silent
 from hangscope.trace.model import ExceptionFacts, ExitFacts, RankFacts
 
 
@@ -26,3 +29,29 @@ def test_whose_status_adds_nothing(
 ) -> None:
     raised = ExceptionFacts("RuntimeError", message) if message else None
     assert has_failed(RankFacts(0, exit=exit_, exception=raised)) == expected
+
+
+@pytest.mark.parametrize(
+    ("late_s", "state", "blocked", "silent"),
+    [
+        (4.0, "sleeping", False, True),
+        (2.0, "sleeping", False, False),  # with a heartbeat every two seconds
+        (4.0, "stopped", False, False),
+        (4.0, "zombie", False, False),
+        (4.0, "running", True, False),
+    ],
+)
+def test_whose_heartbeat_is_late_but_not_known_to_have_stopped(
+    late_s: float, state: str, blocked: bool, silent: bool
+) -> None:
+    facts = RankFacts(
+        0,
+        alive=True,
+        heartbeat_ns=time.time_ns() - int(late_s * 1e9),
+        heartbeat_interval_s=2.0,
+        process_state=state,
+        gil_blocked=blocked,
+    )
+    assert is_silent(facts) is silent
+    assert not is_silent(replace(facts, alive=False))
+    assert is_held_up(facts) is (blocked or state in ("stopped", "zombie"))

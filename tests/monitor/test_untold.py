@@ -81,6 +81,15 @@ def test_what_cannot_be_read_says_nothing(tmp_path: Path, status: str) -> None:
     assert not is_untold(7, TERM, tmp_path)
 
 
+@pytest.mark.parametrize(("flags", "untold"), [(0x400100, True), (0x400104, False)])
+def test_who_is_on_its_way_out_has_been_told(tmp_path: Path, flags: int, untold: bool) -> None:
+    (tmp_path / "7").mkdir()
+    none = "".join(f"{name}:\t0\n" for name in ("SigPnd", "ShdPnd", "SigIgn", "SigCgt"))
+    (tmp_path / "7" / "status").write_text(none)
+    (tmp_path / "7" / "stat").write_text(f"7 (python) R 1 1 1 0 -1 {flags} 0\n")
+    assert is_untold(7, TERM, tmp_path) is untold
+
+
 def test_the_others_are_untold_when_the_first_has_ended() -> None:
     watch = ProcessWatch()
     with sleeping() as first, sleeping() as second:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.monitor.voice import speak
 from tests.diagnosis.builder import Job
@@ -20,3 +22,24 @@ def test_a_report_begins_a_line_of_its_own_behind_a_prompt_or_a_progress_bar() -
     lines = log.getvalue().splitlines()
     assert any(line.startswith("[hangscope] Rank 1 never joined") for line in lines)
     assert lines[-1] == "[hangscope] more: hangscope analyze run"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("log", "no_color", "coloured"),
+    [(io.StringIO(), "", False), (Terminal(), "", True), (Terminal(), "1", False)],
+)
+def test_only_a_terminal_gets_colours(
+    monkeypatch: pytest.MonkeyPatch, log: io.StringIO, no_color: str, coloured: bool
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    job = Job(2, live=True)
+    job.steps(3)
+    job.op(0, done=False)
+    speak(diagnose(job.trace()), where="more", out=log)
+    assert "Rank 1 never joined" in log.getvalue()
+    assert ("\x1b[" in log.getvalue()) is coloured
