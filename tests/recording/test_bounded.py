@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import hangscope.recording
 from hangscope.recording import completion, signatures, stacks
+from hangscope.recording.groups import GroupState
 from hangscope.recording.operations import spec_for
 from hangscope.recording.session import Session
 from hangscope.ring import layout
@@ -147,7 +148,6 @@ def test_a_group_that_outlives_the_module(
 
 def test_unfinished_operations_are_bounded(recording: Session) -> None:
     """Each pins its tensors."""
-    from hangscope.recording.groups import GroupState
 
     class Never:
         def is_completed(self) -> bool:
@@ -159,6 +159,40 @@ def test_unfinished_operations_are_bounded(recording: Session) -> None:
         completions.watch([number + 1, Never(), number + 1, 0, state])
     assert len(state.pending) == completion.MAX_PENDING
     assert len(completions._watched) == completion.MAX_PENDING
+
+
+def test_operations_that_only_their_waits_tell_of_are_bounded(recording: Session) -> None:
+    """Nothing polls these (see `OpSpec.gloo_counts`), so nothing else lets them go."""
+    completions = recording.recorder.completions
+    state = GroupState(recording.ring, 0, "g", [0], 0, recorded=True)
+    works = [object() for _ in range(completion.MAX_EXPECTED + 10)]
+    for number, work in enumerate(works):
+        completions.expect([number + 1, work, number + 1, 0, state])
+        assert len(completions._watched) <= completion.MAX_EXPECTED
+
+
+def test_a_monitored_barrier_counts_twice_for_every_member(recording: Session) -> None:
+    """As Gloo's own counter does, but for rank 0: there it counts two for each other member."""
+    spec = spec_for("monitored_barrier_", _arguments("monitored_barrier_"))
+    begin = recording.recorder.beginner(spec)
+    dist.all_reduce(torch.ones(1))
+    begin((torch.empty(1), dist.group.WORLD.boxed(), [], 1000, False))
+    dist.all_reduce(torch.ones(1))
+    assert read_ring(recording.ring.path).records["collective_seq"].tolist() == [1, 3, 4]
+
+
+def test_the_reduce_op_is_no_part_of_the_history(recording: Session) -> None:
+    """It is read when the record has long been written."""
+    for op in (dist.ReduceOp.MAX, dist.ReduceOp.SUM):
+        dist.all_reduce(torch.ones(5), op=op)
+    recording.recorder.catch_up()
+    fragment = read_ring(recording.ring.path)
+    ops = [fragment.signatures[row["signature"]].reduce_op for row in fragment.records]
+    assert ops == ["MAX", "SUM"]
+    (agreement,) = {s.agreement for s in recording.recorder._signatures.known.values()}
+    once = signatures.extend_history(0, agreement)
+    twice = signatures.extend_history(once, agreement)
+    assert fragment.records["history"].tolist() == [once, twice]
 
 
 def test_many_shapes_plan_no_more_than_a_thousand(recording: Session) -> None:

@@ -94,6 +94,22 @@ def test_beyond_the_bound_no_old_one_is_told(recording_gloo: Session) -> None:
     assert read_ring(recording_gloo.ring.path).facts.handled is not None
 
 
+def test_of_a_deep_one_the_innermost_frames_are_kept(recording_gloo: Session) -> None:
+    def deeper(left: int) -> None:
+        if left:
+            deeper(left - 1)
+        raise ValueError("x" * 5000)
+
+    try:
+        deeper(100)
+    except ValueError:
+        dist.barrier()
+    handled = read_ring(recording_gloo.ring.path).facts.handled
+    assert handled is not None
+    assert [frame.name for frame in handled.stack] == ["deeper"] * 16
+    assert len(handled.message) == 1000
+
+
 class TalkativeError(Exception):
     """Its words are code of the job's, which might do anything."""
 

@@ -47,6 +47,7 @@ def _phases_during(session: Session, wait: Callable[[dist.Store], object]) -> tu
         ("store.wait", lambda store: store.wait(["weights/7"])),
         ("store.wait", lambda store: store.wait(["weights/7"], timedelta(seconds=20))),
         ("store.get", lambda store: dist.PrefixStore("weights", store).get("7")),
+        ("store.multi_get", lambda store: store.multi_get(["weights/7"])),
     ],
 )
 def test_a_wait_in_the_store_is_a_phase(
@@ -67,6 +68,16 @@ def test_a_thread_that_listens_at_a_key_is_no_phase_of_the_rank(recording: Sessi
     assert read_ring(recording.ring.path).facts.phases == ()
     store.set("news", "none")
     listener.join()
+
+
+def test_keys_that_never_repeat_do_not_fill_the_ring(
+    recording: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_waits, "MAX_KEYS", 3)
+    known: set[str] = set()
+    told = [store_waits._key_of((f"step/{n}",), {}, known) for n in (0, 1, 1, 2, 3, 2)]
+    assert told == ["step/0", "step/1", "step/1", "step/2", "", "step/2"]
+    assert store_waits._key_of(("x" * 1000,), {}, set()) == "x" * store_waits.MAX_KEY
 
 
 def test_new_group_stays_one_phase(recording: Session) -> None:

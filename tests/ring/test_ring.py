@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import re
 import struct
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.ring.reader_once import OneTimeReader
 from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
 from hangscope.trace.rings.read import read_ring
+from tests.real_jobs import ROOT
 from tests.threads import run_together
 
 IDENTITY = RingIdentity(run_id="run", rank=3, world_size=4, host="node0", pid=1, boot_id="another")
@@ -300,6 +302,26 @@ def test_the_layout_is_what_the_format_says() -> None:
     )
     for (start, size, name), (following, _, other) in itertools.pairwise(fields):
         assert start + size <= following, f"{name} overlaps {other}"
+
+
+def test_a_ring_is_as_large_as_the_documents_say(tmp_path: Path) -> None:
+    told = re.findall(
+        r"^\| (?:header|groups|slots|samples|values) \|.*\| ([\d,]+) \|$",
+        (ROOT / "docs" / "architecture.md").read_text(),
+        re.MULTILINE,
+    )
+    areas = [int(number.replace(",", "")) for number in told]
+    assert areas == [
+        layout.HEADER_BYTES,
+        layout.GROUP_COUNT * layout.GROUP.itemsize,
+        10_000 * layout.SLOT.itemsize,
+        2 * layout.SAMPLE_BYTES,
+        layout.VALUES_BYTES,
+    ]
+    ring = RingWriter(tmp_path / "rank_3.ring", IDENTITY)
+    assert os.stat(ring.path).st_size == sum(areas)
+    said = (ROOT / "docs" / "recorder.md").read_text()
+    assert f"64 KiB samples = {sum(areas) / 2**20:.1f} MiB" in said
 
 
 def test_text_fields_are_decoded() -> None:
