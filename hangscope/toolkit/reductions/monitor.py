@@ -22,15 +22,12 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hangscope.toolkit.barriers.agreement import minority
-from hangscope.toolkit.ranks import name_ranks
-from hangscope.toolkit.reductions.sketch import BLOCKS, Sketch, sketch, wrong_blocks
-from hangscope.toolkit.tensors import checksum
+from hangscope.toolkit.reductions.judge import Finding, Sample, entry_of, judge
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +37,6 @@ if TYPE_CHECKING:
 NAMES = ("all_reduce", "allreduce_", "allreduce", "nccl:all_reduce", "gloo:all_reduce")
 PENDING = 16
 """Samples that may wait for the background thread; more are dropped, never the job slowed."""
-
-Finding = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -55,16 +50,6 @@ class Token:
     inputs: list[torch.Tensor]
     asynchronous: bool
     taken: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    circle: Circle
-    number: int
-    op: str
-    reduce_op: str
-    inputs: list[torch.Tensor]
-    outputs: list[torch.Tensor]
 
 
 class ReductionSampler:
@@ -102,7 +87,7 @@ class ReductionSampler:
         # By the group itself: names and addresses are used again after a re-initialisation.
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
-        self._queue: queue.Queue[_Sample | None] = queue.Queue(PENDING)
+        self._queue: queue.Queue[Sample | None] = queue.Queue(PENDING)
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._stores: dict[str, Any] = {}
@@ -206,9 +191,7 @@ class ReductionSampler:
             return
         token.taken = True
         copies = [tensor.detach().clone() for tensor in outputs]
-        sample = _Sample(
-            token.circle, token.number, token.op, token.reduce_op, token.inputs, copies
-        )
+        sample = Sample(token.circle, token.number, token.op, token.reduce_op, token.inputs, copies)
         self._start()
         try:
             self._queue.put_nowait(sample)
@@ -245,28 +228,21 @@ class ReductionSampler:
             finally:
                 self._queue.task_done()
 
-    def _leave(self, sample: _Sample) -> None:
+    def _leave(self, sample: Sample) -> None:
         """Leave this rank's numbers in the store; the last to do so compares."""
         circle = sample.circle
         store = self._own_connection(circle)
         key = f"{circle.key}/{sample.number}"
-        entry = {
-            "rank": circle.me,
-            "what": _what(sample),
-            "sum": checksum(sample.outputs),
-            "in": [_pack(sketch(tensor)) for tensor in sample.inputs],
-            "out": [_pack(sketch(tensor)) for tensor in sample.outputs],
-        }
         if not store.has_extended_api():
             raise RuntimeError("the job's store cannot append")
-        store.append(f"{key}/entries", json.dumps(entry) + "\n")
+        store.append(f"{key}/entries", json.dumps(entry_of(sample)) + "\n")
         if store.add(f"{key}/count", 1) != len(circle.ranks):
             return
         entries = [json.loads(line) for line in store.get(f"{key}/entries").splitlines()]
         store.delete_key(f"{key}/entries")
         store.delete_key(f"{key}/count")
         self.checked += 1
-        finding = judge(entries, sample, circle)
+        finding = judge(entries, sample)
         if finding is not None:
             self._report(finding)
 
@@ -292,72 +268,6 @@ class ReductionSampler:
                 warnings.warn(f"[hangscope] {path}: {error}", RuntimeWarning, stacklevel=2)
         if self._on_finding is not None:
             self._on_finding(finding)
-
-
-def judge(entries: Sequence[Mapping[str, Any]], sample: _Sample, circle: Circle) -> Finding | None:
-    """What is wrong with one all-reduce, from everybody's numbers; ``None`` if nothing is."""
-    if len({entry["what"] for entry in entries}) > 1:
-        return None  # members do not count the same calls: nothing here can be compared
-    sums: dict[str, tuple[int, ...]] = {}
-    for entry in entries:
-        sums[entry["sum"]] = (*sums.get(entry["sum"], ()), entry["rank"])
-    accused = minority(sums)
-    blocks = _wrong(entries, sample, circle)
-    if not accused and not blocks:
-        return None
-    if accused:
-        everyone = len(accused) == len(circle.ranks)
-        text = (
-            f"the results of all_reduce #{sample.number} in group {circle.label} differ"
-            f"{' on all ranks' if everyone else f': {name_ranks(accused)} disagree(s)'}"
-        )
-    else:
-        text = (
-            f"all ranks hold the same result of all_reduce #{sample.number} in group "
-            f"{circle.label}, but it is not the sum of their inputs (blocks {blocks} of {BLOCKS})"
-        )
-    return {
-        "hangscope": "reduction/1",
-        "kind": "reduction_corrupt",
-        "at_ns": time.time_ns(),
-        "group": circle.label,
-        "ranks": list(circle.ranks),
-        "number": sample.number,
-        "op": "all_reduce",
-        "reduce_op": sample.reduce_op,
-        "accused": list(accused),
-        "ambiguous": len(accused) in (0, len(circle.ranks)),
-        "wrong_blocks": blocks,
-        "checksums": {text_: list(ranks) for text_, ranks in sums.items()},
-        "reported_by": circle.me,
-        "text": text,
-    }
-
-
-def _wrong(entries: Sequence[Mapping[str, Any]], sample: _Sample, circle: Circle) -> list[int]:
-    """Blocks in which the majority's result is not the sum of the inputs."""
-    import torch
-
-    if sample.reduce_op not in ("sum", "avg"):
-        return []
-    own = next(entry for entry in entries if entry["rank"] == circle.me)
-    wrong: set[int] = set()
-    for index, tensor in enumerate(sample.outputs):
-        dtype = tensor.dtype
-        floating = dtype.is_floating_point or dtype.is_complex
-        if not floating and max(max(e["in"][index][1], default=0.0) for e in entries) > 2**52:
-            continue  # integers may have wrapped around
-        inputs = [_unpack(entry["in"][index]) for entry in entries]
-        wrong.update(
-            wrong_blocks(
-                inputs,
-                _unpack(own["out"][index]),
-                unit=torch.finfo(dtype).eps if floating else 0.0,
-                elements=-(-tensor.numel() // BLOCKS) * (2 if dtype.is_complex else 1),
-                divisor=len(entries) if sample.reduce_op == "avg" else 1,
-            )
-        )
-    return sorted(wrong)
 
 
 def _readable(tensors: Sequence[torch.Tensor], async_op: bool) -> bool:
@@ -386,16 +296,3 @@ def _capturing(tensors: Sequence[torch.Tensor]) -> bool:
 def _reduce_name(reduce_op: Any) -> str:
     text = str(reduce_op).rsplit(".", 1)[-1].lower()
     return "avg" if text in ("avg", "mean") else text
-
-
-def _what(sample: _Sample) -> str:
-    shapes = [f"{t.dtype}{list(t.shape)}" for t in sample.inputs]
-    return f"{sample.op} {sample.reduce_op} {shapes}"
-
-
-def _pack(value: Sketch) -> list[list[float]]:
-    return [list(value.signed), list(value.absolute)]
-
-
-def _unpack(value: Sequence[Sequence[float]]) -> Sketch:
-    return Sketch(tuple(value[0]), tuple(value[1]))
