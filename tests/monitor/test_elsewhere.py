@@ -47,3 +47,6 @@ def test_one_monitor_claims_a_cause_and_the_others_keep_quiet(tmp_path: Path) ->
     assert not claim(tmp_path, key, cause)
     assert claim(tmp_path, RunKey("run", 1), cause), "another attempt is another job"
     assert claim(tmp_path / "missing", key, cause), "an unwritable directory silences nobody"
+    assert claim(tmp_path, key, cause, 5), "another job under the same name"
+    assert not claim(tmp_path, RunKey("run", 1), cause, 5), "nodes may count attempts differently"
+    assert claim(tmp_path, RunKey("other", 1), cause, 5)

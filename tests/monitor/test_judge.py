@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, GroupRef, Verdict
-from hangscope.monitor.judge import Judge
+from hangscope.monitor.judge import Judge, cause_of
 
 
 def diagnosis(verdict: Verdict, *culprits: int, seq: int | None = 7) -> Diagnosis:
@@ -74,6 +74,12 @@ def test_a_cause_that_accuses_nobody_is_said_once_too() -> None:
     assert not judge.hear(stuck, {0: "still"}, final=False)
     judge.hear(elsewhere, {0: "still"}, final=False)
     assert judge.hear(elsewhere, {0: "still"}, final=False), "it is another one"
+
+
+def test_the_same_place_of_another_group_is_another_cause() -> None:
+    finding = MISSING.findings[0]
+    others = [replace(finding, group=GroupRef("1", "tp", (0, 1))), replace(finding, group=None)]
+    assert len({cause_of(f) for f in (finding, *others)}) == 3
 
 
 def test_the_end_of_an_explained_job_is_aftermath() -> None:

@@ -22,6 +22,7 @@ from hangscope.toolkit.doctor.model import Device, Finding, Neighbour, Surroundi
 from hangscope.toolkit.doctor.neighbours import check_neighbours
 from hangscope.toolkit.doctor.timeouts import check_timeouts, timeout_rows
 from hangscope.toolkit.environments.interfaces import Interface
+from hangscope.toolkit.environments.variables import VARIABLES
 
 GPUS = tuple(Device(i, "H100", 80 * 2**30) for i in range(4))
 BARE = Surroundings(env={}, cwd="/nowhere", home="/nowhere")
@@ -144,6 +145,22 @@ def test_d4_port_in_use() -> None:
     assert [f.check for f in port_finding("70000")] == ["port"]
 
 
+def test_d4_only_a_port_that_this_node_will_open_is_tried() -> None:
+    with socket.socket(socket.AF_INET6) as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        one = "torchrun --nproc-per-node=4 "
+        for line, said in {
+            one + f"--rdzv-endpoint=localhost:{port} t.py": True,
+            one + f"--rdzv-endpoint=localhost:0 --master-port={port} t.py": False,
+            one + f"--standalone --master-port={port} t.py": False,
+            f"deepspeed --num_gpus=4 --master_port={port} t.py": True,
+            f"deepspeed --num_nodes=2 --num_gpus=4 --master_port={port} t.py": False,
+        }.items():
+            assert (found(launch(line), "D4") == ["port-in-use"]) is said, line
+
+
 @pytest.mark.parametrize(
     ("own", "theirs", "shared"),
     [
@@ -169,6 +186,10 @@ def test_d4_another_job_sees_the_same_devices(
 def test_d5_accelerate_without_configuration(tmp_path: Path) -> None:
     assert found(launch("accelerate launch train.py"), "D5") == ["accelerate-one-process"]
     assert found(launch("accelerate launch --multi_gpu --num_processes=4 t.py"), "D5") == []
+    assert found(launch("accelerate launch --num_processes=2 t.py"), "D5") == []
+    for devices, levels in {0: ["warning"], 1: [], 2: ["error"]}.items():
+        alone = launch("accelerate launch train.py", devices=devices)
+        assert [f.level for f in alone if f.check == "accelerate-one-process"] == levels
     absent = launch("accelerate launch --config_file absent.yaml t.py")
     assert found(absent, "D5") == ["accelerate-config"]
     default = tmp_path / "accelerate/default_config.yaml"
@@ -222,6 +243,9 @@ def test_timeouts_are_one_table_with_the_effective_ones_marked() -> None:
     assert not rows["TORCH_DIST_INIT_TIMEOUT"].effective
     assert rows["HANGSCOPE_TIMEOUT"].effective
     assert rows["init_process_group(timeout=), NCCL"].effective
+    assert {name for name in rows if name.isupper()} <= {v.name for v in VARIABLES if v.timeout}
+    assert "NCCL_TIMEOUT" not in {row.name for row in timeout_rows(BARE)}, "nothing reads it"
+    assert not {row.name: row for row in timeout_rows(BARE)}["HANGSCOPE_TIMEOUT"].effective
     advisory = timeout_rows(replace(BARE, env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}))
     assert not advisory[0].effective
 
@@ -229,6 +253,8 @@ def test_timeouts_are_one_table_with_the_effective_ones_marked() -> None:
 def test_timeouts_that_defeat_one_another() -> None:
     late = {"HANGSCOPE": "1", "HANGSCOPE_TIMEOUT": "900"}
     assert [f.check for f in check_timeouts(replace(BARE, env=late))] == ["timeout-order"]
+    for harmless in ({**late, "HANGSCOPE": "0"}, {**late, "HANGSCOPE_TIMEOUT": "599"}):
+        assert list(check_timeouts(replace(BARE, env=harmless))) == []
     odd = {"HANGSCOPE_TIMEOUT": "soon"}
     assert [f.check for f in check_timeouts(replace(BARE, env=odd))] == ["timeout-value"]
 

@@ -85,6 +85,19 @@ def test_script_conditions(source: str, expected: tuple[str, str]) -> None:
     assert checks(source) == [expected]
 
 
+def test_d23_only_who_has_left_before_does_not_write() -> None:
+    source = """
+    def f():
+        {0}
+        torch.save(m, 'm')
+        {1}
+    init_distributed()
+    """
+    leaves = "if rank != 0: return"
+    assert ("D23", "racing-writes") in checks(source.format("pass", leaves))
+    assert checks(source.format(leaves, "pass")) == []
+
+
 def test_d13_sharding_across_nodes() -> None:
     source = "m = FSDP(net, auto_wrap_policy=p, sharding_strategy=ShardingStrategy.{})"
     assert checks(source.format("FULL_SHARD"), nodes=2) == [("D13", "sharding-strategy")]
@@ -104,6 +117,9 @@ def test_d13_sharding_across_nodes() -> None:
         "dist.init_process_group()\nif rank == 0:\n    torch.save(m, 'm.pt')",
         "dist.init_process_group()\ntorch.save(m, f'm{rank}.pt')",
         "def f():\n    if rank != 0:\n        return\n    torch.save(m, 'm')\ninit_distributed()",
+        "loader = DataLoader(data)",
+        f"{DDP}\ns = DistributedSampler(d)\na = DataLoader(d, sampler=s)\nb = DataLoader(e)\n"
+        "s.set_epoch(1)",
         "for l in net.layers:\n    fully_shard(l)\nfully_shard(net)",
         "try:\n    import apex\nexcept ImportError:\n    apex = None",
         f"net = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(3))\n{DDP}",

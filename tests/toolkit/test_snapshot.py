@@ -131,7 +131,8 @@ def same(a: object, b: object) -> bool:
     return callable(a) or a == b
 
 
-def test_gradients_in_the_middle_of_an_accumulation_survive() -> None:
+@pytest.mark.parametrize("anew", [True, False], ids=["made anew", "added to"])
+def test_gradients_in_the_middle_of_an_accumulation_survive(anew: bool) -> None:
     model = nn.Linear(2, 1)
     model(torch.ones(1, 2)).sum().backward()
     gradient = model.weight.grad
@@ -139,7 +140,8 @@ def test_gradients_in_the_middle_of_an_accumulation_survive() -> None:
     want = gradient.clone()
 
     def step() -> None:
-        model.zero_grad(set_to_none=True)
+        if anew:
+            model.zero_grad(set_to_none=True)
         model(torch.ones(1, 2) * 5).sum().backward()
 
     warmup_training(step, model=model)
