@@ -8,7 +8,11 @@ from itertools import pairwise
 import pytest
 
 from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.places import Waits
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.diagnosis.pattern.counterparts import unlike_whom
+from hangscope.diagnosis.records.frontier import frontiers
 from hangscope.trace import formats
 from hangscope.trace.model import ExitFacts, Source
 
@@ -262,3 +266,24 @@ def test_who_differs_from_half_of_its_counterparts_has_not_left_their_pattern(
         job.op(rank, size=(8,), done=False)
     job.lose(1)
     assert diagnose(job.trace()).culprits == culprits
+
+
+def test_who_went_on_alone_is_no_measure() -> None:
+    """Rank 0 skips the end of its step. That others did more before it is no fault of theirs."""
+    for followed in (False, True):
+        job = Job(4)
+        tensor = [job.group(0, 1, desc="TENSOR"), job.group(2, 3, desc="TENSOR")]
+        data = [job.group(r, r + 2, desc="DATA") for r in (0, 1)]
+        for _ in range(3):
+            for group in (*tensor, *tensor, *data, 0):
+                job.all(group=group)
+        for rank in (0, 1) if followed else (0,):
+            job.op(rank, group=tensor[0])
+            job.op(rank, "barrier", done=False)
+        for group in (tensor[1], tensor[1]):
+            job.all(group=group)
+        for rank in (2, 3):
+            job.op(rank, group=data[rank - 2], done=False)
+        trace = job.trace()
+        context = Context(trace, frontiers(trace), {}, Waits([], {}, {}))
+        assert unlike_whom(context, 2, [tensor[1]]) == ((0,) if followed else ())

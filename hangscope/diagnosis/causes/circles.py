@@ -35,8 +35,13 @@ def only_sent(context: Context, ranks: set[int]) -> list[int]:
     return [r for r in weak if not in_communication(context.hosts[r].stack)]
 
 
-def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
-    """A circle of waiting: who has to be taken out to break it?"""
+def circle(
+    context: Context, ranks: set[int], places: set[int], mates: frozenset[int] = frozenset()
+) -> Cause:
+    """A circle of waiting: who has to be taken out to break it?
+
+    ``mates``: the ranks of circles of the same shape that stand beside it in sibling groups.
+    """
     here = places_at(context, places)
     cause = Cause(
         Verdict.DEADLOCK_CYCLE,
@@ -63,8 +68,8 @@ def circle(context: Context, ranks: set[int], places: set[int]) -> Cause:
             f"members are not listed, and {rank_list(context.gaps)} left no dump"
         )
     if any(place.p2p for place in here):
-        return circle_of_pairs(context, cause, ranks, groups - {NONE})
-    return _circle_of_collectives(context, cause, ranks, groups - {NONE})
+        return circle_of_pairs(context, cause, ranks, groups - {NONE}, mates)
+    return _circle_of_collectives(context, cause, ranks, groups - {NONE}, mates)
 
 
 def _sides(context: Context, ranks: set[int], places: set[int]) -> tuple[tuple[int, ...], ...]:
@@ -93,21 +98,21 @@ def _through_a_key(context: Context, cause: Cause, ranks: set[int]) -> Cause:
 
 
 def _circle_of_collectives(
-    context: Context, cause: Cause, ranks: set[int], groups: set[int]
+    context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
 ) -> Cause:
     """Settle who of a circle without pairs is accused; until then all of them are."""
     here = places_at(context, cause.places)
     if any(place.blind for place in here):
         cause = replace(cause, confidence=Confidence.LIKELY)
-    return _doubt_the_untold(_who_broke_off(context, cause, ranks, groups, here), here)
+    return _doubt_the_untold(_who_broke_off(context, cause, ranks, groups, mates), here)
 
 
 def _who_broke_off(
-    context: Context, cause: Cause, ranks: set[int], groups: set[int], here: list[Place]
+    context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
 ) -> Cause:
     """The circle with those of its ranks as culprits that explain it; all, where nothing tells."""
     everybody = replace(cause, culprits=tuple(sorted(ranks)), confidence=Confidence.AMBIGUOUS)
-    sides = cause.sides
+    sides, here = cause.sides, places_at(context, cause.places)
     breakers = breakers_of(here, ranks)
     out_of_order = against_order(context, ranks, here)
     if len(breakers) == 1 and (breakers[0] in out_of_order or not out_of_order):
@@ -120,10 +125,10 @@ def _who_broke_off(
         even = may_be_even(len(sides[0]), len(sides[1]), len(lost))
         return everybody if even else replace(cause, culprits=sides[1])
     # Who only waits for one of those who could break it has not left the pattern.
-    odd = deviants(context, breakers or ranks, groups, pairs=False)
+    odd = deviants(context, breakers or ranks, groups, mates, pairs=False)
     odd = odd if len(odd) * 2 <= len(ranks) else ()
     odd = odd or strayed(context, ranks) or out_of_step(context, breakers)
-    odd = odd or odd_totals(context, breakers or ranks, groups)
+    odd = odd or odd_totals(context, breakers or ranks, groups, mates)
     odd = odd or (() if breakers else few_together(here, ranks))
     if odd:
         return replace(cause, culprits=odd, confidence=Confidence.LIKELY)

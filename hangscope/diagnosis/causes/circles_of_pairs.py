@@ -23,7 +23,9 @@ _COMPANY = 2
 """So many who meet, and so many halves that nobody met, make the one who is elsewhere wrong."""
 
 
-def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set[int]) -> Cause:
+def circle_of_pairs(
+    context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
+) -> Cause:
     """Settle who of a circle is accused; until then all of them are.
 
     Parameters
@@ -34,6 +36,9 @@ def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set
         The circle.
     ranks, groups:
         Who is on it, and the groups (indexes) of its places.
+    mates:
+        The ranks of circles of its shape that stand beside it. Where there are any, the graph tells
+        of no single rank.
     """
     waits = context.waits
     # What a host has issued behind its first half is not due yet: nobody has left it out.
@@ -50,7 +55,7 @@ def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set
         return gone_on
     blank = any(r in context.trace.ranks and context.trace.ranks[r].only_active for r in ranks)
     # What the ranks have finished has to be on record to be compared.
-    odd = () if blank else deviants(context, ranks, groups)
+    odd = () if blank else deviants(context, ranks, groups, mates)
     stage = odd_stage(context, ranks, groups)
     if stage is not None:
         cause, odd = cause.with_evidence(_often(stage)), (stage.rank,)
@@ -60,16 +65,16 @@ def circle_of_pairs(context: Context, cause: Cause, ranks: set[int], groups: set
         return _accusing(cause, tuple(sorted(closed)), alone=len(closed) == len(odd))
     if len(odd) * 2 > len(ranks):
         odd = ()  # where most of them left the pattern, it is the code of all
-    odd = odd or odd_totals(context, ranks, groups)
+    odd = odd or odd_totals(context, ranks, groups, mates)
     if odd:
         # One that left the pattern keeps those who share a group with it from theirs.
         return _of_halves(context, _accusing(cause, odd, alone=len(odd) == 1))
-    astray = _against_counterparts(context, ranks, places)
+    astray = () if mates else _against_counterparts(context, ranks, places)
     if len(astray) == 1:
         owes = any(p.p2p and astray[0] in p.absent for p in places)
         cause = replace(cause, culprits=astray, confidence=Confidence.LIKELY)
         return _of_halves(context, cause) if owes else cause
-    if len(lonely) < len(cause.places):
+    if len(lonely) < len(cause.places) and not mates:
         odd = _who_went_on(context, ranks, lonely)
         row = len({waits.places[i].seq for i in lonely}) > 1
         counted = any(p.half is not None and p.half.peer == NONE for p in places)
@@ -132,7 +137,7 @@ def _doubt_one_mistake_of_all(
     # So it may where they stand at different lines, a framework's too (one of the user's may run a
     # whole schedule of stages): then it is no loop that is wrong for all.
     stacks = {context.stack(p.row) for p in places}
-    one_kind = len(lonely) == len(cause.places) and len(stacks) == 1
+    one_kind = len(lonely) == len(cause.places) and len(stacks) == 1 and () not in stacks
     if one_kind and not ranks - lacking and not ranks & hidden_ranks(context.trace):
         return cause
     ends = _ends_of_what_is_missing(places, ranks) or cause.culprits

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.circles import circle, only_sent
 from hangscope.diagnosis.causes.halted import needs_a_cause, without_own_waiting
+from hangscope.diagnosis.causes.rows_of_circles import Circle, mates_in_rows
 from hangscope.diagnosis.causes.sinks import Union, from_roots
 from hangscope.diagnosis.causes.unlisted_members import outside, waits_outside
 from hangscope.diagnosis.causes.untold import (
@@ -65,17 +66,22 @@ def graph_causes(context: Context) -> list[Cause]:
             here = [i for i in stuck if not waits_outside(context, waits.places[i])]
             elsewhere += [i for i in stuck if waits_outside(context, waits.places[i])]
             causes += [_stuck(context, i) for i in here]
-        else:
-            causes.append(circle(context, ranks, places))
+    causes += _circles(context, [sink for sink in sinks if all(sink)])
     if elsewhere:
         causes.append(outside(context, elsewhere))
     lost = {r for r in roots if r not in context.trace.ranks or _left_no_record(context, r)}
     if lost:  # a circle that stands without them is no doing of theirs
-        causes += [circle(context, *found) for found in circles_without(waits, lost)]
+        causes += _circles(context, circles_without(waits, lost))
     causes = _with_suspects(context, _doubt_sends_before(context, causes))
     causes += _device(context)
     causes += from_roots(context, roots)
     return [_with_what_else_is_told(context, cause, idle) for cause in causes]
+
+
+def _circles(context: Context, found: list[Circle]) -> list[Cause]:
+    """A cause of each circle of waiting."""
+    rows = mates_in_rows(context, found)
+    return [circle(context, *one, mates) for one, mates in zip(found, rows, strict=True)]
 
 
 def _with_what_else_is_told(context: Context, cause: Cause, idle: set[int]) -> Cause:

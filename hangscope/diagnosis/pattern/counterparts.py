@@ -6,7 +6,7 @@ it issued a collective that both took part in, tells who of them left something 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice, pairwise
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from hangscope.diagnosis.processes.stacks import user_frames
 from hangscope.trace.model import NONE
 
 _MAX_SIBLINGS = 16
+_FEW = 2
 _MOST_PARTINGS = 2
 """Somebody who left the way may come back to it, or leave it once more behind that."""
 
@@ -43,11 +44,14 @@ def unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
     return bool(unlike_whom(context, rank, groups))
 
 
-def unlike_whom(context: Context, rank: int, groups: Iterable[int]) -> tuple[int, ...]:
+def unlike_whom(
+    context: Context, rank: int, groups: Iterable[int], without: Collection[int] = ()
+) -> tuple[int, ...]:
     """The counterparts elsewhere that did something else than the rank in one of its groups.
 
-    Of each group, where more of them did so than did the same. Those who did something else than
-    who did the same as the rank run another program (another stage) and are no measure.
+    Of each group, where more of them did so than did the same; those ``without`` whom it goes are
+    not asked. Who did something else than who did the same as the rank run another program
+    (another stage) and are no measure.
     """
     found: dict[int, None] = {}
     for group in groups:
@@ -58,13 +62,16 @@ def unlike_whom(context: Context, rank: int, groups: Iterable[int]) -> tuple[int
         position = ranks.index(rank)
         mine = _doings(context, rank, group)
         for other in siblings(context, group):
-            theirs = _doings(context, context.trace.groups[other].ranks[position], other)
+            counterpart = context.trace.groups[other].ranks[position]
+            if counterpart in without:
+                continue
+            theirs = _doings(context, counterpart, other)
             differs = _pairs_differ(mine, theirs)
             fell_behind = _parted(mine.progress, theirs.progress)
             if fell_behind is None:
                 fell_behind = _alone_at_one(context, rank, group, other)
             if fell_behind is False:
-                fell_behind = _beyond(context, rank, group, mine.progress, theirs.progress)
+                fell_behind = _beyond(context, rank, group, mine, theirs)
             if differs is not None or fell_behind is not None:
                 votes[bool(differs) or bool(fell_behind)].append(theirs)
         apart = [its for its in votes[True] if not any(_unlike(its, f) for f in votes[False])]
@@ -129,15 +136,30 @@ def _alone_at_one(context: Context, rank: int, group: int, other: int) -> bool |
     return apart[rank] if rank in apart and False in apart.values() else None
 
 
-def _beyond(context: Context, rank: int, group: int, mine: Progress, theirs: Progress) -> bool:
+def _beyond(context: Context, rank: int, group: int, mine: _Doings, theirs: _Doings) -> bool:
     """Whether the rank has issued more in ``group`` than its counterpart had when that one went on
-    to the next collective of another group, where this rank is still expected."""
-    last = {other: max(seq for g, seq in mine if g == other) for other, _ in mine}
-    due = [theirs[g, seq + 1] for g, seq in last.items() if (g, seq + 1) in theirs]
+    to the next collective of another group, where this rank is still expected.
+
+    A counterpart that nobody else has followed there is no measure: it may have gone too early.
+    """
+    last = {other: max(seq for g, seq in mine.progress if g == other) for other, _ in mine.progress}
+    due = [
+        theirs.progress[place]
+        for place in ((g, seq + 1) for g, seq in last.items())
+        if place in theirs.progress and not _came_alone(context, theirs.rank, *place)
+    ]
     if not due:
         return False
     issued, _ = context.last_in_group(rank, group)
     return issued > max(collectives for collectives, _ in due)
+
+
+def _came_alone(context: Context, rank: int, group: int, seq: int) -> bool:
+    """Whether none of the other members, two at least, has come to a collective of the rank's."""
+    if len(context.trace.groups[group].ranks) <= _FEW:
+        return False
+    come = context.trace.records["rank"][context.rows_at(group, seq)]
+    return not (come != rank).any()
 
 
 def _progress(context: Context, rank: int, group: int) -> Progress:

@@ -9,7 +9,7 @@ unfinished entries are listed, or the ring has wrapped) does not matter.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -34,11 +34,17 @@ class _Total(NamedTuple):
     pairs: int
 
 
-def odd_totals(context: Context, ranks: Iterable[int], groups: Iterable[int]) -> tuple[int, ...]:
+def odd_totals(
+    context: Context, ranks: Iterable[int], groups: Iterable[int], mates: Collection[int] = ()
+) -> tuple[int, ...]:
     """Those of ``ranks`` that had issued more or less in one of the groups than all others had who
-    came to where they came; none where that may be said of several of them, half or more."""
+    came to where they came; none where that may be said of several of them, half or more.
+
+    ``mates``: their counterparts elsewhere, who are as suspect. Then only other members of the
+    group itself are asked: siblings without such may be of another stage.
+    """
     suspects = sorted(set(ranks))
-    totals = _Totals(context)
+    totals = _Totals(context, frozenset(mates))
     odd: set[int] = set()
     for group in groups:
         members = context.trace.groups[group].ranks
@@ -52,17 +58,19 @@ def odd_totals(context: Context, ranks: Iterable[int], groups: Iterable[int]) ->
 class _Totals:
     """Answers for one trace."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, mates: frozenset[int]) -> None:
         self.context = context
+        self.mates = mates
 
     def odd(self, group: int, ranks: Iterable[int]) -> list[int]:
         """Those of the ranks, members all, that differ from all who came to where they came."""
         members = self.context.trace.groups[group].ranks
-        own = {r: total for r in members if (total := self.at_newest(r, group)) is not None}
+        asked = [r for r in members if r not in self.mates]
+        own = {r: total for r in asked if (total := self.at_newest(r, group)) is not None}
         collectives: dict[Standing, Counter[int]] = {}
         for total in own.values():
             collectives.setdefault(total.standing, Counter())[total.collectives] += 1
-        others = siblings(self.context, group)
+        others = siblings(self.context, group) if not self.mates else []
         found = []
         for rank in ranks:
             mine = own.get(rank)

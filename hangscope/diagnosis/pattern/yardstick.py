@@ -8,7 +8,7 @@ training loop repeats itself: who left the pattern is the likelier culprit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -38,16 +38,22 @@ Step = tuple[object, ...]
 
 
 def deviants(
-    context: Context, ranks: Iterable[int], groups: Iterable[int], *, pairs: bool = True
+    context: Context,
+    ranks: Iterable[int],
+    groups: Iterable[int],
+    mates: Collection[int] = (),
+    *,
+    pairs: bool = True,
 ) -> tuple[int, ...]:
     """Those of ``ranks`` that left the pattern, where not all of them did; else none.
 
+    ``mates``: counterparts who are as suspect, and therefore no measure.
     ``pairs``: sends or receives are among what they wait in. Without them, who waits together with
     ranks that nobody suspects is where it should be.
     """
     suspects = sorted(set(ranks))
     wider = _with_counterparts(context, suspects, groups)
-    apart = {r: unlike_whom(context, r, wider) for r in suspects}
+    apart = {r: unlike_whom(context, r, wider, mates) for r in suspects}
     # Two who differ from nobody but each other are equally far from the pattern.
     found = [r for r, whom in apart.items() if any(not apart.get(other) for other in whom)]
     if 0 < len(found) < len(suspects):

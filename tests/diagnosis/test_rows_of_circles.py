@@ -1,0 +1,95 @@
+"""Circles side by side in sibling groups: a whole row of ranks did the same, no single one."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import NONE, Trace
+from tests.diagnosis.builder import Job
+
+LIKELY, AMBIGUOUS = Confidence.LIKELY, Confidence.AMBIGUOUS
+
+
+def pipelines(lanes: int, steps: int) -> Job:
+    """Pipelines of three stages: two micro-batches a step, of which the last stages ask a third.
+
+    Rank ``stage * lanes + lane`` is a stage of a pipeline. Each step ends with a norm over the
+    stages of each; the last stages stand in one receive more when the others have come to it.
+    """
+    job = Job(3 * lanes)
+    groups = [job.group(i, i + lanes, i + 2 * lanes, desc="PIPELINE") for i in range(lanes)]
+    norms = [job.group(i, i + lanes, i + 2 * lanes, desc="MODEL") for i in range(lanes)]
+    for step in range(steps + 1):
+        for lane in range(lanes):
+            first, second, last = job.groups[groups[lane]].ranks
+            for _ in range(2):
+                for sender, receiver in ((first, second), (second, last)):
+                    job.op(sender, "send", peer=receiver, group=groups[lane], line=10)
+                    job.op(receiver, "recv", peer=sender, group=groups[lane], line=20)
+            if step < steps:
+                job.all(group=norms[lane], line=30)
+                continue
+            for rank in (first, second):
+                job.op(rank, group=norms[lane], line=30, done=False)
+            job.op(last, "recv", peer=second, group=groups[lane], line=20, done=False)
+    return job
+
+
+def answers(trace: Trace) -> set[tuple[tuple[int, ...], Confidence]]:
+    return {(finding.culprits, finding.confidence) for finding in diagnose(trace).findings}
+
+
+def without_lines(job: Job) -> Trace:
+    for row in job.rows:
+        row["stack"] = NONE
+    return job.trace()
+
+
+def test_one_circle_alone_is_the_doing_of_who_went_on() -> None:
+    (found,) = diagnose(without_lines(pipelines(1, 2))).findings
+    assert (found.verdict, found.culprits) == (Verdict.P2P_UNMATCHED, (1,))
+
+
+def test_where_a_row_does_the_same_either_end_may_be_wrong() -> None:
+    """The last stages began one more, or those before left one out: the graph tells neither."""
+    expected = {((1 * 2 + i, 2 * 2 + i), AMBIGUOUS) for i in range(2)}
+    assert answers(without_lines(pipelines(2, 2))) == expected
+
+
+def test_the_past_of_each_decides_in_a_row_as_well() -> None:
+    assert answers(pipelines(2, 2).trace()) == {((4,), LIKELY), ((5,), LIKELY)}
+
+
+def test_who_is_as_suspect_is_no_measure() -> None:
+    """Both ranks of a tensor group leave a reduce out; six other replicas' ranks did not.
+
+    ``odd``: who leaves it out. One reads of the other that it did the same.
+    """
+    for odd in ((2, 3), ()):
+        job = Job(8)
+        data = [job.group(*range(lane, 8, 2), desc="DATA") for lane in (0, 1)]
+        expert = [job.group(i, i + 4, desc="EXPERT") for i in range(4)]
+        for _ in range(2):
+            for group in (*data, *data, *expert, 0):
+                job.all(group=group)
+        for group in data:
+            job.all(group=group)
+        for rank in range(8):
+            if rank not in odd:
+                job.op(rank, group=data[rank % 2], done=False)
+            job.op(rank, group=expert[rank % 4], done=False)
+            job.op(rank, done=False)
+        for row in job.rows:
+            row["stack"] = NONE
+        named = {((rank,), LIKELY) for rank in odd}
+        assert answers(job.trace()) == (named or {((), Confidence.CERTAIN)})
+
+
+def test_without_lines_a_circle_of_receives_may_be_one_mistake() -> None:
+    """Where they stand at one line, the code of all is wrong; nothing tells that they do."""
+    job = Job(4)
+    job.steps(2)
+    for rank in range(4):
+        job.op(rank, "recv", peer=(rank - 1) % 4, done=False)
+    assert answers(job.trace()) == {((0, 1, 2, 3), Confidence.CERTAIN)}
+    assert answers(without_lines(job)) == {((0, 1, 2, 3), AMBIGUOUS)}
