@@ -49,7 +49,7 @@ class StackInterner:
         # Keys hold ids of code objects; the objects are kept beside, so that no id is ever reused.
         self._known: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
         self._known_frames = 0
-        self._candidates: dict[Site, Candidate] = {}
+        self._candidates: dict[Site | None, Candidate] = {}
         self._main = threading.main_thread().ident
         self._left_ns = 0
         self._handled = HandledExceptions(ring)
@@ -62,12 +62,13 @@ class StackInterner:
         """
         if frame is None:
             return 0
+        site: Site | None
         try:
             second = frame.f_back
             third = second.f_back  # type: ignore[union-attr]
             site = (frame.f_lasti, second.f_lasti, third.f_lasti)  # type: ignore[union-attr]
         except AttributeError:  # not so many frames
-            return self._look_up(frame, None, own_thread)
+            site = None  # and looked up below: in here an exception would seem to be handled
         candidate = self._candidates.get(site)
         if candidate is not None:
             (first_code, second_code, third_code), outer, whole, identifier = candidate

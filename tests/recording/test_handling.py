@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from pathlib import Path
 
@@ -70,6 +71,24 @@ def test_one_that_is_handled_all_the_time_keeps_its_first_moment(recording_gloo:
     assert (fragment.records["flags"] & Flag.HANDLING).all()
     assert fragment.facts.handled is not None
     assert fragment.facts.handled.at_ns <= fragment.records["created_ns"][0]
+
+
+def test_a_stack_of_few_frames_handles_nothing(recording_gloo: Session) -> None:
+    """As the first lines of a script, or of a thread that C started."""
+    done = threading.Event()
+
+    def shallow() -> None:
+        dist.group.WORLD.allreduce([torch.ones(1)]).wait()
+        done.set()
+
+    for _ in range(2):
+        _thread.start_new_thread(shallow, ())
+        assert done.wait(60)
+        done.clear()
+    fragment = read_ring(recording_gloo.ring.path)
+    stacks = [fragment.stacks[row["stack"]] for row in fragment.records]
+    assert [[frame.name for frame in stack] for stack in stacks] == [["shallow"]] * 2
+    assert not (fragment.records["flags"] & Flag.HANDLING).any()
 
 
 def test_a_forked_process_knows_its_main_thread(
