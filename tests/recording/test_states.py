@@ -192,6 +192,19 @@ def test_blocking_waits_make_operations_unobservable(
     assert [text.partition("=")[0] for text in said] == ["TORCH_NCCL_BLOCKING_WAIT"] * told
 
 
+def test_an_operator_that_nobody_knows_is_recorded_by_its_name(recording: Session) -> None:
+    """Of a torch that is to come: its group is whatever of its arguments is one."""
+    begin = recording.recorder.beginner(spec_for("all_new_", ["tensor", "kind", "members", "time"]))
+    other = dist.new_group([0, 2])
+    assert begin((torch.empty(3), torch.ScriptObject, other.boxed(), 5)) is not None
+    assert begin((torch.empty(3), 5)) is None
+    fragment = read_ring(recording.ring.path)
+    (row,) = fragment.records
+    assert fragment.signatures[row["signature"]].op == "all_new"
+    assert fragment.groups[row["group"]].ranks == (0, 2)
+    assert int(row["collective_seq"]) == 1
+
+
 def test_dump_round_trip(recording: Session, tmp_path: Path) -> None:
     group = dist.new_group([0, 1], group_desc="pair")
     dist.all_reduce(torch.ones(3, 2), op=dist.ReduceOp.MAX)

@@ -7,6 +7,8 @@ import itertools
 import os
 import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hangscope.recording.samples import sample_threads
-from hangscope.ring import layout
+from hangscope.ring import layout, place
 from hangscope.ring.layout import ExitKind, ValueKind
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.ring.reader_once import OneTimeReader
@@ -252,6 +254,34 @@ def test_a_truncated_file_is_refused(ring: RingWriter, tmp_path: Path) -> None:
     cut.write_bytes(ring.path.read_bytes()[:8000])
     with pytest.raises(RingError, match="truncated"):
         RingReader(cut)
+
+
+@pytest.mark.parametrize("field", ["name", "ranks"])
+@pytest.mark.parametrize("other", [True, False], ids=["of another kind", "nowhere"])
+def test_a_group_whose_name_or_members_are_gone_is_refused(
+    ring: RingWriter, field: str, other: bool
+) -> None:
+    wrong = ring.intern(ValueKind.SIGNATURE, b"{}") if other else 400
+    at = layout.HEADER_BYTES + layout.group_offset(field)
+    struct.pack_into("=I", ring.memory, at, wrong)
+    with pytest.raises(RingError, match="process groups is not whole"):
+        read_ring(ring.path)
+
+
+@pytest.mark.parametrize(("disabled", "kind"), [(0, "unknown"), (1, None)])
+def test_of_a_recorder_that_gave_up_no_end_is_known(
+    tmp_path: Path, disabled: int, kind: str | None
+) -> None:
+    """That nothing was noted of it is no sign then."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    here = {"boot_id": place.boot_id(), "pid_namespace": place.pid_namespace()}
+    identity = RingIdentity("run", 0, 1, pid=process.pid, start_ticks=1, **here)
+    ring = RingWriter(tmp_path / "rank_0.ring", identity, 16, **SMALL)
+    ring.put_u4("disabled", disabled)
+    facts = read_ring(ring.path).facts
+    assert facts.alive is False
+    assert (facts.exit.kind if facts.exit is not None else None) == kind
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])

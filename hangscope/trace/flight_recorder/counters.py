@@ -54,7 +54,7 @@ def finished_halves(status: Any, table: GroupTable, records: Records) -> Any:
     nothing is said: operations with several partners finish in any order.
     """
     half = flagged(records["flags"], Flag.P2P)
-    batched = half & flagged(records["flags"], Flag.COALESCED_MEMBER)
+    batched = flagged(records["flags"], Flag.COALESCED_MEMBER)
     found = [np.zeros(0, np.int64)]
     for group, numbers in _stated(status, table):
         here = records["group"] == group
