@@ -14,6 +14,7 @@ import orjson
 
 from hangscope.ring.layout import HEADER_BYTES, PREFIX
 from hangscope.ring.reader import expected_records
+from hangscope.trace.files.exports import log_text
 from hangscope.trace.files.regular import descriptor_of
 from hangscope.trace.formats import JOURNAL, JSON, LOG, PICKLE, RING
 
@@ -139,53 +140,6 @@ def _is_log_record(line: bytes) -> bool:
         return log_text(orjson.loads(line)) is not None
     except orjson.JSONDecodeError:
         return False
-
-
-_TEXT_KEYS = (
-    "log", "message", "msg", "text", "textPayload", "MESSAGE", "@message", "line", "body",
-    "content", "raw", "_raw", "event",
-)  # fmt: skip
-_INNER_KEYS = ("jsonPayload", "json", "fields", "data", "_source", "attributes", "result", "record")
-_RANKS = ("rank", "global_rank")
-_TRACES = ("exc_info", "exception", "stack_trace", "traceback", "error.stack_trace", "exc_text")
-"""Where loggers put a traceback beside the message."""
-_EVENTS = ("events", "entries", "logs", "items")
-"""What holds the records of an export that is one object."""
-
-
-def log_text(record: object) -> str | None:
-    """The message of one record of an exported log, with its rank in front where one is stated.
-
-    None for anything else; an object that holds a dump is none of these.
-    """
-    if not isinstance(record, dict) or "entries" in record or "profiling_name" in record:
-        return None
-    found = next((record[key] for key in _TEXT_KEYS if isinstance(record.get(key), str)), None)
-    if found is None:
-        inner = next(
-            (record[key] for key in _INNER_KEYS if isinstance(record.get(key), dict)), None
-        )
-        return None if inner is None else log_text(inner)
-    rank = next((record[key] for key in _RANKS if type(record.get(key)) is int), None)
-    text: str = "\n".join((found.rstrip("\n"), *_traces(record)))
-    return text if rank is None or rank < 0 else f"[RANK {rank}] {text}"
-
-
-def _traces(record: dict[str, object]) -> list[str]:
-    """Tracebacks of a record that stand beside its message."""
-    error = record.get("error")
-    own = [record.get(key) for key in _TRACES]
-    own += [error.get(key) for key in _TRACES] if isinstance(error, dict) else []
-    return [text.rstrip("\n") for text in own if isinstance(text, str) and "Traceback" in text]
-
-
-def log_records(document: object) -> list[object]:
-    """The records of a log that was exported as one object; none for any other object."""
-    if not isinstance(document, dict):
-        return []
-    lists = (document.get(key) for key in _EVENTS)
-    records = next((found for found in lists if isinstance(found, list) and found), [])
-    return records if log_text(records[:1] and records[0]) is not None else []
 
 
 def read_all(path: str | Path, gzipped: bool) -> bytes:

@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 
 from hangscope.trace.files.cut_dumps import head_of_json, without_entries
-from hangscope.trace.files.sniff import Unreadable, log_records, log_text
+from hangscope.trace.files.exports import log_records, log_text
+from hangscope.trace.files.sniff import Unreadable
 from hangscope.trace.flight_recorder.read import Origin, read_document
 from hangscope.trace.model import Fragment
 from hangscope.trace.witnesses.ras import is_ras, read_ras
@@ -43,8 +44,6 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
         if document is None:
             raise Unreadable(f"damaged or truncated JSON ({error.msg})") from None
     records = log_records(document)
-    if isinstance(document, list) and _is_log(document):
-        records = document
     if records:
         from hangscope.trace.job_log.read import read_job_log  # dumps need none of it
 
@@ -92,11 +91,6 @@ def _lines(data: bytes) -> list[Any] | None:
             if bad > len(found) + 2:
                 return None
     return found if len(found) > max(bad, 1) else None
-
-
-def _is_log(records: list[Any]) -> bool:
-    few = records[:50]
-    return sum(log_text(record) is not None for record in few) * 2 > len(few)
 
 
 def _texts(records: list[Any]) -> Iterator[str]:

@@ -48,7 +48,8 @@ _TELLING = (
     b"==> ", b"should dump", b"failed to run", b"heartbeat of its", b"Abort COMPLETE",
     b"nnodes", b"NNODES", b"num_machines", b"num_nodes", b"num-nodes", b"group_world_size",
     b"node_rank", b"node-rank", b"NODE_RANK", b"machine_rank", b"al_ranks=[",
-    b"global_rank_mapping=",
+    b"global_rank_mapping=", b"#0  0x", b"Notify ", b" timeout]", b"|CCL_ERROR|",
+    b"fallen off the bus", b"Evicted", b"low on resource", b"NodeNotReady",
 )  # fmt: skip
 
 _ABOVE = 3

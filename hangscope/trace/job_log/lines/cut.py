@@ -13,6 +13,14 @@ from hangscope.trace.job_log.lines.shapes import Remembered
 
 _LABEL = re.compile(r"\[(?:PG|Rank)[^\]]{0,120}\]")
 _GAVE_UP = "Watchdog caught collective"
+_SENTENCES = (
+    "To avoid data inconsistency, we are taking the entire process down.",
+    "Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA "
+    "kernels, subsequent GPU operations might run on corrupted/incomplete data.",
+)
+"""What watchdogs print about themselves."""
+_FEWEST_LETTERS = 6
+_HALF_A_HEAD = re.compile(r"\[r(?:a(?:n(?:k\d*\]?(?::(?:\[(?:[EWIF][\d :.]*)?)?)?)?)?)?$")
 _FRAME = re.compile(r"#\d+ \S.{0,400} from \S")
 _FEWEST = 2
 """Others whose lines tell what is printed."""
@@ -48,6 +56,8 @@ class Cut:
 
     def is_part(self, newest: LogLine) -> bool:
         """Whether the log, whose last line is ``newest``, was cut at its end or its beginning."""
+        if _ends_inside(newest.text):
+            return True
         # Frames of a stack bear no rank: they are what the newest watchdog that spoke prints.
         inside = self._last is not None and self._last[1] == newest.number
         inside |= _FRAME.match(newest.text) is not None
@@ -64,6 +74,14 @@ class Cut:
         common = set.intersection(*others) if len(others) >= _FEWEST else set()
         # One that has merely heard of it prints other lines, and none of those.
         return bool(common & self._kinds[rank]) and not common <= self._kinds[rank]
+
+
+def _ends_inside(text: str) -> bool:
+    """Whether a line ends in the middle of what c10 or a watchdog puts in one."""
+    said = _LABEL.sub("", text).strip()
+    if len(said) >= _FEWEST_LETTERS and any(s != said and s.startswith(said) for s in _SENTENCES):
+        return True
+    return _HALF_A_HEAD.fullmatch(text) is not None
 
 
 def _kind(text: str) -> str:

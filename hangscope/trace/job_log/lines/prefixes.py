@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from hangscope.trace.job_log.lines.host_column import HostColumn, judge_column
 from hangscope.trace.job_log.lines.line import THE_DRIVERS, LogLine
 
+ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]")
+"""Colours and the like, as terminals take them."""
 _DATE = re.compile(
     r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?"
     r"(?:Z|[+-]\d\d:\d\d)?\]?(?:: [EWIF] [\w./\-]{1,200}:\d{1,6}\] |\s?)"
@@ -69,6 +72,14 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("milabench", re.compile(r"[\w\-]+\.(?P<host>[\w\-]+)\.\S+ \[std(?:err|out)\] ")),
     ("kaggle", re.compile(r"\d+\.\d+s\t\d+\t")),
     ("clock", re.compile(r"\d\d:\d\d:\d\d\.\d{3} ")),
+    ("syslog", re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?=[a-z][\w.\-]* \S)")),
+    (
+        "labels",
+        re.compile(
+            r"\{(?=[^{}\n]{0,600}?\b(?:pod|pod_name|host|hostname|instance|node)="
+            r"\"(?P<host>[\w.:\-]{1,120})\")[^{}\n]{1,800}\} "
+        ),
+    ),
     ("iso", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z (?:std(?:err|out) [FP] )?")),
 )
 _ANY = re.compile(
@@ -78,6 +89,8 @@ _ANY = re.compile(
 _SRUN = re.compile(r" {0,6}(\d{1,6}): ?")
 _BRACKET = re.compile(r"\[(\d{1,6})\] ")
 _HOST = re.compile(r"([A-Za-z][\w.\-]{1,62}): (?=\[rank|\[[EWIF]\d|\[default|[WE]\d{4} )")
+_HEAD = 1 << 17
+_MOST_KNOWN = 4
 _RAY_RANK = re.compile(r"rank=(\d+)")
 _RAY_PID = re.compile(r"pid=(\d+)")
 _RAY_IP = re.compile(r"ip=([\w.:\-]+)")
@@ -91,19 +104,34 @@ class Style:
     """Nearly every line starts with ``{task}: ``."""
     bracket: bool = False
     """Nearly every line starts with ``[{rank}] `` and the numbers repeat."""
+    hosts: HostColumn = field(default_factory=HostColumn)
+    """What else nearly every line starts with."""
 
 
 def judge_style(head: bytes) -> Style:
     """Decide whether ``3: `` and ``[3] `` are ranks: only where nearly every line has them."""
-    lines = [ln for ln in head.decode("utf-8", "replace").splitlines()[:400] if ln.strip()]
+    text = ANSI.sub("", head[:_HEAD].decode("utf-8", "replace"))
+    lines = [ln for ln in text.splitlines()[:400] if ln.strip()]
     if len(lines) < 4:
         return Style()
     srun = [m.group(1) for ln in lines if (m := _SRUN.match(ln))]
     bracket = [m.group(1) for ln in lines if (m := _BRACKET.match(ln))]
     return Style(
+        hosts=judge_column(_without_known(line) for line in lines),
         srun=len(srun) > 0.8 * len(lines) and len(set(srun)) <= max(len(srun) // 2, 1),
         bracket=len(bracket) > 0.8 * len(lines) and len(set(bracket)) <= max(len(bracket) // 2, 1),
     )
+
+
+def _without_known(text: str) -> str:
+    """A line without the prefixes that are known whatever the log."""
+    line = LogLine("")
+    for _ in range(_MOST_KNOWN):
+        before = text
+        line, text = strip_one(line, text, Style())
+        if text == before:
+            break
+    return text
 
 
 def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
@@ -122,6 +150,10 @@ def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
         found = pattern.match(text)
         assert found is not None
         return _note(line, found)._replace(printed=name == "printed"), text[found.end() :]
+    if line.host is None:
+        host, rest = style.hosts.taken_off(text)
+        if host is not None and rest.strip():
+            return line._replace(host=host), rest
     found = _DATE.match(text)
     if found and found.end() < len(text):
         _, month, day, hour, minute, second = map(int, found.groups())

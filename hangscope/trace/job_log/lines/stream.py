@@ -7,35 +7,40 @@ where a terminal wrapped one, and attributed to a rank as far as the prefixes sa
 from __future__ import annotations
 
 import html
+import io
 import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 import orjson
 
-from hangscope.trace.files.sniff import log_text
+from hangscope.trace.files.exports import log_text, records_of_csv, rows_of_csv
 from hangscope.trace.job_log.lines.blocks import BLOCK, Physical, telling
 from hangscope.trace.job_log.lines.blocks import MAX_LINE as MAX_LINE
 from hangscope.trace.job_log.lines.join import STARTS, Joiner
 from hangscope.trace.job_log.lines.line import LogLine as LogLine
 from hangscope.trace.job_log.lines.plain import PlainLines
-from hangscope.trace.job_log.lines.prefixes import Style, judge_style
+from hangscope.trace.job_log.lines.prefixes import ANSI, Style, judge_style
 from hangscope.trace.job_log.lines.shapes import shape_of_bytes
 from hangscope.trace.job_log.lines.strip import split_glue, strip
 from hangscope.trace.job_log.lines.wrap import unwrapped, wrap_width
 
-_LABELLED = re.compile(r"\[RANK \d{1,7}\] ")
+_LABELLED = re.compile(r"(?:\[pod/[\w.\-]+/-\] )?(?:\[RANK \d{1,7}\] )?")
+_LARGEST_TABLE = 1 << 28
 _MOST_LINES = 400
 """Of one message; deeper tracebacks are cut."""
 _FULL_WIDTH = str.maketrans("［］【】（）：", "[][]():")
 _ENTITY = re.compile(r"&(?:gt|lt|amp|quot|#\d+);")
 _NOISE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\ufeff]")
-_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]")
 
 
 def read_lines(stream: BinaryIO) -> Iterator[LogLine]:
     """The messages of a log that may matter, in order. Memory does not grow with the log."""
     first = stream.read(BLOCK)
+    columns = rows_of_csv(first)
+    if columns:
+        stream = _without_columns(columns, first, stream)
+        first = stream.read(BLOCK)
     style = judge_style(first)
     if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
         rest = first + stream.read(1 << 28)
@@ -48,6 +53,14 @@ def read_lines(stream: BinaryIO) -> Iterator[LogLine]:
         texts = (piece for number, raw, _ in physical for piece in _cleaned(number, raw))
         return _wrapped(unwrapped(texts, width, STARTS), style)
     return _unbroken(physical, style)
+
+
+def _without_columns(columns: tuple[str, ...], first: bytes, stream: BinaryIO) -> BinaryIO:
+    """The messages of a table, each on a line."""
+    table = (first + stream.read(_LARGEST_TABLE)).decode("utf-8", "replace")
+    texts = (log_text(record) for record in records_of_csv(columns, table))
+    lines = (line for text in texts if text is not None for line in _lines_of(text))
+    return io.BytesIO("\n".join(lines).encode("utf-8", "replace"))
 
 
 def _shaped(text: bytes) -> Iterator[Physical]:
@@ -96,7 +109,7 @@ def _cleaned(number: int, raw: bytes) -> Iterator[tuple[int, str]]:
         raw = _unwrap_json(raw)
     text = raw.decode("utf-8", "replace")
     if "\x1b" in text:
-        text = _ANSI.sub("", text)
+        text = ANSI.sub("", text)
     pieces = [p for p in text.split("\r") if p.strip()] if "\r" in text else [text]
     if wrapped and "\n" in text:
         pieces = _lines_of(text)

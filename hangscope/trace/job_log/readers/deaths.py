@@ -24,6 +24,7 @@ _DEVICE = re.compile(
     r"memory access was encountered|detected during the execution|assert triggered|"
     r"unknown error|failure|error))|"
     r"(?P<fault>Memory access fault by GPU node-\d+|\w+_DEVICE_LOST\b|"
+    r"NVRM: .{0,80}?fallen off the bus|"
     r"HW Exception by GPU node-\d+.{0,80}?reason ?: ?GPU Hang)"
 )
 _NCCL = re.compile(
@@ -33,7 +34,7 @@ _NCCL = re.compile(
     r"socketProgress(?:Opt)?: Connection closed by remote peer|"
     r"failed : (?:Broken pipe|Connection reset|No route|Connection refused|Software caused)|"
     r"collective mismatch error, local size|Getting socket times out|"
-    r"comm aborted due to timeout|commRemoteError|"
+    r"\|CCL_ERROR\||comm aborted due to timeout|commRemoteError|"
     r"\[Proxy Service \d+\] Failed to execute operation|UCX +ERROR|"
     r"NET/OFI .{0,300}?(?:completed with error|failed: )|efa\w*_handle_error\(\)|"
     r"Transport init error! createLink|ExceptionType:\[(?:Heartbeat Lost|Error cqe) Occurred\]|"
@@ -71,11 +72,11 @@ _COMM = re.compile(
 _NCCL_PID = re.compile(r"^([\w.\-]+):(\d+):\d+ \[\d+\]")
 WORDS = (
     "out of memory", "Out of memory", "CUDA error", "HIP error", "Memory access fault",
-    "_DEVICE_LOST", "HW Exception by", "comm 0x", " failure ", "ncclUnhandledCudaError",
-    "unhandled cuda error",
+    "_DEVICE_LOST", "HW Exception by", "fallen off", "comm 0x", " failure ",
+    "ncclUnhandledCudaError", "unhandled cuda error",
     "Duplicate GPU", "NCCL error", "ncclRemoteError", "ncclSystemError", "Got completion",
     "Call to ibv_", "Connection closed by remote peer", "failed : ", "collective mismatch error",
-    "Getting socket times out", "comm aborted due to", "commRemoteError",
+    "Getting socket times out", "|CCL_ERROR|", "comm aborted due to", "commRemoteError",
     "Failed to execute operation", "NET/OFI ", "_handle_error()", "Transport init error!",
     "ExceptionType:[", "RPC agent for ", "UCX ", "oom-kill", "oom_reaper", "NVRM: Xid",
     "Fatal Python error: ", "Segmentation fault", "SEGV", "DataLoader worker",

@@ -36,7 +36,7 @@ _DUMP_FRAME = re.compile(
 )
 _SECTION = re.compile(r"^\s*(?:=== |<h2>)Rank (\d{1,7}): \S+(?: ===|</h2>)")
 """How torch's debug server parts the ranks (``stacks_*.txt``, ``pyspy_dump_*.txt``)."""
-_GDB_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in )?\S+ \(.*\) (?:from|at) \S+")
+_GDB_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in \S.{0,4000}\)|\S+ \(.*\) (?:from|at) \S)")
 _TABLES = " FR Trace ==="
 WORDS = (_TABLES,)
 FORM = re.compile(

@@ -49,11 +49,13 @@ _LOST_NODE = re.compile(
     r"resources failed with non-zero exit code|^Error: failed to run torchrun |"
     r"ORTE has lost communication with a remote daemon|"
     r"PRTE has lost communication with a remote daemon|"
+    r"\bEvicted +pod/|The node was low on resource|\bNodeNotReady\b|"
     r"the node \(where this task was running\) +was dead|srun: error: Node failure on "
 )
 _SILENCE = re.compile(
     r"Did not get (?:subsequent|initial) heartbeat\. Waited|"
     r"No available shared memory broadcast block found in \d+ seconds?|"
+    r"reason=\[(?:task|stream sync) timeout\]|"
     r"atchdog timeout \(self\.watchdog_timeout=|Hang detected on rank (?P<rank>\d{1,7}) in PyExec"
 )
 _MONITORED_RANK = re.compile(r"\[RankMonitorServer:Rank=(\d{1,7})\]")
@@ -69,7 +71,8 @@ WORDS = (
     "Killed", "Segmentation fault", "lost communication", "was dead", "Node failure on ",
     "heartbeat. Waited", "shared memory broadcast", "death signal", "got signal:", "CANCELLED AT",
     "Received SIGTERM", "too many heartbeats", "resources failed with", "failed to run torchrun",
-    "atchdog timeout (self", "Hang detected on",
+    "atchdog timeout (self", " timeout]", "Evicted", "low on resource", "NodeNotReady",
+    "Hang detected on",
 )  # fmt: skip
 _MAX_TRACEBACK = 120
 

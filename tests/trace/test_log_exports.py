@@ -1,0 +1,163 @@
+"""Logs as collectors export and show them: tables, answers of an API, names in front of lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.trace.job_log.lines.host_column import judge_column
+from hangscope.trace.load import load_trace
+
+from .logs import timeout, trace_of
+
+PODS = ("job-3-master-7", "job-3-worker-12")
+ENDED = (
+    "E0816 11:20:00.000000 1 torch/distributed/elastic/multiprocessing/api.py:869] failed "
+    "(exitcode: 1) local_rank: 0 (pid: 77) of binary: /bin/py"
+)
+RAISED = [
+    "Traceback (most recent call last):",
+    '  File "/app/train.py", line 9, in <module>',
+    "    main()",
+    '    raise ValueError("bad, sample")',
+    "ValueError: bad, sample",
+]
+Line = tuple[int, str]
+STEPS: list[Line] = [(pod, f"step {i} loss 2.{i}") for i in range(9) for pod in (0, 1)]
+SIGNED = [*STEPS, *((1, f"[rank2]: {line}") for line in RAISED)]
+SIGNED += [(0, line) for rank in (0, 1) for line in timeout(rank, 7).splitlines()]
+UNSIGNED = [*STEPS, *((1, f"[default0]:{line}") for line in RAISED), (1, ENDED)]
+
+
+def table(lines: list[Line]) -> str:
+    out = io.StringIO()
+    rows = csv.writer(out)
+    rows.writerow(["Date", "Pod_Name", "Message"])
+    rows.writerows((f"{i:04d}", PODS[pod], text) for i, (pod, text) in enumerate(lines))
+    return out.getvalue()
+
+
+def newest_first(lines: list[Line]) -> str:
+    head, *rows = table(lines).splitlines()
+    return "\n".join([head, *reversed(rows)])
+
+
+def of_streams(lines: list[Line]) -> str:
+    streams = [
+        {
+            "stream": {"pod": PODS[pod]},
+            "values": [[f"{i:04d}", t] for i, (p, t) in enumerate(lines) if p == pod],
+        }
+        for pod in (0, 1)
+    ]
+    return json.dumps({"status": "success", "data": {"resultType": "streams", "result": streams}})
+
+
+def list_of_objects(lines: list[Line]) -> str:
+    found = [
+        {"textPayload": t, "timestamp": f"{i:04d}", "resource": {"labels": {"pod_name": PODS[p]}}}
+        for i, (p, t) in enumerate(lines)
+    ]
+    return json.dumps(found[::-1])
+
+
+def objects(lines: list[Line]) -> str:
+    return "\n".join(json.dumps({"log": t, "kubernetes": {"pod_name": PODS[p]}}) for p, t in lines)
+
+
+def in_front(form: str) -> Callable[[list[Line]], str]:
+    return lambda lines: "\n".join(form.format(PODS[pod]) + text for pod, text in lines)
+
+
+SHOWN = [
+    table,
+    newest_first,
+    of_streams,
+    list_of_objects,
+    objects,
+    in_front("[pod/{}/main] "),
+    in_front("{} main "),
+    in_front("\x1b[36m{}\x1b[0m \x1b[36mmain\x1b[0m "),
+    in_front("{} main 2025-08-16T11:00:00.123456789Z "),
+    in_front('2025-08-16T11:00:00Z {{container="main", pod="{}"}} '),
+    in_front("Aug 16 11:00:00 {} train.sh[912]: "),
+    in_front("2025-08-16 11:00:00.123 {} "),
+    in_front("{}: "),
+    in_front("[{}] "),
+    in_front("logs/{}.log:12:"),
+]
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_the_rank_that_crashed_is_named_however_its_log_is_shown(
+    shown: Callable[[list[Line]], str], tmp_path: Path
+) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(shown(SIGNED))
+    found = diagnose(load_trace([path]))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_a_local_rank_of_the_second_pod_is_not_rank_0(
+    shown: Callable[[list[Line]], str], tmp_path: Path
+) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(shown([(0, timeout(0, 7).splitlines()[1]), *UNSIGNED]))
+    assert 0 not in diagnose(load_trace([path])).culprits
+
+
+def test_a_traceback_in_one_cell() -> None:
+    rows = [("1", "step 1"), ("2", "\n".join(f"[rank2]: {line}" for line in RAISED))]
+    out = io.StringIO()
+    csv.writer(out).writerows([("timestamp", "message"), *rows])
+    found = diagnose(trace_of(out.getvalue()))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        ([f"node{i % 2}: step {i}" for i in range(20)], {"node0", "node1"}),
+        ([f"step-{i} done" for i in range(20)], set()),
+        ([f"INFO step {i}" for i in range(20)], set()),
+        ([f"rank{i % 2}: step {i}" for i in range(20)], set()),
+        ([f"loss 2.{i}" if i % 2 else "node-1 x" for i in range(20)], set()),
+    ],
+)
+def test_names_in_front_of_nearly_all_lines(lines: list[str], names: set[str]) -> None:
+    assert judge_column(lines).names == names
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rtDeviceSynchronize execute failed, reason=[stream sync timeout]",
+        "EI0002: The Notify register has not received the Notify record from remote rank [24].",
+        "2023:11:28-16:35:45:(3) |CCL_ERROR| exec.cpp:134 start_workers: failed to start worker",
+        "NVRM: The GPU 0000:b3:00.0 has fallen off the bus and is not responding to commands.",
+        "4m   Warning   Evicted   pod/job-worker-1   The node was low on resource: memory.",
+    ],
+)
+def test_what_is_a_sign_at_least(line: str) -> None:
+    found = diagnose(trace_of(f"starting\n{line}\n"))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+
+
+@pytest.mark.parametrize("end", ["To avoi", "Some NCCL operations have fai", "[rank3]:[E816 12"])
+def test_who_is_silent_where_a_paste_ends_inside_a_line_may_have_spoken(end: str) -> None:
+    work = "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000)"
+    said = [
+        f"[E ProcessGroupNCCL.cpp:457] [Rank {rank}] Watchdog caught collective operation timeout: "
+        f"{work} ran for 600012 milliseconds before timing out."
+        for rank in (1, 2, 3)
+    ]
+    c10 = "" if end.startswith("[") else "[E ProcessGroupNCCL.cpp:477] "
+    assert diagnose(trace_of("\n".join([*said, c10 + end]))).culprits == ()
+    assert diagnose(trace_of("\n".join([*said, "step"]) + "\n")).culprits == (0,)
