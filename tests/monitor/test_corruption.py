@@ -10,7 +10,7 @@ from hangscope.trace.load import load_trace
 from tests.real_jobs import environment, torchrun
 
 JOB = """
-import sys, time, torch, torch.distributed as dist
+import glob, os, sys, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 original = dist.Work.wait
@@ -27,7 +27,10 @@ for step in range(12):
     flip["next"] = sys.argv[1] == "corrupt" and rank == 2 and step == 7
     dist.all_reduce(tensor)
     time.sleep(0.02)
-time.sleep(1.5)
+findings = os.environ["HANGSCOPE_DIR"] + "/reduction_rank*.jsonl"
+until_s = time.monotonic() + (60 if sys.argv[1] == "corrupt" else 1.5)
+while time.monotonic() < until_s and not glob.glob(findings):
+    time.sleep(0.05)
 dist.destroy_process_group()
 """
 

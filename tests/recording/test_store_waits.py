@@ -120,12 +120,16 @@ def test_stores_are_as_they_were_once_recording_has_ended(recording: Session) ->
     assert not hasattr(dist.Store.get, "__wrapped__")
 
 
-def test_tags_are_on_record(recording: Session) -> None:
+def test_tags_and_partners_are_on_record(recording: Session) -> None:
     dist.isend(torch.ones(2), dst=1, tag=7)
     dist.irecv(torch.ones(2), src=1)
-    rows = read_ring(recording.ring.path).records
+    fragment = read_ring(recording.ring.path)
+    rows = fragment.records
     pairs = rows[(rows["flags"] & int(SlotFlag.P2P)) != 0]
     assert pairs["root"].tolist() == [7, 0]
+    assert pairs["peer"].tolist() == [1, 1]
+    raw = [fragment.signatures[row["signature"]].raw for row in pairs]
+    assert [name.partition(":")[2] for name in raw] == ["send 0->1", "recv 0<-1"]
 
 
 def test_a_call_of_new_group_is_told_by_its_number(recording: Session) -> None:
