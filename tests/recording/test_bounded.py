@@ -14,14 +14,14 @@ import torch
 import torch.distributed as dist
 
 import hangscope.recording
-from hangscope.recording import completion, signatures, stacks
+from hangscope.recording import completion, plans, reductions, signatures, stacks
 from hangscope.recording.groups import GroupState
 from hangscope.recording.operations import spec_for
 from hangscope.recording.session import Session
 from hangscope.ring import layout
 from hangscope.ring.atomic import ATOMIC, exclusive
 from hangscope.trace.rings.read import read_ring
-from tests.real_jobs import environment, run
+from tests.real_jobs import ROOT, environment, run
 from tests.recording.launcher import JOBS
 from tests.threads import run_together
 
@@ -29,6 +29,25 @@ from tests.threads import run_together
 def rss_mib() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 2**20
+
+
+@pytest.mark.parametrize(
+    ("row", "bounds"),
+    [
+        ("signatures remembered", [signatures.MAX_DISTINCT]),
+        ("stacks remembered", [stacks.MAX_KNOWN_FRAMES, stacks.MAX_FRAMES]),
+        ("unfinished operations watched", [completion.MAX_PENDING, completion.MAX_EXPECTED]),
+        ("plans remembered", [plans.MAX_PLANS]),
+        ("reduce ops still to be read", [reductions.MAX_UNREAD + reductions.MAX_NEWEST]),
+        ("groups", [layout.GROUP_COUNT]),
+    ],
+)
+def test_the_bounds_are_those_that_the_document_gives(row: str, bounds: list[int]) -> None:
+    table = (ROOT / "docs" / "recorder.md").read_text().partition("**Memory per rank is bounded**")
+    line = re.search(rf"^\| {row} \| (.*) \|$", table[2], re.MULTILINE)
+    assert line is not None
+    numbers = [int(n.replace(" ", "")) for n in re.findall(r"\b\d+(?: \d{3})*\b", line[1])]
+    assert set(bounds) <= set(numbers)
 
 
 def test_dynamic_shapes(recording: Session) -> None:
@@ -197,8 +216,6 @@ def test_the_reduce_op_is_no_part_of_the_history(recording: Session) -> None:
 
 def test_many_shapes_plan_no_more_than_a_thousand(recording: Session) -> None:
     """The plans of shapes that are gone are forgotten; what is recorded stays right."""
-    from hangscope.recording import plans
-
     spec = spec_for("allreduce_", _arguments("allreduce_"))
     begin = recording.recorder.beginner(spec)
     (remembered,) = (

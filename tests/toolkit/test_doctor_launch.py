@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.toolkit.doctor.command import parse_command
+from hangscope.toolkit.doctor.command import environment_of, parse_command
 from hangscope.toolkit.doctor.devices import (
     check_devices,
     check_fit,
@@ -142,7 +142,9 @@ def test_d4_port_in_use() -> None:
         line = f"torchrun --nproc-per-node=4 --master-port={port} t.py"
         assert found(launch(line), "D4") == ["port-in-use"]
     assert list(port_finding(str(port))) == []
-    assert [f.check for f in port_finding("70000")] == ["port"]
+    for no_port in ("0", "65536", "70000", "-1", "x", ""):
+        assert [f.check for f in port_finding(no_port)] == ["port"]
+    assert "port" not in [f.check for last in ("1", "65535") for f in port_finding(last)]
 
 
 def test_d4_only_a_port_that_this_node_will_open_is_tried() -> None:
@@ -273,6 +275,21 @@ def test_variables_become_findings() -> None:
     assert len(findings) == 2
     off = list(check_variables(BARE))
     assert [(f.check, f.level, f.playbook) for f in off] == [("recording-off", "note", "D19")]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("A=1 env B=x=y torchrun C=3", {"A": "1", "B": "x=y"}),
+        ("torchrun --lr=3 A=1", {}),
+        ("--x=1 A=1", {}),
+        ("./a=b A=1", {}),
+    ],
+)
+def test_assignments_in_front_of_a_command_are_its_environment(
+    command: str, told: dict[str, str]
+) -> None:
+    assert environment_of(command.split()) == told
 
 
 def test_devices_are_read_from_nvidia_smi() -> None:

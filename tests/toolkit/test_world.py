@@ -98,6 +98,10 @@ def test_unreadable_hostlists_are_refused(text: str) -> None:
 def test_address_is_the_first_host_of_the_slurm_job() -> None:
     assert master_address(SLURM, 6, 2) == "gpu03"
     assert master_address(SLURM | {"MASTER_ADDR": "other"}, 6, 2) == "other"
+    step = {"SLURM_STEP_NODELIST": "gpu[07-08]"}
+    assert master_address(SLURM | step, 6, 2) == "gpu07", "a step may have some of the job's hosts"
+    by_mpirun = SLURM | step | {"OMPI_COMM_WORLD_RANK": "1"}
+    assert master_address(by_mpirun, 6, 2) == "gpu03", "its step is one of mpirun's daemons"
     assert master_address({}, 4, 4) == "127.0.0.1"
     with pytest.raises(ValueError, match="MASTER_ADDR"):
         master_address({}, 8, 4)
