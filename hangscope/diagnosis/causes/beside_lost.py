@@ -16,7 +16,7 @@ from hangscope.diagnosis.pattern.counterparts import unlike_siblings
 from hangscope.diagnosis.pattern.habits import came_as_before, left_partner, left_size
 from hangscope.diagnosis.pattern.left_pattern import Left, left_pattern
 from hangscope.diagnosis.pattern.orders import alone_against_order
-from hangscope.diagnosis.pattern.stretches import lost_step
+from hangscope.diagnosis.pattern.stretches import has_strayed, lost_step
 from hangscope.diagnosis.pattern.yardstick import came_as_siblings, unlike_before
 from hangscope.diagnosis.processes.host import End, in_communication
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
@@ -248,10 +248,12 @@ def _astray(context: Context, lost: Lost) -> int | None:
     behind = [r for r in waiting if lost_step(context, r, gone)] if not left else []
     if len(behind) == 1 < len(waiting):
         return behind[0]
-    if not left:
-        new = {r: unlike_before(context, r, [r, *gone]) for r in waiting}
-        ways = {r: None if is_new is None else not is_new for r, is_new in new.items()}
-        left = [r for r in waiting if new[r]]
+    for is_unusual in (unlike_before, has_strayed) if not left else ():
+        unusual = {r: is_unusual(context, r, [r, *gone]) for r in waiting}
+        ways = {r: None if is_new is None else not is_new for r, is_new in unusual.items()}
+        left = [r for r in waiting if unusual[r]]
+        if left:
+            break
     if len(left) != 1 or True not in ways.values() or came_as_siblings(context, left[0]):
         return None
     return left[0]

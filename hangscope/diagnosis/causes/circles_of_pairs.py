@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.causes.circle_breakers import breakers_of, few_together, places_at
 from hangscope.diagnosis.context import Context
@@ -15,7 +13,7 @@ from hangscope.diagnosis.pattern.orders import collective_first
 from hangscope.diagnosis.pattern.pipeline_stages import OddStage, odd_stage
 from hangscope.diagnosis.pattern.stretches import out_of_step, strayed
 from hangscope.diagnosis.pattern.totals import odd_totals
-from hangscope.diagnosis.pattern.yardstick import deviants, ran_ahead
+from hangscope.diagnosis.pattern.yardstick import deviants, furthest_counterpart, ran_ahead
 from hangscope.diagnosis.records.evidence import hidden_ranks, recorded_ranks
 from hangscope.trace.model import NONE
 
@@ -222,8 +220,8 @@ def _against_counterparts(
 def _a_round_more(context: Context, ranks: set[int], places: list[Place]) -> tuple[int, ...]:
     """The one rank of which a whole row of halves was never met, while all others meet elsewhere.
 
-    They wait for it in a collective. Had one of them left out so much, not this rank alone would
-    still wait for it.
+    They wait for it in a collective, and no counterpart in a sibling group has come to such a row
+    either. What one batch exchanges is no row: one call issues it all.
     """
     waiting = {r for p in places if p.p2p for r in p.waiters} & ranks
     met = [p for p in places if not p.p2p and not waiting.intersection(p.waiters)]
@@ -236,19 +234,22 @@ def _a_round_more(context: Context, ranks: set[int], places: list[Place]) -> tup
     ):
         return ()
     (rank,) = waiting
-    told = others & recorded_ranks(context.trace)
-    more = max(
-        (_exchanged(context, rank, r) - _exchanged(context, r, rank) for r in told), default=0
-    )
+    begun = [(p.group, p.seq) for p in places if p.p2p and rank in p.waiters]
+    if any(furthest_counterpart(context, rank, group) >= number for group, number in begun):
+        return ()
+    told = (others & recorded_ranks(context.trace)) - hidden_ranks(context.trace)
+    if rank in hidden_ranks(context.trace):
+        return ()  # how many there were in all is not on record
+    more = max((_calls(context, rank, r) - _calls(context, r, rank) for r in told), default=0)
     return (rank,) if waiting == set(met[0].targets) and more >= _COMPANY else ()
 
 
-def _exchanged(context: Context, rank: int, peer: int) -> int:
-    """How many halves a rank has issued towards another, as far as its records go back."""
+def _calls(context: Context, rank: int, peer: int) -> int:
+    """How many sends and receives between two ranks one of them has issued; a batch counts once."""
     low, high = context.bounds.get(rank, (0, 0))
     part = context.trace.records[low:high]
-    halves = context.front.p2p[low:high] & (part["peer"] == peer)
-    return int(np.count_nonzero(halves))
+    halves = part[context.front.p2p[low:high] & (part["peer"] == peer)]
+    return len({*zip(halves["group"].tolist(), halves["p2p_seq"].tolist(), strict=True)})
 
 
 def _who_went_on(context: Context, ranks: set[int], lonely: list[int]) -> tuple[int, ...]:

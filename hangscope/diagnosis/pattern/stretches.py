@@ -33,7 +33,7 @@ def strayed(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
     ranks = sorted(set(suspects))
     if not 1 < len(ranks) <= _MOST_RANKS:
         return ()
-    found = {rank: _strayed(context, rank, ranks) for rank in ranks}
+    found = {rank: has_strayed(context, rank, ranks) for rank in ranks}
     odd = tuple(rank for rank, is_odd in found.items() if is_odd)
     return odd if len(odd) == 1 and None not in found.values() else ()
 
@@ -92,7 +92,7 @@ def lost_step(context: Context, rank: int, others: Iterable[int]) -> bool:
     return sum(a == usual and b in odd for a, b in pairwise(steps)) == 1
 
 
-def _strayed(context: Context, rank: int, suspects: list[int]) -> bool | None:
+def has_strayed(context: Context, rank: int, suspects: list[int]) -> bool | None:
     """Whether the rank's newest stretch is unlike the beginning of all its earlier ones.
 
     None where no earlier one begins with the same operation, or the rank waits at a new line.

@@ -134,18 +134,21 @@ def _way_to(context: Context, rank: int, group: int, seq: int) -> Step | None:
 
 def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:
     """Whether none of the rank's counterparts in sibling groups has come to this pair by number."""
+    return NONE < furthest_counterpart(context, rank, group) < number
+
+
+def furthest_counterpart(context: Context, rank: int, group: int) -> int:
+    """The highest number of a pair that a counterpart in a sibling group has come to, or -1."""
     ranks = context.trace.groups[group].ranks
     if rank not in ranks:
-        return False
+        return NONE
     position = ranks.index(rank)
-    reached = []
+    furthest = NONE
     for other in siblings(context, group):
         low, high = context.bounds.get(context.trace.groups[other].ranks[position], (0, 0))
         part = context.trace.records[low:high]
-        numbers = part["p2p_seq"][part["group"] == other]
-        if len(numbers):
-            reached.append(int(numbers.max()))
-    return bool(reached) and max(reached) < number
+        furthest = max(furthest, int(part["p2p_seq"][part["group"] == other].max(initial=NONE)))
+    return furthest
 
 
 def unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool | None:
