@@ -192,3 +192,5 @@ class Diagnosis:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default_factory=tuple)
     """Remarks that change nothing: a slow rank, other attempts in the directory."""
+    began_ns: int = 0
+    """When the first of its ranks began to record or to issue; 0 where that is not known."""

@@ -21,7 +21,7 @@ from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verd
 from hangscope.report import palette
 from hangscope.report.escape import plain
 from hangscope.report.ranks import compress, named
-from hangscope.report.source_lines import SourceLine, excerpt
+from hangscope.report.source_lines import SourceLine, Sources
 from hangscope.report.stack_tree import Branch, merge
 from hangscope.report.timeline import LEFT, ROW, WIDTH, timeline
 from hangscope.report.wait_graph import wait_graph
@@ -138,7 +138,7 @@ def _moment(time_ns: int) -> str:
 
 
 def _finding_view(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
-    groups = side_groups(diagnosis, finding)
+    groups, sources = side_groups(diagnosis, finding), Sources(diagnosis.began_ns)
     return {
         "summary": finding.summary,
         "why": finding.why,
@@ -147,13 +147,15 @@ def _finding_view(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
         "note": confidence_note(finding.verdict, finding.confidence, finding.unknowns),
         "evidence": finding.evidence,
         "unknowns": finding.unknowns,
-        "sides": [_side_view(s, finding, groups.get(s, "")) for s in finding.sides[:_SIDES]],
+        "sides": [
+            _side_view(s, finding, groups.get(s, ""), sources) for s in finding.sides[:_SIDES]
+        ],
         "left_out": max(0, len(finding.sides) - _SIDES),
         "victims": named(finding.victims, 80) if finding.victims else "",
     }
 
 
-def _side_view(side: Side, finding: Finding, group: str) -> SideView:
+def _side_view(side: Side, finding: Finding, group: str, sources: Sources) -> SideView:
     if side.op is not None:
         seq = side.seq if side.seq is not None else finding.seq
         what = operation(side.op, seq) + (f" of {group}" if group else "")
@@ -167,22 +169,22 @@ def _side_view(side: Side, finding: Finding, group: str) -> SideView:
         what=what,
         given=arguments(side),
         last=f"last: {last}" if last else "",
-        frames=_frame_views(side),
+        frames=_frame_views(side, sources),
     )
 
 
-def _frame_views(side: Side) -> tuple[FrameView, ...]:
+def _frame_views(side: Side, sources: Sources) -> tuple[FrameView, ...]:
     """Outermost first, like a traceback; the code of the inner end and where the sides part."""
     stack = side.stack[:_FRAMES]
     views = []
     for i, frame in enumerate(stack):
         marked = i == side.differs_at
-        views.append(_frame_view(frame, marked, 3 if marked or i == 0 else -1))
+        views.append(_frame_view(frame, marked, 3 if marked or i == 0 else -1, sources))
     return tuple(reversed(views))
 
 
-def _frame_view(frame: Frame, marked: bool, around: int) -> FrameView:
-    code = excerpt(frame, around, around) if around >= 0 else ()
+def _frame_view(frame: Frame, marked: bool, around: int, sources: Sources) -> FrameView:
+    code = sources.excerpt(frame, around, around) if around >= 0 else ()
     where = f"{short_path(frame.filename)}:{frame.line}"
     return FrameView(where, frame.filename, frame.name, marked, code, frame.line)
 

@@ -7,8 +7,11 @@ wait on a pipe.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
+import tokenize
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,45 +29,76 @@ class SourceLine(NamedTuple):
     text: str
 
 
-def source_line(frame: Frame) -> str:
-    """The stripped line that `frame` stands at; empty where it cannot be read."""
-    lines = _lines(frame.filename)
-    if not 1 <= frame.line <= len(lines):
-        return ""
-    return plain(lines[frame.line - 1].strip(), 300)
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The sources of a job's frames as it has run them.
+
+    A file that was changed after the job had begun holds other lines by now, and shows none.
+    """
+
+    began_ns: int = 0
+    """When the job had begun to run them; 0 where that is not known."""
+
+    def line(self, frame: Frame) -> str:
+        """The stripped line that `frame` stands at; empty where it cannot be read."""
+        lines = self._lines(frame)
+        if not 1 <= frame.line <= len(lines):
+            return ""
+        return plain(lines[frame.line - 1].strip(), 300)
+
+    def excerpt(self, frame: Frame, before: int = 4, after: int = 4) -> tuple[SourceLine, ...]:
+        """The lines around `frame` without their common indent; empty where they cannot be read."""
+        lines = self._lines(frame)
+        if not 1 <= frame.line <= len(lines):
+            return ()
+        first = max(1, frame.line - before)
+        last = min(len(lines), frame.line + after)
+        while first < frame.line and not lines[first - 1].strip():
+            first += 1
+        while last > frame.line and not lines[last - 1].strip():
+            last -= 1
+        shown = [lines[n - 1].expandtabs(4).rstrip() for n in range(first, last + 1)]
+        indent = min((len(s) - len(s.lstrip()) for s in shown if s), default=0)
+        return tuple(SourceLine(first + i, plain(s[indent:], 300)) for i, s in enumerate(shown))
+
+    def changed(self, frame: Frame) -> bool:
+        """Whether the file of `frame` is here and not what the job has run."""
+        return 0 < self.began_ns < _read(frame.filename).changed_ns
+
+    def _lines(self, frame: Frame) -> tuple[str, ...]:
+        return () if self.changed(frame) else _read(frame.filename).lines
 
 
-def excerpt(frame: Frame, before: int = 4, after: int = 4) -> tuple[SourceLine, ...]:
-    """The lines around `frame` without their common indent; empty where they cannot be read."""
-    lines = _lines(frame.filename)
-    if not 1 <= frame.line <= len(lines):
-        return ()
-    first = max(1, frame.line - before)
-    last = min(len(lines), frame.line + after)
-    while first < frame.line and not lines[first - 1].strip():
-        first += 1
-    while last > frame.line and not lines[last - 1].strip():
-        last -= 1
-    shown = [lines[n - 1].expandtabs(4).rstrip() for n in range(first, last + 1)]
-    indent = min((len(s) - len(s.lstrip()) for s in shown if s), default=0)
-    return tuple(SourceLine(first + i, plain(s[indent:], 300)) for i, s in enumerate(shown))
+class _File(NamedTuple):
+    lines: tuple[str, ...] = ()
+    changed_ns: int = 0
 
 
 @lru_cache(maxsize=256)
-def _lines(path: str) -> tuple[str, ...]:
+def _read(path: str) -> _File:
     if not path.endswith(_SUFFIXES) or "\0" in path:
-        return ()
+        return _File()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError, UnicodeError):
-        return ()
+        return _File()
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
-            return ()
+            return _File()
         with open(descriptor, "rb", closefd=False) as file:
-            return tuple(file.read(_MAX_BYTES).decode("utf-8", "replace").split("\n"))
+            source = file.read(_MAX_BYTES)
+        return _File(_decoded(source), status.st_mtime_ns)
     except OSError:
-        return ()
+        return _File()
     finally:
         os.close(descriptor)
+
+
+def _decoded(source: bytes) -> tuple[str, ...]:
+    """Its lines, in the encoding that the file declares (PEP 263)."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    except SyntaxError:
+        encoding = "utf-8"
+    return tuple(source.decode(encoding, "replace").split("\n"))

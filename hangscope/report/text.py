@@ -20,6 +20,7 @@ from hangscope.diagnosis.durations import duration
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verdict
 from hangscope.report.escape import plain
 from hangscope.report.ranks import compress, named
+from hangscope.report.source_lines import Sources
 from hangscope.report.text_stacks import side_stacks
 from hangscope.report.waits import bundles, group_labels, side_groups
 from hangscope.report.words import (
@@ -31,6 +32,7 @@ from hangscope.report.words import (
     place,
     posture,
     scene,
+    short_path,
 )
 
 _ASCII = str.maketrans(
@@ -88,6 +90,7 @@ class TextReport:
     def _parts(self, width: int) -> Iterator[RenderableType | None]:
         """The report's blocks from top to bottom; None is an empty line."""
         diagnosis = self.diagnosis
+        sources = Sources(diagnosis.began_ns)
         findings = [f for f in diagnosis.findings if self.group is None or _is_in(f, self.group)]
         shown = findings if self.all_findings else findings[:1]
         yield _badge(diagnosis)
@@ -103,13 +106,14 @@ class TextReport:
                 yield Text(f"Also ({i + 1} of {len(shown)})", "dim")
                 yield None
             groups = side_groups(diagnosis, finding)
-            yield from _finding(finding, groups, self.all_findings, width)
+            yield from _finding(finding, groups, sources, self.all_findings, width)
         yield from _waits(diagnosis, self.all_findings)
         if self.rank is not None:
             yield from _one_rank(diagnosis, self.rank)
         if self.all_findings:
             yield from _rank_table(diagnosis)
-        yield from _bullets("Note", diagnosis.notes, self.all_findings)
+        notes = (*diagnosis.notes, *_changed(shown, sources))
+        yield from _bullets("Note", notes, self.all_findings)
         yield from _bullets("Warn", diagnosis.warnings, self.all_findings)
         if len(findings) > len(shown):
             more = len(findings) - len(shown)
@@ -128,19 +132,33 @@ def _badge(diagnosis: Diagnosis) -> Text:
     return line
 
 
+def _changed(findings: Sequence[Finding], sources: Sources) -> Iterator[str]:
+    """Which files of the stacks shown are no longer what the job has run."""
+    frames = (f for finding in findings for side in finding.sides for f in side.stack)
+    names = {short_path(frame.filename): None for frame in frames if sources.changed(frame)}
+    if names:
+        were = "were" if len(names) > 1 else "was"
+        told = f"{', '.join(names)} {were} written after the job had begun"
+        yield f"{told}, and may hold other lines by now: none is shown"
+
+
 def _is_in(finding: Finding, group: str) -> bool:
     of = finding.group
     return of is not None and group in (of.name, of.desc, of.label)
 
 
 def _finding(
-    finding: Finding, groups: Mapping[Side, str], everything: bool, width: int
+    finding: Finding,
+    groups: Mapping[Side, str],
+    sources: Sources,
+    everything: bool,
+    width: int,
 ) -> Iterator[RenderableType | None]:
     yield Text(plain(finding.summary), "bold")
     if finding.sides:
         yield None
         yield Padding(_sides(finding, groups, everything, width), (0, 0, 0, 2))
-    stacks = list(side_stacks(finding.sides, finding.culprits, everything=everything))
+    stacks = list(side_stacks(finding.sides, finding.culprits, sources, everything=everything))
     if stacks:
         yield None
         for line in stacks:
@@ -300,7 +318,8 @@ def _one_rank(diagnosis: Diagnosis, rank: int) -> Iterator[RenderableType | None
     if waiters:
         rows.append(("", Text(f"{named(waiters, 60)} wait{'s' * (len(waiters) == 1)} for it")))
     yield _labelled(rows)
-    for text in side_stacks([Side((rank,), stack=report.stack)], (), everything=True):
+    sides, sources = [Side((rank,), stack=report.stack)], Sources(diagnosis.began_ns)
+    for text in side_stacks(sides, (), sources, everything=True):
         text.no_wrap, text.overflow = True, "ellipsis"
         yield Padding(text, (0, 0, 0, 2))
 

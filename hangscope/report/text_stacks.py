@@ -9,7 +9,7 @@ from rich.text import Text
 from hangscope.diagnosis.model import Side
 from hangscope.report.escape import plain
 from hangscope.report.ranks import named
-from hangscope.report.source_lines import source_line
+from hangscope.report.source_lines import Sources
 from hangscope.report.stack_tree import Branch, merge
 from hangscope.report.words import short_path
 from hangscope.trace.model import Frame
@@ -20,24 +20,24 @@ _SIDES = 6
 
 
 def side_stacks(
-    sides: Sequence[Side], culprits: Sequence[int], *, everything: bool
+    sides: Sequence[Side], culprits: Sequence[int], sources: Sources, *, everything: bool
 ) -> Iterator[Text]:
     """Lines of the tree over the stacks of `sides`; none where no side has a stack."""
     shown = [s for s in sides if s.stack][: None if everything else _SIDES]
     roots = merge([(s.ranks, s.stack) for s in shown])
     marked = {_marked(s) for s in shown} - {None}
     if len(roots) == 1 and not roots[0].children:  # everybody at one place
-        yield from _frames(roots[0].frames, "", _OWN, marked, everything)
+        yield from _frames(roots[0].frames, "", _OWN, marked, sources, everything)
         return
     everyone = {r for root in roots for r in root.ranks}
     for root in roots:
         for branch, indent, bar in _drawn(root, alone=len(roots) == 1):
             if set(branch.ranks) == everyone:
-                yield from _frames(branch.frames, indent, _SHARED, set(), everything)
+                yield from _frames(branch.frames, indent, _SHARED, set(), sources, everything)
                 continue
             guilty = bool(culprits) and set(branch.ranks) <= set(culprits)
             yield Text(indent).append(named(branch.ranks, 60), "bold red" if guilty else "bold")
-            yield from _frames(branch.frames, indent + bar, _OWN, marked, everything)
+            yield from _frames(branch.frames, indent + bar, _OWN, marked, sources, everything)
 
 
 def _drawn(root: Branch, *, alone: bool) -> Iterator[tuple[Branch, str, str]]:
@@ -55,7 +55,12 @@ def _marked(side: Side) -> Frame | None:
 
 
 def _frames(
-    frames: Sequence[Frame], indent: str, limit: int, marked: set[Frame | None], everything: bool
+    frames: Sequence[Frame],
+    indent: str,
+    limit: int,
+    marked: set[Frame | None],
+    sources: Sources,
+    everything: bool,
 ) -> Iterator[Text]:
     """One line a frame, outermost first, with its source below where it can be read.
 
@@ -73,6 +78,6 @@ def _frames(
         line.append(where.ljust(width), "bold" if hit else "")
         line.append(f"  in {plain(frame.name, 80)}", "" if hit else "dim")
         yield line
-        code = source_line(frame) if hit or frame is kept[-1] else ""
+        code = sources.line(frame) if hit or frame is kept[-1] else ""
         if code:
             yield Text(f"{indent}      {code}", "cyan")

@@ -19,6 +19,7 @@ from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Footer, Input, Static
 
 from hangscope.report.escape import plain
+from hangscope.report.source_lines import Sources
 from hangscope.tui.commands import PANES, commands
 from hangscope.tui.details import Details, frames_of_interest
 from hangscope.tui.few_colours import FewColours
@@ -316,7 +317,7 @@ class HangScopeApp(App[None]):
         if isinstance(widget, TreeList) and widget.frame is not None:
             who = f"rank {widget.rank}"
             frames = [(who, widget.frame), *(f for f in frames if f[1] != widget.frame)]
-        self.push_screen(Over(source_page(frames)))
+        self.push_screen(Over(source_page(frames, Sources(self.snapshot.diagnosis.began_ns))))
 
     def action_follow(self) -> None:
         """Keep the newest moment on the screen."""

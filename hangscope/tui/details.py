@@ -17,7 +17,7 @@ from hangscope.diagnosis.durations import duration
 from hangscope.diagnosis.model import Finding, Side
 from hangscope.report.escape import plain
 from hangscope.report.ranks import named
-from hangscope.report.source_lines import source_line
+from hangscope.report.source_lines import Sources
 from hangscope.report.timeline import group_index
 from hangscope.report.waits import side_groups
 from hangscope.report.words import (
@@ -69,7 +69,7 @@ def describe(
     snapshot: Snapshot, rank: int | None, record: int | None
 ) -> Iterator[Text | Table | Padding]:
     """The lines of the pane."""
-    finding = snapshot.finding
+    finding, sources = snapshot.finding, Sources(snapshot.diagnosis.began_ns)
     if rank is not None:
         yield _rank_line(snapshot, rank)
     if record is not None:
@@ -81,7 +81,7 @@ def describe(
         yield Text(plain(finding.summary), "bold")
         groups = side_groups(snapshot.diagnosis, finding)
         for side in sorted(finding.sides, key=lambda s: not set(s.ranks) & set(finding.culprits)):
-            yield from _side(side, finding, groups.get(side, ""))
+            yield from _side(side, finding, groups.get(side, ""), sources)
         if finding.fix:
             yield Text()
             yield Text.assemble(("Do  ", "bold"), plain(finding.fix))
@@ -89,10 +89,10 @@ def describe(
     stack = _stack_of_record(snapshot, record)
     if stack:
         yield Text("\nIssued at", "bold")
-        yield from stack_lines(stack, None)
+        yield from stack_lines(stack, None, sources)
     if rank is not None and (now := snapshot.stack_of(rank)):
         yield Text("\nThe main thread now", "bold")
-        yield from stack_lines(now, None)
+        yield from stack_lines(now, None, sources)
 
 
 def _concerns(snapshot: Snapshot, finding: Finding, rank: int | None, record: int | None) -> bool:
@@ -172,7 +172,7 @@ def _stack_of_record(snapshot: Snapshot, record: int | None) -> Stack:
     return snapshot.trace.stacks[index] if index >= 0 else ()
 
 
-def _side(side: Side, finding: Finding, group: str) -> Iterator[Text]:
+def _side(side: Side, finding: Finding, group: str, sources: Sources) -> Iterator[Text]:
     guilty = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
     yield Text()
     head = Text(
@@ -191,10 +191,10 @@ def _side(side: Side, finding: Finding, group: str) -> Iterator[Text]:
         if side.last_op:
             head.append(f"  last {operation(side.last_op, side.last_seq)}", "not bold dim")
     yield head
-    yield from stack_lines(side.stack, side.differs_at)
+    yield from stack_lines(side.stack, side.differs_at, sources)
 
 
-def stack_lines(stack: Stack, differs_at: int | None) -> Iterator[Text]:
+def stack_lines(stack: Stack, differs_at: int | None, sources: Sources) -> Iterator[Text]:
     """A stack outermost first with the source line of each frame that can be read."""
     places = [f"{short_path(f.filename)}:{f.line}" for f in stack]
     width = min(max((len(p) for p in places), default=0), 34)
@@ -205,7 +205,7 @@ def stack_lines(stack: Stack, differs_at: int | None) -> Iterator[Text]:
         text.append(places[i].ljust(width), "bold" if hit else "")
         text.append(f"  in {plain(frame.name, 80)}", "" if hit else "dim")
         yield text
-        if code := source_line(frame):
+        if code := sources.line(frame):
             yield Text(f"          {code}", "cyan" if hit or i == 0 else "dim")
 
 

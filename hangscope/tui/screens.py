@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from hangscope.report.escape import plain
-from hangscope.report.source_lines import excerpt
+from hangscope.report.source_lines import Sources
 from hangscope.report.words import shown_path
 from hangscope.trace.model import Frame
 from hangscope.tui.theme import CULPRIT, NOTICE
@@ -108,14 +108,16 @@ def help_page() -> RenderableType:
     return Group(*parts[:-1])
 
 
-def source_page(frames: Sequence[tuple[str, Frame]], around: int = 5) -> RenderableType:
+def source_page(
+    frames: Sequence[tuple[str, Frame]], sources: Sources, around: int = 5
+) -> RenderableType:
     """The code around each of `frames`, (whose, frame), in that order."""
     if not frames:
         return Text("No stack was recorded, so there is no line to show.")
-    return Group(*_excerpts(frames, around))
+    return Group(*_excerpts(frames, sources, around))
 
 
-def _excerpts(frames: Sequence[tuple[str, Frame]], around: int) -> Iterator[Text]:
+def _excerpts(frames: Sequence[tuple[str, Frame]], sources: Sources, around: int) -> Iterator[Text]:
     for i, (who, frame) in enumerate(frames):
         if i:
             yield Text()
@@ -123,9 +125,11 @@ def _excerpts(frames: Sequence[tuple[str, Frame]], around: int) -> Iterator[Text
         head.append(f"  {shown_path(frame.filename)}:{frame.line}", "not bold")
         head.append(f"  in {plain(frame.name, 80)}", "not bold dim")
         yield head
-        code = excerpt(frame, around, around)
+        code = sources.excerpt(frame, around, around)
         if not code:
-            yield Text("     the file is not on this machine", "dim")
+            changed = sources.changed(frame)
+            why = "was written after the job had begun" if changed else "is not on this machine"
+            yield Text(f"     the file {why}", "dim")
         for line in code:
             here = line.number == frame.line
             text = Text(no_wrap=True, overflow="ellipsis")

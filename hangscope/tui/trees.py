@@ -10,7 +10,7 @@ from hangscope.diagnosis.durations import duration
 from hangscope.diagnosis.model import Verdict
 from hangscope.report.escape import plain
 from hangscope.report.ranks import named
-from hangscope.report.source_lines import source_line
+from hangscope.report.source_lines import Sources
 from hangscope.report.stack_tree import Branch, merge
 from hangscope.report.wait_graph import condensed
 from hangscope.report.waits import Bundle, bundles, group_labels
@@ -168,14 +168,17 @@ class StackTree(TreeList):
         everyone = {r for (r,), stack in stacks if stack}
         guilty = set(snapshot.diagnosis.culprits)
         rows: list[Row] = []
+        sources = Sources(snapshot.diagnosis.began_ns)
         for root in merge(stacks):
             for branch in root.walk():
-                rows += self._branch(branch, everyone, guilty)
+                rows += self._branch(branch, everyone, guilty, sources)
         if without := sorted(set(snapshot.ranks) - everyone):
             rows.append(Row(Text(f"  no stack for {named(without, 60)}", "dim")))
         return rows
 
-    def _branch(self, branch: Branch, everyone: set[int], guilty: set[int]) -> list[Row]:
+    def _branch(
+        self, branch: Branch, everyone: set[int], guilty: set[int], sources: Sources
+    ) -> list[Row]:
         indent = "  " + "   " * min(branch.depth, _DEEPEST)
         have = set(branch.ranks)
         lack = everyone - have
@@ -192,7 +195,7 @@ class StackTree(TreeList):
         for i, frame in enumerate(branch.frames):
             text = Text(f"{indent}   {short_path(frame.filename)}:{frame.line}")
             text.append(f"  in {plain(frame.name, 80)}", "dim")
-            if inner and i == len(branch.frames) - 1 and (code := source_line(frame)):
+            if inner and i == len(branch.frames) - 1 and (code := sources.line(frame)):
                 text.append(f"   {code}", "cyan")
             rows.append(Row(text, branch.ranks[0], frame))
         return rows

@@ -208,6 +208,16 @@ def test_source_line_stands_below_the_frame(tmp_path: Path) -> None:
     assert "time.sleep(3600)  # \\x1b[31mred" in text
 
 
+def test_a_file_that_has_changed_since_is_named_instead_of_quoted(tmp_path: Path) -> None:
+    file = tmp_path / "data.py"
+    file.write_text("\n\n    time.sleep(3600)\n")
+    loader = (Frame("load_batch", str(file), 3), samples.MAIN)
+    text = show(replace(samples.hang(loader=loader).diagnosis, began_ns=1))
+    assert "time.sleep" not in text
+    told = "data.py was written after the job had begun, and may hold other lines by now"
+    assert told in " ".join(text.split())
+
+
 def test_only_python_files_are_quoted(tmp_path: Path) -> None:
     secret = tmp_path / "id_rsa"
     secret.write_text("very secret\n")

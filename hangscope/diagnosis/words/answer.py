@@ -12,6 +12,7 @@ from hangscope.trace.model import Trace
 
 _BELIEVABLE_S = 7 * 86_400.0
 _SHOWN_CORRUPTIONS = 5
+_LATEST_NS = 2**63 - 1
 _MANY_EDGES = 4096
 _FEW = 4
 """Targets that every waiter is shown with, however many edges there are."""
@@ -30,6 +31,7 @@ def answer(context: Context, findings: tuple[Finding, ...], notes: Sequence[str]
         backend=", ".join(_backends(trace)),
         stalled_s=_stalled_s(context) if findings else None,
         live=trace.live,
+        began_ns=_began_ns(trace),
         ranks=rank_reports(context, findings),
         findings=findings,
         wait_for=_edges(context) if findings else (),
@@ -37,6 +39,13 @@ def answer(context: Context, findings: tuple[Finding, ...], notes: Sequence[str]
         warnings=trace.warnings,
         notes=(*notes, *_corruptions(trace)),
     )
+
+
+def _began_ns(trace: Trace) -> int:
+    """The first moment of the job that is on record."""
+    times = [facts.started_ns for facts in trace.ranks.values()]
+    times.append(int(trace.records["created_ns"].min(initial=_LATEST_NS)))
+    return min((at for at in times if 0 < at < _LATEST_NS), default=0)
 
 
 def _healthy(trace: Trace) -> Finding:
