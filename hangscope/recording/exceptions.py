@@ -6,7 +6,7 @@ import itertools
 import json
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType, TracebackType
 
 MAX_FRAMES = 64
@@ -23,8 +23,11 @@ def describe_exception(
     most_frames: int = MAX_FRAMES,
     most_text: int = MAX_MESSAGE,
 ) -> bytes:
-    """Type, message, thread and the innermost frames (innermost first) of an exception."""
-    walked = list(traceback.walk_tb(trace))[-most_frames:]  # reads no source, unlike extract_tb
+    """Type, message, thread and the innermost frames (innermost first) of an exception.
+
+    What it was raised from is a part of it: its words, and the frames down to where that came from.
+    """
+    walked = _down_to_first_cause(value, trace)[-most_frames:]
     frames = [
         [frame.f_code.co_name, frame.f_code.co_filename, line or 0]
         for frame, line in reversed(walked)
@@ -77,12 +80,33 @@ def text_of(value: BaseException | None) -> str:
         return "<its __str__ failed>"
 
 
+def _down_to_first_cause(
+    value: BaseException | None, trace: TracebackType | None
+) -> list[tuple[FrameType, int]]:
+    """Frames and lines, outermost first, down to where the first cause was raised.
+
+    A cause that was caught under one of these frames begins there; one of another thread or
+    process does not, and says nothing of this one's frames.
+    """
+    walked = list(traceback.walk_tb(trace))  # reads no source, unlike extract_tb
+    for cause in _causes(value):
+        inner = list(traceback.walk_tb(cause.__traceback__))
+        caught = inner[0][0] if inner else None
+        at = next((i for i, (frame, _) in enumerate(walked) if frame is caught), None)
+        if at is not None:
+            walked = [*walked[:at], *inner]
+    return walked
+
+
 def _first_cause(value: BaseException | None) -> BaseException | None:
+    """What the exception was raised from in the first place."""
+    return ([None, *_causes(value)])[-1]
+
+
+def _causes(value: BaseException | None) -> Iterator[BaseException]:
     """What the exception was raised from (``raise ... from ...``), back to the first."""
-    found = None
     for _ in range(_MOST_CAUSES):
         value = value.__cause__ if value is not None else None
         if value is None:
-            break
-        found = value
-    return found
+            return
+        yield value

@@ -55,3 +55,30 @@ def test_an_exception_in_another_thread_is_not_the_main_threads() -> None:
     assert exception is not None
     assert not exception.is_main_thread
     assert trace.ranks[0].exit is None
+
+
+def test_frames_go_down_to_what_an_exception_was_raised_from() -> None:
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/lib/stage.py", line 20, in run',
+        '  File "/app/model.py", line 9, in forward',
+        "ValueError: bad index",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "/app/train.py", line 5, in <module>',
+        '  File "/lib/stage.py", line 22, in run',
+        "RuntimeError: stage 1 failed",
+    )
+    text = "".join(f"[rank1]: {line}\n" for line in lines)
+    exception = trace_of(text).ranks[1].exception
+    assert exception is not None
+    assert exception.message == "stage 1 failed\ncaused by ValueError: bad index"
+    assert [(f.name, f.line) for f in exception.stack] == [
+        ("forward", 9), ("run", 20), ("<module>", 5),
+    ]  # fmt: skip
+    worker = text.replace('stage.py", line 20', 'worker.py", line 20')
+    exception = trace_of(worker).ranks[1].exception
+    assert exception is not None
+    assert [f.name for f in exception.stack] == ["run", "<module>"], "it was another process's"

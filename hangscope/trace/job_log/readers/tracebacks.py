@@ -179,6 +179,7 @@ class Tracebacks:
         if cause is not None:
             said = cause.message.strip().splitlines()
             current.cause = cause.cause or f"{cause.type_name}: {said[0] if said else ''}"[:1000]
+            _go_down_to(cause, current)
 
     def _last_line_alone(
         self,
@@ -231,6 +232,19 @@ def _complete(handled: Trouble, later: Trouble) -> None:
         if caught is not None and (frame.name, frame.filename) == (caught.name, caught.filename):
             outside = later.frames[at + 1 :]
             handled.frames.extend(outside[: max(_MAX_FRAMES - len(handled.frames), 0)])
+            return
+
+
+def _go_down_to(cause: Trouble, current: Trouble) -> None:
+    """Let an exception's frames go on to where the one came from that it was raised from.
+
+    That one's traceback begins at the frame that caught it. Another thread's or process's begins
+    elsewhere, and says nothing of this one's frames.
+    """
+    caught = cause.frames[-1] if cause.frames else None
+    for at, frame in enumerate(current.frames):
+        if caught is not None and (frame.name, frame.filename) == (caught.name, caught.filename):
+            current.frames[: at + 1] = cause.frames[: max(_MAX_FRAMES - len(current.frames), 1)]
             return
 
 
