@@ -133,3 +133,37 @@ def test_an_export_that_is_one_object(tmp_path: Path) -> None:
     path = tmp_path / "export.json"
     path.write_text(json.dumps({"events": events, "nextForwardToken": "f/1"}))
     assert told(diagnose(load_trace([path]))) == ("rank_crashed", (2,))
+
+
+def stopped(rank: int) -> str:
+    return (
+        f"[{rank}]:\n  time      : 2026-11-23_02:14:28\n  host      : node0\n"
+        f"  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : -15 (pid: {500 + rank})  (SIGTERM)\n  error_file: <N/A>\n"
+        f"  traceback : Signal 15 (SIGTERM) received by PID {500 + rank}\n"
+    )
+
+
+@pytest.mark.parametrize(("printed", "failed"), [(3, (0, 1, 2)), (1, (1,)), (2, (1,)), (4, (1,))])
+def test_what_is_printed_as_often_as_there_are_ranks_all_have_raised(
+    printed: int, failed: tuple[int, ...]
+) -> None:
+    """An import fails on all ranks: torchrun sees one of them end, and stops those on their way."""
+    told_to_stop = "".join(
+        f"W1123 02:14:28.783000 77 torch/distributed/elastic/multiprocessing/api.py:1028] Sending "
+        f"process {500 + rank} closing signal SIGTERM\n"
+        for rank in (0, 2)
+    )
+    table = (
+        "============================================================\ntrain.py FAILED\n"
+        "------------------------------------------------------------\nFailures:\n"
+        f"{stopped(0)}{stopped(2)}"
+        "------------------------------------------------------------\n"
+        "Root Cause (first observed failure):\n"
+        "[0]:\n  time      : 2026-11-23_02:14:28\n  host      : node0\n"
+        "  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 501)\n  error_file: <N/A>\n"
+        "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/\n"
+        "============================================================\n"
+    )
+    found = diagnose(trace_of(RAISED * printed + told_to_stop + table))
+    assert told(found) == ("rank_crashed", failed)

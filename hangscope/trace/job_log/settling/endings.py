@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hangscope.trace import signals
 from hangscope.trace.alike import but_numbers
 from hangscope.trace.job_log.lines.line import Machine
-from hangscope.trace.job_log.readers.evidence import Evidence, LauncherFailure
+from hangscope.trace.job_log.readers.evidence import Evidence, LauncherFailure, RankNotes
 from hangscope.trace.job_log.settling.local_ranks import ABORTED, of_local_rank, several_nodes
 from hangscope.trace.model import Claim
 
@@ -207,6 +209,18 @@ def _killed_beside_a_failure(evidence: Evidence) -> None:
             notes.by_launcher = True
 
 
+def _all_of_them(evidence: Evidence) -> list[RankNotes]:
+    """Every rank, where as many exceptions of nobody's were printed: then each has raised one.
+
+    Whom the launcher stopped as it saw the first of them end was on its way out already.
+    """
+    every = [*evidence.ranks.values()]
+    ranks = {notes.rank for notes in every}
+    others = [n for n in every if n.exit_code is None or n.exit_signal is not None]
+    known = ranks == set(range(len(evidence.nobodys))) and evidence.world_size in (None, len(every))
+    return every if known and all(n.by_launcher for n in others) else []
+
+
 def _last_stack(evidence: Evidence) -> None:
     """A stack of nobody's, where one process alone crashed: it printed that when it did."""
     crashed = [n for n in evidence.ranks.values() if n.exit_signal in signals.FAULTS]
@@ -223,8 +237,8 @@ def _explained_by_nobodys_words(evidence: Evidence) -> None:
         return
     reasons = {(t.type_name, but_numbers(t.message.partition("\n")[0])) for t in evidence.nobodys}
     if len(reasons) == 1 and len(evidence.nobodys) >= len(ended):
-        for notes in ended:
-            notes.troubles.append(evidence.nobodys[0])
+        for notes in _all_of_them(evidence) or ended:
+            notes.troubles.append(replace(evidence.nobodys[0], uncaught=True))
         evidence.nobodys.clear()
     elif not reasons and len(ended) == 1 and not ended[0].exit_text:
         said = [c for c, _ in evidence.claims if c.kind in _REASONS and c.reporter is None]
