@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -303,7 +303,7 @@ class Context:
     def host_in(self, rank: int, group: int) -> Host | None:
         """The rank's process, with what it does instead of going on in a group as its stack."""
         host = self.hosts.get(rank)
-        return None if host is None else replace(host, stack=self.stack_in(rank, group))
+        return None if host is None else host.in_thread(self.stack_in(rank, group))
 
     def group_ref(self, group: int, members: Iterable[int] = ()) -> GroupRef | None:
         """The group as a report shows it."""

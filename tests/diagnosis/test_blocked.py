@@ -7,7 +7,7 @@ import pytest
 from hangscope.diagnosis.processes.host import End, Host, activity, host_of
 from hangscope.diagnosis.words.blocked import blocked_in
 from hangscope.diagnosis.words.playbook import missing
-from hangscope.trace.model import Frame, RankFacts
+from hangscope.trace.model import Frame, KernelWait, RankFacts
 
 LIB = "/usr/lib/python3.11"
 MINE = Frame("fetch", "/home/me/subprocess.py", 7)
@@ -51,6 +51,19 @@ def test_who_compiles_waits_for_nobody(state: str) -> None:
     )
     assert "TORCH_LOGS=recompiles" in missing(host).fix
     assert "the program that it started" not in missing(host).fix
+
+
+def test_what_the_main_thread_waits_for_is_not_told_of_another_thread() -> None:
+    """A checkpoint's thread sleeps in its own code while the main thread waits for its result."""
+    result = Frame("result", f"{LIB}/concurrent/futures/_base.py", 451)
+    wait = KernelWait("thread", helpers=("python (pid 7, ended)",), processes=(8,))
+    host = Host(1, End.ALIVE, "sleeping", stack=(result,), wait=wait, waits_for=(2,))
+    upload = host.in_thread((Frame("upload", "/home/me/save.py", 11),))
+    assert "a worker of its pool" in blocked_in(host)
+    assert blocked_in(upload) == ""
+    assert upload.wait is not None
+    assert (upload.wait.helpers, upload.waits_for) == (wait.helpers, ()), "those of the process"
+    assert host.in_thread((result,)) == host
 
 
 def test_a_program_that_is_over_waits_for_its_threads() -> None:

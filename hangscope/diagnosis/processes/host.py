@@ -88,6 +88,20 @@ class Host:
         """Whether it was stopped, or something held its GIL, when it was last seen."""
         return self.state in ("stopped", "gil-held")
 
+    def in_thread(self, stack: Stack) -> Host:
+        """The same process, shown by what another thread does: the kernel told of the main one."""
+        if stack == self.stack:
+            return self
+        wait = self.wait
+        if wait is not None:
+            wait = KernelWait(
+                locked=wait.locked,
+                helpers=wait.helpers,
+                since_ns=wait.since_ns,
+                seen_ns=wait.seen_ns,
+            )
+        return replace(self, stack=stack, wait=wait, waits_for=(), in_kernel=False)
+
     @property
     def aborted(self) -> bool:
         """Whether it ended by SIGABRT: its own, a watchdog's or Gloo's."""
