@@ -66,3 +66,40 @@ def test_a_job_that_is_stopped_while_its_ranks_still_start_has_not_hung(
         if since is None:
             job.rank(rank, phases=())
     assert diagnose(job.trace(after_s=end_s)).verdict.value == expected
+
+
+@pytest.mark.parametrize(
+    ("late_s", "expected", "culprit"), [(3.0, "missing_rank", 2), (11.0, "collective_mismatch", 0)]
+)
+def test_who_came_late_and_waits_itself_by_now_is_not_the_one_that_is_missing(
+    late_s: float, expected: str, culprit: int
+) -> None:
+    """Rank 0 has waited for the timeout, rank 1 not yet: it waits for rank 2, which is asleep.
+
+    What it waits in for a second shows no more than that it is at work.
+    """
+    job = Job(3, live=True, timeout_s=10.0)
+    pair = job.group(1, 2)
+    job.steps(5)
+    began = job.now
+    job.op(0, done=False)
+    job.op(1, group=pair, done=False, at=began + late_s)
+    found = diagnose(job.trace(after_s=began + 12.0 - job.now))
+    assert (found.verdict.value, found.culprits) == (expected, (culprit,))
+
+
+def test_a_circle_that_closed_a_moment_after_its_first_wait_began_is_told_as_one() -> None:
+    """Rank 0 saves alone: the others go on to their gradients, and wait there for it."""
+    job = Job(4, live=True, timeout_s=10.0)
+    gradients = job.group(0, 1, 2, 3)
+    for _ in range(5):
+        job.all()
+        for rank in range(4):
+            job.op(rank, group=gradients)
+    began = job.now
+    job.op(0, "barrier", size=(), line=31, done=False)
+    for rank in (1, 2, 3):
+        job.op(rank, group=gradients, done=False)
+    found = diagnose(job.trace(after_s=began + 10.002 - job.now))
+    assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (0,))
+    assert "wait for nobody" not in found.findings[0].why

@@ -54,7 +54,28 @@ def overdue_only(context: Context) -> None:
             narrowed = replace(place, absent=absent, behind=behind, unknown=())
             context.waits.narrow(index, narrowed)
             kept.append(index)
+    kept += _in_the_way(context, kept, limit / 4)
     context.waits.keep_only({*kept, *_locks_that_last(context, kept)})
+
+
+def _in_the_way(context: Context, kept: list[int], least_s: float) -> list[int]:
+    """Places where those stand still whom others have waited for long enough.
+
+    They came late and are held up themselves by now, if not yet for as long: they are in nothing
+    of their own. What they wait in for a moment is the work that keeps them from coming.
+    """
+    places = context.waits.places
+    still = [
+        index
+        for index, place in enumerate(places)
+        if index not in kept and context.standing_s(place) >= max(least_s, _limit_s(context, place))
+    ]
+    found: list[int] = []
+    wanted = {rank for i in kept for rank in places[i].targets}
+    while more := [i for i in still if i not in found and wanted & {*places[i].waiters}]:
+        found += more
+        wanted = {rank for i in more for rank in places[i].targets}
+    return found
 
 
 def _locks_that_last(context: Context, kept: list[int]) -> set[int]:
