@@ -332,3 +332,28 @@ def test_threads_that_began_apart_are_compared_where_they_call() -> None:
     job.stacks[save] = job.stacks[save][:1]
     fix = diagnose(job.trace()).findings[0].fix
     assert "compare train.py:22 in close with train.py:14 in save" in fix
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "words"),
+    [
+        ("ddp_comm_hooks/powerSGD_hook.py", "powerSGD_hook", "a communication hook of DDP"),
+        ("join.py", "__exit__", "wait at the end of `with Join`"),
+        ("join.py", "notify_join_context", ""),
+    ],
+)
+def test_what_torch_issues_for_the_user_is_told_by_its_frames(
+    file: str, function: str, words: str
+) -> None:
+    job = Job(4, live=True)
+    job.steps(3)
+    for rank in range(4):
+        job.op(rank, size=(96 if rank == 2 else 128,), done=False)
+    inside = Frame(function, f"/x/site-packages/torch/distributed/algorithms/{file}", 7)
+    job.stacks[:] = [(inside, *stack) for stack in job.stacks]
+    found = diagnose(job.trace())
+    assert found.culprits == (2,)
+    fix = found.findings[0].fix
+    assert words in fix
+    told = ("a communication hook of DDP" in fix, "wait at the end of `with Join`" in fix)
+    assert told.count(True) == bool(words)

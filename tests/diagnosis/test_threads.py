@@ -120,8 +120,10 @@ def _race(*, started: bool = True, shared: bool = True) -> Job:
 
 
 def test_two_threads_in_one_group_are_a_race() -> None:
-    fix = diagnose(_race().trace()).findings[0].fix
-    assert "two threads issue operations in this group" in fix
+    found = diagnose(_race().trace())
+    assert "two threads issue operations in this group" in found.findings[0].fix
+    told = (found.culprits, found.confidence.value)
+    assert told == ((0, 1, 2), "ambiguous"), "no rank has done anything wrong"
     for job in (_race(started=False), _race(shared=False)):
         assert "two threads" not in diagnose(job.trace()).findings[0].fix
 

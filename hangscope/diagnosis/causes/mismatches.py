@@ -7,6 +7,7 @@ from dataclasses import replace
 from hangscope.diagnosis.cause import Cause, verdict_of
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.exchange import broken_exchanges, size_conflict
+from hangscope.diagnosis.ends.dead_threads import race_of_threads
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence
 from hangscope.diagnosis.pattern.majority import may_be_even
@@ -34,8 +35,11 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
         silent = _overwritten(context, item)
         if decided and _may_be_even(context, item, len(silent)):
             culprits, decided = tuple(sorted(members)), False
+        raced = race_of_threads(context, item)
+        if raced:  # which of them came first on a rank is chance, and no rank's mistake
+            culprits, decided = tuple(sorted(members)), False
         confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
-        if not decided and item.aspect != "history":
+        if not decided and not raced and item.aspect != "history":
             unlike = decide_mismatch(context, item) or _odd_side(context, item)
             if unlike:
                 culprits, confidence = unlike, Confidence.LIKELY

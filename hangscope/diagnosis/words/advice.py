@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -34,6 +35,8 @@ from hangscope.diagnosis.words.sides import guarded, in_backward
 from hangscope.trace.attempts.twins import doubled
 from hangscope.trace.model import NONE
 
+_COMMUNICATION_HOOK = re.compile(r"distributed[/\\]algorithms[/\\]ddp_comm_hooks[/\\]")
+_AT_JOINS_END = re.compile(r"distributed[/\\]algorithms[/\\]join\.py:__exit__$")
 _LAST = 16
 """So many of a rank's newest operations tell whether its sizes differ from time to time."""
 
@@ -80,7 +83,11 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
         or _another_call(sides, found.aspect)
     ):
         advice = _other_operations(context, cause, found.group, sides)
-    if found.aspect == "numel" and _takes_sizes_in_turn(context, found, sides):
+    if any(_runs(_AT_JOINS_END, side) for side in sides):
+        advice = disorder.inside_join()
+    elif any(_runs(_COMMUNICATION_HOOK, side) for side in sides):
+        advice = disorder.communication_hook()
+    elif found.aspect == "numel" and _takes_sizes_in_turn(context, found, sides):
         advice = disorder.one_of_many(rank_s(cause.culprits))
     if race_of_threads(context, found):
         advice = disorder.two_threads()
@@ -90,6 +97,11 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
         advice = disorder.leave_together()
     lines = parted_lines(sides[1], sides[0]) if len(sides) > 1 else []
     return _comparing(advice, cause, lines)
+
+
+def _runs(functions: re.Pattern[str], side: Side) -> bool:
+    """Whether one of these functions of torch's stands on the side's stack."""
+    return any(functions.search(f"{f.filename}:{f.name}") for f in side.full_stack)
 
 
 def _other_operations(

@@ -180,6 +180,26 @@ def pool_of_threads() -> Advice:
     )
 
 
+def communication_hook() -> Advice:
+    """What DDP's communication hooks issue is not the same on every rank."""
+    return Advice(
+        "a communication hook of DDP issues it: register the same hook with the same settings "
+        "(ranks of the approximation, the step that it starts at, groups) on every rank, and in "
+        "the same step",
+        "D8, D19",
+    )
+
+
+def inside_join() -> Advice:
+    """A rank at the end of ``with Join`` answers for what the others issue inside of it."""
+    return Advice(
+        "ranks that are done wait at the end of `with Join`, and answer only for what was handed "
+        "to it: take every other collective out of that block (metrics, barriers), or wrap what "
+        "issues it in a Joinable",
+        "D9, D19",
+    )
+
+
 def buckets() -> Advice:
     """Gradient buckets of different sizes under one number."""
     return Advice(
