@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import ExitFacts, Frame, ThreadStack
@@ -125,3 +127,30 @@ def test_who_is_stopped_answers_nobody_and_outlives_what_ends_the_others() -> No
             for rank, by_launcher in ((1, False), (0, True)):
                 end = ExitFacts("signal", signal=15, at_ns=START + rank, by_launcher=by_launcher)
                 job.rank(rank, exit=end, alive=False, process_state="gone")
+
+
+def _shutting_down(*absent: int, live: bool = True, silent_s: float = 20.0) -> Diagnosis:
+    """Ranks wait in rpc.shutdown after some collectives; ``absent`` are in their own code."""
+    job = Job(4, live=live)
+    job.steps(3)
+    for rank in range(4):
+        main = (PUSH,) if rank in absent else SHUTDOWN
+        job.rank(rank, threads=(ThreadStack("MainThread", True, main, START),), cpu_busy=0.5)
+    newest_ns = max(int(row["completed_ns"]) for row in job.rows)
+    return diagnose(replace(job.trace(), observed_ns=newest_ns + int(silent_s * 1e9)))
+
+
+def test_who_never_comes_to_shutdown_is_told_also_after_collectives() -> None:
+    """The agent's own threads poll all the time: the process looks busy."""
+    found = _shutting_down(3)
+    told = (found.verdict.value, found.culprits, found.confidence.value)
+    assert told == ("missing_rank", (3,), "likely")
+    assert found.summary == "Rank 3 never came to rpc.shutdown, where ranks 0–2 wait"
+    assert "server.py:6 in push_grad" in found.findings[0].fix
+    assert found.findings[0].unchanged_s > 0
+    assert _shutting_down(2, 3).confidence.value == "ambiguous"
+
+
+def test_who_may_come_to_shutdown_yet_is_not_accused() -> None:
+    for found in (_shutting_down(3, silent_s=1.0), _shutting_down(3, live=False), _shutting_down()):
+        assert found.culprits == ()

@@ -21,12 +21,12 @@ def _said(after_s: float, **details: Any) -> Claim:
     return Claim(OWN_VERDICT, text="Rank 1 never came", at_ns=at_ns, details=told, certain=False)
 
 
-def _killed_at_once(claim: Claim, *, clean: bool = False) -> Trace:
+def _killed_at_once(claim: Claim, *, clean: bool = False, stood_s: float = 3.0) -> Trace:
     """Nobody waits for anybody on record, and all end at one moment."""
     job = Job(3)
     job.steps(4)
     for rank in range(3):
-        at_ns = START + int((job.now + 3.0) * SECOND)
+        at_ns = START + int((job.now + stood_s) * SECOND)
         end = ExitFacts("clean", 0) if clean else ExitFacts("signal", signal=9, at_ns=at_ns)
         job.rank(rank, alive=False, exit=end)
     return job.trace(claims=(claim,))
@@ -52,6 +52,22 @@ def test_it_is_repeated_where_nothing_else_is_found(confidence: str) -> None:
 )
 def test_it_is_not_where_it_no_longer_holds(claim: Claim, clean: bool) -> None:
     assert diagnose(_killed_at_once(claim, clean=clean)).verdict.value == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (_said(15.0), ("missing_rank", (1,))),
+        (_said(15.0, verdict="quiescent", culprits=()), ("quiescent", ())),
+    ],
+)
+def test_a_standstill_that_names_nobody_gives_way_to_who_was_named(
+    said: Claim, expected: tuple[str, tuple[int, ...]]
+) -> None:
+    """Whom a remote call waits for is seen while the processes live."""
+    found = diagnose(_killed_at_once(said, stood_s=30.0))
+    assert (found.verdict.value, found.culprits) == expected
+    assert found.summary.startswith("Rank 1 never came") == bool(expected[1])
 
 
 def test_of_several_verdicts_the_first_since_the_job_stood_still_counts() -> None:

@@ -16,7 +16,7 @@ from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.host import End, is_at_work
 from hangscope.diagnosis.processes.stacks import innermost, is_library, where
 from hangscope.diagnosis.words.phrases import address, capital, rank_s
-from hangscope.trace.model import RankFacts, Stack
+from hangscope.trace.model import RankFacts, Stack, Trace
 
 _RPC = re.compile(r"[\\/]torch[\\/](?:distributed[\\/]rpc|futures)[\\/]")
 _RUNS_HANDLER = "_run_function"
@@ -73,14 +73,14 @@ def _unanswered_by(context: Context, cause: Cause, handler: Handler) -> Cause:
 
 
 def unanswered(context: Context) -> Finding | None:
-    """What a job without any collective waits for, where its ranks sit in remote calls.
+    """What a job waits for whose ranks sit in remote calls, and in nothing that is on record.
 
     Calls have no number and no time on record, and a rank that makes one after the other looks the
     same in every sample: so nobody is named but by looks that went on for as long as a collective
     may wait, and of a job that has ended only what was seen last is told.
     """
     trace = context.trace
-    if len(trace.records) or not trace.ranks:
+    if not trace.ranks or (len(trace.records) and not _is_silent(trace)):
         return None
     if any(h.end not in (End.ALIVE, End.TORN_DOWN) for h in context.hosts.values()):
         return None
@@ -96,7 +96,7 @@ def unanswered(context: Context) -> Finding | None:
     callers = tuple(r for r in waiting if r not in leaving)
     busy = _handlers(context)
     if not callers and not busy:
-        return None
+        return _not_shut_down(context) if trace.live else None
     told = [f"rank {h.rank} runs a handler at {_called(h)}" for h in busy]
     who = f"{rank_s(callers).capitalize()} {'waits' if len(callers) == 1 else 'wait'} for an answer"
     named = busy[0].rank if trace.live and len(busy) == 1 else None
@@ -119,6 +119,41 @@ def unanswered(context: Context) -> Finding | None:
         evidence=tuple(evidence),
         unknowns=("who has called whom, and since when, is not recorded",),
         unchanged_s=trace.timeout_s,
+    )
+
+
+def _is_silent(trace: Trace) -> bool:
+    """Whether a running job has issued and finished nothing for as long as a collective may wait.
+
+    What is on record of a job that has ended tells how it stood.
+    """
+    newest_ns = max(int(trace.records[time].max()) for time in ("created_ns", "completed_ns"))
+    return trace.live and trace.observed_ns - newest_ns >= trace.timeout_s * 1e9
+
+
+def _not_shut_down(context: Context) -> Finding | None:
+    """Who has not come to ``rpc.shutdown``, where the others wait for all to call it."""
+    ranks = sorted(context.trace.ranks)
+    leaving = tuple(r for r in ranks if _in_shutdown(_main(context, r)))
+    absent = tuple(r for r in ranks if r not in leaving)
+    if not leaving or not absent or context.trace.missing_ranks:
+        return None
+    few = len(absent) < len(leaving)
+    host = context.hosts[absent[0]]
+    at = f"{where(innermost(host.stack))} {address(context, absent[0])}".strip()
+    return Finding(
+        Verdict.MISSING_RANK,
+        absent,
+        leaving,
+        Confidence.LIKELY if few else Confidence.AMBIGUOUS,
+        f"{capital(rank_s(absent))} never came to rpc.shutdown, where {rank_s(leaving)} wait"
+        + ("s" if len(leaving) == 1 else ""),
+        "rpc.shutdown returns when all ranks have called it",
+        f"look at {at}: every rank has to call rpc.shutdown; who need not wait for the others "
+        "passes graceful=False",
+        "D9, D19",
+        evidence=tuple(f"rank {r}: {where(innermost(_main(context, r)))}" for r in absent[:8]),
+        unchanged_s=context.trace.timeout_s,
     )
 
 
@@ -160,6 +195,11 @@ def _waits_for_answer(context: Context, rank: int) -> bool:
         if not is_library(frame):
             return False
     return False
+
+
+def _in_shutdown(stack: Stack) -> bool:
+    """Whether it is in ``rpc.shutdown``, not in the similar exchange of ``init_rpc``."""
+    return any(frame.name == "shutdown" and _RPC.search(frame.filename) for frame in stack)
 
 
 def _handlers(context: Context) -> list[Handler]:

@@ -17,17 +17,19 @@ from hangscope.trace.model import Claim
 from hangscope.trace.witnesses.journal import OWN_VERDICT
 
 _NOTHING = (Verdict.HEALTHY, Verdict.INCONCLUSIVE)
+_NOBODY = (Verdict.INCONCLUSIVE, Verdict.QUIESCENT)
 
 
 def with_said_live(context: Context, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """The findings, behind what the monitor had said where that rests on more than they do."""
-    undecided = all(finding.verdict is Verdict.INCONCLUSIVE for finding in findings)
+    undecided = all(finding.verdict in _NOBODY for finding in findings)
     lost = frozenset() if undecided else _without_record(context)
     said = _said(context) if undecided or lost else None
     if said is None:
         return tuple(findings)
     if undecided:
-        return (said, *findings)
+        stood = any(finding.verdict is Verdict.QUIESCENT for finding in findings)
+        return (said, *findings) if said.culprits or not stood else tuple(findings)
     found = findings[0]
     if lost.issuperset(found.culprits) or set(found.culprits) != set(said.culprits):
         # That its ring is gone now is no fault of a rank whose ring the monitor had read.
