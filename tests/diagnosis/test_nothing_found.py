@@ -6,9 +6,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
-from hangscope.trace.model import (
-    ExitFacts,
-)
+from hangscope.trace.model import ExitFacts, Frame, ThreadStack
 from tests.diagnosis.builder import SECOND, START, Job, blame
 
 
@@ -96,3 +94,28 @@ def test_a_job_that_computes_on_a_crowded_machine_has_not_come_to_rest(
     for rank in range(4):
         job.rank(rank, cpu_busy=share, stack_moved=False)
     assert diagnose(job.trace()).verdict.value == verdict
+
+
+@pytest.mark.parametrize(
+    ("lived_s", "at", "expected"),
+    [
+        (100.0, "/x/site-packages/torch/utils/file_baton.py", "inconclusive"),
+        (5.0, "/x/site-packages/torch/utils/file_baton.py", "healthy"),
+        (100.0, "/home/me/prepare.py", "healthy"),
+    ],
+)
+def test_ranks_that_were_ended_before_they_had_issued_anything(
+    lived_s: float, at: str, expected: str
+) -> None:
+    """Somebody was killed while it built an extension: its lock is left, and all wait for it."""
+    job = Job(2)
+    end = ExitFacts("signal", signal=9, at_ns=START + int(lived_s * SECOND))
+    stack = (Frame("wait", at, 50), Frame("<module>", "/home/me/train.py", 6))
+    for rank in range(2):
+        main = ThreadStack("MainThread", True, stack, START)
+        job.rank(rank, alive=False, exit=end, started_ns=START, threads=(main,))
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == (expected, ())
+    if expected == "inconclusive":
+        assert found.summary == "Ranks 0, 1 had issued nothing for 1 min 40 s when they were ended"
+        assert "delete the file `lock`" in found.findings[0].fix

@@ -19,6 +19,7 @@ from hangscope.diagnosis.quiet.secondary_failures import secondary_failures
 from hangscope.diagnosis.quiet.signs import DEAD_THREAD
 from hangscope.diagnosis.quiet.standstill import (
     after_silence,
+    never_began,
     of_dumps,
     quiescent,
     stood_before_the_end,
@@ -97,6 +98,8 @@ def _ended_from_outside(context: Context, killed: str, moving: bool) -> Finding 
         stood_s = stood_before_the_end(context)
         if stood_s >= trace.timeout_s:
             return quiescent(context, stood_s)
+        if (found := never_began(context)) is not None:
+            return found
     if trace.only_logs and not len(trace.records):
         stopped = _stopped(trace)
         return told_to_stop(context, stopped.text if stopped is not None else killed)

@@ -12,8 +12,9 @@ from hangscope.diagnosis.quiet.inconclusive import inconclusive
 from hangscope.diagnosis.quiet.lingering import left_standing
 from hangscope.diagnosis.records.evidence import end_is_unseen
 from hangscope.diagnosis.words import playbook
+from hangscope.diagnosis.words.blocked import blocked_in
 from hangscope.diagnosis.words.by_stacks import places_of_threads, where_to_look
-from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.diagnosis.words.phrases import capital, rank_s
 from hangscope.trace.model import Flag
 
 _UNSEEN_ENDS = "no rank waits for another on record; what its device has finished is not known"
@@ -47,6 +48,29 @@ def stopped_after_a_standstill(context: Context) -> Finding | None:
         inconclusive(context),
         summary=f"Nothing was issued for {lasting(stood_s)} before {who} ended, "
         "and nothing tells why",
+    )
+
+
+def never_began(context: Context) -> Finding | None:
+    """Ranks that were ended before any of them had issued anything, and that all stood in something
+    which does not return by itself, `Trace.timeout_s` after they had been started.
+    """
+    hosts, ranks = context.hosts, context.trace.ranks
+    ends = [host.end_ns for host in hosts.values() if host.end_ns]
+    started = [facts.started_ns for facts in ranks.values() if facts.started_ns]
+    if context.newest_ns or not ends or not started or not all(map(blocked_in, hosts.values())):
+        return None
+    stood_s = (min(ends) - min(started)) / SECOND_NS
+    if stood_s < context.trace.timeout_s:
+        return None
+    places = places_of_threads(context)
+    return replace(
+        inconclusive(context),
+        summary=f"{capital(rank_s([*hosts]))} had issued nothing for {lasting(stood_s)} when "
+        f"{'they were' if len(hosts) > 1 else 'it was'} ended",
+        why="all of them stood in something that does not return by itself",
+        fix=f"look at what is waited for there: {places[0]}",
+        evidence=places,
     )
 
 
