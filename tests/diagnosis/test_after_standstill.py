@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Phase
@@ -295,3 +297,25 @@ def test_a_standstill_before_the_end_is_not_healthy_though_nobody_is_found_to_wa
         found = diagnose(job.trace())
         assert (found.verdict.value, found.culprits) == (verdict, ())
     assert "Nothing was issued for" not in found.summary
+
+
+@pytest.mark.parametrize(
+    ("error", "others_s", "signal", "expected"),
+    [
+        ("ConnectionResetError", 12.01, None, "missing_rank"),
+        ("EOFError", 11.95, None, "missing_rank"),
+        ("ConnectionResetError", 12.3, 9, "missing_rank"),  # it was killed on its way out
+        ("ConnectionResetError", 13.0, None, "rank_crashed"),  # as a launcher answers its failure
+        ("ValueError", 12.01, None, "rank_crashed"),
+    ],
+)
+def test_who_waited_for_a_driver_that_was_killed_with_all_others_has_not_crashed(
+    error: str, others_s: float, signal: int | None, expected: str
+) -> None:
+    job = hung()
+    at_ns = START + int((job.now + 12.0) * SECOND)
+    raised = ExceptionFacts(error, "", (), at_ns=at_ns)
+    job.rank(2, alive=False, exception=raised, exit=ExitFacts("exception", 1, signal, at_ns))
+    for rank in (0, 1, 3):
+        kill(job, rank, others_s)
+    assert judged(job.trace())[:2] == (expected, (2,))

@@ -27,7 +27,10 @@ from hangscope.trace.signals import SIGABRT
 
 _OUTSIDE = (9, 15, 2, 1)
 """SIGKILL, SIGTERM, SIGINT, SIGHUP: sent by somebody else."""
+_CLOSED = frozenset({"ConnectionResetError", "BrokenPipeError", "EOFError"})
+"""What Python raises where the other end of a pipe or socket of the host has gone."""
 _SECOND_NS = 1_000_000_000
+_AT_ONE_MOMENT_NS = _SECOND_NS // 10
 
 
 def not_before_last_record(trace: Trace, hosts: dict[int, Host]) -> dict[int, Host]:
@@ -110,7 +113,9 @@ class _EndsOfStandstill:
         """Whether an end came from outside, and after the job had come to stand still."""
         rank, facts = host.rank, self.trace.ranks[host.rank]
         unrecorded = rank in self.unrecorded
-        if host.end is not End.CRASHED or not _from_outside(facts, unrecorded):
+        if host.end is not End.CRASHED:
+            return False
+        if not (_from_outside(facts, unrecorded) or self._lost_a_helper_with_others(host)):
             return False
         if host.end_ns >= self.stood_ns:
             return True
@@ -125,6 +130,22 @@ class _EndsOfStandstill:
         # Beside a rank that left nothing, the end of one that waited is nobody's failure.
         return self._waited_beside_lost(rank) and not (
             host.end_ns < self.silent_ns and _over_elsewhere(self.trace, self.front, rank)
+        )
+
+    def _lost_a_helper_with_others(self, host: Host) -> bool:
+        """Whether what closed its connection (a driver, a server) was killed with other ranks.
+
+        Then it is killed itself before it has left, or no later than the others. A launcher answers
+        a failure once it has seen the process end.
+        """
+        exception = self.trace.ranks[host.rank].exception
+        if exception is None or exception.type_name not in _CLOSED:
+            return False
+        return _was_killed(self.trace.ranks[host.rank]) or any(
+            other.rank != host.rank
+            and abs(other.end_ns - host.end_ns) <= _AT_ONE_MOMENT_NS
+            and _was_killed(self.trace.ranks[other.rank])
+            for other in self.hosts.values()
         )
 
     def may_be_why(self, first: Host, late: Iterable[int]) -> bool:
@@ -272,6 +293,11 @@ def _from_outside(facts: RankFacts, unrecorded: bool) -> bool:
         return False
     wordless = unrecorded or exit_.text == WITHOUT_A_WORD
     return exit_.signal in _OUTSIDE or (wordless and exit_.kind == "code")
+
+
+def _was_killed(facts: RankFacts) -> bool:
+    """Whether a signal from outside has ended it."""
+    return facts.exit is not None and facts.exit.signal in _OUTSIDE
 
 
 def _was_ended(trace: Trace, host: Host) -> bool:
