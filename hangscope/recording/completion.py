@@ -149,24 +149,32 @@ class Completions:
         try:
             if self.boxed:
                 self.unbox()
-            pending = state.pending
-            while True:
-                try:
-                    entry = pending[0]
-                except IndexError:  # empty, perhaps since another thread's wait is over
-                    break
-                if not self._is_completed(entry):
-                    break
-                if _take(pending, entry):
-                    self._finish_pending(state, entry, ask=deep)
-            while len(pending) >= MAX_PENDING:
-                self._give_up(pending.popleft())
-            if deep and len(pending) > 1:
-                for entry in list(pending)[1:_LOOK_BEHIND]:
-                    if self._is_completed(entry) and _take(pending, entry):
-                        self._finish_pending(state, entry, ask=True)
+            self._finish_in_order(state, ask=deep)
+            while len(state.pending) >= MAX_PENDING:
+                self._give_up(state.pending.popleft())
+            if deep and len(state.pending) > 1:
+                self._finish_overtakers(state)
         finally:
             state.draining = False
+
+    def _finish_in_order(self, state: GroupState, *, ask: bool) -> None:
+        """From the oldest on, up to the first that has not finished."""
+        pending = state.pending
+        while True:
+            try:
+                entry = pending[0]
+            except IndexError:  # empty, perhaps since another thread's wait is over
+                return
+            if not self._is_completed(entry):
+                return
+            if _take(pending, entry):
+                self._finish_pending(state, entry, ask=ask)
+
+    def _finish_overtakers(self, state: GroupState) -> None:
+        """Behind an unfinished head: not far, as there may be a thousand."""
+        for entry in list(state.pending)[1:_LOOK_BEHIND]:
+            if self._is_completed(entry) and _take(state.pending, entry):
+                self._finish_pending(state, entry, ask=True)
 
     def drain_all(self, states: Iterable[GroupState]) -> bool:
         """`drain` for every group, the watcher's turn; whether there was anything to look at."""

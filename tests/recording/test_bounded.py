@@ -165,13 +165,43 @@ def test_a_group_that_outlives_the_module(
     assert ("late", (0,)) in registry._orphans
 
 
+class Never:
+    """A Work that is never over."""
+
+    def is_completed(self) -> bool:
+        return False
+
+
+class Over:
+    """A Work that is over, and in which another thread may ask whether it succeeded."""
+
+    def is_completed(self) -> bool:
+        return True
+
+    def get_future(self) -> Over:
+        return self
+
+    def value(self) -> None: ...
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_what_overtakes_an_unfinished_one_is_found_by_the_watcher_alone(
+    recording: Session, deep: bool
+) -> None:
+    """And not far behind it: there may be a thousand, at every turn."""
+    completions = recording.recorder.completions
+    state = GroupState(recording.ring, 0, "g", [0], 0, recorded=True)
+    works = [Over(), Never(), *(Over() for _ in range(200))]
+    for number, work in enumerate(works):
+        state.pending.append([number + 1, work, number + 1, 0, state])
+    completions.drain(state, deep=deep)
+    left = [entry[0] for entry in state.pending]
+    assert left[0] == 2, "the first is over, the second is not"
+    assert left[1:] == list(range(66 if deep else 3, 203))
+
+
 def test_unfinished_operations_are_bounded(recording: Session) -> None:
     """Each pins its tensors."""
-
-    class Never:
-        def is_completed(self) -> bool:
-            return False
-
     completions = recording.recorder.completions
     state = GroupState(recording.ring, 0, "g", [0], 0, recorded=True)
     for number in range(3 * completion.MAX_PENDING):
