@@ -13,6 +13,8 @@ class ClaimDetails(TypedDict, total=False):
     """The reporter's rank inside the claim's group."""
     by_local_rank: bool
     """The end of the reporter was told of a local rank, and that was taken for the rank."""
+    local_as_rank: bool
+    """The local rank itself was: nothing in the log speaks of another node."""
     half_told: bool
     """The reporter's watchdog has spoken, and what it waits in is not in the log."""
     cut: bool

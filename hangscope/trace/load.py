@@ -13,6 +13,7 @@ from pathlib import Path
 from hangscope.ring.layout import SLOT
 from hangscope.trace import formats
 from hangscope.trace.attempts.foreign_logs import without_foreign_logs
+from hangscope.trace.attempts.local_guesses import without_wrong_guesses
 from hangscope.trace.attempts.newest import keep_newest
 from hangscope.trace.attempts.stale_dumps import of_one_life
 from hangscope.trace.files import file_names, sniff
@@ -106,6 +107,7 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
     fragments, foreign = without_foreign_logs(fragments)
     fragments, others = keep_newest(on_one_clock(fragments))
     fragments, stale = of_one_life(fragments)
+    fragments = without_wrong_guesses(fragments)
     others = [*foreign, *others, *stale]
     trace = merge(
         _given_away(fragments), warnings=[*warnings, *others], unread=unread, block=rings.block

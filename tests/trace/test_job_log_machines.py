@@ -140,3 +140,19 @@ def test_a_process_that_hands_on_the_lines_of_several_ranks_is_none_of_them() ->
     for rank in (4, 5):
         processes.wrote(rank, SOMEWHERE, 77, None)
     assert processes.of_pid(77, SOMEWHERE) is None
+
+
+def test_a_pod_that_only_prints_its_steps_is_another_node() -> None:
+    steps = [f"{pod}step {i}" for i in range(30) for pod in (MASTER, WORKER)]
+    ended = "[rank: 0] Child process with PID 77 terminated with code 1. Forcefully terminating"
+    assert answer(*steps, WORKER + ended)[1] == ()
+    assert answer(*steps[1::2], WORKER + ended)[1] == (0,)
+
+
+def test_a_command_counts_for_the_restarts_as_well() -> None:
+    command = "+ torchrun --nnodes=2 --node-rank=1 --nproc-per-node=2 train.py"
+    anew = "Worker group FAILED. 1/3 attempts left; will restart worker group"
+    assert answer(command, *RAISED, failed(1), anew, *RAISED, failed(0))[:2] == (
+        "rank_crashed",
+        (2,),
+    )

@@ -160,7 +160,8 @@ def _own_claims(notes: RankNotes, table: GroupTable) -> list[Claim]:
         if group != UNKNOWN_GROUP
     ]
     if notes.by_local_rank:
-        claims.append(Claim("other", reporter=notes.rank, details={"by_local_rank": True}))
+        details = ClaimDetails(by_local_rank=True, local_as_rank=notes.local_as_rank)
+        claims.append(Claim("other", reporter=notes.rank, details=details))
     if notes.half_told and not notes.operations and not notes.counters:
         claims.append(Claim("other", reporter=notes.rank, details={"half_told": True}))
     return claims

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from hangscope.trace.job_log.file_writers import FileWriter, named_by
 from hangscope.trace.job_log.fragments import fragments_of
-from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.lines.line import LogLine, Machine
 from hangscope.trace.job_log.lines.stream import read_lines
 from hangscope.trace.job_log.lines.unknown import UnknownPrefix
 from hangscope.trace.job_log.own_lines import OwnLines
@@ -49,11 +49,14 @@ def read_job_log(
     own_rank, own_local = named_by(str(file)) if file is not None else (None, None)
     if year is None:
         year = _year_of(file)
-    evidence = gather(read_lines(stream), year, own_rank=own_rank, own_local=own_local)
+    machines: set[Machine] = set()
+    lines = read_lines(stream, machines)
+    evidence = gather(lines, year, own_rank=own_rank, own_local=own_local)
     if evidence.not_its_own and stream.seekable():
         stream.seek(0)
         own_rank = None
         evidence = gather(read_lines(stream), year, own_local=own_local)
+    evidence.processes.machines |= machines
     for seen in evidence.stacks:
         seen.at_ns = seen.at_ns or _written_ns(file)
     return fragments_of(evidence, path, whole_file_rank=own_rank)

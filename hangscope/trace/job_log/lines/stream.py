@@ -19,13 +19,15 @@ from hangscope.trace.job_log.lines.blocks import BLOCK, Physical, telling
 from hangscope.trace.job_log.lines.blocks import MAX_LINE as MAX_LINE
 from hangscope.trace.job_log.lines.join import STARTS, Joiner
 from hangscope.trace.job_log.lines.line import LogLine as LogLine
+from hangscope.trace.job_log.lines.line import Machine
 from hangscope.trace.job_log.lines.plain import PlainLines
 from hangscope.trace.job_log.lines.prefixes import ANSI, Style, judge_style
 from hangscope.trace.job_log.lines.shapes import shape_of_bytes
-from hangscope.trace.job_log.lines.strip import split_glue, strip
+from hangscope.trace.job_log.lines.strip import outer_prefixes, split_glue, strip
 from hangscope.trace.job_log.lines.wrap import unwrapped, wrap_width
 
 _LABELLED = re.compile(r"(?:\[pod/[\w.\-]+/-\] )?(?:\[RANK \d{1,7}\] )?")
+_FIRST_LINES = 400
 _LARGEST_TABLE = 1 << 28
 _MOST_LINES = 400
 """Of one message; deeper tracebacks are cut."""
@@ -34,14 +36,19 @@ _ENTITY = re.compile(r"&(?:gt|lt|amp|quot|#\d+);")
 _NOISE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\ufeff]")
 
 
-def read_lines(stream: BinaryIO) -> Iterator[LogLine]:
-    """The messages of a log that may matter, in order. Memory does not grow with the log."""
+def read_lines(stream: BinaryIO, machines: set[Machine] | None = None) -> Iterator[LogLine]:
+    """The messages of a log that may matter, in order. Memory does not grow with the log.
+
+    ``machines`` takes those that wrote its first lines, also where these lines do not matter.
+    """
     first = stream.read(BLOCK)
     columns = rows_of_csv(first)
     if columns:
         stream = _without_columns(columns, first, stream)
         first = stream.read(BLOCK)
     style = judge_style(first)
+    if machines is not None:
+        machines.update(_machines(first, style))
     if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
         rest = first + stream.read(1 << 28)
         text = rest.decode("utf-16", "replace").encode("utf-8", "replace")
@@ -53,6 +60,14 @@ def read_lines(stream: BinaryIO) -> Iterator[LogLine]:
         texts = (piece for number, raw, _ in physical for piece in _cleaned(number, raw))
         return _wrapped(unwrapped(texts, width, STARTS), style)
     return _unbroken(physical, style)
+
+
+def _machines(first: bytes, style: Style) -> Iterator[Machine]:
+    for raw in first.split(b"\n", _FIRST_LINES)[:_FIRST_LINES]:
+        for _, text in _cleaned(0, raw[:MAX_LINE]):
+            line, _ = outer_prefixes(text, style)
+            if not line.machine.is_unknown:
+                yield line.machine
 
 
 def _without_columns(columns: tuple[str, ...], first: bytes, stream: BinaryIO) -> BinaryIO:

@@ -181,6 +181,8 @@ class RankNotes:
     by_launcher: bool = False
     by_local_rank: bool = False
     """Its end was told of a local rank or of a task, and that was taken for the rank."""
+    local_as_rank: bool = False
+    """The local rank itself was, as no other node has written into the log."""
     echo: bool = False
     """Its end is explained by a connection or a meeting that failed."""
     oom_killed: bool = False
@@ -349,8 +351,9 @@ class Evidence:
         attempt = self.attempt + 1
         world = max(self.world_size or 0, max(self.ranks, default=-1) + 1) or None
         earlier = {f.name: getattr(self, f.name) for f in fields(self)} if self._tells() else None
-        earlier = earlier or self._earlier
+        earlier, processes = earlier or self._earlier, self.processes.of_next_attempt()
         self.__init__()  # type: ignore[misc]
+        self.processes = processes
         self.world_size, self.attempt, self._earlier = world, attempt, earlier
 
     def fall_back(self) -> None:

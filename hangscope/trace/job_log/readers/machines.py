@@ -36,6 +36,12 @@ class Processes:
         self.nodes = 1
         """How many the job has, as far as a launcher says so."""
 
+    def of_next_attempt(self) -> Processes:
+        """What outlives a restart of the job: its nodes, and the commands that started it."""
+        kept = Processes()
+        kept.machines, kept.nodes, kept._counted = self.machines, self.nodes, self._counted
+        return kept
+
     def wrote(self, rank: int, machine: Machine, pid: int | None, local: int | None) -> None:
         """A line of this rank came from this process. Who was noted first stays."""
         if local is not None:

@@ -48,7 +48,9 @@ def _failures(evidence: Evidence) -> None:
         notes = evidence.of(rank)
         if not notes.has_ended:
             notes.ended(failure.exit_code, failure.at_ns)
-            notes.by_local_rank |= guessed or evidence.processes.is_counted(rank)
+            counted = evidence.processes.is_counted(rank)
+            notes.by_local_rank |= guessed or counted
+            notes.local_as_rank |= guessed and not (several or counted)
 
 
 def _is_unheard_of(failure: LauncherFailure, evidence: Evidence) -> bool:

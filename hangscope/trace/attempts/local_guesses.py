@@ -1,0 +1,87 @@
+"""Local ranks that were taken for ranks, in the logs of several nodes.
+
+The log of one node alone does not tell which node it is of. Beside another log in which a launcher
+speaks as well, or the rank of that number speaks for itself, a local rank is no rank any more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hangscope.trace import formats, signals
+from hangscope.trace.model import NONE, Claim, ClaimDetails, ExitFacts, Fragment, RankFacts
+
+
+def without_wrong_guesses(fragments: Sequence[Fragment]) -> list[Fragment]:
+    """The fragments; what was only guessed to be of a rank is nobody's where other logs speak."""
+    logs: dict[str, list[Fragment]] = defaultdict(list)
+    for fragment in fragments:
+        if fragment.source.format == formats.LOG:
+            logs[fragment.source.path].append(fragment)
+    launchers = {path: _ends(told) for path, told in logs.items() if any(map(_launches, told))}
+    found = list(fragments)
+    for i, guess in enumerate(fragments):
+        path = guess.source.path
+        if path not in launchers or not _is_guess(guess) or len(guess.records):
+            continue  # files that the processes of one node leave tell nothing of another
+        ends = launchers[path]
+        elsewhere = any(p != path and ends.isdisjoint(told) for p, told in launchers.items())
+        others = [f for p, told in logs.items() if p != path for f in told]
+        itself = [f for f in others if f.facts.rank == guess.facts.rank and len(f.records)]
+        outlived = any(0 < _ended_ns(guess) < f.facts.observed_ns for f in itself)
+        if elsewhere or itself:
+            found[i] = _nobodys(guess, unheard=elsewhere or outlived)
+    return found
+
+
+def _is_guess(fragment: Fragment) -> bool:
+    return any(c.details.get("local_as_rank") for c in fragment.claims)
+
+
+def _launches(fragment: Fragment) -> bool:
+    """Whether it tells what only the launcher of a node says."""
+    return (_is_guess(fragment) and bool(_ends([fragment]))) or any(
+        c.kind == "launcher_failure" or (c.details.get("stopped") and c.reporter is None)
+        for c in fragment.claims
+    )
+
+
+def _ends(fragments: Sequence[Fragment]) -> set[tuple[int, ExitFacts]]:
+    """How processes ended: two logs that tell of the same end are of one launcher."""
+    ends = {(f.facts.rank, f.facts.exit) for f in fragments if f.facts.exit is not None}
+    return {(rank, end) for rank, end in ends if end.code is not None or end.signal is not None}
+
+
+def _ended_ns(fragment: Fragment) -> int:
+    return fragment.facts.exit.at_ns if fragment.facts.exit is not None else 0
+
+
+def _nobodys(guess: Fragment, *, unheard: bool) -> Fragment:
+    """What such a fragment tells, as statements of no rank.
+
+    Parameters
+    ----------
+    unheard:
+        Whether the process is none of those that speak in the other logs.
+    """
+    facts, details = guess.facts, ClaimDetails(unheard=unheard)
+    claims = [
+        replace(c, reporter=None, accused=())
+        for c in guess.claims
+        if c.text and c.kind != "launcher_failure"
+    ]
+    if facts.exception is not None:
+        said = f"{facts.exception.type_name}: {facts.exception.message}".partition("\n")[0]
+        said, at_ns = said.rstrip(": ")[:300], facts.exception.at_ns
+        raised = ClaimDetails(unheard=unheard, nobodys=True)
+        claims.append(Claim("other", text=said, at_ns=at_ns, certain=False, details=raised))
+    elif facts.exit is not None:
+        end = facts.exit
+        how = f"exit status {end.code}" if end.signal is None else signals.name_of(end.signal)
+        said = f"a process with local rank {facts.rank} ended: {how}"
+        kind = "launcher_failure"
+        claims.append(Claim(kind, text=said, at_ns=end.at_ns, certain=False, details=details))
+    nobody = RankFacts(rank=NONE, world_size=facts.world_size)
+    return replace(guess, facts=nobody, claims=tuple(claims))

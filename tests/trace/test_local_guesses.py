@@ -1,0 +1,68 @@
+"""A local rank in the log of one node, beside logs of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.load import load_trace
+
+from .logs import timeout
+
+AGENT = "0816 {} 900 torch/distributed/elastic/multiprocessing/api.py:869] "
+RAISED = (
+    "Traceback (most recent call last):\n"
+    '  File "/app/train.py", line 5, in main\n'
+    '    raise ValueError("bad sample")\n'
+    "ValueError: bad sample\n"
+)
+STOPPED = f"W{AGENT.format('11:30:15.000000')}Received 15 death signal, shutting down workers\n"
+WAITS = "".join(timeout(rank, 7) for rank in (0, 1))
+
+
+def failed(local: int, code: int, at: str = "11:20:00.000000") -> str:
+    said = f"failed (exitcode: {code}) local_rank: {local} (pid: 77) of binary: /bin/py"
+    return f"E{AGENT.format(at)}{said}\n"
+
+
+def answer(folder: Path, **logs: str) -> Diagnosis:
+    for name, text in logs.items():
+        (folder / f"{name}.log").write_text(text)
+    return diagnose(load_trace([folder]))
+
+
+def test_alone_it_is_taken_for_the_rank(tmp_path: Path) -> None:
+    found = answer(tmp_path, node1=RAISED + failed(0, 1))
+    assert (found.culprits, found.confidence.value) == ((0,), "likely")
+
+
+@pytest.mark.parametrize("other", [STOPPED, WAITS + failed(0, -6, "12:10:02.000000")])
+def test_beside_another_launchers_log_it_is_not(tmp_path: Path, other: str) -> None:
+    found = answer(tmp_path, node0=other, node1=RAISED + failed(0, 1))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert any("bad sample" in line for f in found.findings for line in f.evidence)
+
+
+@pytest.mark.parametrize("code", [1, -9])
+def test_nor_where_the_rank_of_that_number_outlived_it(tmp_path: Path, code: int) -> None:
+    found = answer(tmp_path, node0=WAITS, node1=failed(1, code))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert any("local rank 1" in line for f in found.findings for line in f.evidence)
+
+
+def test_what_the_command_says_is_believed_beside_others(tmp_path: Path) -> None:
+    command = "+ torchrun --nnodes=2 --node-rank=1 --nproc-per-node=2 train.py\n"
+    found = answer(tmp_path, node0=WAITS + STOPPED, node1=command + RAISED + failed(1, 1))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (3,))
+
+
+def test_one_launchers_words_twice_and_the_logs_of_its_processes_are_of_one_node(
+    tmp_path: Path,
+) -> None:
+    ended = RAISED + failed(0, 1)
+    (tmp_path / "attempt_0" / "0").mkdir(parents=True)
+    (tmp_path / "attempt_0" / "0" / "stderr.log").write_text(RAISED)
+    assert answer(tmp_path, job=ended, copy=ended).culprits == (0,)
