@@ -64,17 +64,21 @@ def _in_the_way(context: Context, kept: list[int], least_s: float) -> list[int]:
     They came late and are held up themselves by now, if not yet for as long: they are in nothing
     of their own. What they wait in for a moment is the work that keeps them from coming.
     """
-    places = context.waits.places
-    still = [
-        index
-        for index, place in enumerate(places)
-        if index not in kept and context.standing_s(place) >= max(least_s, _limit_s(context, place))
-    ]
+    places, known = context.waits.places, set(kept)
+    still_in: dict[int, list[int]] = {}
+    for index, place in enumerate(places):
+        least = max(least_s, _limit_s(context, place))
+        if index not in known and context.standing_s(place) >= least:
+            for rank in place.waiters:
+                still_in.setdefault(rank, []).append(index)
     found: list[int] = []
-    wanted = {rank for i in kept for rank in places[i].targets}
-    while more := [i for i in still if i not in found and wanted & {*places[i].waiters}]:
-        found += more
-        wanted = {rank for i in more for rank in places[i].targets}
+    to_visit = list(kept)
+    while to_visit:
+        for rank in places[to_visit.pop()].targets:
+            more = set(still_in.pop(rank, ())) - known
+            known |= more
+            found += more
+            to_visit += more
     return found
 
 
