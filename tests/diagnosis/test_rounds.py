@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-import pytest
 
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import Trace
 from tests.diagnosis.builder import Job, judged
 
 
-def exchanges(unmet: int, *, oldest: int = 1) -> Trace:
+def exchanges(unmet: int, *, only_active: bool = False) -> Trace:
     """Ranks 0 and 1 exchange twice a step, then all four meet.
 
     At last rank 0 stands in so many (``unmet``) to which rank 1 has not come, and the three others
-    where they meet. ``oldest``: number of the first record that is left of rank 0.
+    where they meet. ``only_active``: what the dumps say that they list.
     """
     job = Job(4)
     ring = job.group(0, 1, desc="CONTEXT")
@@ -25,7 +26,8 @@ def exchanges(unmet: int, *, oldest: int = 1) -> Trace:
     rounds(job, ring, unmet, (0,), done=False)
     for rank in (1, 2, 3):
         job.op(rank, done=False)
-    job.rank(0, oldest_record_id=oldest)
+    for rank in range(4):
+        job.rank(rank, only_active=only_active)
     return job.trace()
 
 
@@ -42,10 +44,10 @@ def test_what_one_batch_exchanges_is_no_row() -> None:
     assert judged(trace)[:2] == (Verdict.P2P_UNMATCHED, (1,))
 
 
-@pytest.mark.parametrize("oldest", [1, 5])
-def test_rounds_are_counted_only_where_all_are_on_record(oldest: int) -> None:
-    named = judged(exchanges(3, oldest=oldest))[1]
-    assert (named == (0,)) is (oldest == 1)
+def test_a_row_begun_alone_shows_where_only_unfinished_entries_are_listed() -> None:
+    trace = exchanges(3, only_active=True)
+    unfinished = trace.records[trace.records["completed_ns"] == 0]
+    assert judged(replace(trace, records=unfinished))[1] == (0,)
 
 
 def test_a_row_that_all_counterparts_have_been_through_was_left_out_by_the_partner() -> None:

@@ -237,15 +237,14 @@ def _a_round_more(context: Context, ranks: set[int], places: list[Place]) -> tup
     begun = [(p.group, p.seq) for p in places if p.p2p and rank in p.waiters]
     if any(furthest_counterpart(context, rank, group) >= number for group, number in begun):
         return ()
-    told = (others & recorded_ranks(context.trace)) - hidden_ranks(context.trace)
-    if rank in hidden_ranks(context.trace):
-        return ()  # how many there were in all is not on record
+    told = others & recorded_ranks(context.trace)
     more = max((_calls(context, rank, r) - _calls(context, r, rank) for r in told), default=0)
     return (rank,) if waiting == set(met[0].targets) and more >= _COMPANY else ()
 
 
 def _calls(context: Context, rank: int, peer: int) -> int:
-    """How many sends and receives between two ranks one of them has issued; a batch counts once."""
+    """How many sends and receives between two ranks one of them has issued, as far as its records
+    go back; a batch counts once."""
     low, high = context.bounds.get(rank, (0, 0))
     part = context.trace.records[low:high]
     halves = part[context.front.p2p[low:high] & (part["peer"] == peer)]
