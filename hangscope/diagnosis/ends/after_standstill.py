@@ -6,6 +6,7 @@ of these ends explains the hang that came before.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -109,6 +110,12 @@ class _EndsOfStandstill:
         newest_ns = max(host.end_ns for host in self.hosts.values())
         return newest_ns - int(standstill_s(self.trace) * _SECOND_NS)
 
+    @cached_property
+    def killed_ns(self) -> list[int]:
+        """When signals from outside ended ranks, the first of them first."""
+        killed = (h for h in self.hosts.values() if _was_killed(self.trace.ranks[h.rank]))
+        return sorted(host.end_ns for host in killed)
+
     def came_with_it(self, host: Host) -> bool:
         """Whether an end came from outside, and after the job had come to stand still."""
         rank, facts = host.rank, self.trace.ranks[host.rank]
@@ -141,12 +148,10 @@ class _EndsOfStandstill:
         exception = self.trace.ranks[host.rank].exception
         if exception is None or exception.type_name not in _CLOSED:
             return False
-        return _was_killed(self.trace.ranks[host.rank]) or any(
-            other.rank != host.rank
-            and abs(other.end_ns - host.end_ns) <= _AT_ONE_MOMENT_NS
-            and _was_killed(self.trace.ranks[other.rank])
-            for other in self.hosts.values()
-        )
+        if _was_killed(self.trace.ranks[host.rank]):
+            return True
+        since = bisect_left(self.killed_ns, host.end_ns - _AT_ONE_MOMENT_NS)
+        return bisect_right(self.killed_ns, host.end_ns + _AT_ONE_MOMENT_NS) > since
 
     def may_be_why(self, first: Host, late: Iterable[int]) -> bool:
         """Whether the others may have waited for the first of those that were ended ``late``."""
