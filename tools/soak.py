@@ -62,6 +62,8 @@ class Tally:
     records: int = 0
     groups: int = 0
     culprits_right: int = 0
+    not_named: list[str] = field(default_factory=list)
+    """What was said instead where a killed rank was not named alone."""
     worst_growth_mib: float = 0.0
     wrong: list[str] = field(default_factory=list)
 
@@ -214,8 +216,9 @@ def _one(plan: Plan, folder: Path, tally: Tally) -> list[str]:
         victim = plan.seed % plan.size
         run_job(plan, folder / "on", record=True, victim=victim)
         tally.killed += 1
-        if any((folder / "on" / "run").glob("*.ring")):
-            tally.culprits_right += _culprits(folder / "on" / "run") == (victim,)
+        said = _said_of(folder / "on" / "run", victim)
+        tally.culprits_right += not said
+        tally.not_named += [f"job {tally.jobs + 1}: {said}"] if said else []
         return wrong_records(plan, folder / "on", whole=False, tally=tally)
     wrong, grown = _against_twin(plan, folder, tally)
     if grown and not wrong:
@@ -266,11 +269,17 @@ def _growth(result: Any, what: str) -> float:
     return float(result["last"][what]) - float(result["first"][what])
 
 
-def _culprits(run: Path) -> tuple[int, ...]:
+def _said_of(run: Path, victim: int) -> str:
+    """What is said of a run whose victim is not named alone; empty where it is."""
     from hangscope.diagnosis import diagnose
     from hangscope.trace.load import load_trace
 
-    return tuple(diagnose(load_trace([run])).culprits)
+    if not any(run.glob("*.ring")):
+        return f"rank {victim} was killed before any had begun to record"
+    found = diagnose(load_trace([run]))
+    if tuple(found.culprits) == (victim,):
+        return ""
+    return f"rank {victim} was killed; {found.verdict} ({found.confidence}): {found.summary}"
 
 
 def _free_port() -> int:
@@ -300,6 +309,8 @@ def main() -> int:
         f"{tally.records} records and {tally.groups} groups checked, "
         f"worst growth {tally.worst_growth_mib:.1f} MiB beyond the same job without HangScope"
     )
+    for text in tally.not_named:
+        print("not named:", text)
     for text in tally.wrong:
         print("WRONG", text)
     return 1 if tally.wrong else 0
