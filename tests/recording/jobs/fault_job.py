@@ -166,8 +166,28 @@ def functions() -> list[tuple[object, str]]:
 
 
 @contextlib.contextmanager
+def replaced(owner: object, name: str, replacement: object):  # type: ignore[no-untyped-def]
+    """Another function in the place of one, wherever it was imported to."""
+    original = vars(owner)[name]
+    places = [(owner, name)]
+    if inspect.ismodule(owner):
+        places += [
+            (module, name)
+            for module_name, module in list(sys.modules.items())
+            if module_name.startswith("hangscope.") and vars(module).get(name) is original
+        ]
+    for place, attribute in places:
+        setattr(place, attribute, replacement)
+    try:
+        yield
+    finally:
+        for place, attribute in places:
+            setattr(place, attribute, original)
+
+
+@contextlib.contextmanager
 def failing(owner: object, name: str):  # type: ignore[no-untyped-def]
-    """Replace a function, wherever it was imported to, by one that raises."""
+    """Replace a function by one that raises."""
     original = vars(owner)[name]
     calls = [0]
 
@@ -182,18 +202,8 @@ def failing(owner: object, name: str):  # type: ignore[no-untyped-def]
         replacement = property(fail)
     else:
         replacement = classmethod(fail)
-    places = [(owner, name)]
-    if inspect.ismodule(owner):
-        for module_name, module in list(sys.modules.items()):
-            if module_name.startswith("hangscope.") and vars(module).get(name) is original:
-                places.append((module, name))
-    for place, attribute in places:
-        setattr(place, attribute, replacement)
-    try:
+    with replaced(owner, name, replacement):
         yield calls
-    finally:
-        for place, attribute in places:
-            setattr(place, attribute, original)
 
 
 @contextlib.contextmanager
@@ -210,20 +220,8 @@ def product_failing(owner: object, name: str):  # type: ignore[no-untyped-def]
         original(*args, **kwargs)
         return fail
 
-    places = [(owner, name)]
-    if inspect.ismodule(owner):
-        places += [
-            (module, name)
-            for module_name, module in list(sys.modules.items())
-            if module_name.startswith("hangscope.") and vars(module).get(name) is original
-        ]
-    for place, attribute in places:
-        setattr(place, attribute, make)
-    try:
+    with replaced(owner, name, make):
         yield calls
-    finally:
-        for place, attribute in places:
-            setattr(place, attribute, original)
 
 
 def one(owner: object, name: str, fault=failing) -> dict[str, object]:  # type: ignore[no-untyped-def]
