@@ -134,7 +134,7 @@ def _of_streams(document: dict[str, Any]) -> list[Any]:
     return [{"line": line, "stream": labels} for _, line, labels in found]
 
 
-def rows_of_csv(head: bytes) -> tuple[str, ...]:
+def columns_of_csv(head: bytes) -> tuple[str, ...]:
     """The columns of a log that was exported as a table; none for any other text."""
     line = head.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode("utf-8", "replace").strip()
     if len(line) > _LONGEST_HEADING or "," not in line or "\r" in line:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import orjson
 
-from hangscope.trace.files.exports import log_text, records_of_csv, rows_of_csv
+from hangscope.trace.files.exports import columns_of_csv, log_text, records_of_csv
 from hangscope.trace.job_log.lines.blocks import BLOCK, Physical, telling
 from hangscope.trace.job_log.lines.blocks import MAX_LINE as MAX_LINE
 from hangscope.trace.job_log.lines.join import STARTS, Joiner
@@ -42,7 +42,7 @@ def read_lines(stream: BinaryIO, machines: set[Machine] | None = None) -> Iterat
     ``machines`` takes those that wrote its first lines, also where these lines do not matter.
     """
     first = stream.read(BLOCK)
-    columns = rows_of_csv(first)
+    columns = columns_of_csv(first)
     if columns:
         stream = _without_columns(columns, first, stream)
         first = stream.read(BLOCK)
