@@ -18,7 +18,7 @@ from hangscope.trace.flight_recorder.columns import (
 )
 from hangscope.trace.flight_recorder.entry_groups import group_column
 from hangscope.trace.flight_recorder.groups import GroupTable
-from hangscope.trace.flight_recorder.hooks import number_groups, one_for_all, unnumbered
+from hangscope.trace.flight_recorder.hooks import number_groups, numbers_unset, one_for_all
 from hangscope.trace.flight_recorder.pairs import mark_batches, outermost_batches, set_peers
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.flight_recorder.stacks import Stacks
@@ -67,7 +67,7 @@ def read_records(entries: Entries, rank: int, tables: Tables, *, counted: bool) 
     is_batch = batch[records["signature"]]
     numbered = record_id is not None
     if one_for_all(records, numbered=numbered, counted=counted) or (
-        numbered and unnumbered(records)
+        numbered and numbers_unset(records)
     ):
         number_groups(records, p2p | is_batch)
     records["state"], unknown = state_columns(entries)

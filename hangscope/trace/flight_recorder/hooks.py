@@ -46,7 +46,7 @@ def one_for_all(records: Records, *, numbered: bool, counted: bool) -> bool:
     return (bool(several) and len(records) > 2) or (not counted and ahead[0] > 1)
 
 
-def unnumbered(records: Records) -> bool:
+def numbers_unset(records: Records) -> bool:
     """Whether the recorder has a field for sequence numbers and wrote 0 into every one."""
     numbered = (records["collective_seq"] != 0) | (records["p2p_seq"] != 0)
     return len(records) > 0 and not numbered.any()
