@@ -16,12 +16,14 @@ from hangscope.monitor.processes import ProcessWatch
 from hangscope.monitor.untold import is_untold
 
 TERM = signal.SIGTERM
+_AS_ALWAYS = "signal.signal(signal.SIGHUP, signal.SIG_DFL)"
+"""The tests themselves may run where SIGHUP is ignored (nohup), and children would inherit that."""
 
 
 @contextmanager
 def sleeping(prepare: str = "") -> Iterator[subprocess.Popen[bytes]]:
     """A process that sleeps until it is ended, once it has prepared itself."""
-    code = f"import signal, sys, time\n{prepare}\nprint(flush=True)\ntime.sleep(600)"
+    code = f"import signal, sys, time\n{_AS_ALWAYS}\n{prepare}\nprint(flush=True)\ntime.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
