@@ -105,7 +105,7 @@ def _noted(line: LogLine, evidence: Evidence) -> LogLine:
         evidence.elastic = bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
     evidence.lines += 1
     evidence.thinned |= line.repeated and line.level in ("E", "F") and bool(line.file)
-    if line.host is not None or line.node is not None:
+    if not line.machine.is_unknown:
         evidence.processes.machines.add(line.machine)
     if line.rank is not None and not line.printed:
         _note_writer(line, line.rank, evidence)

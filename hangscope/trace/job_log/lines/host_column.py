@@ -1,62 +1,124 @@
 """The name of a pod, a host or a file in front of every line, as collectors and ``grep`` put it.
 
 There are hundreds of forms. What they have in common shows in the log itself: nearly all lines
-begin with one of a few names, and each name comes again and again.
+begin with one of a few names, and each name comes again and again. What is the same in all lines
+(a namespace, a level) may stand in front of the name: of several columns that one tells the
+machines apart whose names differ.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hangscope.trace.job_log.lines.shapes import shape_of
 
+_ADDRESS = r"(?:\d{1,3}\.){3}\d{1,3}"
+_NUMBERED = r"(?:node|host|machine|pod)[ #]\d{1,5}"
+_WORD = r"[A-Za-z][\w.\-]{1,60}(?= +\|)"
+"""Any word counts where a bar follows, as compose draws it."""
+_USUAL = r"(?=[\w./@]*[\d\-])[A-Za-z][\w./@\-]{1,120}"
 _NAME = re.compile(
-    r"(?P<open>\[)?(?P<name>(?=[\w./]*[\d\-])(?!\S{0,40}rank)[A-Za-z][\w./\-]{1,120})"
-    r"(?(open)\]:? |(?:(?<=\.log|\.out|\.err|\.txt):(?:\d{1,9}:)?|:? +\| ?|: | +))(?P<rest>.*)",
+    r"(?P<open>[\[(])?(?:(?:pod|pod_name|host|hostname|node|instance)=)?(?![\w./@\-]{0,40}rank)"
+    rf"(?P<name>{_ADDRESS}|{_NUMBERED}|{_WORD}|{_USUAL})"
+    r"(?(open)(?:[ /][\w.\-]{1,60})?[\])]:?(?: +[|>])?\s|"
+    r"(?:(?<=\.log|\.out|\.err|\.txt):(?:\d{1,9}:)?|(?:\[[\w.\-]{1,60}\])?(?::? +[|>]\s?|:?\s+)))"
+    r"(?P<rest>.*)",
     re.DOTALL | re.IGNORECASE,
 )
+_BEFORE = re.compile(r"[A-Za-z\[(<][^\s=]{1,60}\s+")
+"""What may stand in front of the name: a namespace, a level."""
 _BEHIND = re.compile(r"(?P<name>[A-Za-z][\w.\-]{0,60}(?:\[\d{1,9}\])?:?) ")
 """A container or a unit, whose name comes again as well."""
 _NEARLY_ALL = 0.9
 _MOST_NAMES = 64
 _MOST_BEHIND = 3
+_MOST_BEFORE = 2
+"""Words in front of the name."""
 _EACH = 4
 """How often each name comes, on the average."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostColumn:
-    """The names that stand in front of the lines of one log, and what follows each of them."""
+    """The names that stand in front of the lines of one log, and what is around each of them."""
 
     names: frozenset[str] = frozenset()
     behind: frozenset[str] = frozenset()
+    before: tuple[frozenset[str], ...] = ()
+    """The words that may stand in each of the columns in front of the names."""
+    whole: bool = False
+    """Whether only the whole of each name tells it from the others, and not its end."""
 
     def taken_off(self, text: str) -> tuple[str | None, str]:
         """The name in front of a text, and the rest; None and the text where none is."""
-        found = _NAME.match(text) if self.names else None
+        if not self.names:
+            return None, text
+        inner = _without(text, self.before)
+        found = _NAME.match(inner) if inner is not None else None
         if found is None or found["name"] not in self.names:
             return None, text
         rest = found["rest"]
         unit = _BEHIND.match(rest) if self.behind else None
         if unit is not None and _but_pid(unit["name"]) in self.behind:
             rest = rest[unit.end() :]
-        return found["name"].rpartition("/")[2], rest
+        name = found["name"]
+        return name if self.whole else name.rpartition("/")[2], rest
 
 
 def judge_column(lines: Iterable[str]) -> HostColumn:
-    """What stands in front of nearly all of these lines, which have lost their known prefixes."""
+    """What stands in front of nearly all of these lines, which have lost their known prefixes.
+
+    Of several columns with names the first counts in which these differ, else the first of all.
+    """
     lines = [*lines]
-    found = [m for line in lines if (m := _NAME.match(line))]
+    found = []
+    before: tuple[frozenset[str], ...] = ()
+    while True:
+        names, column = _column_behind(before, lines)
+        found.append((names > 1, -len(before), column))
+        words = _words_behind(before, lines)
+        if names > 1 or not words or len(before) == _MOST_BEFORE:
+            break
+        before = (*before, words)
+    named = [one for one in found if one[2].names]
+    return max(named, key=lambda one: one[:2])[2] if named else HostColumn()
+
+
+def _column_behind(before: tuple[frozenset[str], ...], lines: list[str]) -> tuple[int, HostColumn]:
+    """How many names stand behind these words in nearly all lines, and their column."""
+    inner = (_without(line, before) for line in lines)
+    found = [m for line in inner if line is not None and (m := _NAME.match(line))]
     names = frozenset(m["name"] for m in found)
     if len(found) < _NEARLY_ALL * len(lines) or not _are_few(names, found, _MOST_NAMES):
-        return HostColumn()
+        return 0, HostColumn()
     units = Counter(_but_pid(m["name"]) for one in found if (m := _BEHIND.match(one["rest"])))
     frequent = frozenset(name for name, _ in units.most_common(_MOST_BEHIND))
     constant = sum(units[name] for name in frequent) >= _NEARLY_ALL * len(found)
-    return HostColumn(_and_shapes(names), _and_shapes(frequent if constant else frozenset()))
+    behind = _and_shapes(frequent if constant else frozenset())
+    whole = len({name.rpartition("/")[2] for name in names}) < len(names)
+    shapes = tuple(map(_and_shapes, before))
+    return len(names), HostColumn(_and_shapes(names), behind, shapes, whole)
+
+
+def _words_behind(before: tuple[frozenset[str], ...], lines: list[str]) -> frozenset[str]:
+    """The few words that stand next in nearly all lines; none where there are many."""
+    inner = (_without(line, before) for line in lines)
+    words = Counter(m[0] for line in inner if line is not None and (m := _BEFORE.match(line)))
+    few = frozenset(word for word, _ in words.most_common(_MOST_BEHIND))
+    return few if sum(words[word] for word in few) >= _NEARLY_ALL * len(lines) else frozenset()
+
+
+def _without(text: str, before: Sequence[frozenset[str]]) -> str | None:
+    """A text without the words in front of the names; None where it has others."""
+    for words in before:
+        found = _BEFORE.match(text)
+        if found is None or found[0] not in words:
+            return None
+        text = text[found.end() :]
+    return text
 
 
 def _and_shapes(names: frozenset[str]) -> frozenset[str]:

@@ -17,15 +17,20 @@ class Machine(NamedTuple):
     host: str | None = None
     node: int | None = None
     """Its number among those of the job, or that of a scheduler's task."""
+    front: str = ""
+    """What nobody understands in front of its lines, where no host is told: where that differs,
+    these may be two machines."""
 
     @property
     def is_unknown(self) -> bool:
         """Whether nothing is told of it."""
-        return self.host is None and self.node is None
+        return self.host is None and self.node is None and not self.front
 
     def may_be(self, other: Machine) -> bool:
         """Whether nothing shows that these are two: a name tells nothing of an address."""
         if None not in (self.node, other.node) and self.node != other.node:
+            return False
+        if self.front and other.front and self.front != other.front:
             return False
         if self.host is None or other.host is None:
             return True
@@ -77,13 +82,15 @@ class LogLine(NamedTuple):
     """The rank stands in what the job itself printed: no sign of life at the end."""
     excepthook: bool = False
     """Printed by torch's hook for uncaught exceptions (``[rank3]: Traceback ...``)."""
+    front: str = ""
+    """What stands in front of a message of torch's or of a launcher's and nobody understands."""
     repeated: bool = False
     """Ray left out others that read alike but for their numbers."""
 
     @property
     def machine(self) -> Machine:
         """Where it was written."""
-        return Machine(self.host, self.node)
+        return Machine(self.host, self.node, self.front if self.host is None else "")
 
     @property
     def writer(self) -> Writer:

@@ -17,7 +17,14 @@ from hangscope.trace.job_log.lines.join import is_open
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.lines.prefixes import Style
 from hangscope.trace.job_log.lines.shapes import Remembered
-from hangscope.trace.job_log.lines.strip import C10, outer_prefixes, split_glue, strip, with_c10
+from hangscope.trace.job_log.lines.strip import (
+    C10,
+    behind,
+    outer_prefixes,
+    split_glue,
+    strip,
+    with_c10,
+)
 
 _FRACTION = re.compile(rb"(?<=[0-9]{2}:[0-9]{2}:[0-9]{2}[.,])[0-9]{1,9}")
 _MOST_PREFIXES = 20_000
@@ -72,7 +79,8 @@ class PlainLines:
             if plain.c10 is None:
                 line = strip(text, self._style, 0)
             else:
-                line, _ = outer_prefixes(text, self._style)
+                line, rest = outer_prefixes(text, self._style)
+                line = behind(line, rest[: end - len(text) + len(rest)])
             assert line is not None
             said = line[3:]
             if len(self._said) >= _MOST_PREFIXES:

@@ -12,7 +12,7 @@ ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_][^\x07\x1b]*(?:\x07|\x1b\
 """Colours and the like, as terminals take them."""
 _DATE = re.compile(
     r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?"
-    r"(?:Z|[+-]\d\d:\d\d)?\]?(?:: [EWIF] [\w./\-]{1,200}:\d{1,6}\] |\s?)"
+    r"(?:Z|[+-]\d\d:?\d\d)?\]?(?:: [EWIF] [\w./\-]{1,200}:\d{1,6}\] |\s?)"
 )
 """With what TensorFlow and XLA put behind it."""
 
@@ -21,12 +21,13 @@ _OF_TRACEBACK = (
     r"(?:[A-Za-z_]\w*\.){0,6}[A-Z]\w*(?:Error|Exception): )"
 )
 """What a job prints itself behind ``[Rank 3]``; torch's own messages begin so, too."""
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 # Prefixes that launchers and collectors put in front, outermost first; stripped repeatedly.
 _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("quote", re.compile(r"(?:> ?)+")),
     ("box", re.compile(r"[│┃║|] | {1,4}\| (?=\d{4}-\d\d-\d\d[ T]\d)")),
     ("compose", re.compile(r"(?P<host>[A-Za-z][\w.\-]{0,60}[\-_]\d{1,4}) +\| ")),
-    ("stream", re.compile(r"std(?:err|out): ")),
+    ("stream", re.compile(r"std(?:err|out): |<std(?:err|out)>:\s?")),
     ("role", re.compile(r"\[(?!rank)[A-Za-z_]\w{0,20}?(?P<local>\d{1,4})\]:\s?")),
     (
         "role",  # named rank, as torchtitan's is: what torch itself prints goes on in another way
@@ -71,8 +72,20 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("determined", re.compile(r"[0-9a-f]{8} (?:\[rank=(?P<rank>\d{1,7})\] )?\|\| ")),
     ("milabench", re.compile(r"[\w\-]+\.(?P<host>[\w\-]+)\.\S+ \[std(?:err|out)\] ")),
     ("kaggle", re.compile(r"\d+\.\d+s\t\d+\t")),
-    ("clock", re.compile(r"\d\d:\d\d:\d\d\.\d{3} ")),
-    ("syslog", re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?=[a-z][\w.\-]* \S)")),
+    ("clock", re.compile(rf"(?:{_CLOCK}|\[{_CLOCK}\]) ")),
+    ("seconds", re.compile(r"1\d{9}(?:\.\d{1,9})? ")),
+    (
+        "syslog",
+        re.compile(rf"[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} (?=[A-Za-z\d][\w.\-]* \S)"),
+    ),
+    ("rfc5424", re.compile(r"<\d{1,3}>1 \S{19,40} (?P<host>\S{1,120}) \S+ \S+ \S+ (?:-|\[.*?\]) ")),
+    (
+        "ctime",
+        re.compile(
+            rf"[A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d {_CLOCK} (?:[A-Z]{{3,4}} )?\d{{4}}"
+            r"(?: |(?=<std))"
+        ),
+    ),
     (
         "labels",
         re.compile(
@@ -86,7 +99,7 @@ _ANY = re.compile(
     "|".join("(" + re.sub(r"\(\?P<\w+>", "(?:", p.pattern) + ")" for _, p in _PREFIXES)
 )
 """The first of them that a text begins with: its place, from 1, is that of the group."""
-_SRUN = re.compile(r" {0,6}(\d{1,6}): ?")
+_SRUN = re.compile(r" {0,6}(\d{1,6}):(?!\d\d:\d\d) ?")
 _BRACKET = re.compile(r"\[(\d{1,6})\] ")
 _HOST = re.compile(r"([A-Za-z][\w.\-]{1,62}): (?=\[rank|\[[EWIF]\d|\[default|[WE]\d{4} )")
 _HEAD = 1 << 17

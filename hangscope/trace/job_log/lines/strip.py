@@ -30,6 +30,9 @@ _MOST_PREFIXES = 12
 _LEVELS = ("[E", "[W", "[I", "[F")
 _SOURCES = (".py:", ".cpp:", ".h:")
 
+_BARS = ("%|", "it/s", "s/it")
+_LABEL_OF_LOCAL_RANK = re.compile(r"\[[A-Za-z_]\w{0,20}?\d{1,4}\]:")
+_FRONT_NAMES = re.compile(r"(?<![\w.])(?:(?:\d{1,3}\.){3}\d{1,3}|[A-Za-z_][\w.@/\-]*)")
 _BAR = re.compile(r"(?:it/s|s/it)(?:, [^\[\]]{1,200})?\](?= ?\S)")
 """How a progress bar ends in front of a message."""
 _RAISING = re.compile(r"\[rank ?\d{1,7}\]: Traceback \(most recent call last\)")
@@ -91,13 +94,13 @@ def strip(text: str, style: Style, number: int) -> LogLine | None:
     line = line._replace(number=number)
     found = C10.search(rest) if _may_hold_c10(rest) else None
     if found:
-        line = with_c10(line, found)
+        line = with_c10(behind(line, rest[: found.start()]), found)
         rest = rest[found.end() :]
     else:
         python = _PYLOG.search(rest) if any(suffix in rest for suffix in _SOURCES) else None
         if python:
             rank, level, mmdd, hour, minute, second, pid, file = python.groups()
-            line = line._replace(
+            line = behind(line, rest[: python.start()])._replace(
                 rank=int(rank) if rank else line.rank,
                 level=level,
                 file=file,
@@ -122,6 +125,17 @@ def strip(text: str, style: Style, number: int) -> LogLine | None:
     if left_out:
         line = line._replace(repeated=True)
     return line._replace(text=clean.prose(rest, MAX_LINE))
+
+
+def behind(line: LogLine, front: str) -> LogLine:
+    """The line with what is left of its front once all that is known has been taken off.
+
+    A wrapper that nobody knows puts the name of a machine there. Numbers and times are none, nor
+    are labels of local ranks, and a bar of progress is no wrapper's.
+    """
+    if not front or len(front) > _LONGEST_PREFIX or any(bar in front for bar in _BARS):
+        return line
+    return line._replace(front=" ".join(_FRONT_NAMES.findall(_LABEL_OF_LOCAL_RANK.sub(" ", front))))
 
 
 def _may_hold_c10(text: str) -> bool:
