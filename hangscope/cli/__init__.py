@@ -22,12 +22,12 @@ from hangscope.cli.errors import AS_USER, UserError
 COMMANDS = {
     "analyze": "Say who diverged, where, and what to do, from run directories, dumps or logs.",
     "run": "Run a command with recording on and HangScope as its monitor.",
-    "tui": "Timelines in the terminal: live while the job runs, post-mortem after.",
-    "export": "Write a run in another tool's form.",
-    "replay": "Check that recorded hangs still get their expected verdict.",
+    "tui": "Show timelines in the terminal, live or post-mortem.",
+    "export": "Convert a run for other tools.",
+    "replay": "Check that recorded hangs still get their expected verdicts.",
     "doctor": "Check the launch environment before a job starts.",
     "env": "Print the recommended environment for sh, docker or json.",
-    "demo": "Run a real job with a real fault, and the verdict on it.",
+    "demo": "Run a real job with a real fault, and show the verdict on it.",
 }
 
 LATEST = "hangscope-runs/latest"
@@ -59,7 +59,7 @@ class LazyGroup(click.RichGroup):
 
 
 def _meant(word: str) -> str:
-    """What somebody may have meant who gave `word` for a command."""
+    """A hint at the command that `word` may stand for; empty where there is none."""
     if word.endswith(".py") or shutil.which(word):
         launch = f"torchrun {word}" if word.endswith(".py") else word
         return f" (did you mean: hangscope run -- {launch} ...)"
@@ -94,7 +94,7 @@ def main() -> None:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "hangscope"
         said = " ".join(error.format_message().split()).rstrip(".") + _newest_run(error)
-        _complain(f"{command}: {said}; {command} --help tells more")
+        _complain(f"{command}: {said}; see {command} --help")
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(130)
@@ -108,7 +108,7 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         hint = f"; {AS_USER}" if isinstance(error, PermissionError) else ""
         if not error.filename and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
-            where, hint = "cannot write the answer: ", "; send it elsewhere"
+            where, hint = "cannot write the output: ", "; redirect it elsewhere"
         _complain(f"hangscope: {where}{error.strerror or error}{hint}")
         sys.exit(2)
 

@@ -28,14 +28,14 @@ SECOND_LOOK_S = 1.2
     "--html",
     "html_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write one self-contained page, fit for a ticket.",
+    help="Also write one self-contained page, for a ticket.",
 )
 @click.option("--group", metavar="NAME", help="Only findings about this process group.")
-@click.option("--rank", type=int, metavar="N", help="Say more about this rank.")
+@click.option("--rank", type=int, metavar="N", help="Show more about this rank.")
 @click.option(
-    "--all", "all_findings", is_flag=True, help="Every finding, not only the first cause."
+    "--all", "all_findings", is_flag=True, help="Show every finding, not only the first cause."
 )
-@click.option("--no-color", is_flag=True, help="No colours, also on a terminal.")
+@click.option("--no-color", is_flag=True, help="No colours, even on a terminal.")
 def command(
     paths: tuple[str, ...],
     as_json: bool,
@@ -49,9 +49,9 @@ def command(
 
     PATH is a run directory (hangscope-runs/latest is the newest), a directory of Flight Recorder
     dumps of any version, single dumps or rings, stacks, job logs, or `-` for a log on standard
-    input. Different kinds may be mixed.
+    input. You can mix them.
 
-    Exit status: 0 healthy, 1 something was found, 2 nothing readable.
+    Exit status: 0 healthy, 1 problem found, 2 bad usage or nothing readable.
     """
     trace, diagnosis = investigate(paths)
     if group is not None and not any(group in (g.name, g.desc, g.label) for g in trace.groups):

@@ -22,8 +22,10 @@ from hangscope.demos.catalogue import BY_NAME, DEFAULT, DEMOS, Demo
     metavar="[NAME]...",
     shell_complete=lambda ctx, param, begun: [n for n in BY_NAME if n.startswith(begun)],
 )
-@click.option("--list", "list_them", is_flag=True, help="Name the faults and what must be found.")
-@click.option("--all", "all_of_them", is_flag=True, help="Run every one, one after another.")
+@click.option(
+    "--list", "list_them", is_flag=True, help="List the faults and their expected verdicts."
+)
+@click.option("--all", "all_of_them", is_flag=True, help="Run all of them, one after another.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -41,7 +43,7 @@ def command(
     timeout_s: float,
     directory: Path | None,
 ) -> None:
-    """Run a real 4-rank training job with a real fault, and say what is wrong with it.
+    """Run a real 4-rank training job with a real fault, and show the verdict on it.
 
     Needs torch. The job trains a small DDP model over Gloo with a second process group; the report
     is the one HangScope prints into the job's own log.
@@ -124,7 +126,7 @@ def _show(demo: Demo, timeout_s: float, directory: Path | None) -> bool:
     )
     expected = f"{demo.verdict} {list(demo.culprits) or ''}".strip()
     spoken = (
-        "" if run.spoke_after_s is None else f", said {run.spoke_after_s:.1f} s after the stall"
+        "" if run.spoke_after_s is None else f", reported {run.spoke_after_s:.1f} s after the stall"
     )
     click.echo(
         f"{'right' if right else 'WRONG'}: expected {expected}{spoken} "

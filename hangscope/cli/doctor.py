@@ -37,7 +37,7 @@ _COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
     "--deepspeed-config", type=click.Path(path_type=Path), help="DeepSpeed configuration to read."
 )
 @click.option(
-    "--run", "run_paths", multiple=True, metavar="PATH", help="Recorded run or dumps to look at."
+    "--run", "run_paths", multiple=True, metavar="PATH", help="Recorded run or dumps to check."
 )
 @click.option("--parameters", metavar="N", help="Size of the model, such as 7e9 or 7B.")
 @click.option(
@@ -45,14 +45,16 @@ _COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
     "memory_gib",
     type=Number(0.001, 1e6),
     metavar="GIB",
-    help="Memory of a device, if not this host's.",
+    help="Memory per device, if it is not that of this host.",
 )
 @click.option(
     "--wrapper",
     type=click.Choice(["ddp", "zero1", "zero2", "zero3", "fsdp"]),
     help="How the model of --parameters is wrapped.",
 )
-@click.option("--world-size", type=click.IntRange(1), metavar="N", help="Ranks the job will have.")
+@click.option(
+    "--world-size", type=click.IntRange(1), metavar="N", help="Number of ranks of the job."
+)
 @click.option(
     "--timeout",
     type=Seconds(0.1, 1e7),
@@ -61,7 +63,7 @@ _COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
     show_default=True,
     help="How long to wait for the other ranks.",
 )
-@click.option("--notes/--no-notes", default=True, help="Show what is only worth knowing.")
+@click.option("--notes/--no-notes", default=True, help="Show notes, which are no problems.")
 def command(
     cmd: tuple[str, ...],
     as_json: bool,
@@ -77,13 +79,13 @@ def command(
 ) -> None:
     """Check the launch environment before a job starts.
 
-    Give the command you are about to run, and it is checked together with its script:
+    Pass the command you are about to run to check it together with its script:
 
     \b
       hangscope doctor -- torchrun --nproc-per-node=8 train.py
       torchrun --nproc-per-node=8 --no-python hangscope doctor     (compares the ranks)
 
-    Exit status: 0 healthy, 1 something found (notes do not count), 2 bad usage.
+    Exit status: 0 healthy, 1 problem found (notes do not count), 2 bad usage.
     """
     surroundings = gather(cmd)
     surroundings = replace(surroundings, env=with_command_environment(surroundings))
@@ -151,7 +153,7 @@ def _fit(
         else min((device.memory_bytes for device in s.devices if device.memory_bytes), default=0)
     )
     if not memory:
-        raise UserError("--parameters needs --memory GIB, because this host has no device to ask")
+        raise UserError("--parameters needs --memory GIB: no device was found on this host")
     size = world_size or (world.world_size if world else 1)
     return list(check_fit(count, memory, size, wrapper or ""))
 

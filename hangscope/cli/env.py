@@ -50,15 +50,18 @@ def printable(report: EnvironmentReport) -> dict[str, str]:
 @click.option("--docker", "form", flag_value="docker", help="The same as --format docker.")
 @click.option("--json", "form", flag_value="json", help="The same as --format json.")
 @click.option(
-    "--torch", "torch_version", metavar="VERSION", help="For this torch, not the installed one."
+    "--torch",
+    "torch_version",
+    metavar="VERSION",
+    help="For this version of torch, not the installed one.",
 )
 @click.option("--no-interfaces", is_flag=True, help="Do not look for InfiniBand or RoCE.")
-@click.option("--record", is_flag=True, help="Turn HangScope's recording on, too.")
+@click.option("--record", is_flag=True, help="Switch on HangScope's recording, too.")
 def command(form: str, torch_version: str | None, no_interfaces: bool, record: bool) -> None:
     """Print the recommended environment for sh, docker or json.
 
-    Values that are already set are kept, except where they are dangerous or read by nothing: those
-    are explained on stderr. Use it as
+    Values that are already set are kept, unless they are dangerous or nothing reads them: those are
+    explained on stderr. Use it as
 
     \b
       eval "$(hangscope env)"

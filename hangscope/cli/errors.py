@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-AS_USER = "try as the user of the job"
+AS_USER = "run it as the job's user"
 """What helps where the job's files may not be read."""
 
 
@@ -25,13 +25,13 @@ def no_empty_path(paths: Sequence[str]) -> None:
         If one of them is empty.
     """
     if "" in paths:
-        raise UserError("a path is empty (an unset variable?); . is the working directory")
+        raise UserError("empty path (an unset variable?); use . for the working directory")
 
 
 def cannot_write(path: object, error: OSError, option: str) -> UserError:
     """One line for a file or folder that cannot be made."""
     why = error.strerror or str(error)
-    return UserError(f"cannot write {path}: {why}; give another place with {option}")
+    return UserError(f"cannot write {path}: {why}; choose another path with {option}")
 
 
 def nothing_readable(paths: Sequence[str], reasons: Sequence[str]) -> UserError:

@@ -1,4 +1,4 @@
-"""``hangscope export``: the same run in another tool's form."""
+"""``hangscope export``: convert a run for other tools."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ FORMS = ("flight-recorder", "perfetto", "html", "fixture")
 
 @click.command("export")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--to", "form", type=click.Choice(FORMS), required=True, help="The form to write.")
+@click.option("--to", "form", type=click.Choice(FORMS), required=True, help="Output format.")
 @click.option("-o", "--output", required=True, metavar="OUT", help="File or directory to write.")
 @click.option(
     "--redact", is_flag=True, help="Replace directories, hosts and addresses (fixtures only)."
 )
 def command(paths: tuple[str, ...], form: str, output: str, redact: bool) -> None:
-    """Write a run in another tool's form.
+    """Convert a run for other tools.
 
     \b
     flight-recorder  a directory of dumps that torchfrtrace reads
     perfetto         a trace file for ui.perfetto.dev and chrome://tracing
-    html             one self-contained page, fit for a ticket
+    html             one self-contained page, for a ticket
     fixture          a recorded hang for `hangscope replay`
     """
     if redact and form != "fixture":
         raise UserError(f"--redact works with --to fixture only, not with --to {form}")
     if output == "-":
-        raise UserError("-o -: the form is written to a file or directory; give its name")
+        raise UserError("-o -: the output is a file or directory; give its name")
     from hangscope.cli.analyze import investigate
     from hangscope.report.escape import plain
 

@@ -23,20 +23,20 @@ SCHEMA = "hangscope/replay/1"
 @click.command("replay")
 @click.argument("paths", nargs=-1, required=True, metavar="DIR...")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Show only what is not as expected.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only fixtures that differ.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the report of each failing fixture.")
 @click.option(
     "--update",
     is_flag=True,
-    help="After showing each difference, ask whether the new verdict is the right one.",
+    help="Show each difference and ask whether the new verdict is right.",
 )
-@click.option("--yes", is_flag=True, help="With --update: do not ask.")
+@click.option("--yes", is_flag=True, help="With --update: accept without asking.")
 @click.option(
     "--redact",
     is_flag=True,
-    help="Replace paths, hosts and addresses in the dumps; verdicts must stay.",
+    help="Replace paths, hosts and addresses in the dumps; verdicts must not change.",
 )
-@click.option("--no-color", is_flag=True, help="No colours, also on a terminal.")
+@click.option("--no-color", is_flag=True, help="No colours, even on a terminal.")
 def command(
     paths: tuple[str, ...],
     as_json: bool,
@@ -88,8 +88,8 @@ def _folders(paths: Sequence[str]) -> list[Path]:
         raise UserError(str(error)) from error
     if not folders:
         raise UserError(
-            f"no fixture below {' '.join(paths)}: one is a folder with expected.toml and dumps/; "
-            "hangscope export PATH --to fixture makes it"
+            f"no fixture below {' '.join(paths)}: a fixture is a folder with expected.toml and "
+            "dumps/; hangscope export PATH --to fixture makes one"
         )
     return folders
 
@@ -117,7 +117,7 @@ def _redact(folders: Sequence[Path]) -> None:
         try:
             redact_fixture(folder)
         except (FixtureError, ValueError) as error:
-            raise UserError(f"{folder} is left as it was: {error}") from error
+            raise UserError(f"{folder} was not changed: {error}") from error
         except OSError as error:
             raise UserError(f"{folder}: {error.strerror or error}") from error
 

@@ -32,7 +32,7 @@ from hangscope.cli.types import Seconds
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Run directory (HANGSCOPE_DIR); by default a new one below hangscope-runs.",
+    help="Run directory (HANGSCOPE_DIR); by default a new one in hangscope-runs.",
 )
 @click.option(
     "--buffer",
@@ -44,7 +44,7 @@ from hangscope.cli.types import Seconds
 @click.option(
     "--on-hang",
     type=click.Choice(["report", "kill"]),
-    help="After the report: go on (the default), or end the job (HANGSCOPE_ON_HANG).",
+    help="After the report: only report (the default), or end the job (HANGSCOPE_ON_HANG).",
 )
 @click.argument("arguments", nargs=-1, required=True, metavar="-- CMD...")
 def command(
@@ -60,8 +60,8 @@ def command(
     \b
         hangscope run -- torchrun --nproc-per-node=8 train.py
 
-    The exit status is that of CMD (128 + n where signal n ended it). Reports go to stderr. For a
-    job over several nodes put it in front on each of them.
+    The exit status is that of CMD, or 128 + n if signal n ended it. Reports go to stderr. For a job
+    on several nodes, use it on each of them.
     """
     from hangscope.recording.settings import read_settings
 
@@ -99,7 +99,7 @@ def _directory(environment: dict[str, str]) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"cannot make the run directory {directory}: {error.strerror}; choose one with --dir"
+            f"cannot create the run directory {directory}: {error.strerror}; choose one with --dir"
         ) from error
     return directory
 
@@ -177,8 +177,8 @@ def _run(
             followed.add(monitor.key)
     if not followed and not any(directory.glob("*.ring")):
         click.echo(
-            "[hangscope] no rank recorded: the command started no rank of a job, "
-            "or its Python has no hangscope or a torch before 2.5",
+            "[hangscope] nothing was recorded: the command started no ranks, "
+            "or its Python has no hangscope or a torch older than 2.5",
             err=True,
         )
     status = process.returncode

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @click.command("tui")
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
-@click.option("--screenshot", metavar="FILE.svg", help="Write one still and exit.")
+@click.option("--screenshot", metavar="FILE.svg", help="Write one screenshot and exit.")
 @click.option(
     "--size",
     default="120x36",
     metavar="COLSxROWS",
     show_default=True,
-    help="Size of the still.",
+    help="Size of the screenshot.",
 )
 @click.option(
     "--keys",
     default="",
     metavar="KEY,...",
-    help="Keys to press before the still: d,enter or 2, say.",
+    help="Keys to press before the screenshot, such as d,enter or 2.",
 )
 @click.option(
     "--refresh",
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     default=1.0,
     show_default=True,
-    help="Time between two looks.",
+    help="Time between refreshes.",
 )
 def command(
     paths: tuple[str, ...], screenshot: str | None, size: str, keys: str, refresh: float
 ) -> None:
-    """Timelines in the terminal: live while the job runs, post-mortem after.
+    """Show timelines in the terminal, live while the job runs or post-mortem.
 
-    PATH is whatever `hangscope analyze` reads; by default the newest run below the working
-    directory. Press ? for the keys.
+    PATH is anything that `hangscope analyze` reads; by default, the newest run below the working
+    directory. Press ? for help on keys.
     """
     if not paths:
         if not Path(LATEST).exists():
@@ -60,7 +60,7 @@ def command(
         paths = (LATEST,)
     no_empty_path(paths)
     if "-" in paths:
-        raise UserError("standard input is the keyboard here; save the log to a file and give that")
+        raise UserError("standard input is the keyboard here; save the log to a file first")
     columns, rows = _size(size)
     from hangscope.trace.load import NothingReadable
 

@@ -47,10 +47,10 @@ def _hangscope(
         (["run", "--", "/does/not/exist"], "cannot run /does/not/exist"),
         (["replay", "/does/not/exist"], "no such directory"),
         (["replay", __file__], "a file, not a directory"),
-        (["analyze", ""], "a path is empty (an unset variable?)"),
-        (["replay", ""], "a path is empty"),
-        (["analyze", str(FIXTURES / "stopped"), "--html", "/no/x"], "another place with --html"),
-        (["demo", "--dir", __file__, "sigkill"], "another place with --dir"),
+        (["analyze", ""], "empty path (an unset variable?)"),
+        (["replay", ""], "empty path"),
+        (["analyze", str(FIXTURES / "stopped"), "--html", "/no/x"], "another path with --html"),
+        (["demo", "--dir", __file__, "sigkill"], "another path with --dir"),
         (["run", "--", __file__], "cannot run"),
         (["run", "--timeout", "nan", "--", "true"], "'nan' is not a valid number of seconds"),
         (["doctor", "--memory", "nan", "--parameters", "7B"], "'nan' is not a valid number"),
@@ -114,7 +114,7 @@ def test_streams_that_take_nothing_change_no_exit_status(command: str, status: i
     assert done.returncode == status
     assert "Traceback" not in done.stderr
     if "> /dev/full" in command:
-        assert "cannot write the answer: No space left on device" in done.stderr
+        assert "cannot write the output: No space left on device" in done.stderr
 
 
 @pytest.mark.parametrize(
