@@ -321,7 +321,7 @@ def deadlock() -> Job:
 
 def inconclusive() -> Diagnosis:
     """One rank's log, and nothing else."""
-    summary = "One rank waited in broadcast #7 until its timeout; what was given names nobody"
+    summary = "One rank waited in broadcast #7 until its timeout; the evidence names no rank"
     finding = Finding(
         Verdict.INCONCLUSIVE,
         (),

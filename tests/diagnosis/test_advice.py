@@ -131,7 +131,7 @@ def _parted(line: int, function: str, *, usual: tuple[int, ...] = ()) -> str:
 def test_who_is_at_a_line_that_all_come_to_has_left_something_out_or_repeats_it() -> None:
     fix = _parted(20, "save", usual=(20,))
     assert fix.startswith("compare train.py:20 in save with train.py:14 in train; all ranks run ")
-    assert "look for what made rank 1 repeat an operation" in fix
+    assert "look for what made rank 1 repeat or skip an operation" in fix
 
 
 def test_who_is_at_a_line_that_is_new_to_all_may_have_left_a_loop_early() -> None:
@@ -191,7 +191,7 @@ def test_python_throws_objects_away_when_it_likes() -> None:
     for rank in (0, 2):
         job.op(rank, done=False)
     job.op(1, "barrier", line=20, function="__del__", done=False)
-    assert "take the collective out of __del__" in _fix_of(job)
+    assert "move the collective out of __del__" in _fix_of(job)
 
 
 def test_one_that_has_made_its_world_anew() -> None:
@@ -256,7 +256,7 @@ def test_where_a_rank_left_with_a_status(sampled: bool) -> None:
     found = diagnose(job.trace())
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
     why = found.findings[0].fix
-    assert ("left at train.py:8 in stop" in why) is sampled
+    assert ("exited at train.py:8 in stop" in why) is sampled
     assert ("nothing on record says why" in why) is not sampled
 
 
@@ -282,7 +282,7 @@ def test_a_line_with_another_size_each_time_is_a_loop_that_left_one_out(
     for rank in range(4):
         job.op(rank, size=(160 if rank == 2 else 128,), line=13, done=False)
     fix = diagnose(job.trace()).findings[0].fix
-    assert ("what rank 2 left out, repeated" in fix) == (len(set(sizes)) > 1)
+    assert ("what rank 2 skipped, repeated" in fix) == (len(set(sizes)) > 1)
     assert ("pad the last batch" in fix) == (len(set(sizes)) == 1)
 
 
@@ -295,7 +295,7 @@ def test_who_left_before_what_it_had_issued_was_done_is_told_to_wait_for_it() ->
     found = diagnose(job.trace())
     assert (found.verdict.value, found.culprits) == ("rank_exited", (1,))
     assert "let rank 1 wait for what it has issued" in found.findings[0].fix
-    assert found.findings[0].why == "rank 1 issued it as well, and left before it was done"
+    assert found.findings[0].why == "rank 1 issued it too, but left before it was done"
 
 
 def test_whose_program_is_over_is_told_of_fewer_steps() -> None:
@@ -307,7 +307,7 @@ def test_whose_program_is_over_is_told_of_fewer_steps() -> None:
     job.rank(2, threads=(ThreadStack("MainThread", True, over, START),))
     found = diagnose(job.trace())
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
-    assert "its program is over there" in found.findings[0].fix
+    assert "its program is over" in found.findings[0].fix
     assert found.findings[0].why.startswith("rank 2 is at the end of its program; ")
     assert "equalise the number of batches" in found.findings[0].fix
 
@@ -337,7 +337,7 @@ def test_threads_that_began_apart_are_compared_where_they_call() -> None:
 @pytest.mark.parametrize(
     ("file", "function", "words"),
     [
-        ("ddp_comm_hooks/powerSGD_hook.py", "powerSGD_hook", "a communication hook of DDP"),
+        ("ddp_comm_hooks/powerSGD_hook.py", "powerSGD_hook", "a DDP communication hook"),
         ("join.py", "__exit__", "wait at the end of `with Join`"),
         ("join.py", "notify_join_context", ""),
     ],
@@ -355,5 +355,5 @@ def test_what_torch_issues_for_the_user_is_told_by_its_frames(
     assert found.culprits == (2,)
     fix = found.findings[0].fix
     assert words in fix
-    told = ("a communication hook of DDP" in fix, "wait at the end of `with Join`" in fix)
+    told = ("a DDP communication hook" in fix, "wait at the end of `with Join`" in fix)
     assert told.count(True) == bool(words)

@@ -30,7 +30,7 @@ def _host(*below: Frame, state: str = "sleeping") -> Host:
         ("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", "data loader"),
         (f"{LIB}/threading.py", "another thread"),
         (f"{LIB}/asyncio/runners.py", "what it awaits"),
-        (f"{LIB}/pdb.py", "take the breakpoint out"),
+        (f"{LIB}/pdb.py", "remove the breakpoint"),
     ],
 )
 def test_what_it_waits_for_is_said(filename: str, words: str) -> None:

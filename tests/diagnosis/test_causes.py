@@ -76,7 +76,7 @@ def test_what_another_node_has_told_of_before_lasts_until_it_tells_otherwise() -
     assert len(found.findings) == 1
     long_ago = diagnose(job.trace(after_s=40))
     assert (long_ago.culprits, long_ago.confidence) == ((3,), Confidence.LIKELY)
-    assert "ranks 2, 3 was last heard of 37 s ago" in str(long_ago.findings[0].unknowns)
+    assert "ranks 2, 3 was last heard from 37 s ago" in str(long_ago.findings[0].unknowns)
 
 
 def test_a_crash_is_the_cause_and_its_echoes_are_not() -> None:

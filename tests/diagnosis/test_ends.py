@@ -204,7 +204,7 @@ def test_one_that_aborts_when_all_is_done_kept_nobody_waiting() -> None:
     found = diagnose(job.trace(after_s=6))
     assert blame(found) == ("rank_crashed", (2,))
     first = found.findings[0]
-    assert "nobody is known to wait" in first.why
+    assert "no rank is known to wait" in first.why
     assert "the others still needed it" not in first.fix
     assert "destroy_process_group" not in first.fix
 

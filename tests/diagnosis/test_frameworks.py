@@ -220,7 +220,7 @@ def swallowed(*, newest: bool = True, issued: bool = False) -> Diagnosis:
 def test_a_failure_that_a_thread_swallowed_is_no_healthy_end() -> None:
     found = swallowed()
     assert (found.verdict.value, found.culprits) == ("rank_exited", (1,))
-    assert "the thread train" in found.findings[0].fix
+    assert "thread train" in found.findings[0].fix
     assert "data.py:41" in found.findings[0].fix
 
 

@@ -35,15 +35,15 @@ def parted(
 def test_what_is_handled_is_told_and_to_be_mended() -> None:
     finding = parted()
     told = "ValueError: corrupt sample 4711, raised at data.py:41 in load"
-    assert f"rank 1: it issued that while it handled {told}" in finding.evidence
-    assert finding.fix.startswith(f"mend what raised {told}")
+    assert f"rank 1: it issued that while handling {told}" in finding.evidence
+    assert finding.fix.startswith(f"fix what raised {told}")
     assert finding.playbook == "D20, D19"
 
 
 def test_an_iterator_that_ends_is_no_failure() -> None:
     finding = parted(kind="StopIteration", message="")
     assert "equalise" in finding.fix
-    assert any("handled StopIteration, raised at" in line for line in finding.evidence)
+    assert any("handling StopIteration, raised at" in line for line in finding.evidence)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_an_iterator_that_ends_is_no_failure() -> None:
 )
 def test_what_explains_nothing_is_not_told(how: dict[str, object]) -> None:
     finding = parted(**how)  # type: ignore[arg-type]
-    assert "mend" not in finding.fix
-    assert not any("handled" in line for line in finding.evidence)
+    assert "fix what raised" not in finding.fix
+    assert not any("handling" in line for line in finding.evidence)
 
 
 def test_in_a_circle_the_operation_it_waits_in_counts() -> None:
@@ -72,4 +72,4 @@ def test_in_a_circle_the_operation_it_waits_in_counts() -> None:
     job.rank(1, handled=ExceptionFacts("KeyError", "'x'", RAISED, START))
     (finding,) = diagnose(job.trace()).findings
     assert finding.culprits == (1, 2), "nothing else decides between them"
-    assert finding.fix.startswith("mend what raised KeyError: 'x'")
+    assert finding.fix.startswith("fix what raised KeyError: 'x'")

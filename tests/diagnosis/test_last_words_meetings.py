@@ -57,7 +57,7 @@ def test_a_store_that_waited_for_clients_itself_clears_rank_0() -> None:
     text += gave_up(0, STORE, waited, prefix=False)
     found = diagnose(trace_of(text))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
-    assert "had waited for 4 and 3 had come" in found.summary
+    assert "waited for 4 clients and 3 had come" in found.summary
     assert "MASTER_PORT" in found.findings[0].fix
 
 

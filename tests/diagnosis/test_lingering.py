@@ -83,7 +83,9 @@ def test_who_alone_stands_still_is_told_if_the_kernel_says_so_too() -> None:
     job.rank(1, phases=(), threads=threads, wait=wait)
     found = diagnose(job.trace())
     assert blame(found) == ("quiescent", ())
-    assert "Rank 1 is all that is left of the job, and stands still at post.py:31" in found.summary
+    assert (
+        "Rank 1 is all that is left of the job, and has not moved from post.py:31" in found.summary
+    )
     assert "aws (pid 9)" in found.summary
     assert found.findings[0].unchanged_s == job.timeout_s
     job.rank(1, stack_moved=True)
@@ -113,14 +115,14 @@ def test_a_function_that_runs_at_exit_is_told() -> None:
     close = (Frame("close", "/home/me/log.py", 7),)
     job.rank(1, threads=(ThreadStack("MainThread", True, close, at_ns, daemon=False),))
     found = diagnose(job.trace())
-    assert "a function that runs at its exit is at log.py:7 in close" in found.summary
+    assert "a function that runs at exit is at log.py:7 in close" in found.summary
 
 
 def test_behind_the_recorders_own_end_only_the_kernel_tells() -> None:
     """Its stacks are older than that: they are not told."""
     job = _job()
     job.rank(1, heartbeat_ns=START + SECOND)
-    assert "what runs last at its exit does not return" in diagnose(job.trace()).summary
+    assert "what runs last when it exits does not return" in diagnose(job.trace()).summary
     wait = KernelWait("child", processes=(7,), names=("python (pid 7)",))
     job.rank(1, wait=wait, threads=())
     found = diagnose(job.trace())

@@ -103,7 +103,7 @@ def test_who_holds_it_is_named_though_the_others_do_not_wait_for_it_themselves()
     found = diagnose(job.trace())
     assert (found.verdict.value, found.culprits) == ("missing_rank", (0,))
     assert found.summary == f"Rank 0 holds the lock on '{LOCK}' that rank 1 waits for"
-    assert "before it releases that lock" in found.findings[0].fix
+    assert "until it releases that lock" in found.findings[0].fix
     assert "train.py:41 in prepare" in found.findings[0].fix
 
 
@@ -125,7 +125,7 @@ def test_two_locks_that_are_taken_in_opposite_orders() -> None:
     job.op(0, "barrier", done=False)
     found = diagnose(job.trace())
     assert _told(found) == ("deadlock_cycle", (1, 2), "ambiguous")
-    assert "in one order on all ranks" in found.findings[0].fix
+    assert "in the same order on all ranks" in found.findings[0].fix
 
 
 def test_a_lock_that_a_stranger_holds_excuses_nobody() -> None:
@@ -169,9 +169,9 @@ def test_who_tries_again_and_again_waits_for_the_only_lock_there_is(
     found = diagnose(job.trace())
     assert found.verdict.value == verdict
     if verdict == "deadlock_cycle":
-        assert any("is concluded" in line for line in found.findings[0].unknowns)
+        assert any("is inferred" in line for line in found.findings[0].unknowns)
     else:
-        assert "somebody else holds that lock of a file" in found.findings[0].fix
+        assert "another process holds that file lock" in found.findings[0].fix
 
 
 def test_who_is_only_thought_to_hold_it_is_not_certainly_the_one() -> None:

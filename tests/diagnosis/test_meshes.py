@@ -56,7 +56,7 @@ def test_a_hole_between_places_is_a_member() -> None:
     answer = found(text)
     assert (answer.verdict.value, answer.culprits) == ("missing_rank", (6,))
     assert answer.confidence is not Confidence.CERTAIN
-    assert any("concluded" in text for text in answer.findings[0].unknowns)
+    assert any("inferred" in text for text in answer.findings[0].unknowns)
 
 
 def test_two_dimensions_lead_to_the_one_that_waits_for_nobody() -> None:

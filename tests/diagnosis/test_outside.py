@@ -92,8 +92,8 @@ def test_who_is_in_its_own_code_is_looked_at_before_those_inside_a_package() -> 
         "look at data.py:10 in load on rank 1 first: ranks 0, 2 are inside torchft (manager.py:632 "
         "in wait_quorum)"
     )
-    assert _quiet(0, 1, 2).startswith("nothing waits in a collective: look at")
+    assert _quiet(0, 1, 2).startswith("no rank waits in a collective: look at")
 
 
 def test_where_all_are_inside_a_package_the_advice_leads_out_of_the_job() -> None:
-    assert _quiet().startswith("every rank is inside torchft (manager.py:632 in wait_quorum): ")
+    assert _quiet().startswith("every rank is inside torchft (manager.py:632 in wait_quorum), ")

@@ -200,6 +200,6 @@ def test_threads_of_a_pool_that_take_turns_are_a_race() -> None:
 
 
 def test_what_a_pool_runs_itself_comes_in_any_order() -> None:
-    assert "handed to a pool" in _pool((SIDE, SIDE, SIDE))
+    assert "submitted to a thread pool" in _pool((SIDE, SIDE, SIDE))
     for file in ("/home/me/train.py", "/x/site-packages/torch/distributed/checkpoint/utils.py"):
-        assert "handed to a pool" not in _pool((SIDE, SIDE, SIDE), file)
+        assert "submitted to a thread pool" not in _pool((SIDE, SIDE, SIDE), file)

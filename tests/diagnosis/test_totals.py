@@ -54,7 +54,7 @@ def test_one_collective_less_than_all_who_came_as_far() -> None:
     trace = unfinished_only(left_out(4))
     assert judged(trace) == (Verdict.COLLECTIVE_MISMATCH, (4,), Confidence.LIKELY)
     finding = diagnose(trace).findings[0]
-    assert "another number of collectives in tp" in finding.summary
+    assert "a different number of collectives in tp" in finding.summary
     assert 4 not in finding.victims
 
 

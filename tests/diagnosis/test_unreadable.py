@@ -60,7 +60,7 @@ def test_a_ring_that_cannot_be_read_is_not_called_a_missing_one(
     assert "left no dump" not in diagnosis.summary
     if diagnosis.verdict is Verdict.RANK_LOST:
         assert "cannot be read" in diagnosis.summary
-        assert f"make what rank {lost} left readable" in diagnosis.findings[0].fix
+        assert f"make the files of rank {lost} readable" in diagnosis.findings[0].fix
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ _WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
     ("fixture", "accused", "unknown"),
     [
         # rank 1 makes its groups in another order, and holds rank 0 in new_group
-        ("groups-swapped", 0, "whether rank 0 had made this group"),
+        ("groups-swapped", 0, "whether rank 0 had created this group"),
         # rank 2 has left a receive out; rank 1 waits for its send, or has fired and forgotten it
         ("pipeline-last-recv-skipped", 1, "whether rank 1 waits for its send"),
     ],

@@ -80,7 +80,7 @@ def test_two_stacks_name_nobody_but_show_where_each_stands(tmp_path: Path) -> No
         "rank 0: in communication, at train.py:30 in step",
         "rank 1: at data.py:12 in read",
     )
-    assert found.findings[0].fix.startswith("compare where the ranks stand")
+    assert found.findings[0].fix.startswith("compare where the ranks are")
 
 
 @pytest.mark.parametrize(
@@ -108,4 +108,4 @@ def test_where_all_crashed_of_the_same_nobody_is_left_to_hang() -> None:
     first = diagnose(job.trace(after_s=1.0)).findings[0]
     assert first.culprits == (0, 1)
     assert first.fix == "fix that error: data.py:4 in load"
-    assert first.why == "no rank is left that could wait"
+    assert first.why == "no rank is left to wait for it"

@@ -62,7 +62,7 @@ def test_what_keeps_a_process_after_its_program_is_told(script: Path, tmp_path: 
     first = result.said[0]
     assert first.startswith("[hangscope] The programs of ranks 0, 1 were over ")
     assert "their processes have not ended: it waits for thread feeder (job.py:5 in feed)" in first
-    assert "rank 1: a function that runs at its exit is at job.py:8 in close" in result.output
+    assert "rank 1: a function that runs at exit is at job.py:8 in close" in result.output
     assert "HANGSCOPE_ON_HANG=kill: ending the job" in result.output
 
 
@@ -70,7 +70,7 @@ def test_who_alone_stands_still_is_told(script: Path, tmp_path: Path) -> None:
     """All others have ended, and it waits for a program that does nothing."""
     result = torchrun(script, 2, _environment(tmp_path), arguments=["one goes on"], timeout_s=90)
     first = result.said[0]
-    assert first.startswith("[hangscope] Rank 0 is all that is left of the job, and stands still")
+    assert first.startswith("[hangscope] Rank 0 is all that is left of the job, and has not moved")
     assert "job.py:23 in <module>: the program that it started has not ended (sleep 40" in first
     assert "HANGSCOPE_ON_HANG=kill: ending the job" in result.output
 

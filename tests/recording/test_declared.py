@@ -137,7 +137,7 @@ def _job(directory: Path, how: str, fault: str, **extra: str) -> JobResult:
     [
         ("size", (2,), "rank 2 expects 4 ranks and ranks 0, 1 expect 3 ranks"),
         ("twice", (1,), "nobody is rank 2"),
-        ("elsewhere", (1,), "The ranks wait for each other in different places: rank 1 at tcp://"),
+        ("elsewhere", (1,), "The ranks use different rendezvous addresses: rank 1 at tcp://"),
     ],
 )
 def test_places_that_cannot_go_together_are_told_of(

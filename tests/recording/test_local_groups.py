@@ -18,7 +18,7 @@ def test_the_order_of_local_groups(tmp_path: Path) -> None:
         HANGSCOPE="1", HANGSCOPE_DIR=str(rings), HANGSCOPE_TIMEOUT="4", HANGSCOPE_ON_HANG="kill"
     )
     done = real_jobs.torchrun(JOBS / "local_groups_job.py", 4, env, timeout_s=90)
-    assert any("wait for each other in a circle" in line for line in done.said)
+    assert any("wait for each other in a cycle" in line for line in done.said)
     trace = load_trace([rings])
     flight_recorder.write(trace, dumps)
     for told in (trace, load_trace([dumps])):

@@ -33,7 +33,7 @@ def case_against(
     cause = Cause(verdict, ranks, places, began_ns=began(context, places))
     here = [context.waits.places[i] for i in places]
     if half_told(context.trace).issuperset(ranks):
-        untold = f"what {rank_s(ranks)} waits in: the excerpt does not hold it"
+        untold = f"what {rank_s(ranks)} waits in: it is not in this excerpt"
         return cause.naming_nobody(untold)
     if not any(set(ranks) & set(place.absent + place.behind) for place in here):
         waiters = {rank for place in here for rank in place.waiters}
@@ -95,7 +95,7 @@ def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause
     hosts = [context.hosts[rank] for rank in ranks]
     if all(is_unseen(context.trace.ranks[rank]) for rank in ranks):
         cause = cause.doubted(
-            "nobody saw how the accused ended: one that was stopped, or in which C code holds the "
+            "nobody saw how that rank ended: one that is stopped, or in which C code holds the "
             "GIL, falls silent as well"
         )
     if all(host.secondary for host in hosts):
@@ -108,8 +108,8 @@ def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause
         words = Words(
             f"{rank_s(ranks).capitalize()} aborted in an exchange with {rank_s(beside)} alone and "
             "left no record",
-            "Gloo aborts who gets more than it asked for, whichever of the two is wrong",
-            "compare the sizes that both sides come to in that group",
+            "Gloo aborts a rank that receives more than it asked for, whichever side is wrong",
+            "compare the sizes that both sides use in that group",
         )
         either = tuple(sorted({*ranks, *beside}))
         return replace(cause, culprits=either, confidence=Confidence.AMBIGUOUS, words=words)
@@ -120,8 +120,8 @@ def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause
     if context.trace.only_logs and _only_aborted(context, ranks):
         return _acquitted(
             cause,
-            f"{rank_s(ranks)} aborted, as a watchdog does after a timeout; for whom it "
-            "waited is not told",
+            f"{rank_s(ranks)} aborted, as a watchdog does after a timeout; nothing says for whom "
+            "it waited",
         )
     return cause
 
@@ -139,8 +139,8 @@ def _could_not_connect(context: Context, cause: Cause, here: list[Place]) -> Cau
     words = Words(
         f"{rank_s(ranks).capitalize()} could not connect to the other ranks in {here[0].phase}: "
         f"{context.hosts[ranks[0]].end_text}",
-        "the address that it names is one that nobody listens at, or that cannot be reached from "
-        "there; nothing tells whose it is",
+        "nobody listens at that address, or it cannot be reached from there; nothing shows whose "
+        "it is",
         "check whether it belongs to a process that is gone (after a restart, new groups find old "
         "addresses in a store that outlived them) or to the wrong interface "
         "(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)",

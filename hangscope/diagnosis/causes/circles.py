@@ -54,11 +54,9 @@ def circle(
     made_up = any(not context.trace.groups[group].ranks for group in groups)
     if untold := ranks & context.without_order:
         who = rank_list(tuple(sorted(untold)))
-        return cause.naming_nobody(
-            f"the log does not tell where {who} came first of all it waits in"
-        )
+        return cause.naming_nobody(f"the log does not say which of its waits {who} reached first")
     if any(place.p2p and place.half is None and place.behind for place in here):
-        return cause.naming_nobody("the log does not tell for whom the waiting batch is meant")
+        return cause.naming_nobody("the log does not say for whom the waiting batch is meant")
     if any(place.phase.startswith(PREFIX) for place in here):
         return _through_a_key(context, cause, ranks)
     if any(map(is_lock, here)):

@@ -43,16 +43,16 @@ def _why_an_answer(
     """Why the ends of the accused may be answers to other ends."""
     facts = [context.trace.ranks[r] for r in cause.culprits if r in context.trace.ranks]
     if any(map(_aborted_silently, facts)):
-        yield "why it aborted is not told: a watchdog that gives up does so as well"
+        yield "nothing says why it aborted: a watchdog that gives up aborts, too"
     if len(cause.culprits) > 1 and any(f.exit and f.exit.by_launcher for f in facts):
         yield "the launcher may have stopped the others because one had ended"
     others = len(context.trace.ranks) > len(cause.culprits)
     if others and not_killed <= set(cause.culprits) and any(map(signal_of, facts)):
-        yield "the others were killed: they may have been told to stop, too, and ignored it"
+        yield "the others were killed: they may have been told to stop, too, and have ignored it"
     if alone in cause.culprits:
         yield "the others were told to stop after it: perhaps not because of its end"
     if others and any(f.exit and f.exit.untold == frozenset() for f in facts) and not lost:
-        yield "the others may have been told to stop as well, and deal with it"
+        yield "the others may have been told to stop as well, and handle it"
 
 
 def _not_killed(context: Context) -> set[int]:
@@ -86,7 +86,7 @@ def doubt_contradicted(context: Context, causes: list[Cause]) -> list[Cause]:
     if not failed:
         return causes
     first = failed[0]
-    words = f"rank {first.rank} failed of {shortened(first.end_text)}, and nothing says when"
+    words = f"rank {first.rank} failed with {shortened(first.end_text)}, and nothing says when"
     return [cause.doubted(words) if cause.is_certain else cause for cause in causes]
 
 

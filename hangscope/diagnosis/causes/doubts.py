@@ -47,7 +47,7 @@ def _doubt_concluded(context: Context, cause: Cause, concluded: Concluded) -> Ca
     cause = _doubt_senders(context, cause)
     cause = _doubt_numbers(context, cause, concluded.numbers)
     if any(context.waits.places[i].row in concluded.halves for i in cause.places):
-        fewer = "that a send or receive waits is concluded: the other side issued fewer"
+        fewer = "that a send or receive waits is inferred: the other side issued fewer"
         return cause.doubted(fewer)
     return cause
 
@@ -72,7 +72,7 @@ def _doubt_silent(context: Context, cause: Cause, silent_ns: dict[int, int]) -> 
     if not unheard:
         return cause
     longest_s = max(silent_ns[rank] for rank in unheard) / SECOND_NS
-    return cause.doubted(f"the node of {rank_s(unheard)} was last heard of {longest_s:.0f} s ago")
+    return cause.doubted(f"the node of {rank_s(unheard)} was last heard from {longest_s:.0f} s ago")
 
 
 def doubt_standing(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -159,11 +159,13 @@ def _doubt_members(context: Context, cause: Cause, groups: frozenset[int]) -> Ca
     """Who belongs to a group decides who is missing from it."""
     here = [context.waits.places[i] for i in cause.places]
     if any(place.group in groups for place in here):
-        cause = cause.doubted("who belongs to the group is concluded, no source lists it")
+        cause = cause.doubted("the group's members are inferred: no source lists them")
     halves = [place.half for place in here if place.group in groups]
     takers = {half.rank for half in halves if half is not None and half.peer == NONE}
     if takers.issuperset(cause.culprits) and cause.verdict is Verdict.DEADLOCK_CYCLE:
-        return cause.naming_nobody("a receive from any source may be for a member nobody lists")
+        return cause.naming_nobody(
+            "a receive from any source may be for a member that is not listed"
+        )
     return cause
 
 
@@ -195,7 +197,7 @@ def _doubt_numbers(context: Context, cause: Cause, groups: frozenset[int]) -> Ca
     if not here & groups:
         return cause
     return cause.doubted(
-        "which records are of one operation is concluded from their order and times"
+        "which records belong to one operation is inferred from their order and times"
     )
 
 
@@ -210,18 +212,18 @@ def doubt_logs(context: Context, causes: list[Cause]) -> list[Cause]:
     for cause in causes:
         if local.intersection(cause.culprits) and cause.verdict is Verdict.RANK_CRASHED:
             cause = cause.doubted(
-                "the log gives a local rank or a task's number; on another node it is another rank"
+                "the log gives a local rank or a task number, which on another node is another rank"
             )
         silent = set(cause.culprits).difference(told)
         if cut and silent and cause.verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
             who = rank_s(sorted(silent))
-            cause = cause.naming_nobody(f"{who} may have spoken in what is left out of this log")
+            cause = cause.naming_nobody(f"whether {who} spoke in the missing part of this log")
         if others and cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits:
             cause = cause.naming_nobody(
                 "the rank of a process that ended and is none of those that were heard of"
             )
         if announced:  # and nobody said that he waits
-            lack = "what was issued is told by the log's announcements, which may lack some"
+            lack = "what was issued is known from the log's announcements, and some may be missing"
             cause = cause.doubted(lack)
         found.append(cause)
     return found
@@ -256,7 +258,7 @@ def _of_missing(context: Context, missing: set[int]) -> Iterator[str]:
     if missing:
         yield f"{rank_s(missing)} left no dump"
     if unread := context.unreadable.keys():
-        yield f"what {rank_s(unread)} left cannot be read"
+        yield f"the files of {rank_s(unread)} cannot be read"
 
 
 def _of_unseen(context: Context, cause: Cause, *, from_logs: bool) -> Iterator[str]:
@@ -268,9 +270,9 @@ def _of_unseen(context: Context, cause: Cause, *, from_logs: bool) -> Iterator[s
         yield "nothing shows what that rank does instead"
     if cause.verdict is Verdict.MISSING_RANK and from_logs and unseen:
         # It may wait in another group, whose timeout is longer: watchdogs tell of no such wait.
-        yield "the log does not tell what that rank does instead"
+        yield "the log does not say what that rank does instead"
     if _unlisted(context, cause):
-        yield "the members of the group are not listed; the dumps given stand for them"
+        yield "the group's members are not listed; the ranks with dumps stand in for them"
 
 
 def _of_no_record(context: Context, cause: Cause, blank: frozenset[int]) -> Iterator[str]:
@@ -278,7 +280,7 @@ def _of_no_record(context: Context, cause: Cause, blank: frozenset[int]) -> Iter
     if cause.verdict is Verdict.RANK_EXITED and _status_unseen(context, cause):
         yield "nobody saw with which status the accused ended"
     if cause.verdict is Verdict.MISSING_RANK and (silent := blank.intersection(cause.culprits)):
-        yield f"what {rank_s(silent)} left lists nothing, not even how far it had come"
+        yield f"the dump of {rank_s(silent)} lists nothing, not even how far it had come"
     for rank in cause.culprits:
         facts = context.trace.ranks.get(rank)
         if facts is not None and facts.unobservable:

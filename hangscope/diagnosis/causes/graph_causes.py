@@ -172,8 +172,8 @@ def _without_the_most(context: Context, cause: Cause) -> Cause:
             words = Words(
                 f"Most members of {label_of(context, place.group)} ({rank_s(stuck)}) cannot finish "
                 f"{title_of(context, place)}, and {rank_s(few)} could",
-                "a network failed half-way through" + (f", or {untold}" if untold else ""),
-                "compare the sizes that all members pass there; where they are equal, check the "
+                "the network failed half-way through" + (f", or {untold}" if untold else ""),
+                "compare the sizes that all members pass there; if they are equal, check the "
                 "network and the devices of the members"
                 if untold
                 else "",
@@ -202,11 +202,12 @@ def _name_who_issued_another_number(context: Context, cause: Cause) -> Cause:
         return cause
     title, label = title_of(context, place), label_of(context, place.group)
     words = Words(
-        f"{capital(rank_s(odd))} issued another number of collectives in {label} than all "
-        f"others who came as far; nobody can finish {title}",
-        "one was left out, or one issued too many, so that calls meet which do not belong together",
-        f"make every rank issue the same collectives in {label}: look for one that is guarded, "
-        "or skipped, by something that differs from rank to rank",
+        f"{capital(rank_s(odd))} issued a different number of collectives in {label} than all "
+        f"others that came as far; nobody can finish {title}",
+        "one was skipped, or one too many was issued, so calls are matched that do not belong "
+        "together",
+        f"make every rank issue the same collectives in {label}: look for one that is guarded "
+        "or skipped by something that differs from rank to rank",
     )
     named = cause.accusing(odd, Confidence.LIKELY).with_victims(place.members)
     return replace(named, verdict=Verdict.COLLECTIVE_MISMATCH, words=words)
@@ -269,7 +270,7 @@ def _doubt_sends_before(context: Context, causes: list[Cause]) -> list[Cause]:
     return [
         cause.doubted(
             "sends that were issued before have not finished either: if they wait for their "
-            "receivers, these ranks wait for each other in a circle"
+            "receivers, these ranks wait for each other in a cycle"
         )
         if stands_behind_a_send(cause)
         else cause

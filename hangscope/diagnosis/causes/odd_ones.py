@@ -23,11 +23,11 @@ def both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> Caus
     title = title_of(context, context.waits.places[cause.places[0]])
     words = Words(
         f"{rank_s(waiting).capitalize()} issued {title}, {rank_s(absent)} did not",
-        "one side issued one operation more, or the other one fewer; "
+        "one side issued one operation too many, or the other one too few; "
         f"{rank_s(unknown)} left nothing and may be on either"
         if unknown
-        else "one half issued one operation more, or the other one fewer; both are equally many, "
-        "so nothing decides between them",
+        else "one half issued one operation too many, or the other one too few; both sides are "
+        "equally large, so nothing decides between them",
         "look for the condition under which only some ranks reach this line: a collective must not "
         "depend on it",
     )
@@ -163,7 +163,7 @@ def doubt_equal_sides(context: Context, causes: list[Cause]) -> list[Cause]:
 
     Whose process is seen, and whoever keeps more ranks waiting than are accused, is surely absent.
     """
-    few = "as few wait as are accused: those may have issued an operation more"
+    few = "as few wait as are accused: they may have issued one operation too many"
     return [c.doubted(few) if _may_be_even(context, c) else c for c in causes]
 
 

@@ -63,7 +63,7 @@ def _unanswered_by(context: Context, cause: Cause, handler: Handler) -> Cause:
         f"Rank {handler.rank} does not answer a remote call: its handler is at {at}",
         f"{rank_s(callers)} {waits} for the answer instead of joining the others",
         f"look at {at} {address(context, handler.rank)}".rstrip()
-        + ": the function that others call there does not return; give calls a timeout",
+        + ": the function that others call there does not return; set a timeout on calls",
     )
     named = cause.accusing((handler.rank,), cause.confidence).with_evidence(
         f"{rank_s(callers)} {waits} for an answer, and rank {handler.rank} runs a handler"
@@ -103,7 +103,7 @@ def unanswered(context: Context) -> Finding | None:
     at = where(innermost(busy[0].stack)) if busy else ""
     evidence = [f"rank {r}: {where(innermost(_main(context, r)))}" for r in callers[:8]] + told[:8]
     if leaving:
-        evidence.append(f"{rank_s(leaving)} in rpc.shutdown, where all calls have to be over")
+        evidence.append(f"{rank_s(leaving)} in rpc.shutdown, which waits for all calls to finish")
     summary = "; ".join([*([who + " to a remote call"] if callers else []), *told[:4]])
     return Finding(
         Verdict.INCONCLUSIVE if named is None else Verdict.MISSING_RANK,
@@ -112,9 +112,9 @@ def unanswered(context: Context) -> Finding | None:
         Confidence.LIKELY,
         capital(summary),
         "a remote call returns when the function that it runs elsewhere does",
-        f"look at {at}: the function that others call there does not return; give calls a timeout"
+        f"look at {at}: the function that others call there does not return; set a timeout on calls"
         if len(busy) == 1
-        else "look at what each handler does, and give remote calls a timeout",
+        else "look at what each handler does, and set a timeout on remote calls",
         "D9",
         evidence=tuple(evidence),
         unknowns=("who has called whom, and since when, is not recorded",),
@@ -149,8 +149,8 @@ def _not_shut_down(context: Context) -> Finding | None:
         f"{capital(rank_s(absent))} never came to rpc.shutdown, where {rank_s(leaving)} wait"
         + ("s" if len(leaving) == 1 else ""),
         "rpc.shutdown returns when all ranks have called it",
-        f"look at {at}: every rank has to call rpc.shutdown; who need not wait for the others "
-        "passes graceful=False",
+        f"look at {at}: every rank has to call rpc.shutdown; pass graceful=False on a rank that "
+        "need not wait for the others",
         "D9, D19",
         evidence=tuple(f"rank {r}: {where(innermost(_main(context, r)))}" for r in absent[:8]),
         unchanged_s=context.trace.timeout_s,
@@ -167,7 +167,7 @@ def _stopped(context: Context, rank: int, callers: tuple[int, ...]) -> Finding:
         Confidence.LIKELY,
         f"Rank {rank} is stopped" + (f" while {waits} to a remote call" if callers else ""),
         "a stopped process answers no remote calls",
-        f"continue the stopped process (kill -CONT) {address(context, rank)}".rstrip(),
+        f"resume the stopped process (kill -CONT) {address(context, rank)}".rstrip(),
         "D19",
         evidence=(f"rank {rank}: stopped", *((waits,) if callers else ())),
         unknowns=("who has called whom, and since when, is not recorded",),

@@ -137,8 +137,8 @@ def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list
         f"{rank_s(ranks).capitalize()} gave up waiting at {lines.pop()}, on the host, while "
         f"{rank_s(waiters)} waited for {'it' if len(ranks) == 1 else 'them'} in "
         f"{title_of(context, here[0])}",
-        "the ranks have come to different collectives; only their number tells who has left one "
-        "out, or issued one more",
+        "the ranks have come to different collectives; only their number shows who has skipped "
+        "one, or issued one too many",
         "compare what both sides run before these lines",
     )
     return replace(

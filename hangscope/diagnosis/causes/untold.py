@@ -124,11 +124,11 @@ def name_who_never_received(context: Context, cause: Cause) -> Cause:
         return found
     to = rank_s(sorted(partners))
     words = Words(
-        f"What rank {accused} sent to {to} was never received there, and rank {accused} is "
-        "waited for",
-        f"{to} left a receive out, or rank {accused} sent once more or went somewhere else "
-        "after it had sent",
-        "compare how often both come to the lines of their send and their receive",
+        f"What rank {accused} sent to {to} was never received there, and others wait for rank "
+        f"{accused}",
+        f"{to} skipped a receive, or rank {accused} sent once too often or went elsewhere after "
+        "sending",
+        "compare how often each rank reaches its send and its receive",
     )
     sides = tuple((rank,) for rank in both)
     return replace(found, verdict=Verdict.P2P_UNMATCHED, words=words, sides=sides)
@@ -161,8 +161,8 @@ def doubt_unmade_groups(context: Context, cause: Cause) -> Cause:
     if all(len(trace.groups[place.group].ranks) == trace.world_size for place in first):
         return cause
     return cause.doubted(
-        f"whether {rank_s(cause.culprits)} had made this group: new_group waits for those "
-        "who make another one first, and a dump does not show that"
+        f"whether {rank_s(cause.culprits)} had created this group: new_group waits for ranks "
+        "that create another one first, and a dump does not show that"
     )
 
 
@@ -173,6 +173,6 @@ def doubt_polled_locks(context: Context, cause: Cause) -> Cause:
         polled = any(is_polled(context.hosts.get(rank)) for rank in place.waiters)
         if polled and accused.intersection(place.targets):
             return cause.doubted(
-                f"whose lock {rank_s(place.waiters)} tries for is concluded: it alone is held"
+                f"which lock {rank_s(place.waiters)} wants is inferred: it is the only one held"
             )
     return cause

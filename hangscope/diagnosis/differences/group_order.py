@@ -214,6 +214,6 @@ def _words(culprits: tuple[int, ...], decided: bool, where: str) -> Words:
     what = "other groups than the others" if decided else "different groups"
     return Words(
         f"{who} {verb} {what}, or in another order: {where}",
-        "every rank makes every group, in one order: members find each other by the number of the "
-        "call",
+        "every rank must create every group, in the same order: members are matched by the "
+        "number of the call",
     )

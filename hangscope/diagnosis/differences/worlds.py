@@ -76,7 +76,7 @@ def _sizes(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
     return _Contradiction(
         culprits,
         conflict,
-        f"The ranks do not agree how many they are: {conflict}",
+        f"The ranks disagree on the world size: {conflict}",
         "ranks that expect different numbers of ranks never meet in init_process_group, or fail in "
         "their first collective",
         decided=decided,
@@ -106,8 +106,8 @@ def _outside(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
         outside,
         conflict,
         f"{capital(conflict)} ranks: they are numbered from 0 to {size - 1}",
-        f"{rank_s(outside)} cannot take part, and whoever should have had a smaller number is "
-        "waited for in vain",
+        f"{rank_s(outside)} cannot take part, and the others wait in vain for a rank that should "
+        "have had a smaller number",
     )
 
 
@@ -122,7 +122,7 @@ def _twice(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
         sorted(twice),
         spelled,
         f"{capital(spelled)}{nobody}",
-        "what is meant for a rank reaches one of its processes, and the other is waited for, or "
+        "messages for a rank reach one of its processes, and the other one is waited for, or "
         "waits, in vain",
         decided=len(twice) * 2 <= (context.trace.world_size or 0),
     )
@@ -159,7 +159,7 @@ def _apart(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
     return _Contradiction(
         [r for here in where.values() if not decided or here is not usual[0] for r in here],
         conflict,
-        f"The ranks wait for each other in different places: {conflict}",
+        f"The ranks use different rendezvous addresses: {conflict}",
         "init_process_group meets the other ranks in a store, and these are different stores",
         decided=decided,
         unknowns=tuple(unknowns),

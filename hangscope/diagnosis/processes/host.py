@@ -139,7 +139,7 @@ def _host_of(facts: RankFacts, thread: int | None) -> Host:
     phase = facts.phases[-1].name if facts.phases else None
     stack = working_stack(facts, thread)
     if exit_ is not None and exit_.kind == "clean" and own_failure is None:
-        how = "exit status 0" if exit_.code == 0 else "left by itself, with a status nobody saw"
+        how = "exit status 0" if exit_.code == 0 else "exited on its own, with a status nobody saw"
         return Host(rank, End.CLEAN, "exited", exit_.at_ns, how, True, phase=phase)
     gone = exit_ is not None or facts.alive is False or facts.process_state in ("zombie", "gone")
     if own_failure is None and not gone:

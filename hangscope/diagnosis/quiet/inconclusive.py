@@ -15,9 +15,9 @@ from hangscope.trace.job_log.own_lines import OWN_REPORT
 from hangscope.trace.model import Claim
 
 _REPORTED = (
-    "what that report rests on is in the run directory and not in this log",
+    "the evidence for that report is in the run directory, not in this log",
     "read that report in the log; the command at its end (more: hangscope analyze ...) reads the "
-    "run directory that it rests on",
+    "run directory with the evidence",
 )
 """Why HangScope's own words in a log are no verdict, and what to do."""
 
@@ -29,11 +29,11 @@ def inconclusive(context: Context) -> Finding:
     standing = places_of_stacks(context)
     if standing:
         fix = (
-            "compare where the ranks stand: one that is not in communication may be the one that "
-            "is waited for; stacks of more ranks, dumps or the job's log tell more"
+            "compare where the ranks are: one that is not communicating may be the one the others "
+            "wait for; stacks of more ranks, dumps or the job's log would tell more"
         )
     fix = how_to_meet(context.trace.claims) or fix
-    summary, why = signs(context), "the records do not show who is waited for"
+    summary, why = signs(context), "the evidence does not show who is waited for"
     said = _own_words(context.trace.claims)
     if said and context.trace.only_logs:
         # Where nothing else tells, that is all there is.
@@ -68,11 +68,11 @@ def told_to_stop(context: Context, words: str) -> Finding:
         before = f"HangScope had said before: {said[0]}"
         why, fix = _REPORTED
     else:
-        before = "nothing in this log tells whether it hung before or for whom"
-        why = "ranks that wait say nothing until a timeout of theirs expires, and none had"
+        before = "nothing in this log shows whether it was hanging, or why"
+        why = "waiting ranks log nothing until a timeout of theirs expires, and none had expired"
         fix = (
-            "if its last steps came long before, it hung: run it with HANGSCOPE=1, or take the "
-            "stacks of all ranks (py-spy dump) before it is stopped"
+            "if its last step came long before, it hung: run it with HANGSCOPE=1, or take the "
+            "stacks of all ranks (py-spy dump) before stopping it"
         )
     return Finding(
         Verdict.INCONCLUSIVE,
@@ -107,12 +107,12 @@ def ended_unseen(context: Context, status: str = "") -> Finding:
         if len(context.hosts) == 1:
             only = next(iter(context.hosts))
             summary = f"Only rank {only} left anything, and nothing on record says how it ended"
-        why = "whether they were ended because of what left nothing is not on record"
+        why = "nothing on record says whether one followed from the other"
     elif status:
         summary = f"Every rank left at one moment with {status}, and nothing on record says why"
         why = (
-            "some were in a collective, where no program leaves by itself: whoever started them "
-            "ended them, as Ray does when a task of one has failed or the driver is gone"
+            "some were in a collective, which no program leaves on its own: whoever started them "
+            "ended them, as Ray does when one of its tasks has failed or the driver is gone"
         )
     else:
         summary = "Every rank ended at about the same time, and nothing on record says how"
@@ -124,7 +124,7 @@ def ended_unseen(context: Context, status: str = "") -> Finding:
         Confidence.LIKELY,
         summary,
         why,
-        "read the log of whoever started the ranks: its first error is told there"
+        "read the log of whoever started the ranks: the first error is there"
         if status and not missing
         else advice.fix,
         advice.playbook,

@@ -323,7 +323,7 @@ def _finding(
     elif _fell_silent(context, suspects, most):
         verdict, advice = Verdict.RANK_LOST, playbook.by_verdict(Verdict.RANK_LOST)
         summary = (
-            f"{who} left no word; the connections of {them} closed while {_they(most)} waited in "
+            f"{who} left no trace; the connections of {them} closed while {_they(most)} waited in "
             f"{there}"
         )
     else:
@@ -338,10 +338,10 @@ def _finding(
         tuple(sorted({*context.trace.ranks} - set(suspects))),
         Confidence.AMBIGUOUS if many else Confidence.LIKELY,
         summary,
-        "told by tracebacks alone: who waited in which call, and who was stopped without one",
+        "only tracebacks tell: who waited in which call, and who was stopped without one",
         advice.fix,
         advice.playbook,
         op=there.operation or None,
         evidence=places_of_waits(context),
-        unknowns=("what the ranks issued is not on record: HANGSCOPE=1 would tell",),
+        unknowns=("what the ranks issued is not on record: HANGSCOPE=1 would record it",),
     )

@@ -83,7 +83,7 @@ def left_standing(context: Context) -> Finding | None:
     waits_for = f": {words}" if (words := blocked_in(host)) else ""
     of = "the ranks seen here" if context.trace.missing_ranks else "the job"
     who = f"{rank_s(left).capitalize()} {'are' if several else 'is'} all that is left of {of}"
-    stand = f"{'stand' if several else 'stands'} still at {at}"
+    stand = f"{'have' if several else 'has'} not moved from {at}"
     on = f" on rank {left[0]}" if several else ""
     return Finding(
         Verdict.QUIESCENT,
@@ -132,9 +132,9 @@ def _why(facts: RankFacts, host: Host, since_ns: int) -> tuple[str, str]:
     if _is_torn_down(facts):
         told = f" ({words})" if (words := blocked_in(host)) else ""
         return (
-            f"what runs last at its exit does not return{told}",
+            f"what runs last when it exits does not return{told}",
             "py-spy dump --native shows where it is: functions registered with atexit before "
-            "HangScope, or a library's own end (a device, a thread of C++)",
+            "HangScope, or a library's own teardown (a device, a C++ thread)",
         )
     sampled = max((t.sampled_ns for t in facts.threads if t.source == "sample"), default=0)
     now = [t for t in facts.threads if t.sampled_ns == sampled and sampled > since_ns]
@@ -146,8 +146,8 @@ def _why(facts: RankFacts, host: Host, since_ns: int) -> tuple[str, str]:
     at = f" at {where(frame)}" if frame is not None else ""
     inside = f": {words}" if (words := blocked_in(host)) else ""
     return (
-        f"a function that runs at its exit is{at}{inside}" if at else "it has begun to exit",
-        f"look{at or ' at what runs at its exit'}: it does not return",
+        f"a function that runs at exit is{at}{inside}" if at else "it has begun to exit",
+        f"look{at or ' at what runs at exit'}: it does not return",
     )
 
 
@@ -164,7 +164,7 @@ def _threads(kept_by: list[ThreadStack]) -> tuple[str, str]:
     """For the threads that Python waits for."""
     if not kept_by:
         return (
-            "it waits for a thread that is no daemon",
+            "it waits for a non-daemon thread",
             "py-spy dump shows which thread that is: let it end before the program's last line, or "
             "make it a daemon",
         )
@@ -180,7 +180,7 @@ def _threads(kept_by: list[ThreadStack]) -> tuple[str, str]:
     else:
         fix = (
             f"tell thread {first.name} to stop and join it before the program's last line, or "
-            "start it with daemon=True: Python waits for every thread that is no daemon"
+            "start it with daemon=True: Python waits for every non-daemon thread"
         )
     return f"it waits for thread {first.name} ({places[0]}){more}", fix
 

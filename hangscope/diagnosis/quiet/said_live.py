@@ -73,7 +73,7 @@ def _said(context: Context) -> Finding | None:
         Confidence.AMBIGUOUS if ambiguous else Confidence.LIKELY,
         first.text,
         "HangScope said so while the job ran; what is left of the job tells less",
-        "read its report in the job's log, behind [hangscope]: it has the lines and the stacks",
+        "read its report in the job's log, after [hangscope]: it has the lines and the stacks",
         "D19",
         unknowns=("what the monitor had seen when it said so",),
     )

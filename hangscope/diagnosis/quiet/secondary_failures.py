@@ -73,9 +73,9 @@ def _left_with_the_store(context: Context, failed: tuple[int, ...]) -> Finding |
         failed,
         Confidence.LIKELY,
         f"Rank 0 has ended ({host.end_text}), and {rank_s(failed)} lost the store that it hosts",
-        "what ranks tell each other in the store is gone with the process that hosts it",
-        "let rank 0 stay until all others are done: a barrier, or destroy_process_group on every "
-        "rank, before it leaves",
+        "the store is gone when the process that hosts it exits",
+        "keep rank 0 alive until all others are done: a barrier, or destroy_process_group on every "
+        "rank, before it exits",
         "D20, D9",
         evidence=tuple(f"rank {other.rank}: {other.end_text}" for other in others[:8]),
         unknowns=("who hosts the store is not on record: rank 0, unless the launcher does",),
@@ -87,15 +87,15 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
     """Ranks failed of somebody else's failure, and that is not on record."""
     hosts = [context.hosts[rank] for rank in failed]
     keys = {key_given_up(host) for host in hosts}
-    summary = "Ranks failed in communication, and nothing on record says who broke it"
+    summary = "Communication between ranks failed, and nothing on record says who broke it"
     advice = playbook.by_verdict(Verdict.STUCK_COLLECTIVE)
     if all(host.aborted for host in hosts):
         summary = (
-            f"{rank_s(failed).capitalize()} aborted, as a watchdog does that waited too long, and "
-            "nothing on record says for whom"
+            f"{rank_s(failed).capitalize()} aborted, as a watchdog does after waiting too long, "
+            "and nothing on record says for whom"
         )
     if all(DIFFER.search(host.end_text) for host in hosts):
-        summary = "The replicas differ, as all of them raise, and nothing says which one is wrong"
+        summary = "The replicas differ, as every rank reports, and nothing says which is wrong"
         advice = crash(hosts[0].end_text, "")
     if all(_has_lost_the_store(context, host) for host in hosts):
         summary = "Ranks lost the store, and nothing on record says why"
@@ -106,7 +106,7 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
         )
     if "" not in keys:
         advice = playbook.Advice(
-            "look for who was to set what is waited for in the store, and how long it is awaited",
+            "look for the rank that had to set that key in the store, and at the wait's timeout",
             "D19",
         )
         if len(keys) == 1:

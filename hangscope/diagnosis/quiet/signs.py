@@ -33,16 +33,16 @@ _DETAILS: tuple[tuple[_Detail, str], ...] = (
     ("gave_up", "A collective failed or timed out, {nobody}"),
     (
         "store_gone",
-        "The process that serves the store has ended (rank 0's or its launcher): why it did so "
-        "stands in its own log",
+        "The process that serves the store (rank 0 or its launcher) has ended: its own log says "
+        "why",
     ),
     ("watchdog_stuck", "A watchdog got stuck itself, {nobody}"),
 )
 """What is noted of other statements."""
-NO_MORE = "There are signs of a hang, but what was given names nobody"
+NO_MORE = "There are signs of a hang, but the evidence names no rank"
 """What is said where there is nothing to be said."""
-_NOBODY = "and what was given names no rank as the cause"
-_SILENCE = "No sign of progress came for too long"
+_NOBODY = "and the evidence names no rank as the cause"
+_SILENCE = "There was no sign of progress for too long"
 
 
 def signs(context: Context) -> str:
@@ -57,17 +57,17 @@ def signs(context: Context) -> str:
     dead = next((c.text for c in claims if c.details.get(DEAD_THREAD)), "")
     if dead:
         words = shortened(capital(dead))
-        return f"{words}; of which rank, and who waits for it, is not told"
+        return f"{words}; the log does not say of which rank, or who waits for it"
     alone = next((c.text for c in claims if c.details.get("nobodys")), "")
     if alone:
         words = shortened(alone)
-        return f"{words} was raised; by which rank, and what became of the rest, is not told"
+        return f"{words} was raised; the log does not say by which rank, or how the others fared"
     for detail, words in _DETAILS:
         if any(c.details.get(detail) for c in claims):
             return words.format(nobody=_NOBODY)
     last = next((c.text for c in claims if c.details.get("announced_last")), "")
     if last:
-        return f"The log announces operations and no wait; the last were {last}"
+        return f"The log announces operations but no waits; the last were {last}"
     waited = places_of_waits(context)
     if waited:
         return f"{capital(waited[0])}, {_NOBODY}"
@@ -75,7 +75,7 @@ def signs(context: Context) -> str:
     if clear:
         return f"HangScope had said of this job that it hung, and then: {clear}"
     if not claims:
-        return "Nothing in what was given tells whether or why the job hangs"
+        return "Nothing in the evidence shows whether or why the job hangs"
     return NO_MORE
 
 
@@ -84,13 +84,13 @@ def how_to_meet(claims: Iterable[Claim]) -> str:
     told = [c for c in claims if c.kind == "rendezvous"]
     if any(_too_many(told)):
         return (
-            "end what is left of an earlier start, and give every start a MASTER_PORT or a file of "
-            "its own; the launcher and the script must agree on WORLD_SIZE"
+            "end what is left of an earlier launch, and give every launch its own MASTER_PORT or "
+            "file; the launcher and the script must agree on WORLD_SIZE"
         )
     if _came(told):
         return (
-            "look for a process that was not started, or that has another MASTER_ADDR, "
-            "MASTER_PORT or WORLD_SIZE than the rest"
+            "look for a process that was not started, or whose MASTER_ADDR, MASTER_PORT or "
+            "WORLD_SIZE differs from the others'"
         )
     return ""
 
@@ -107,8 +107,8 @@ def _whose(context: Context, kind: str, told: list[Claim]) -> str:
     # Gloo aborts who has less room than comes, whichever of the two is wrong.
     they, have = ("it", "has") if len(aborted) == 1 else ("they", "have")
     return (
-        f": {rank_s(aborted)} aborted on more than {they} had room for, so {they} or a sender "
-        f"{have} issued another operation or size than the rest"
+        f": {rank_s(aborted)} aborted on receiving more than {they} had room for, so {they} or a "
+        f"sender {have} issued a different operation or size than the others"
     )
 
 
@@ -123,16 +123,16 @@ def _too_many(meetings: Iterable[Claim]) -> Iterator[tuple[int, int]]:
 def _came(meetings: list[Claim]) -> str:
     """Why a meeting did not come about, where those who wait there say so."""
     for came, world in _too_many(meetings):
-        return f": {came} processes came to a meeting of {world}"
+        return f": {came} processes came to a rendezvous of {world}"
     for details in (claim.details for claim in meetings):
         came, due = details.get("joined", 0), details.get("clients", 0)
         if 0 < came < due:
-            return f": the store that rank 0 serves had waited for {due} and {came} had come"
+            return f": the store that rank 0 serves waited for {due} clients and {came} had come"
         if "twice" in details:
             return f": two processes said that they are rank {details['twice']}"
         if "sizes" in details:
             first, other = details["sizes"]
-            return f": some count {first} ranks in a communicator and some {other}"
+            return f": some ranks count {first} members of a communicator and others {other}"
     return ""
 
 

@@ -47,7 +47,7 @@ def stopped_after_a_standstill(context: Context) -> Finding | None:
     return replace(
         inconclusive(context),
         summary=f"Nothing was issued for {lasting(stood_s)} before {who} ended, "
-        "and nothing tells why",
+        "and nothing shows why",
     )
 
 
@@ -68,7 +68,7 @@ def never_began(context: Context) -> Finding | None:
         inconclusive(context),
         summary=f"{capital(rank_s([*hosts]))} had issued nothing for {lasting(stood_s)} when "
         f"{'they were' if len(hosts) > 1 else 'it was'} ended",
-        why="all of them stood in something that does not return by itself",
+        why="all of them were in something that does not return on its own",
         fix=f"look at what is waited for there: {places[0]}",
         evidence=places,
     )
@@ -137,7 +137,7 @@ def _went_to(context: Context, did: str, where: str) -> str:
     ends = {(last.op, last.seq) for last in lasts if last is not None}
     if len(ends) < 2:
         return f"Every rank {did} the same last collective{where}"
-    return f"No rank is seen to wait for another in what it {did} last"
+    return f"No rank waits for another in what it {did} last"
 
 
 def _end_is_seen(context: Context, rank: int) -> bool:

@@ -145,8 +145,8 @@ def doubt_staircases(context: Context, causes: list[Cause]) -> list[Cause]:
         replace(
             cause, verdict=Verdict.INCONCLUSIVE, culprits=(), confidence=Confidence.LIKELY
         ).with_unknown(
-            "this backend records no completion and each rank is at another place: the job may "
-            "have been moving while the dumps were taken"
+            "this backend records no completion and each rank is at a different place: the job "
+            "may have been moving while the dumps were taken"
         )
         if _is_staircase(context, cause)
         else cause
@@ -197,13 +197,13 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> list[Cause]:
             )
         if several and longest_s < NEARLY * first_s:
             return (
-                "ranks are waited for at several places at once, as in a job that moves, and "
+                "ranks are missing at several places at once, as in a job that is moving, and "
                 "nobody had waited for the timeout when the dumps were written"
             )
         if longest_s > _FAR * last_s + _HOUR_S:
             return (
-                "the files are older than any timeout: how long anybody had waited when they were "
-                "written is not known"
+                "the files are older than any timeout: it is not known how long anybody had waited "
+                "when they were written"
             )
         moving = moved.intersection(_waiting(context, cause))
         if not moving:
@@ -267,7 +267,7 @@ def _ended_early(context: Context, cause: Cause, limit_s: float) -> Iterator[str
             and is_unseen(context.trace.ranks[rank])
         ]
         if early:
-            yield f"{rank_list(tuple(early))} was not heard of for as long as the others waited"
+            yield f"nothing was heard from {rank_list(tuple(early))} while the others waited"
 
 
 def _waiting(context: Context, cause: Cause) -> set[int]:
@@ -304,7 +304,7 @@ def doubt_unobserved(context: Context, causes: list[Cause]) -> list[Cause]:
 
 def _doubt_unobserved(context: Context, cause: Cause) -> Cause:
     if _rests_on_counters(context, cause):
-        cause = cause.doubted("only the backend's counters tell what has not finished")
+        cause = cause.doubted("only the backend's counters show what has not finished")
     if not cause.places:
         return cause
     if cause.verdict is Verdict.STUCK_COLLECTIVE:
@@ -315,7 +315,7 @@ def _doubt_unobserved(context: Context, cause: Cause) -> Cause:
     confidence = Confidence.AMBIGUOUS if len(cause.culprits) > 1 else Confidence.LIKELY
     if _without_pairs(context, cause.culprits) and cause.is_certain:
         cause = replace(cause, confidence=confidence).with_unknown(
-            "this recorder leaves out sends and receives: the accused may wait in one"
+            "this recorder does not record sends and receives: that rank may wait in one"
         )
     if _may_wait_elsewhere(context, cause):
         cause = replace(cause, confidence=confidence)

@@ -70,8 +70,8 @@ def moment_of(context: Context) -> Moment | None:
         )
     if not listed and 0 < waited < trace.timeout_s:
         return Moment(
-            f"nobody had waited for longer than {waited:.0f} s when the dumps were taken, and what "
-            "had finished is not listed: the job may have been moving",
+            f"no rank had waited for longer than {waited:.0f} s when the dumps were taken, and "
+            "finished operations are not listed: the job may have been moving",
             moved=False,
         )
     return None

@@ -23,33 +23,33 @@ _COMPILES = (
 _BLOCKED_IN_CALL = (
     (
         r"threading\.py:_shutdown$",
-        "its program is over there, and a thread that it started has not ended",
+        "its program is over, and a thread that it started has not ended",
     ),
-    (r"(?:multiprocessing/queues|queue)\.py:put$", "that queue is full, and nothing takes from it"),
-    (r"queue\.py:join$", "what was put into that queue is never marked as done"),
+    (r"(?:multiprocessing/queues|queue)\.py:put$", "that queue is full, and nobody empties it"),
+    (r"queue\.py:join$", "items of that queue are never marked as done (task_done)"),
 )
 """Library functions that wait for something else than others of their file."""
 _BLOCKED_IN = (
     (r"hangscope/recording/store_waits\.py$", "nobody sets the key that it waits for in the store"),
     (
         r"torch/utils/data/",
-        "a worker of its data loader does not deliver: py-spy dump of that child process shows "
-        "where it is; one forked while a thread held a lock may wait for that lock for ever",
+        "a worker of its data loader delivers nothing: py-spy dump of that child process shows "
+        "where it is; one forked while a thread held a lock may wait for that lock forever",
     ),
     (
         r"torch/utils/file_baton\.py$",
-        "somebody builds that extension, or was killed while building it: then delete the file "
-        "`lock` (below ~/.cache/torch_extensions)",
+        "another process is building that extension, or was killed while building it: then delete "
+        "the file `lock` (below ~/.cache/torch_extensions)",
     ),
     (r"torch/(?:futures|distributed/rpc)/", "another rank has not answered a remote call"),
-    (r"(?:^|/)(?:pdb|bdb)\.py$", "a debugger waits for somebody to type: take the breakpoint out"),
-    (r"(?:^|/)ray/(?:_private|actor|util|train)", "a task or an actor of Ray has not answered"),
-    (r"(?:^|/)(?:filelock|portalocker|fasteners)/", "somebody else holds that lock of a file"),
+    (r"(?:^|/)(?:pdb|bdb)\.py$", "a debugger waits for input: remove the breakpoint"),
+    (r"(?:^|/)ray/(?:_private|actor|util|train)", "a Ray task or actor has not answered"),
+    (r"(?:^|/)(?:filelock|portalocker|fasteners)/", "another process holds that file lock"),
     (r"subprocess\.py$", "the program that it started has not ended"),
     (r"multiprocessing/pool\.py$|concurrent/futures/", "a worker of its pool has not answered"),
     (r"(?:multiprocessing/queues|queue)\.py$", "nobody puts anything into that queue"),
     (r"multiprocessing/", "another process has not answered"),
-    (r"asyncio/", "nothing comes of what it awaits"),
+    (r"asyncio/", "what it awaits never completes"),
     (
         r"(?:^|/)(?:socket|ssl|selectors)\.py$|http/client\.py$|urllib|requests/|botocore|grpc|fsspec",
         _NO_ANSWER,
@@ -59,7 +59,7 @@ _BLOCKED_IN = (
 )
 """Library files that a rank can be blocked in, and what it then waits for."""
 _IN_KERNEL = (
-    "its main thread cannot be interrupted in the kernel (state D): look for a disk or a network "
+    "its main thread is in an uninterruptible system call (state D): look for a disk or a network "
     "file system that does not answer"
 )
 
@@ -134,11 +134,11 @@ def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
     if wait.kind == "exec":
         return f"the process runs another program by now (exec): {', '.join(wait.names)}"
     if wait.kind == "fifo":
-        return "it opens a named pipe (FIFO) whose other end nobody has opened"
+        return "it is opening a named pipe (FIFO) whose other end nobody has opened"
     if wait.kind == "full pipe":
         reader = "nobody else has its other end open" if wait.alone else "nobody reads it"
         reader = f"{', '.join(wait.names)} does not read it" if wait.names else reader
-        return f"the pipe that it writes into is full, and {reader}"
+        return f"the pipe that it writes to is full, and {reader}"
     if wait.kind == "pipe":
         other = f" ({_other_end(wait)})" if wait.alone or wait.names else ""
         return f"nothing comes through the pipe that it reads from{other}"
@@ -147,12 +147,12 @@ def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
     if wait.kind == RUNS:
         if wait.what:
             return (
-                "it could run and gets hardly any processor time: its control group may use "
+                "it is ready to run but gets hardly any CPU time: its control group may use "
                 f"{wait.what} (cpu.max)"
             )
         return (
-            "it could run and gets hardly any processor time: others use it all, or a limit of its "
-            "control group is reached"
+            "it is ready to run but gets hardly any CPU time: other processes use it all, or its "
+            "control group has reached its limit"
         )
     return ""
 

@@ -106,8 +106,8 @@ def where_to_look(context: Context) -> str:
     among = next(iter(inside))
     if not elsewhere:
         return (
-            f"every rank is inside {among}: what it waits for is no collective of this job; look "
-            "at what that package talks to (its server, its other processes, other jobs)"
+            f"every rank is inside {among}, which waits for something other than a collective of "
+            "this job; look at what that package talks to (its server, its processes, other jobs)"
         )
     return (
         f"look at {next(iter(own))} on {rank_s(elsewhere)} first: {rank_s(waiting)} "

@@ -13,13 +13,13 @@ from hangscope.trace.model import ON_ITS_WAY_OUT
 _CRASHES = (
     (
         re.compile(r"\bBdbQuit\b|EOF when reading a line"),
-        "take the breakpoint or the question out: under a launcher nobody can type an answer",
+        "remove the breakpoint or the prompt: under a launcher nobody can type an answer",
         "D19, D20",
     ),
     (
         re.compile(r"finished reduction in the prior iteration|did not receive grad", re.I),
         "use every output in the loss on every rank; find_unused_parameters=True only if a branch "
-        "is left out on purpose",
+        "is skipped on purpose",
         "D8, D20",
     ),
     (
@@ -34,7 +34,7 @@ _CRASHES = (
     ),
     (
         re.compile(r"inconsistent between workers", re.I),
-        "compare the replicas (hangscope.sync_parameters) and what each rank leaves out of a step",
+        "compare the replicas (hangscope.sync_parameters) and look for what a rank skips in a step",
         "D10, D20",
     ),
     (
@@ -58,7 +58,8 @@ _CRASHES = (
     ),
     (
         re.compile(r"cuda error|gpu (?:hang|node)|ecc error|nvlink|xid|device-side assert", re.I),
-        "the device of that rank failed: take its host out and look at the kernel log (Xid)",
+        "the device of that rank failed: take its host out of service and check the kernel log "
+        "(Xid)",
         "D20",
     ),
     (
@@ -77,8 +78,8 @@ _CRASHES = (
 _ENDS_WITHOUT_A_WORD = (
     (
         re.compile(re.escape(UNHEARD)),
-        "find out what became of that rank",
-        "whether the host is up and reachable, and what its kernel and the scheduler say",
+        "find out what happened to that rank",
+        "whether the host is up and reachable, and what its kernel log and the scheduler say",
     ),
     (
         re.compile(r"killed by SIGKILL"),
@@ -111,8 +112,8 @@ def aborted_at_its_end(detail: str, *, destroyed: bool) -> Advice:
     """
     destroy = "" if destroyed else ", and call destroy_process_group before a process ends"
     return Advice(
-        "its program was over: look for threads that still run when the process is taken down (of "
-        f"a data loader, a checkpoint in the background, torch itself){destroy}: {detail}",
+        "its program was over: look for threads that still run during interpreter shutdown (of a "
+        f"data loader, a background checkpoint, torch itself){destroy}: {detail}",
         "D20",
     )
 
@@ -120,7 +121,7 @@ def aborted_at_its_end(detail: str, *, destroyed: bool) -> Advice:
 def left_at(detail: str) -> Advice:
     """A rank that called an end of its own with a status, and nothing tells why."""
     return Advice(
-        f"find out why that rank left at {detail}: the last lines of its log may tell; let all "
+        f"find out why that rank exited at {detail}: the last lines of its log may say; let all "
         f"ranks decide together to stop{SYMPTOM}",
         "D20",
     )
@@ -130,7 +131,7 @@ def crash(text: str, detail: str) -> Advice:
     """A rank that ended by an error; ``text`` is the error, ``detail`` where it happened."""
     if ON_ITS_WAY_OUT in text:
         return Advice(
-            "that rank had left its program while the others still needed it: look at what ended "
+            "that rank had left its program while the others still needed it: look for what ended "
             f"it (SystemExit, the end of its data){': ' + detail if detail else ''}; and call "
             "destroy_process_group before a process ends",
             "D20, D9",

@@ -33,7 +33,7 @@ def mismatch(aspect: str, *, guarded: bool = False) -> Advice:
     if aspect == "device":
         return Advice(
             "move the tensors to the same device on every member: a group with a backend for each "
-            "(cpu:gloo,cuda:nccl) takes either without a word",
+            "(cpu:gloo,cuda:nccl) silently accepts either",
             "D19",
         )
     if aspect == "history":
@@ -44,7 +44,7 @@ def mismatch(aspect: str, *, guarded: bool = False) -> Advice:
         )
     if aspect == "root":
         return Advice(
-            "pass the same src or dst on every member: it is a global rank, in a subgroup, too "
+            "pass the same src or dst on every member: it is a global rank, even in a subgroup "
             "(dist.get_global_rank, or group_src and group_dst)",
             "D19",
         )
@@ -54,8 +54,8 @@ def mismatch(aspect: str, *, guarded: bool = False) -> Advice:
 def out_of_step(ranks: str) -> Advice:
     """``ranks`` are at a line at which the others have been before."""
     return Advice(
-        f"all ranks run that line: look for what made {ranks} repeat an operation or leave one out "
-        "(a caught exception, a retry, `continue`, another number of steps)",
+        f"all ranks run that line: look for what made {ranks} repeat or skip an operation "
+        "(a caught exception, a retry, `continue`, a different number of steps)",
         "D19, D20",
     )
 
@@ -63,9 +63,9 @@ def out_of_step(ranks: str) -> Advice:
 def left_out(ranks: str, title: str) -> Advice:
     """``ranks`` came to something else without ``title``, in which others wait for them."""
     return Advice(
-        f"look for what made {ranks} leave out {title}, or put it off (a branch, a caught "
-        "exception, `continue`): all ranks must use the groups, and their halves of pairs, in one "
-        "order",
+        f"look for what made {ranks} skip or postpone {title} (a branch, a caught exception, "
+        "`continue`): all ranks must use the groups, and issue their sends and receives, in the "
+        "same order",
         "D19, D21",
     )
 
@@ -73,8 +73,8 @@ def left_out(ranks: str, title: str) -> Advice:
 def left_block(ranks: str) -> Advice:
     """``ranks`` are in the ``__exit__`` of a ``with`` block that the others are still inside of."""
     return Advice(
-        f"look for an exception that ended the `with` block on {ranks} alone: what runs at its end "
-        "must not wait for the others",
+        f"look for an exception that ended the `with` block on {ranks} alone: what runs when a "
+        "block ends must not wait for the others",
         "D20, D19",
     )
 
@@ -82,9 +82,9 @@ def left_block(ranks: str) -> Advice:
 def one_of_many(ranks: str) -> Advice:
     """Sizes differ at a line that issues another size each time: a loop over parameters, say."""
     return Advice(
-        f"that line passes another size each time: look for what {ranks} left out, repeated or "
-        "took in another order there (a missing key, a skipped layer, iteration over a set); "
-        "where sizes depend on data, pad them to one size over all ranks",
+        f"that line passes a different size each time: look for what {ranks} skipped, repeated or "
+        "took in a different order there (a missing key, a skipped layer, iteration over a set); "
+        "if sizes depend on the data, pad them to one size on all ranks",
         "D19, D8",
     )
 
@@ -92,7 +92,7 @@ def one_of_many(ranks: str) -> Advice:
 def finalizer() -> Advice:
     """A collective in ``__del__``."""
     return Advice(
-        "take the collective out of __del__: Python frees objects at another moment on each "
+        "move the collective out of __del__: Python frees objects at different moments on each "
         "rank; close them explicitly, on all ranks in the same step",
         "D19, D21",
     )
@@ -120,8 +120,8 @@ def guarded_or_early(ranks: str) -> Advice:
 def crossed_handles(line: str) -> Advice:
     """One line that uses groups of the same members, another one from rank to rank."""
     return Advice(
-        f"{line} uses another group on one side, though their members are the same: make the "
-        "groups in the same order on every rank (dist.new_group tells them apart by their order)",
+        f"{line} uses a different group on one side, with the same members: create the groups in "
+        "the same order on every rank (dist.new_group tells them apart by their order)",
         "D19",
     )
 
@@ -138,8 +138,8 @@ def splits() -> Advice:
 def ring_of_waits(verb: str) -> Advice:
     """All ranks of a circle do the same half of a pair first."""
     return Advice(
-        f"every rank of the circle waits in {verb} before it does its other half: let some of them "
-        "begin with the other half, or issue both at once (isend and irecv, batch_isend_irecv)",
+        f"every rank of the cycle waits in {verb} before it does its other half: let some of them "
+        "start with the other half, or issue both at once (isend and irecv, batch_isend_irecv)",
         "D19",
     )
 
@@ -147,7 +147,7 @@ def ring_of_waits(verb: str) -> Advice:
 def new_groups() -> Advice:
     """Ranks in different calls of ``new_group``."""
     return Advice(
-        "call new_group for every group on every rank and in the same order, also on ranks that "
+        "call new_group for every group on every rank and in the same order, even on ranks that "
         "are not members of it",
         "D19, D21",
     )
@@ -156,8 +156,8 @@ def new_groups() -> Advice:
 def leave_together() -> Advice:
     """A rank that left the program by itself: for a signal, an exception or its end."""
     return Advice(
-        "a signal or an exception reaches one rank alone: let it set a flag, all-reduce the flag "
-        "in every step, and save or leave on all ranks in the same step",
+        "a signal or an exception reaches one rank only: let it set a flag, all-reduce the flag "
+        "in every step, and save or exit on all ranks in the same step",
         "D21, D19",
     )
 
@@ -174,8 +174,8 @@ def two_threads() -> Advice:
 def pool_of_threads() -> Advice:
     """Collectives that were given to a pool, as ``asyncio.to_thread`` does."""
     return Advice(
-        "what is handed to a pool of threads comes in another order on each rank: await one "
-        "collective before the next is handed over, or give each its own group (dist.new_group)",
+        "what is submitted to a thread pool runs in a different order on each rank: await each "
+        "collective before submitting the next, or give each its own group (dist.new_group)",
         "D19",
     )
 
@@ -183,9 +183,8 @@ def pool_of_threads() -> Advice:
 def communication_hook() -> Advice:
     """What DDP's communication hooks issue is not the same on every rank."""
     return Advice(
-        "a communication hook of DDP issues it: register the same hook with the same settings "
-        "(ranks of the approximation, the step that it starts at, groups) on every rank, and in "
-        "the same step",
+        "a DDP communication hook issues it: register the same hook with the same settings "
+        "(approximation rank, start step, groups) on every rank, and in the same step",
         "D8, D19",
     )
 
@@ -193,9 +192,9 @@ def communication_hook() -> Advice:
 def inside_join() -> Advice:
     """A rank at the end of ``with Join`` answers for what the others issue inside of it."""
     return Advice(
-        "ranks that are done wait at the end of `with Join`, and answer only for what was handed "
-        "to it: take every other collective out of that block (metrics, barriers), or wrap what "
-        "issues it in a Joinable",
+        "ranks that are done wait at the end of `with Join`, and take part only in the collectives "
+        "of what was passed to it: move every other collective (metrics, barriers) out of that "
+        "block, or wrap what issues it in a Joinable",
         "D9, D19",
     )
 
@@ -203,7 +202,7 @@ def inside_join() -> Advice:
 def buckets() -> Advice:
     """Gradient buckets of different sizes under one number."""
     return Advice(
-        "use the same parameters on every rank in every step: a branch that one rank leaves out "
-        "shifts its gradient buckets",
+        "use the same parameters on every rank in every step: a branch that one rank skips shifts "
+        "its gradient buckets",
         "D8, D19",
     )

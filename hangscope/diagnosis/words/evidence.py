@@ -42,7 +42,7 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
         lines += _accused(context, cause, rank)
     handled = handled_alone(context, cause)
     if handled is not None:
-        lines.append(f"rank {handled.rank}: it issued that while it handled {handled.words}")
+        lines.append(f"rank {handled.rank}: it issued that while handling {handled.words}")
     return lines + _logged(context, cause, room=_MOST_LINES - len(lines))
 
 

@@ -35,7 +35,7 @@ def _at(detail: str) -> str:
 def handling(rank: str, error: str) -> Advice:
     """``rank`` came to a collective in an ``except`` or ``finally`` clause, and nobody else did."""
     return Advice(
-        f"mend what raised {error}: {rank} alone was handling that; what runs in `except`, "
+        f"fix what raised {error}: {rank} alone was handling that; what runs in `except`, "
         "`finally` or `__exit__` must not wait for the others",
         "D20, D19",
     )
@@ -44,10 +44,10 @@ def handling(rank: str, error: str) -> Advice:
 def fewer_steps(more: str = "") -> Advice:
     """A rank that was done with its program, or its loop, before the others."""
     return Advice(
-        "equalise the number of batches over ranks (sampler and drop_last), wrap the loop in "
-        f"Join{more}; where they are equal, look for a step that it left out (`continue`, a NaN "
-        "check, a caught exception) or a loop that it left early (early stopping, a time limit): "
-        "all ranks must decide that together",
+        "equalise the number of batches over ranks (sampler and drop_last), or wrap the loop in "
+        f"Join{more}; if they are equal already, look for a step that it skipped (`continue`, a "
+        "NaN check, a caught exception) or a loop that it left early (early stopping, a time "
+        "limit): all ranks must decide that together",
         "D9, D22",
     )
 
@@ -55,7 +55,7 @@ def fewer_steps(more: str = "") -> Advice:
 def left_its_own_behind(rank: str) -> Advice:
     """``rank`` had issued what the others are in, and left before it was done."""
     return Advice(
-        f"let {rank} wait for what it has issued before it leaves: work.wait() of asynchronous "
+        f"let {rank} wait for what it has issued before it exits: work.wait() on asynchronous "
         "operations, destroy_process_group or a barrier at the end; os._exit waits for nothing",
         "D20, D9",
     )
@@ -73,8 +73,8 @@ def data_ended(rank: str) -> Advice:
 def release_lock(line: str) -> Advice:
     """A rank that holds the lock of a file while it waits for ranks that want it."""
     return Advice(
-        f"release that lock before {line or 'the collective'}: whatever needs the other ranks does "
-        "not belong under a lock that they need to come there",
+        f"release that lock before {line or 'the collective'}: nothing that needs the other ranks "
+        "may run under a lock that they need to get there",
         "D19, D23",
     )
 
@@ -82,20 +82,20 @@ def release_lock(line: str) -> Advice:
 def lock_to_release(where_it_is: str) -> Advice:
     """A rank that does something else while it holds what others wait for."""
     look = f"look at {where_it_is}" if where_it_is else "look at what runs there instead"
-    return Advice(f"{look}: the others cannot go on before it releases that lock", "D19, D23")
+    return Advice(f"{look}: the others cannot go on until it releases that lock", "D19, D23")
 
 
 def locks_in_order() -> Advice:
     """Ranks that hold a lock each, and want the other's."""
-    return Advice("take these locks in one order on all ranks, or one lock for both", "D19, D23")
+    return Advice("take these locks in the same order on all ranks, or use one lock", "D19, D23")
 
 
 def key_to_set(where_it_is: str) -> Advice:
     """Ranks that wait in the store for a key that another rank was to set."""
     look = f"look at {where_it_is}" if where_it_is else "look at what runs there instead"
     return Advice(
-        f"{look}: it has to set that key, under that very name, before it goes on to anything that "
-        "needs the others",
+        f"{look}: it has to set that key, under exactly that name, before it goes on to anything "
+        "that needs the others",
         "D19, D21",
     )
 
@@ -140,11 +140,11 @@ def missing(
 def _stopped(host: Host, address: str) -> Advice:
     """A process that does not run, dead or alive."""
     if host.gone:
-        fix = "find out who had stopped the process (SIGSTOP)"
+        fix = "find out what had stopped the process (SIGSTOP)"
     elif host.held_by:
         fix = f"let the process go on: {host.held_by} holds it"
     else:
-        fix = "continue the stopped process (kill -CONT)"
+        fix = "resume the stopped process (kill -CONT)"
     return Advice(f"{fix}, {address}".rstrip(", "), "D19")
 
 
@@ -163,7 +163,7 @@ def _by_names(host: Host | None, look: str, *, blocked: bool) -> Advice:
     loads = LOADER.search(names) is not None
     if not blocked and host is not None and host.state in _WORKS:
         return Advice(
-            f"{look}; if that only takes long, raise the timeouts (of init_process_group, and "
+            f"{look}; if that is just slow, raise the timeouts (of init_process_group, and "
             "HANGSCOPE_TIMEOUT)",
             "D22" if loads else "D19",
         )
@@ -176,8 +176,8 @@ def _by_names(host: Host | None, look: str, *, blocked: bool) -> Advice:
 def dead_thread(name: str, detail: str) -> Advice:
     """A rank that ended with status 0 although a thread of it had failed."""
     return Advice(
-        f"fix what ended the thread {name} of that rank{': ' + detail if detail else ''}; and let "
-        "the process fail with its threads, so that the launcher stops the others",
+        f"fix what ended that rank's thread {name}{': ' + detail if detail else ''}; and let the "
+        "process fail with its threads, so that the launcher stops the others",
         "D20",
     )
 
@@ -185,8 +185,8 @@ def dead_thread(name: str, detail: str) -> Advice:
 def unreadable(whose: str) -> Advice:
     """Ranks whose dumps are there, but not for us."""
     return Advice(
-        f"make what {whose} left readable (copy it whole, with the right to read it) and analyse "
-        "again: it tells where that rank stood",
+        f"make the files of {whose} readable (copy them whole, with read permission) and analyse "
+        "again: they show where that rank was",
         "D20",
     )
 
@@ -221,7 +221,7 @@ def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
             "D20",
         ),
         Verdict.DEADLOCK_CYCLE: Advice(
-            "use the groups, sends and receives in one order on all ranks", "D19, D21"
+            "use the groups, sends and receives in the same order on all ranks", "D19, D21"
         ),
         Verdict.P2P_UNMATCHED: Advice(
             "issue the matching send or recv, in the order in which the partner issues its halves",
@@ -229,12 +229,12 @@ def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
         ),
         Verdict.STUCK_COLLECTIVE: stuck("; the code is not the cause"),
         Verdict.INCONCLUSIVE: Advice(
-            "collect the dumps or logs of the other ranks; where there are none, run it again with "
+            "collect the dumps or logs of the other ranks; if there are none, run it again with "
             "HANGSCOPE=1",
             "D19",
         ),
         Verdict.QUIESCENT: Advice(
-            "nothing waits in a collective: look at what the ranks do outside (stacks, I/O, "
+            "no rank waits in a collective: look at what the ranks do outside (stacks, I/O, "
             "evaluation on one rank)",
             "D23",
         ),

@@ -45,7 +45,7 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> Words:
         return _crash(context, cause, place)
     if place is None:  # quiescent, or of a file so damaged that nobody waits in it
         quiet = cause.verdict is Verdict.QUIESCENT
-        return Words() if quiet else Words("What is left does not tell who waits for whom")
+        return Words() if quiet else Words("What is left does not show who waits for whom")
     if cause.crossed or cause.conflict:
         return _contradiction(context, cause, place)
     if cause.odd_one:
@@ -74,9 +74,9 @@ def _crash(context: Context, cause: Cause, place: Place | None) -> Words:
     if place is not None:
         summary += f"; others wait for {it_them(cause.culprits)} in {title_of(context, place)}"
     if everybody_is(context, cause.culprits):
-        return Words(summary, "no rank is left that could wait")
+        return Words(summary, "no rank is left to wait for it")
     if place is None and all(is_late_abort(context.hosts[rank]) for rank in cause.culprits):
-        return Words(summary, "it had finished its program, and nobody is known to wait for it")
+        return Words(summary, "its program had finished, and no rank is known to wait for it")
     return Words(
         summary, f"{rank_s(cause.culprits)} ended; every rank that needs it waits or fails"
     )
@@ -86,18 +86,18 @@ def _contradiction(context: Context, cause: Cause, place: Place) -> Words:
     """Halves that miss each other, calls of ``new_group`` that differ, sizes that contradict."""
     if cause.crossed:
         return Words(
-            cause.crossed, "two halves were issued that cannot meet, and neither completes"
+            cause.crossed, "the two halves that were issued do not match, so neither completes"
         )
     if cause.verdict is Verdict.COLLECTIVE_MISMATCH:
         return Words(
             capital(cause.conflict),
-            "every rank makes every group, in one order: members find each other by the number of "
-            "the call",
+            "every rank must create every group, in the same order: members are matched by the "
+            "number of the call",
         )
     title = title_of(context, place)
     return Words(
         f"The sizes of {title}{members_of(place)} contradict each other: {cause.conflict}",
-        "the exchange cannot complete with what its members announced",
+        "the exchange cannot complete with the sizes that its members passed",
     )
 
 
@@ -105,7 +105,7 @@ def _odd_one(context: Context, cause: Cause, place: Place) -> Words:
     return Words(
         f"{_who(cause)} alone issued {title_of(context, place)}{members_of(place)}",
         f"{rank_s(cause.sides[0])} never issue it and wait for nobody; "
-        f"{rank_s(cause.culprits)} waits there for ever",
+        f"{rank_s(cause.culprits)} waits there forever",
     )
 
 
@@ -125,7 +125,7 @@ def _missing(context: Context, cause: Cause, place: Place) -> Words:
         return Words(
             f"{who} {'holds' if len(cause.culprits) == 1 else 'hold'} {lock_in_words(place)} that "
             f"{waiters} {wait_s(place.waiters)} for",
-            f"{_instead(context, cause, place)}; {waiters} cannot go on before it lets go",
+            f"{_instead(context, cause, place)}; {waiters} cannot go on until it is released",
         )
     if place.phase:
         return Words(
@@ -138,11 +138,11 @@ def _missing(context: Context, cause: Cause, place: Place) -> Words:
         return Words(
             f"{who} never joined {title}{members_of(place)}: its {died_of(dead)}",
             f"that thread issued the operations of group {label_of(context, place.group)} on "
-            f"rank {cause.culprits[0]}, and nothing issues them any more",
+            f"rank {cause.culprits[0]}, and nothing else issues them",
         )
     instead = _instead(context, cause, place)
     if place.p2p:
-        return Words(f"{who} never came to {title}", f"{instead}; {waiters} waits for its half")
+        return Words(f"{who} never reached {title}", f"{instead}; {waiters} waits for its half")
     return Words(
         f"{who} never joined {title}{members_of(place)}",
         f"{instead}; {waiters} went on to #{place.seq} without {it_them(cause.culprits)}",
@@ -173,9 +173,9 @@ def _exited(context: Context, cause: Cause, place: Place) -> Words:
         f"{_who(cause)} {_left(context, cause.culprits)} while {_waiters(place)} still "
         f"{need(place.waiters)} {it_them(cause.culprits)} in {title_of(context, place)}"
         f"{members_of(place)}",
-        f"{rank_s(cause.culprits)} issued it as well, and left before it was done"
+        f"{rank_s(cause.culprits)} issued it too, but left before it was done"
         if left_its_own_behind(cause, place)
-        else f"{rank_s(cause.culprits)} finished early; the others have more to do",
+        else f"{rank_s(cause.culprits)} finished early; the others still have work to do",
     )
 
 
@@ -190,11 +190,11 @@ def _lost(context: Context, cause: Cause, place: Place) -> Words:
     if "" not in why:
         left = f"left a dump that cannot be read ({', '.join(sorted(why))[:80]})"
     elif context.trace.only_logs:
-        left = f"{is_are(cause.culprits)} not heard of in the log"
+        left = f"{'does' if len(cause.culprits) == 1 else 'do'} not appear in the log"
     return Words(
         f"{_who(cause)} {left}; {_waiters(place)} {wait_s(place.waiters)} in "
         f"{title_of(context, place)}",
-        "nothing else explains the waiting",
+        "nothing else explains the wait",
     )
 
 
@@ -214,7 +214,7 @@ def _stuck(context: Context, cause: Cause, place: Place) -> Words:
     if twice:
         return Words(
             f"{capital(twice.partition(';')[0])}; {title} cannot finish",
-            "what is meant for that rank reaches one of its processes, and the other waits",
+            "messages for that rank reach one of its processes, and the other one waits",
         )
     facts = context.trace.ranks.get(accused) if accused is not None else None
     if facts is not None and facts.process_state == "stopped":
@@ -223,24 +223,24 @@ def _stuck(context: Context, cause: Cause, place: Place) -> Words:
             f"{rank_s(cause.culprits)} issued the operation and was stopped before its part "
             "was done",
         )
-    everybody = f"Everybody is in {title}{members_of(place)} and nobody finishes"
+    everybody = f"All members are in {title}{members_of(place)} and none finishes"
     if place.phase:
         changed = ", or RANK or WORLD_SIZE was changed on some of them after the start"
         return Words(
             everybody,
-            "all ranks are there: the store at MASTER_ADDR is gone or cannot be reached, the "
-            f"network between the ranks is stuck{changed if place.phase == INIT else ''}",
+            "all ranks are there: the store at MASTER_ADDR is gone or unreachable, or the network "
+            f"between the ranks is stuck{changed if place.phase == INIT else ''}",
         )
     if place.not_begun and set(cause.culprits) >= place.not_begun.keys():
         idle = rank_s(place.not_begun)
         return Words(
             f"{capital(idle)} issued {title}{members_of(place)}, and {not_begun(place)}",
-            f"it has begun on {_waiters(place)}; on the device of {idle} something else does not "
-            "end: a kernel, a copy, a wait for an event, and no communication that is on record",
+            f"it has begun on {_waiters(place)}; the device of {idle} is held up by something "
+            "else (a kernel, a copy, a wait for an event) that is no recorded communication",
         )
     if place.p2p:
         return Words(
-            f"Both halves of {title} have come and neither finishes",
+            f"Both halves of {title} were issued and neither finishes",
             "sender and receiver use different tags, or the network or a device is stuck",
         )
     if accused is not None:
@@ -257,7 +257,7 @@ def _stuck(context: Context, cause: Cause, place: Place) -> Words:
 def _inconclusive(context: Context, cause: Cause, place: Place) -> Words:
     return Words(
         f"{capital(_waiters(place))} {wait_s(place.waiters)} in {title_of(context, place)}"
-        f"{members_of(place)}, and too little was given to name anyone",
+        f"{members_of(place)}, and there is too little evidence to name a rank",
         f"no dump of {rank_s(place.unknown)}" if place.unknown else "",
     )
 
@@ -268,7 +268,7 @@ def _left(context: Context, ranks: Iterable[int]) -> str:
     return (
         "exited with status 0"
         if ways == {"exit status 0"}
-        else "left by itself, with a status nobody saw,"
+        else "exited on its own, with a status nobody saw,"
     )
 
 
@@ -300,8 +300,8 @@ def _mismatch(context: Context, cause: Cause) -> Words:
             words += f" as operation {mismatch.inside + 1} of {batch.op if batch else 'a batch'}"
         parts.append(f"{rank_s(part.ranks)} issued {words}")
     if mismatch.aspect == "history":
-        summary = f"{capital(rank_s(cause.culprits))} had parted from the others before {where_}"
-        return Words(summary, "the running hashes differ although the operations on record agree")
+        summary = f"{capital(rank_s(cause.culprits))} had diverged from the others before {where_}"
+        return Words(summary, "the running hashes differ although the recorded operations agree")
     if cause.confidence is Confidence.AMBIGUOUS:
         summary = f"At {where_} {'; '.join(parts)}"
     else:
@@ -313,7 +313,7 @@ def _mismatch(context: Context, cause: Cause) -> Words:
         "dtype": "the dtypes differ",
         "reduce_op": "the reduce operations differ",
         "root": "the roots differ",
-        "device": "some tensors lie on the host and others on a device, whose backends never meet",
+        "device": "some tensors are on the host and others on a device, whose backends never meet",
     }[mismatch.aspect]
     why = f"{aspect}, so this collective cannot complete or returns garbage"
     if leaving := mismatch.leaving(context.trace.records):
@@ -352,18 +352,18 @@ def _circle(context: Context, cause: Cause, _first: Place) -> Words:
             f"for {rank_s(inside or place.targets)}"
         )
     if set(cause.culprits) == ranks:
-        summary = f"{capital(rank_s(ranks))} wait for each other in a circle"
+        summary = f"{capital(rank_s(ranks))} wait for each other in a cycle"
     elif crossed := crossing(context, cause):
         came_to, without = (title_of(context, place) for place in crossed)
         waiters = crossed.without.waiters
         summary = (
             f"{capital(rank_s(cause.culprits))} came to {came_to} without {without}, in which "
-            f"{rank_s(waiters)} {wait_s(waiters)}: they wait for each other in a circle"
+            f"{rank_s(waiters)} {wait_s(waiters)}: they wait for each other in a cycle"
         )
     else:
         summary = (
-            f"{capital(rank_s(cause.culprits))} took another order than the others: "
-            "they wait for each other in a circle"
+            f"{capital(rank_s(cause.culprits))} took a different order than the others: "
+            "they wait for each other in a cycle"
         )
     return Words(summary, "; ".join(steps))
 
@@ -380,8 +380,8 @@ def _circle_through_lock(context: Context, places: list[Place], ranks: set[int])
     return Words(
         f"{capital(rank_s(holders))} {title} and holds {lock_in_words(lock)}, for which "
         f"{rank_s(lock.waiters)} {wait_s(lock.waiters)}",
-        f"{rank_s(lock.waiters)} cannot come before {rank_s(holders)} lets go, and "
-        f"{rank_s(holders)} lets go only after that: they wait for each other in a circle",
+        f"{rank_s(lock.waiters)} cannot come until {rank_s(holders)} releases it, and "
+        f"{rank_s(holders)} does so only after that: they wait for each other in a cycle",
     )
 
 

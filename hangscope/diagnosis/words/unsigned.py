@@ -58,10 +58,10 @@ def _is_open(context: Context, finding: Finding) -> bool:
 
 def _completed(finding: Finding, texts: list[str]) -> Finding:
     new = [text for text in texts if not any(text in line for line in finding.evidence)]
-    evidence = (*(f"of no rank is said: {text}" for text in new), *finding.evidence)
+    evidence = (*(f"log, of an unknown rank: {text}" for text in new), *finding.evidence)
     if finding.culprits:
         who = rank_s(finding.culprits)
-        fix = f"{finding.fix}; see whether it was {who} of which is said: {texts[0]}"
+        fix = f"{finding.fix}; check whether this is about {who}: {texts[0]}"
     else:
-        fix = f"find out of which rank is said: {texts[0]}; then, {finding.fix}"
+        fix = f"find out which rank this is about: {texts[0]}; then, {finding.fix}"
     return replace(finding, evidence=evidence, fix=fix)
