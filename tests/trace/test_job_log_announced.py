@@ -162,7 +162,7 @@ def test_what_nccls_first_rank_says_of_the_others() -> None:
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert "two processes said that they are rank 1" in found.summary
     found = judged(warn + "mismatch in rank count from procs 8 : 4\n")
-    assert "some count 8 ranks in a communicator and some 4" in found.summary
+    assert "some ranks count 8 members of a communicator and others 4" in found.summary
 
 
 def test_as_many_processes_as_nccl_speaks_of_belong_to_the_job() -> None:

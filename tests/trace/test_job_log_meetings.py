@@ -17,7 +17,7 @@ MEETING = (
 def test_a_log_that_ends_while_ranks_wait_to_meet_says_how_many_had_come() -> None:
     found = diagnose(trace_of(MEETING.format(0) + MEETING.format(3)))
     assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
-    assert "had waited for 4 and 2 had come" in found.summary
+    assert "waited for 4 clients and 2 had come" in found.summary
     went_on = trace_of(MEETING.format(0) + "".join(timeout(r, 5) for r in range(4)))
     assert not claims(went_on, "rendezvous")
 
@@ -41,5 +41,5 @@ def test_more_processes_than_the_world_holds_are_told() -> None:
         "key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:30:00)\n"
     )
     (finding,) = diagnose(trace_of(text)).findings
-    assert "4 processes came to a meeting of 2" in finding.summary
-    assert "earlier start" in finding.fix
+    assert "4 processes came to a rendezvous of 2" in finding.summary
+    assert "earlier launch" in finding.fix

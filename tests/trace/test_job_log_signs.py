@@ -16,7 +16,7 @@ HEAD = "[rank1]:[W816 12:06:38.480071392 "
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("[2025-06-22 16:13:55 TP0] Watchdog timeout (self.watchdog_timeout=300)", "No sign of progress"),
+        ("[2025-06-22 16:13:55 TP0] Watchdog timeout (self.watchdog_timeout=300)", "no sign of progress"),
         ("[TRT-LLM] [RANK 1] [E] Hang detected on rank 1 in PyExecutor.", "reported by rank 1"),
         ("[E302 23:34:11.042376235 ProcessGroupXCCL.cpp:231] Work ran time out after 3009 milliseconds.", "timed out"),
         ("BaseCollectiveExecutor::StartAbort DEADLINE_EXCEEDED: Deadline Exceeded", "timed out"),

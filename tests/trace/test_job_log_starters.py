@@ -209,4 +209,4 @@ def test_who_aborted_on_a_message_of_another_size_is_told_and_not_accused() -> N
         )
     )
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
-    assert "rank 1 aborted on more than it had room for" in found.summary
+    assert "rank 1 aborted on receiving more than it had room for" in found.summary

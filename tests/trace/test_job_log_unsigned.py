@@ -41,7 +41,7 @@ def test_what_nobody_is_known_to_have_raised_is_the_next_thing_to_look_at() -> N
     lost = diagnose(trace_of(WORLD + waits(0, 1, 3) + RAISED))
     assert told(lost) == ("rank_lost", (2,))
     assert any("corrupt shard 17" in line for line in lost.findings[0].evidence)
-    assert "see whether it was rank 2" in lost.findings[0].fix
+    assert "check whether this is about rank 2" in lost.findings[0].fix
 
 
 def test_where_every_rank_waits_what_nobody_raised_explains_nothing() -> None:
