@@ -1,8 +1,9 @@
 """Counters of different meaning made one: old dumps, and operations that count twice.
 
-Until dump version 2.0 a group had a single ``seq_id`` that sends and receives moved too. Those
-differ legally between members, so collectives of such a group are numbered afresh, in order of
-issue, wherever the records go back to the start. Gloo's monitored barrier moves its counter by two,
+Until dump version 2.0 a group had a single ``seq_id`` that sends and receives moved too, and where
+collectives are numbered by what else is issued it still has. Those differ legally between members,
+so collectives of such a group are numbered afresh, in order of issue, wherever the records go back
+to the start. Gloo's monitored barrier moves its counter by two,
 one for each message, and bears the second number: it stands where the first one is due.
 """
 
@@ -11,8 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
+from hangscope.diagnosis.records.blocking_calls import from_rings
 from hangscope.trace.model import Flag, Trace, flagged
+
+Bools = npt.NDArray[np.bool_]
 
 _COUNTS_TWICE = "monitored_barrier"
 
@@ -44,14 +49,14 @@ def with_own_counters(trace: Trace) -> Trace:
     used[records["group"][p2p]] = True
     own = np.zeros(groups, bool)
     own[records["group"][p2p & (records["p2p_seq"] > 0)]] = True
-    shared = used & ~own
+    shared = used & (~own | _moved_by_pairs(trace, p2p, groups))
     rows = np.flatnonzero(shared[records["group"]])
     if not len(rows):
         return trace
     records = records.copy()
     is_pair = p2p[rows]
-    old = records["collective_seq"][rows]
-    records["p2p_seq"][rows[is_pair]] = old[is_pair]
+    unnumbered = rows[is_pair & ~own[records["group"][rows]]]
+    records["p2p_seq"][unnumbered] = records["collective_seq"][unnumbered]
     key = records["rank"][rows].astype(np.int64) * groups + records["group"][rows]
     order = np.argsort(key, kind="stable")
     member = flagged(flags[rows], Flag.COALESCED_MEMBER)
@@ -75,3 +80,38 @@ def with_own_counters(trace: Trace) -> Trace:
     records["collective_seq"][rows] = np.where(wrapped, 0, number)
     members = trace.members[~shared[trace.members["group"]]]  # counted with the old numbers
     return replace(trace, records=records, members=members)
+
+
+def _moved_by_pairs(trace: Trace, p2p: Bools, groups: int) -> Bools:
+    """Per group whether a send or receive takes the next number of the collectives.
+
+    A recorder of two counters writes on each half the number of the collective before it. Here all
+    that a member issued, halves and collectives, bears one number after the other. Batches, and
+    lists with gaps, tell nothing; our own rings have two counters.
+    """
+    records = trace.records
+    inside = int(Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.SYNTHETIC)
+    gaps = [rank for rank, facts in trace.ranks.items() if facts.only_active]
+    other = flagged(records["flags"], inside) | from_rings(trace) | np.isin(records["rank"], gaps)
+    excluded = np.zeros(groups, bool)
+    excluded[records["group"][other]] = True
+    rows = np.flatnonzero(~excluded[records["group"]])
+    key = records["rank"][rows].astype(np.int64) * groups + records["group"][rows]
+    rows = rows[np.argsort(key, kind="stable")]
+    key.sort()
+    number, half, group = records["collective_seq"][rows], p2p[rows], records["group"][rows]
+    first = np.ones(len(rows), bool)
+    first[1:] = key[1:] != key[:-1]
+    whole = np.array([r for r, f in trace.ranks.items() if f.oldest_record_id <= 1], np.int64)
+    next_one = np.ones(len(rows), bool)
+    next_one[1:] = number[1:] == number[:-1] + 1
+    # What comes first is the first of its counter, where the records go back to the start.
+    begun = first & np.isin(records["rank"][rows], whole)
+    next_one = np.where(first, ~begun | (number == 1), next_one)
+    near_half = half.copy()
+    near_half[1:] |= half[:-1] & ~first[1:]
+    moved, against = np.zeros(groups, bool), np.zeros(groups, bool)
+    moved[group[half & next_one & (~first | begun)]] = True
+    against[group[near_half & ~next_one]] = True
+    answer: Bools = moved & ~against
+    return answer

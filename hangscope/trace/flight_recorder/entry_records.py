@@ -18,7 +18,7 @@ from hangscope.trace.flight_recorder.columns import (
 )
 from hangscope.trace.flight_recorder.entry_groups import group_column
 from hangscope.trace.flight_recorder.groups import GroupTable
-from hangscope.trace.flight_recorder.hooks import number_groups, numbers_unset, one_for_all
+from hangscope.trace.flight_recorder.numbering import settle_numbers
 from hangscope.trace.flight_recorder.pairs import mark_batches, outermost_batches, set_peers
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.flight_recorder.stacks import Stacks
@@ -37,14 +37,16 @@ class Tables:
     stacks: Stacks = field(default_factory=Stacks)
 
 
-def read_records(entries: Entries, rank: int, tables: Tables, *, counted: bool) -> Records:
-    """One record for each entry, in their order.
+def read_records(
+    entries: Entries, rank: int, tables: Tables, *, counted: bool
+) -> tuple[Records, bool]:
+    """One record for each entry, in their order, and whether the dump's counters count the same.
 
     ``counted``: the dump has counters of its groups, as a backend's own recorder writes them.
     """
     records = np.zeros(len(entries), RECORD_DTYPE)
     if not entries:
-        return records
+        return records, True
     records["rank"] = rank
     records["group"] = group_column(entries, tables.groups)
     records["signature"] = tables.signatures.column(entries)
@@ -66,10 +68,7 @@ def read_records(entries: Entries, rank: int, tables: Tables, *, counted: bool) 
     batch = np.array([operations.is_batch(op) for op in ops], bool)
     is_batch = batch[records["signature"]]
     numbered = record_id is not None
-    if one_for_all(records, numbered=numbered, counted=counted) or (
-        numbered and numbers_unset(records)
-    ):
-        number_groups(records, p2p | is_batch)
+    agree = settle_numbers(records, p2p, is_batch, numbered=numbered, counted=counted)
     records["state"], unknown = state_columns(entries)
     done = (records["completed_ns"] > 0) & (records["state"] < State.COMPLETED)
     records["state"][done] = State.COMPLETED
@@ -91,7 +90,7 @@ def read_records(entries: Entries, rank: int, tables: Tables, *, counted: bool) 
     records["flags"] = flags
     if p2p.any():
         set_peers(records, tables.signatures, tables.groups, rank)
-    return records
+    return records, agree
 
 
 def _times(entries: Entries, stem: str) -> Any:

@@ -27,46 +27,6 @@ _AT_ONCE_NS = 50_000
 Bools = npt.NDArray[np.bool_]
 
 
-def one_for_all(records: Records, *, numbered: bool, counted: bool) -> bool:
-    """Whether ``collective_seq`` counts everything that the process issued, in whatever group.
-
-    Then it is the record's id, up to what a reset of the recorder has set back. A counter of one
-    group starts at 1, so that of two groups at least one stays behind the ids. Of a single group
-    it shows where the first record is there, or where the dump has counters for no group
-    (``counted``), as a backend's own recorder has for each that it has recorded.
-    """
-    if not numbered or not len(records) or (records["p2p_seq"] > 0).any():
-        return False
-    ahead = records["collective_seq"] - records["record_id"]
-    if (ahead != ahead[0]).any() or ahead[0] < 0 or (np.diff(records["record_id"]) <= 0).any():
-        return False
-    several = (records["group"] != records["group"][0]).any()
-    if ahead[0] == 0:
-        return bool(several) or not counted or int(records["record_id"][0]) == 0
-    return (bool(several) and len(records) > 2) or (not counted and ahead[0] > 1)
-
-
-def numbers_unset(records: Records) -> bool:
-    """Whether the recorder has a field for sequence numbers and wrote 0 into every one."""
-    numbered = (records["collective_seq"] != 0) | (records["p2p_seq"] != 0)
-    return len(records) > 0 and not numbered.any()
-
-
-def number_groups(records: Records, pairs: Bools) -> None:
-    """Give each group counters of its own, one for collectives and one for ``pairs``.
-
-    Where the beginning is lost the numbers of collectives cannot be had: they become 0, which
-    aligns with nothing.
-    """
-    whole = int(records["record_id"][0]) == 0 and int(records["collective_seq"][0]) == 0
-    whole &= bool((np.diff(records["record_id"]) == 1).all())
-    for group in np.unique(records["group"]).tolist():
-        here = records["group"] == group
-        numbers, counted = np.cumsum(here & ~pairs), np.cumsum(here & pairs)
-        records["collective_seq"][here] = numbers[here] if whole else 0
-        records["p2p_seq"][here] = counted[here]
-
-
 def settle_retired(records: Records, entries: Entries, backends: set[str]) -> bool:
     """Read what retiring means where the state stays behind it.
 

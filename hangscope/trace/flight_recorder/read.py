@@ -104,7 +104,7 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     own = dump.document.get(own_story.KEY)
     tables = Tables(read_config(dump.config, rank, own_story.unlisted_groups(own)))
     counted = bool(dump.status) or not isinstance(dump.status, Mapping)
-    records = read_records(dump.entries, rank, tables, counted=counted)
+    records, agree = read_records(dump.entries, rank, tables, counted=counted)
     native_gloo = _is_native_gloo(tables.signatures, dump)
     if native_gloo:
         _settle_gloo(records)
@@ -113,7 +113,7 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     flags = own_story.flags_of(own, len(records))
     if flags is not None:
         records["flags"] = flags
-    status = {} if of_all_groups(dump.status, records) else dump.status
+    status = dump.status if agree and not of_all_groups(dump.status, records) else {}
     members = read_status(status, tables.groups, records, rank, native_gloo)
     if at_issue:
         members["completed"] = NONE  # what nobody reports is not counted either
