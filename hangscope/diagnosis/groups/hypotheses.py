@@ -44,7 +44,7 @@ def by_meshes(trace: Trace, judge: Judge) -> Diagnosis | None:
     None for other traces, and where the meshes do not agree or name nobody.
     """
     dumps = [s for s in trace.sources if s.format in formats.DUMPS]
-    if not dumps or not all_nameless(dumps) or len(dumps) != len(trace.sources):
+    if not dumps or not all_nameless(trace) or len(dumps) != len(trace.sources):
         return None
     stated = sizes_of_groups(trace)
     numbers = ambiguous_numbers(trace, stated)

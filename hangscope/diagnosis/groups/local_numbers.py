@@ -24,7 +24,7 @@ def with_groups_apart(trace: Trace, sizes: dict[int, int]) -> Trace:
     one of them than its operations have parts: where old records are gone, none may show them all.
     """
     ambiguous = ambiguous_numbers(trace, sizes)
-    return _apart(trace, ambiguous) if ambiguous else trace
+    return apart(trace, ambiguous) if ambiguous else trace
 
 
 def ambiguous_numbers(trace: Trace, sizes: dict[int, int]) -> list[int]:
@@ -61,7 +61,7 @@ def with_logged_groups_apart(trace: Trace) -> Trace:
             shared |= known != claim.reporter and _is_number(trace.groups[claim.group])
     if not shared:
         return trace
-    return _apart(trace, [i for i, group in enumerate(trace.groups) if _is_number(group)])
+    return apart(trace, [i for i, group in enumerate(trace.groups) if _is_number(group)])
 
 
 def _is_unknown(group: Group) -> bool:
@@ -73,7 +73,7 @@ def _is_number(group: Group) -> bool:
     return group.name.isdigit() and group.name != "0" and not group.desc
 
 
-def _apart(trace: Trace, ambiguous: list[int]) -> Trace:
+def apart(trace: Trace, ambiguous: list[int]) -> Trace:
     """Each of the groups once per rank, without a list of members."""
     records, members = trace.records.copy(), trace.members.copy()
     records["peer"][np.isin(records["group"], ambiguous)] = NONE

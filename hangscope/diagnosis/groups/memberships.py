@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.groups import meshes
+from hangscope.diagnosis.groups.hidden_groups import with_hidden_groups_apart
 from hangscope.diagnosis.groups.local_numbers import with_groups_apart, with_logged_groups_apart
 from hangscope.diagnosis.groups.unlisted import NOT_TELLING
 from hangscope.diagnosis.records.agreement import group_size
 from hangscope.trace import formats, operations
 from hangscope.trace.flight_recorder.pairs import global_peer
-from hangscope.trace.model import NONE, Flag, Group, Source, Trace, flagged
+from hangscope.trace.model import NONE, Flag, Group, Trace, flagged
 
 _MOST_LOST = 8
 
@@ -33,16 +34,18 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     A list made up from those who are seen is short where somebody is missing, and a partner's
     place in the group then means another rank.
     """
-    dumps = [s for s in trace.sources if s.format in formats.DUMPS]
     if trace.only_logs:
         trace = with_logged_groups_apart(trace)
+    dumps = any(s.format in formats.DUMPS for s in trace.sources)
+    nameless = all_nameless(trace)
+    if dumps:
+        trace = with_hidden_groups_apart(trace)
     alike = _alike(trace.groups)
     if trace.only_logs:
         trace = replace(trace, world_size=meshes.world_of(trace, alike))
         whole = _whole(trace)
         short = [s and i not in whole for i, s in enumerate(_as_seen(trace))]
-    elif dumps and (all_nameless(dumps) or any(g.ranks and not g.listed for g in trace.groups)):
-        nameless = all_nameless(dumps)
+    elif dumps and (nameless or any(g.ranks and not g.listed for g in trace.groups)):
         if nameless:
             trace = with_groups_apart(trace, sizes_of_groups(trace))
         trace = replace(trace, world_size=_world_by_tiling(trace, alike))
@@ -95,9 +98,14 @@ def _silent(trace: Trace) -> set[int]:
     return set(trace.ranks) - heard if heard else set()
 
 
-def all_nameless(dumps: list[Source]) -> bool:
-    """Whether all dumps are of the oldest kind, which counts each rank's own groups."""
-    return all(s.version == "none" for s in dumps)
+def all_nameless(trace: Trace) -> bool:
+    """Whether all dumps count each rank's own groups, as those of the oldest kind do.
+
+    So do others that only give a group's number: no source lists its members or says what it is.
+    """
+    dumps = [s for s in trace.sources if s.format in formats.DUMPS]
+    numbered = all(not g.listed and not g.desc and g.name.isdigit() for g in trace.groups)
+    return bool(dumps) and (numbered or all(s.version == "none" for s in dumps))
 
 
 def set_peers(trace: Trace, rows: npt.NDArray[np.intp]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
 from hangscope.diagnosis.words.ranks import rank_reports
@@ -54,7 +56,9 @@ def _healthy(trace: Trace) -> Finding:
         verdict=Verdict.HEALTHY,
         culprits=(),
         victims=(),
-        confidence=Confidence.CERTAIN if _all_told(trace) else Confidence.LIKELY,
+        confidence=Confidence.CERTAIN
+        if _all_told(trace) and not _takes_one_for_several(trace)
+        else Confidence.LIKELY,
         summary="Nothing waits for longer than it should",
     )
 
@@ -67,6 +71,16 @@ def _all_told(trace: Trace) -> bool:
     own = {source.rank for source in trace.sources if source.format in formats.RECORDS}
     told = not own or own.issuperset(range(trace.world_size or 0))
     return told and not trace.missing_ranks
+
+
+def _takes_one_for_several(trace: Trace) -> bool:
+    """Whether dumps use a group that no source lists: its name may stand for several groups.
+
+    What its members are taken to have finished together may be what members of others have.
+    """
+    used = np.unique(trace.records["group"]).tolist()
+    dumps = any(source.format in formats.DUMPS for source in trace.sources)
+    return dumps and any(group >= 0 and not trace.groups[group].listed for group in used)
 
 
 def _backends(trace: Trace) -> list[str]:
