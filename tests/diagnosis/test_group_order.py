@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.diagnosis.model import Diagnosis
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace import formats
 from hangscope.trace.model import Group, Phase, Source
-from tests.diagnosis.builder import SECOND, START, Job
+from tests.diagnosis.builder import SECOND, START, Job, judged
 
 Calls = dict[int, dict[int, tuple[int, ...]]]
 """rank -> number of the call -> members it stands for there; the last one may be under way."""
@@ -117,3 +117,46 @@ def test_recorders_that_number_groups_by_themselves_prove_nothing(version: str) 
     source = Source("dump", formats.PICKLE, version)
     found = diagnose(replace(job.trace(), sources=(source,)))
     assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
+
+
+def _of_dumps(*, used: bool, together: bool = False) -> Job:
+    """Rows (0, 1), (2, 3) are call 1, columns (0, 2), (1, 3) call 2, but on rank 3 the other way
+    round. Its row and its column wait for it, and it for them. ``used``: it has used its own
+    before; ``together``: with the others, who count their calls as they like."""
+    job = Job(4)
+    groups = {(n, ranks): 0 for n in (1, 2) for ranks in ((0, 1), (2, 3), (0, 2), (1, 3))}
+    for number, ranks in groups:
+        groups[number, ranks] = job.group(*ranks)
+        job.groups[-1] = Group(str(number), "", ranks)
+    for rank, row, column in ((0, (0, 1), (0, 2)), (1, (0, 1), (1, 3)), (2, (2, 3), (0, 2))):
+        job.op(rank, group=groups[1, row], done=rank < 2 or together)
+        if rank != 2 or together:
+            job.op(rank, group=groups[2, column], done=together)
+    if used or together:
+        job.op(3, group=groups[2, (2, 3)], done=together)
+    if together:
+        job.op(3, group=groups[1, (1, 3)])
+    if together:
+        for rank in (0, 1, 2):
+            job.op(rank, done=False)
+    return job
+
+
+def _as_dumps(job: Job) -> tuple[Verdict, tuple[int, ...], Confidence]:
+    return judged(replace(job.trace(), sources=(Source("dump", formats.PICKLE, "2.9"),)))
+
+
+def test_dumps_show_groups_under_each_other_s_numbers() -> None:
+    found = _as_dumps(_of_dumps(used=True))
+    assert found == (Verdict.COLLECTIVE_MISMATCH, (3,), Confidence.LIKELY)
+
+
+def test_what_nobody_stands_in_contradicts_nothing() -> None:
+    """Rank 3 came to neither: what it calls its groups is not on record."""
+    verdict, culprits, _ = _as_dumps(_of_dumps(used=False))
+    assert (verdict, culprits) == (Verdict.MISSING_RANK, (3,))
+
+
+def test_groups_that_have_worked_may_be_numbered_by_each_rank_for_itself() -> None:
+    verdict, culprits, _ = _as_dumps(_of_dumps(used=True, together=True))
+    assert (verdict, culprits) == (Verdict.MISSING_RANK, (3,))

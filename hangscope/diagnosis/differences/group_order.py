@@ -11,6 +11,9 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from itertools import combinations, islice, product
+
+import numpy as np
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
@@ -28,6 +31,8 @@ _NUMBER = re.compile(r"[1-9]\d{0,8}")
 
 Told = dict[int, dict[int, tuple[int, ...]]]
 """number of the call -> rank -> members that it stands for there"""
+Edge = tuple[int, int, int]
+"""number of a call and two ranks that contradict each other about it"""
 Calls = dict[int, Call]
 """rank -> the call that it is in"""
 
@@ -40,30 +45,93 @@ def with_group_order(context: Context, causes: list[Cause]) -> list[Cause]:
     calls = {rank: call for rank, f in context.trace.ranks.items() if (call := call_of(f))}
     foreign = _foreign(context)
     if foreign and not calls:
-        return causes  # other recorders number groups by themselves, and keep those long gone
-    told = _told(context, calls)
-    under_way = {(call.number, rank) for rank, call in calls.items()}
-    edges = _contradictions(told, _past(told, calls), under_way, foreign)
+        told = _in_use(context)
+        edges = _stood_in_vain(context, told)
+    else:
+        told = _told(context, calls)
+        under_way = {(call.number, rank) for rank, call in calls.items()}
+        edges = _contradictions(told, _past(told, calls), under_way, foreign)
     if not edges or not _held_up(context, edges):
         return causes
     culprits, decided = _fewest(edges)
     counted = [c for c in causes if c.conflict and _is_new_group(context, c)]
     if any(c.culprits == culprits for c in counted):
         return causes
-    return [c for c in causes if c not in counted] + [
-        _cause(context, told, calls, culprits, decided, edges)
+    cause = _cause(context, told, calls, culprits, decided, edges)
+    if not calls:
+        cause = cause.doubted("that groups are named after calls of new_group is concluded")
+    return [c for c in causes if c not in counted] + [cause]
+
+
+def _numbered(trace: Trace) -> dict[int, tuple[int, tuple[int, ...]]]:
+    """Per group of the newest world its number and members."""
+    newest = max((g.epoch for g in trace.groups), default=0)
+    return {
+        i: (int(g.name), g.ranks)
+        for i, g in enumerate(trace.groups)
+        if g.epoch == newest and g.ranks and _NUMBER.fullmatch(g.name)
+    }
+
+
+def _in_use(context: Context) -> Told:
+    """What the numbers stand for of those groups that ranks have used, and whose members a source
+    lists."""
+    groups, numbered = context.trace.groups, _numbered(context.trace)
+    told: Told = defaultdict(dict)
+    front = context.front
+    used = front.enqueued > 0
+    for rank, group in zip(front.rank[used].tolist(), front.group[used].tolist(), strict=True):
+        if group in numbered and groups[group].listed:
+            number, ranks = numbered[group]
+            told[number][rank] = ranks
+    return told
+
+
+def _stood_in_vain(context: Context, told: Told) -> list[Edge]:
+    """(number, rank, rank) of pairs of which one is a member of the other's group of that number
+    and uses another one of its own, where one of the two groups has never carried anything out.
+
+    Groups that all members have used together were made alike, however each rank counts them.
+    Where such pairs are, so are those contradictions in which ranks stand in vain in one group
+    under different numbers.
+    """
+    front, groups = context.front, context.trace.groups
+    worked = {
+        (int(groups[group].name), groups[group].ranks)
+        for group in np.unique(front.group[front.completed > 0]).tolist()
+        if _NUMBER.fullmatch(groups[group].name)
+    }
+    edges: list[Edge] = []
+    in_vain: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(dict)
+    for number, by_rank in sorted(told.items()):
+        users: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for rank, ranks in sorted(by_rank.items()):
+            users[ranks].append(rank)
+        for ranks, by in users.items():
+            if (number, ranks) not in worked:
+                in_vain[ranks][number] = by
+        for ranks, by in users.items() if len(users) > 1 else ():
+            strangers = [r for r in ranks if by_rank.get(r, ranks) != ranks]
+            if (number, ranks) in worked:
+                strangers = [r for r in strangers if (number, by_rank[r]) not in worked]
+            edges += [(number, a, b) for a in by for b in strangers]
+            if len(edges) > _MAX_EDGES:
+                return edges[:_MAX_EDGES]
+    renamed = [numbers for numbers in in_vain.values() if edges and len(numbers) > 1]
+    edges += [
+        (number, a, b)
+        for numbers in renamed
+        for (number, by), (_, rest) in combinations(sorted(numbers.items()), 2)
+        for a, b in islice(product(by, rest), _MAX_EDGES)
+        if a != b
     ]
+    return edges[: 2 * _MAX_EDGES]
 
 
 def _told(context: Context, calls: Calls) -> Told:
     trace = context.trace
     told: Told = defaultdict(dict)
-    newest = max((g.epoch for g in trace.groups), default=0)
-    numbered = {
-        i: (int(g.name), g.ranks)
-        for i, g in enumerate(trace.groups)
-        if g.epoch == newest and g.ranks and _NUMBER.fullmatch(g.name)
-    }
+    numbered = _numbered(trace)
     for rank, group in zip(
         trace.members["rank"].tolist(), trace.members["group"].tolist(), strict=True
     ):
@@ -92,14 +160,14 @@ def _past(told: Told, calls: Calls) -> dict[int, int]:
 
 def _contradictions(
     told: Told, past: dict[int, int], under_way: set[tuple[int, int]], foreign: bool
-) -> list[tuple[int, int, int]]:
+) -> list[Edge]:
     """(number, rank, rank) of pairs that cannot both have made the same groups.
 
     Who is past a number and knows nothing of it contradicts those who tell of it: all of them, or,
     where groups made long ago may not be on record (``foreign``), those whose call is
     ``under_way``.
     """
-    edges: list[tuple[int, int, int]] = []
+    edges: list[Edge] = []
     for number, by_rank in sorted(told.items()):
         lists: dict[tuple[int, ...], list[int]] = defaultdict(list)
         members: dict[tuple[int, ...], set[int]] = defaultdict(set)
@@ -125,7 +193,7 @@ def _contradictions(
     return edges
 
 
-def _fewest(edges: list[tuple[int, int, int]]) -> tuple[tuple[int, ...], bool]:
+def _fewest(edges: list[Edge]) -> tuple[tuple[int, ...], bool]:
     """The ranks without which nothing is contradicted, and whether that was decided."""
     rest = {(min(a, b), max(a, b)) for _, a, b in edges}
     chosen: list[int] = []
@@ -143,7 +211,7 @@ def _is_new_group(context: Context, cause: Cause) -> bool:
     return any(context.waits.places[i].phase == NEW_GROUP for i in cause.places)
 
 
-def _held_up(context: Context, edges: list[tuple[int, int, int]]) -> bool:
+def _held_up(context: Context, edges: list[Edge]) -> bool:
     """Whether one of those who contradict each other waits for anything."""
     involved = {r for _, a, b in edges for r in (a, b)}
     return any(not involved.isdisjoint(p.waiters) for p in context.waits.places)
@@ -155,7 +223,7 @@ def _cause(
     calls: Calls,
     culprits: tuple[int, ...],
     decided: bool,
-    edges: list[tuple[int, int, int]],
+    edges: list[Edge],
 ) -> Cause:
     trace = context.trace
     about = [n for n, a, b in edges if not decided or {a, b} & set(culprits)]
@@ -195,7 +263,7 @@ def _conflict(
     by_rank: Mapping[int, tuple[int, ...]],
     number: int,
     culprits: tuple[int, ...],
-    edges: list[tuple[int, int, int]],
+    edges: list[Edge],
 ) -> str:
     """``for ranks 0, 1 on rank 0 and for ranks 2, 3 on ranks 1-3``: what one call makes where."""
     sides: dict[str, list[int]] = defaultdict(list)
