@@ -287,3 +287,20 @@ def test_who_went_on_alone_is_no_measure() -> None:
         trace = job.trace()
         context = Context(trace, frontiers(trace), {}, Waits([], {}, {}))
         assert unlike_whom(context, 2, [tensor[1]]) == ((0,) if followed else ())
+
+
+@pytest.mark.parametrize(("lengths", "apart"), [((3, 3, 3), (2, 4, 6)), ((1, 3, 4), ())])
+def test_counterparts_that_differ_from_each_other_are_no_measure(
+    lengths: tuple[int, ...], apart: tuple[int, ...]
+) -> None:
+    """Replicas that take as many micro-batches as their data ask for are in step with nobody."""
+    job = Job(8)
+    shards = [job.group(r, r + 1, desc="SHARD") for r in (0, 2, 4, 6)]
+    for step in ((2, 2, 2, 2), (2, *lengths)):
+        for shard, length in zip(shards, step, strict=True):
+            for _ in range(length):
+                job.all(group=shard)
+        job.all(size=(1,))
+    trace = job.trace()
+    context = Context(trace, frontiers(trace), {}, Waits([], {}, {}))
+    assert unlike_whom(context, 0, [shards[0]]) == apart

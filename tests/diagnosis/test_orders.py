@@ -60,6 +60,24 @@ def test_the_numbers_of_another_stage_tell_no_order() -> None:
     assert judged(job.trace()) == (Verdict.DEADLOCK_CYCLE, (0,), Confidence.LIKELY)
 
 
+def test_replicas_that_take_steps_of_their_own_length_tell_no_order() -> None:
+    """Each of three replicas has as many micro-batches in a step as its data ask for. Rank 0 leaves
+    the last call of its replica out; under that number the others began their next step."""
+    job = Job(6)
+    shards = [job.group(r, r + 1, desc="SHARD") for r in (0, 2, 4)]
+    for lengths in ((4, 2, 2), (3, 2, 2)):
+        for shard, length in zip(shards, lengths, strict=True):
+            for _ in range(length):
+                job.all(group=shard)
+        job.all(size=(1,))
+    for shard in shards[1:]:
+        job.all(group=shard)
+    job.op(1, group=shards[0], done=False)
+    for rank in range(6):
+        job.op(rank, size=(1,), done=False)
+    assert judged(job.trace()) == (Verdict.DEADLOCK_CYCLE, (0, 1), Confidence.AMBIGUOUS)
+
+
 def apart_in_a_group(world: int, *, broadcast_first: bool = True) -> Job:
     """Pipelines (0, 1), (2, 3) broadcast, then send. Rank 0 stands in the broadcast, rank 1 waits
     for what it sends. The other pipeline sends as well, behind what rank 2 waits in for rank 0, and

@@ -51,7 +51,8 @@ def unlike_whom(
 
     Of each group, where more of them did so than did the same; those ``without`` whom it goes are
     not asked. Who did something else than who did the same as the rank run another program
-    (another stage) and are no measure.
+    (another stage) and are no measure; nor is who did something else than the rest of them, as
+    where every replica takes as many micro-batches as its data ask for.
     """
     found: dict[int, None] = {}
     for group in groups:
@@ -75,6 +76,7 @@ def unlike_whom(
             if differs is not None or fell_behind is not None:
                 votes[bool(differs) or bool(fell_behind)].append(theirs)
         apart = [its for its in votes[True] if not any(_unlike(its, f) for f in votes[False])]
+        apart = [its for its in apart if 2 * sum(_agree(its, f) for f in apart) > len(apart)]
         if len(apart) > len(votes[False]):
             found |= dict.fromkeys(its.rank for its in apart)
     return tuple(found)
@@ -89,7 +91,7 @@ class _Doings(NamedTuple):
 
 
 def _doings(context: Context, rank: int, group: int) -> _Doings:
-    return _Doings(rank, _pairs(context, rank, group), _progress(context, rank, group))
+    return _Doings(rank, _pairs(context, rank, group), progress_in(context, rank, group))
 
 
 def _pairs_differ(mine: _Doings, theirs: _Doings) -> bool | None:
@@ -101,6 +103,13 @@ def _pairs_differ(mine: _Doings, theirs: _Doings) -> bool | None:
 def _unlike(mine: _Doings, theirs: _Doings) -> bool:
     """Whether two counterparts did something else, as far as they can be compared."""
     return bool(_pairs_differ(mine, theirs) or _parted(mine.progress, theirs.progress))
+
+
+def _agree(mine: _Doings, theirs: _Doings) -> bool:
+    """Whether two counterparts did the same wherever they can be compared."""
+    common = mine.progress.keys() & theirs.progress.keys()
+    even = all(mine.progress[place] == theirs.progress[place] for place in common)
+    return even and not _pairs_differ(mine, theirs)
 
 
 def _parted(mine: Progress, theirs: Progress) -> bool | None:
@@ -129,7 +138,7 @@ def _alone_at_one(context: Context, rank: int, group: int, other: int) -> bool |
     mates, counterparts = (context.trace.groups[g].ranks for g in (group, other))
     apart: dict[int, bool] = {}
     for mate, counterpart in zip(mates, counterparts, strict=True):
-        mine, its = _progress(context, mate, group), _progress(context, counterpart, other)
+        mine, its = progress_in(context, mate, group), progress_in(context, counterpart, other)
         common = [place for place in mine if place in its]
         if len(common) == 1:
             apart[mate] = mine[common[0]] != its[common[0]]
@@ -162,7 +171,7 @@ def _came_alone(context: Context, rank: int, group: int, seq: int) -> bool:
     return not (come != rank).any()
 
 
-def _progress(context: Context, rank: int, group: int) -> Progress:
+def progress_in(context: Context, rank: int, group: int) -> Progress:
     """How far in ``group`` (collectives, pairs) each collective of other groups was issued."""
     low, high = context.bounds.get(rank, (0, 0))
     records = context.trace.records[low:high]

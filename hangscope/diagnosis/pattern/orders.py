@@ -13,7 +13,7 @@ from itertools import combinations, islice
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.pattern.counterparts import siblings
+from hangscope.diagnosis.pattern.counterparts import progress_in, siblings
 from hangscope.diagnosis.pattern.yardstick import same_program
 from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_one_sided
@@ -122,6 +122,7 @@ class _Orders:
         odd = set()
         for groups, accused in suspects.items():
             alike = {r: first for r, first in known.items() if self._alike(groups, r, a, b)}
+            alike = {r: first for r, first in alike.items() if self._abreast(accused[0], r, a, b)}
             enough = len(self._who_did(alike, a, b) - {*ranks}) >= _ENOUGH
             if enough and len({*alike.values()}) == 1:
                 usual = next(iter(alike.values()))
@@ -139,6 +140,25 @@ class _Orders:
         assert its is not None
         pairs = zip(groups, its, (a[1], b[1]), strict=True)
         return all(same_program(self._context, g, other, seq) for g, other, seq in pairs)
+
+    def _abreast(self, rank: int, other: int, a: Meeting, b: Meeting) -> bool:
+        """Whether two ranks had come equally far in either group when they were last at the same
+        place of the other one; where that is not on record, they are taken to have been.
+
+        Else the numbers stand for other steps of one program: every replica may take as many
+        micro-batches as its data ask for.
+        """
+        mine, its = self._groups(rank, a, b), self._groups(other, a, b)
+        assert mine is not None
+        assert its is not None
+        for here, there, seq in ((0, 1, b[1]), (1, 0, a[1])):
+            far = [
+                progress_in(self._context, who, groups[here]).get((groups[there], seq - 1))
+                for who, groups in ((rank, mine), (other, its))
+            ]
+            if None not in far and far[0] != far[1]:
+                return False
+        return True
 
     def _who_did(self, known: Iterable[int], a: Meeting, b: Meeting) -> set[int]:
         """These, and the members of groups that finished both with them: those came in one order
