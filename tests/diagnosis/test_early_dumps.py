@@ -159,3 +159,20 @@ def test_who_was_dumped_as_the_wait_began_is_not_named_beside_who_was_dumped_at_
         moment = BASE_NS + (9_500 if rank == 1 else 700_000) * 10**6
         os.utime(tmp_path / f"trace_{rank}", ns=(moment, moment))
     assert _judged(tmp_path).culprits == (3,)
+
+
+def test_what_a_dump_of_another_life_calls_unfinished_holds_nobody_up(tmp_path: Path) -> None:
+    """Only unfinished entries are listed. Rank 3's file is of the life before, which hung at #5; of
+    this one it left nothing, and others wait for rank 1 as well."""
+    for rank in (0, 2, 3, 4, 5):
+        number, began_s, written_s = (5, -900, -280) if rank == 3 else (9, 0, 700)
+        rows = [pending(number, record_id=40, time_created_ns=BASE_NS + began_s * 10**9)]
+        status = {"last_started_collective": -1, "last_completed_collective": number - 1}
+        counted = {"0": {"last_enqueued_collective": number, **status}}
+        write(tmp_path, f"trace_{rank}", dump(rows, 6, pg_status=counted))
+        moment = BASE_NS + written_s * 10**9
+        os.utime(tmp_path / f"trace_{rank}", ns=(moment, moment))
+    status = {"last_started_collective": -1, "last_completed_collective": 8}
+    counted = {"0": {"last_enqueued_collective": 8, **status}}
+    write(tmp_path, "trace_1", dump([], 6, pg_status=counted))
+    assert 3 not in _judged(tmp_path).culprits

@@ -46,6 +46,21 @@ def test_it_is_left_out_and_its_rank_is_missing(tmp_path: Path) -> None:
     assert (found.verdict, found.culprits) == (Verdict.RANK_LOST, (3,))
 
 
+@pytest.mark.parametrize(("whole", "left_out"), [(True, True), (False, False)])
+def test_a_job_that_was_restarted_within_minutes(
+    tmp_path: Path, whole: bool, left_out: bool
+) -> None:
+    """Rank 3's file is 80 s older than the first record of the others. Unless those are whole, they
+    may have begun long before, and a clock be that wrong."""
+    for rank in (0, 1, 2):
+        rows = [entry(1), entry(2), entry(3), pending(4)]
+        for place, one in enumerate(rows):
+            one["record_id"] = place + (0 if whole else 3000)
+        _write(tmp_path, rank, rows)
+    _write(tmp_path, 3, [entry(1), pending(2)], -780 * 10**9)
+    assert (3 not in load_trace([tmp_path]).ranks) == left_out
+
+
 def test_a_clock_that_is_wrong_by_hours_makes_its_rank_less_sure(tmp_path: Path) -> None:
     """Rank 3 stands where the others wait for it, but its dump could as well be an old one."""
     for rank in (0, 1, 2):

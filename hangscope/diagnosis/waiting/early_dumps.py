@@ -117,7 +117,7 @@ def doubt_dumped_before(
     found: list[Cause] = []
     too_early: set[int] = set()
     for cause in causes:
-        before = _dumped_before(cause, written, newest)
+        before = _dumped_before(cause, _others_began(context, cause), written, newest)
         stuck = cause.verdict is Verdict.STUCK_COLLECTIVE
         reason = f"{rank_list(before)} had been dumped before the others waited for long"
         if not before:
@@ -133,12 +133,26 @@ def doubt_dumped_before(
     return found, frozenset(too_early)
 
 
-def _dumped_before(cause: Cause, written: dict[int, int], newest: int) -> tuple[int, ...]:
+def _others_began(context: Context, cause: Cause) -> int:
+    """When (ns) others began to wait, of whom the accused of a cause are no part.
+
+    Who cannot finish something waits itself, and what its dump says of that may be of another life.
+    """
+    accused = set(cause.culprits)
+    if cause.verdict is not Verdict.STUCK_COLLECTIVE or not accused:
+        return cause.began_ns
+    others = [p.began_ns for p in context.waits.places if p.began_ns and set(p.waiters) - accused]
+    return max(cause.began_ns, min(others, default=0)) if cause.began_ns else 0
+
+
+def _dumped_before(
+    cause: Cause, began_ns: int, written: dict[int, int], newest: int
+) -> tuple[int, ...]:
     """The accused whose dumps were written (when, in ns) before others had waited for long."""
-    if cause.verdict not in _ACCUSING or not cause.began_ns:
+    if cause.verdict not in _ACCUSING or not began_ns:
         return ()
-    lasted = max(newest - cause.began_ns, 0)
-    late_ns = cause.began_ns - SECOND_NS + min(_SLOW_NS, lasted // _EARLY_PART)
+    lasted = max(newest - began_ns, 0)
+    late_ns = began_ns - SECOND_NS + min(_SLOW_NS, lasted // _EARLY_PART)
     return tuple(r for r in cause.culprits if written.get(r, late_ns) < late_ns)
 
 

@@ -21,6 +21,8 @@ _Members = tuple[str, tuple[int, ...]]
 """A group by its name and members."""
 _APART_NS = 600 * 10**9
 """Dumps of one hang are written within minutes of each other."""
+_CLOCKS_NS = 60 * 10**9
+"""Clocks of the hosts of one job do not differ by more, as a rule."""
 _WENT_ON_NS = 60 * 10**9
 """For so long no rank goes on without one that has died: it comes to something that needs it."""
 _DELAY_NS = 60 * 10**9
@@ -81,10 +83,11 @@ def _of_newest_times(fragments: Sequence[Fragment]) -> tuple[list[Fragment], lis
     """Without dumps that were written before the job of most others began.
 
     Such a dump was written, and speaks of nothing later than, ten minutes before most others have
-    any record. What a rank of this life wrote so early shows nothing of the hang either, and a
-    clock that is wrong by that much cannot be told from it: either way the rank counts as one
-    without a dump, which names it less surely. Where most others have all their records, the date
-    of the file, which copying renews, is not asked for: nobody had issued anything yet.
+    any record, or one minute where those begin with the job. What a rank of this life wrote so
+    early shows nothing of the hang either, and a clock that is wrong by that much cannot be told
+    from it: either way the rank counts as one without a dump, which names it less surely. Where
+    most others have all their records, the date of the file, which copying renews, is not asked
+    for: nobody had issued anything yet.
     """
     dumps = _dumps(fragments)
     if len(dumps) < 3:
@@ -104,7 +107,10 @@ def _of_newest_times(fragments: Sequence[Fragment]) -> tuple[list[Fragment], lis
 def _written_before(
     dumps: Sequence[Fragment], when: Callable[[Fragment], int], beginning: Sequence[Fragment]
 ) -> tuple[list[Fragment], int]:
-    """The dumps that end long before most of ``beginning`` begin, and when those begin."""
+    """The dumps that end long before most of ``beginning`` begin, and when those begin.
+
+    Where their records go back to the start of the job, that is when it was started again.
+    """
     times = {id(f): when(f) for f in dumps}
     usual = median_low(times.values())
     old = [f for f in dumps if 0 < times[id(f)] < usual - _APART_NS]
@@ -117,7 +123,9 @@ def _written_before(
     if not old or not first:
         return [], 0
     began = median_low(first)
-    return [f for f in old if times[id(f)] < began - _APART_NS], began
+    whole = [f for f in beginning if id(f) not in left and f.facts.oldest_record_id == 1]
+    apart_ns = _CLOCKS_NS if len(whole) * 2 > len(first) else _APART_NS
+    return [f for f in old if times[id(f)] < began - apart_ns], began
 
 
 def _of_the_end(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
