@@ -321,3 +321,28 @@ def test_what_a_peer_s_later_end_tells_of_a_rank_is_no_stuck_device() -> None:
         job.op(rank, done=False)
     finding = diagnose(job.trace()).findings[0]
     assert (finding.culprits, finding.seq) == ((1,), 7)  # 5 and 6 are over: the peers have done 7
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "users"),
+    [
+        ("load_shard", 7, True),
+        ("<module>", 9, True),
+        ("<lambda>", 3, True),
+        ("<module>", 1, False),  # how multiprocessing starts a process
+        ("__init__", 3, False),  # what a dataclass is given
+    ],
+)
+def test_a_program_that_is_run_from_text_is_the_users(name: str, line: int, users: bool) -> None:
+    """``python -c``, or `exec` of what a launcher has read."""
+    assert is_library(Frame(name, "<string>", line)) is not users
+
+
+def test_the_line_of_a_program_from_text_is_shown_before_who_runs_it() -> None:
+    called = Frame("reduce", "<string>", 12)
+    stack = (
+        Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/x.py", 3),
+        called,
+        Frame("main", "/home/me/run.py", 4),
+    )
+    assert innermost(stack) == called

@@ -15,7 +15,7 @@ _LIBRARY = re.compile(
     r"|multiprocessing|_functorch|_higher_order_ops|_library|_jit_internal|jit/|cuda/|amp/|export/"
     r"|_compile\.py|serialization\.py|storage\.py|functional\.py|_C/|backends/|profiler/|random\.py)"
     r"|(?:^|/)(?:torchinductor_[^/]+|\.triton)/"
-    r"|^<frozen |^<string>$|^<__array_function__|^<eval_with_key>|^<decorator-gen"
+    r"|^<frozen |^<__array_function__|^<eval_with_key>|^<decorator-gen"
     r"|^<attrs generated|^\?\?$|\.(?:so|cpp|cc|cu|h|pyx|pxi)$"
     r"|\.whl/"
     r"|(?:^|/)hangscope/(?:recording|autoload)"
@@ -37,13 +37,26 @@ _FRAMEWORK = re.compile(
 _STARTER = re.compile(r"(?:^|/)bin/[^/.]+$")
 """The script that an installed package's command consists of: it calls the package, no more."""
 _ENTRY = frozenset({"_bootstrap", "_bootstrap_inner", "run_module_as_main", "_run_code"})
+_TEXT = "<string>"
+"""The file of what is run from text: `exec`, ``python -c``; also of what Python's library makes."""
+_MADE = re.compile(r"__\w+__")
+"""Methods that dataclasses and named tuples are given."""
 
 
 def is_library(frame: Frame) -> bool:
     """Whether the frame belongs to Python, torch, another installed package or HangScope."""
     if frame.name in _ENTRY or _in_library(frame.filename):
         return True
+    if frame.filename == _TEXT:
+        return _is_made(frame)
     return frame.name == "<module>" and bool(_STARTER.search(frame.filename))
+
+
+def _is_made(frame: Frame) -> bool:
+    """Whether code that was run from text is Python's doing: a made method, or the one line with
+    which ``multiprocessing`` and others start a process.
+    """
+    return bool(_MADE.fullmatch(frame.name)) or (frame.name, frame.line) == ("<module>", 1)
 
 
 def in_framework(frame: Frame) -> bool:
