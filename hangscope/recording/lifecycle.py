@@ -236,8 +236,12 @@ class Lifecycle:
         try:
             error = sys.exc_info()[1]
             self._catch_up()  # a forked one leaves by os._exit, past everything else of ours
-            if isinstance(error, SystemExit) and self._exit_code:
-                self._tell_handled()
+            if isinstance(error, SystemExit):
+                if not self._exit_code and isinstance(error.code, str):  # raised, not called for
+                    trace, thread = error.__traceback__, threading.main_thread()
+                    self._handled = describe_exception(type(error), error, trace, thread)
+                if self._exit_code is None or self._exit_code:
+                    self._tell_handled()
         except Exception as error:
             self._guard(error)
 

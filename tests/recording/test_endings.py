@@ -52,6 +52,15 @@ def test_what_a_program_says_as_it_leaves_is_told_with_its_line(tmp_path: Path) 
     assert facts.exception.stack[0].name == "with_last_words"  # type: ignore[attr-defined]
 
 
+def test_a_process_of_multiprocessing_has_last_words_as_well(tmp_path: Path) -> None:
+    """Raised, not called for: Python writes them down and forgets where that was."""
+    facts = facts_after("words-fork", tmp_path)
+    assert facts.exception is not None  # type: ignore[attr-defined]
+    assert facts.exception.type_name == "SystemExit"  # type: ignore[attr-defined]
+    assert "no such data set" in facts.exception.message  # type: ignore[attr-defined]
+    assert facts.exception.stack[0].name == "raises_last_words"  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(("how", "status"), [("later", 5), ("went_on_and_left", 6)])
 def test_what_it_survived_is_not(tmp_path: Path, how: str, status: int) -> None:
     """Where it called ``sys.exit`` is what was seen of it last."""

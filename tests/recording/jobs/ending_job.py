@@ -90,6 +90,13 @@ def with_last_words() -> None:
     sys.exit("config: no such data set: 'c4_de'")
 
 
+def raises_last_words() -> None:
+    import hangscope
+
+    hangscope.start()
+    raise SystemExit("config: no such data set: 'c4_de'")
+
+
 def later() -> None:
     forgiven()
     sys.exit(5)
@@ -188,9 +195,9 @@ if __name__ == "__main__":
         process = multiprocessing.get_context("fork").Process(target=finish_one)
         process.start()
         process.join()
-    elif how in ("process-spawn", "process-fork"):
+    elif how in ("process-spawn", "process-fork", "words-fork"):
         context = multiprocessing.get_context(how.partition("-")[2])
-        process = context.Process(target=fail)
+        process = context.Process(target=raises_last_words if "words" in how else fail)
         process.start()
         process.join()
         sys.exit(process.exitcode)
