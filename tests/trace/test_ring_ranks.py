@@ -101,10 +101,20 @@ def _two_worlds(*, over: int = 9, size: int = 2, apart_ns: int = 0) -> list[Pres
         world = place // 2
         created_ns = SECOND + place + world * apart_ns
         start = Start(
-            place % 2, created_ns, ("a", place), created_ns + 60 * SECOND, f"tcp://a:{world}"
+            place % 2, created_ns, ("a", place + 1), created_ns + 60 * SECOND, f"tcp://a:{world}"
         )
         found.append(Presence(start, 0, size, declared=True, over=world == over))
     return found
+
+
+def test_helpers_of_the_ranks_that_make_a_world_are_not_followed() -> None:
+    """A checkpoint is written by a process that each rank has started; they are the newest."""
+    ranks, helpers = _two_worlds()[:2], _two_worlds()[2:]
+    started = [replace(one, parent=pid) for pid, one in enumerate(helpers, 1)]
+    assert ranks_of([*ranks, *started]) == [0, 1, None, None]
+    assert ranks_of([*ranks, *started[:1]]) == [0, 1, None]
+    over = [replace(one, over=True) for one in ranks]
+    assert ranks_of([*over, *started]) == [None, None, 0, 1]
 
 
 def test_of_two_jobs_of_one_launch_the_newest_that_is_not_over_is_followed() -> None:

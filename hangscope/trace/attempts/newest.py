@@ -7,8 +7,8 @@ rank and end at different times cannot come from one life, so their folders are 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -69,12 +69,20 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
 def _of_other_worlds(all_named: Sequence[Fragment], named: Sequence[Fragment]) -> list[str]:
     """A line for each job that was started beside the one that is kept."""
     kept = {f.facts.process for f in named if f.source.format == formats.RING}
-    left = Counter(
-        (_folder_of(f), f.facts.rendezvous or "")
-        for f in all_named
-        if f.source.format == formats.RING and f.facts.declared and f.facts.process not in kept
-    )
-    return [f"{folder}: {other_world(at, count)}" for (folder, at), count in sorted(left.items())]
+    left: dict[tuple[str, str], list[Fragment]] = defaultdict(list)
+    for f in all_named:
+        if f.source.format == formats.RING and f.facts.declared and f.facts.process not in kept:
+            left[_folder_of(f), f.facts.rendezvous or ""].append(f)
+    return [
+        f"{folder}: {other_world(at, len(those), _helpers(those, kept))}"
+        for (folder, at), those in sorted(left.items())
+    ]
+
+
+def _helpers(world: Sequence[Fragment], ranks: Collection[tuple[str, int]]) -> str:
+    """The name of one ring of a world that these ranks have started; empty where they have not."""
+    started = (f for f in world if (f.facts.process[0], f.facts.parent_pid) in ranks)
+    return next((Path(f.source.path).name for f in started), "")
 
 
 def _folder_of(fragment: Fragment) -> str:

@@ -89,7 +89,8 @@ def world_followed(
     Each of them meets at an address of its own, and numbers its ranks from 0 on. They are told from
     ranks that were given wrong addresses by having met, or by their sizes: all of them together
     have no more ranks than there are processes. One that has not ended in order is followed before
-    one that has, then one for which ranks are missing, the largest, the newest.
+    one that has, then one whose ranks no other's have started (a checkpoint is written by helpers
+    that make a world of their own), one for which ranks are missing, the largest, the newest.
 
     Parameters
     ----------
@@ -108,14 +109,15 @@ def world_followed(
     alive = set(living)
     newest = max(worlds.values(), key=lambda places: max(map(_created(present), places)))
     together = [w for w in worlds.values() if _at_once(present, [*w, *newest], alive)]
-    sizes = [present[places[0]].world_size for places in together]
+    own = [w for w in together if not are_helpers(present, w)] or together
+    sizes = [present[places[0]].world_size for places in own]
     alike = all(
         {present[p].world_size for p in places} == {size}
         and len({present[p].start.rank for p in places}) == len(places)
-        for places, size in zip(together, sizes, strict=True)
+        for places, size in zip(own, sizes, strict=True)
     )
     processes = {one.start.process for one in present}
-    have_met = all(present[p].met for places in together for p in places)
+    have_met = all(present[p].met for places in own for p in places)
     if any(present[p].again for places in together for p in places):
         return []  # one job that meets anew, and not all of it
     if len(together) < 2 or not alike or (sum(sizes) > len(processes) and not have_met):
@@ -124,11 +126,19 @@ def world_followed(
         together,
         key=lambda places: (
             not all(present[p].over for p in places),
+            not are_helpers(present, places),
             len(places) < present[places[0]].world_size,
             present[places[0]].world_size,
             max(map(_created(present), places)),
         ),
     )
+
+
+def are_helpers(present: Sequence[Presence], places: Iterable[int]) -> bool:
+    """Whether processes that have a ring have started all of these."""
+    processes = {one.start.process for one in present}
+    ranks = [present[p] for p in places]
+    return all(one.parent and (one.start.process[0], one.parent) in processes for one in ranks)
 
 
 def _by_any_name(
@@ -174,8 +184,24 @@ def _of_world(present: Sequence[Presence], job: Sequence[int]) -> list[int | Non
     return ranks
 
 
-def other_world(meeting: str, ranks: int) -> str:
-    """What is said of a job that is not followed: where its ranks meet, and how many they are."""
+def other_world(meeting: str, ranks: int, helpers: str = "") -> str:
+    """What is said of a job that is not followed.
+
+    Parameters
+    ----------
+    meeting:
+        Where its ranks meet.
+    ranks:
+        How many they are.
+    helpers:
+        The name of a ring of theirs, where ranks of the job that is followed have started them.
+    """
+    if helpers:
+        return (
+            f"also holds {ranks} process{'es' if ranks > 1 else ''} that the ranks have started, "
+            f"which meet at {meeting}; left out: `hangscope analyze` over their rings alone "
+            f"({helpers}, ...) judges them"
+        )
     return (
         f"also holds another job of the same launch, {ranks} rank{'s' if ranks > 1 else ''} that "
         f"meet at {meeting}; left out: give each job a HANGSCOPE_DIR of its own"

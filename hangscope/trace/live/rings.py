@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,15 +149,15 @@ class RingFolder:
             lines.append(
                 f"{self.directory}: other attempts or runs are there too and were left out"
             )
-        meetings = [
-            _start(ring).meets_at
-            for ring in self._rings.values()
-            if not ring.is_rank and ring.reader.place()[2]
-        ]
-        lines += [
-            f"{self.directory}: {other_world(meeting, count)}"
-            for meeting, count in sorted(Counter(meetings).items())
-        ]
+        ranks = {(ring.machine, ring.process.pid) for ring in rings}
+        worlds: dict[str, list[OpenRing]] = defaultdict(list)
+        for ring in self._rings.values():
+            if not ring.is_rank and ring.reader.place()[2]:
+                worlds[_start(ring).meets_at].append(ring)
+        for meeting, those in sorted(worlds.items()):
+            started = (r for r in those if (r.machine, r.parent_pid) in ranks)
+            helpers = next((r.reader.path.name for r in started), "")
+            lines.append(f"{self.directory}: {other_world(meeting, len(those), helpers)}")
         return lines + [pair.text for pair in self.twins]
 
     def close(self) -> None:
