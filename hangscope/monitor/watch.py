@@ -11,6 +11,7 @@ from typing import TextIO
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.diagnosis.words.blocked import asks_again
 from hangscope.monitor.claims import claim
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.elsewhere import (
@@ -215,7 +216,7 @@ class Monitor:
         partly = self._sees_part(trace)
         restrained = self._restrained(diagnosis, trace, final=final) if partly else diagnosis
         self._asks = self._asks and partly
-        diagnosis = self._unless_at_work(restrained or _well(diagnosis), final=final)
+        diagnosis = self._unless_at_work(restrained or _well(diagnosis), trace, final=final)
         self.last = diagnosis
         self._ranks.note_look(trace.ranks, hung=bool(diagnosis.findings))
         if not final and self._awaits_ends(trace, diagnosis):
@@ -240,7 +241,7 @@ class Monitor:
             diagnosis = diagnose(trace)
         return trace, diagnosis
 
-    def _unless_at_work(self, diagnosis: Diagnosis, *, final: bool) -> Diagnosis:
+    def _unless_at_work(self, diagnosis: Diagnosis, trace: Trace, *, final: bool) -> Diagnosis:
         """The diagnosis; healthy where no collective waits and something of the ranks still runs.
 
         All of them may wait for a compiler of theirs, or make one remote call after another.
@@ -253,8 +254,12 @@ class Monitor:
             least = STIRS if diagnosis.findings[0].unchanged_s else BUSY
             if self._helpers.at_work(pids, least=least):
                 diagnosis = _well(diagnosis)
-        undated = bool(diagnosis.findings and diagnosis.findings[0].unchanged_s)
-        return _well(diagnosis) if undated and self._main_threads.ran(pids) else diagnosis
+        if not (diagnosis.findings and diagnosis.findings[0].unchanged_s):
+            return diagnosis
+        facts = trace.ranks
+        ask = {rank for rank in facts if asks_again(facts[rank].main_stack)}
+        quiet = [pid for rank, pid in self._ranks.seen.items() if rank not in ask]
+        return _well(diagnosis) if quiet and self._main_threads.ran(quiet) else diagnosis
 
     def _awaits_ends(self, trace: Trace, diagnosis: Diagnosis) -> bool:
         """Whether a rank is on its way out whose status will tell more, for a while yet."""

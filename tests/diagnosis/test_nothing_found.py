@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hangscope.diagnosis import diagnose
@@ -94,6 +96,47 @@ def test_a_job_that_computes_on_a_crowded_machine_has_not_come_to_rest(
     for rank in range(4):
         job.rank(rank, cpu_busy=share, stack_moved=False)
     assert diagnose(job.trace()).verdict.value == verdict
+
+
+def _not_begun(at: str, **facts: Any) -> Job:
+    """A running job whose ranks have issued nothing; all stand in ``at``."""
+    job = Job(2, live=True)
+    stack = (Frame("wait", at, 50), Frame("<module>", "/home/me/train.py", 6))
+    main = ThreadStack("MainThread", True, stack, START)
+    for rank in range(2):
+        job.rank(rank, started_ns=START, threads=(main,), **facts)
+    return job
+
+
+_BATON = "/x/site-packages/torch/utils/file_baton.py"
+
+
+def test_a_running_job_that_has_not_begun_and_stands_in_the_lock_of_a_build() -> None:
+    """Somebody was killed while he built an extension. That it lasts only more looks can tell."""
+    found = diagnose(_not_begun(_BATON, stack_moved=False, cpu_busy=0.01).trace())
+    assert blame(found) == ("quiescent", ())
+    first = found.findings[0]
+    assert first.unchanged_s == 10.0
+    assert first.summary.startswith("The job has not begun, and ranks 0, 1 stand still")
+    assert "delete the file `lock`" in first.fix
+
+
+@pytest.mark.parametrize(
+    ("at", "facts"),
+    [
+        ("/home/me/prepare.py", {}),  # its own code: that may return
+        (_BATON, {"stack_moved": True}),
+        (_BATON, {"cpu_busy": 0.9}),
+    ],
+)
+def test_a_running_job_that_has_not_begun_may_be_slow(at: str, facts: dict[str, Any]) -> None:
+    assert diagnose(_not_begun(at, **facts).trace()).verdict is Verdict.HEALTHY
+
+
+def test_one_of_them_that_is_on_its_way_keeps_the_job_from_standing_still() -> None:
+    job = _not_begun(_BATON)
+    job.rank(1, threads=())
+    assert diagnose(job.trace()).verdict is Verdict.HEALTHY
 
 
 @pytest.mark.parametrize(

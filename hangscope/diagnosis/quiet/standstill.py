@@ -74,6 +74,30 @@ def never_began(context: Context) -> Finding | None:
     )
 
 
+def _does_not_begin(context: Context) -> Finding | None:
+    """A running job in which no rank has issued anything, and all stand in something which does not
+    return by itself. Whether for long enough, only more looks can tell.
+    """
+    trace, hosts = context.trace, context.hosts
+    waits = all(host.end is End.ALIVE and blocked_in(host) for host in hosts.values())
+    if trace.missing_ranks or not hosts or not waits:
+        return None
+    places = places_of_threads(context)
+    return Finding(
+        Verdict.QUIESCENT,
+        (),
+        (),
+        Confidence.LIKELY,
+        f"The job has not begun, and {rank_s([*hosts])} "
+        f"{'stand' if len(hosts) > 1 else 'stands'} still: {places[0]}",
+        "no rank has issued anything: none waits for another in a collective",
+        f"look at what is waited for there: {places[0]}",
+        playbook.by_verdict(Verdict.QUIESCENT).playbook,
+        evidence=places,
+        unchanged_s=trace.timeout_s,
+    )
+
+
 def after_silence(context: Context) -> Finding | None:
     """A running job: ``quiescent`` once it has been silent for `Trace.timeout_s`, else None.
 
@@ -81,10 +105,10 @@ def after_silence(context: Context) -> Finding | None:
     """
     trace = context.trace
     newest = context.newest_ns
-    if not newest or not trace.observed_ns:
-        return None
-    silent_s = (trace.observed_ns - newest) / SECOND_NS
     moving = any(map(is_at_work, trace.ranks.values()))
+    if not newest or not trace.observed_ns:
+        return None if moving or trace.looks < 2 else _does_not_begin(context)
+    silent_s = (trace.observed_ns - newest) / SECOND_NS
     # A single process owes nobody an operation, unless it shares a group with another job's.
     alone = trace.world_size == 1 and not any(group.outsiders for group in trace.groups)
     if silent_s < trace.timeout_s or moving or alone or trace.looks < 2:

@@ -8,7 +8,7 @@ from hangscope.diagnosis.processes.host import Host
 from hangscope.diagnosis.processes.stacks import base, innermost, is_library, user_frames
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.trace.facts import RUNS
-from hangscope.trace.model import KernelWait
+from hangscope.trace.model import KernelWait, Stack
 
 _NO_ANSWER = "a peer outside the job does not answer"
 _LIMIT = "; give that call a time limit"
@@ -58,6 +58,8 @@ _BLOCKED_IN = (
     (r"threading\.py$", "it waits for another thread of its own process"),
 )
 """Library files that a rank can be blocked in, and what it then waits for."""
+_ASKS_AGAIN = re.compile(r"torch/utils/file_baton\.py$|/(?:filelock|portalocker|fasteners)/")
+"""Library files whose waits are many short sleeps."""
 _IN_KERNEL = (
     "its main thread is in an uninterruptible system call (state D): look for a disk or a network "
     "file system that does not answer"
@@ -86,6 +88,11 @@ def blocked_in(host: Host | None) -> str:
         return _IN_KERNEL if host.in_kernel else ""
     limit = _LIMIT if words == _NO_ANSWER or (wait is not None and wait.kind == "socket") else ""
     return f"{words} ({told}){limit}" if told else f"{words}{limit}"
+
+
+def asks_again(stack: Stack) -> bool:
+    """Whether what it waits for is asked for again and again: its thread runs, and goes nowhere."""
+    return bool(stack) and bool(_ASKS_AGAIN.search(stack[0].filename.replace("\\", "/")))
 
 
 def _details(wait: KernelWait) -> tuple[str, ...]:
