@@ -30,9 +30,15 @@ class Journal:
         self._key = key
 
     def exit(
-        self, end: ProcessEnd, *, oom: bool, by_launcher: bool, untold: list[int] | None
+        self,
+        end: ProcessEnd,
+        *,
+        oom: bool,
+        by_launcher: bool,
+        untold: list[int] | None,
+        told: list[int],
     ) -> None:
-        """A rank's process has ended."""
+        """A rank's process has ended; who had been told to stop by then, and who had not."""
         self._write(
             {
                 "event": "exit",
@@ -44,6 +50,7 @@ class Journal:
                 "oom": oom,
                 "by_launcher": by_launcher,
                 "untold": untold,
+                "told": told,
             }
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hangscope.monitor.journal import Journal
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch
 from hangscope.monitor.signs import is_held_up
+from hangscope.monitor.telling import LOOK_S, Telling
 from hangscope.ring.reader import decode_text
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import OpenRing, RunKey
@@ -22,8 +23,6 @@ TICK_S = 0.25
 KILL_GRACE_S = 5.0
 _ASKING = (signal.SIGTERM, signal.SIGHUP)
 """What asks a process to stop and ends it if it does not listen; Python listens to SIGINT."""
-_MOST_LOOKS = 4
-"""So many ends tell whether others were told one after the other, or all at once."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """What launchers, schedulers and people send; the last two are warnings (`--signal` of Slurm)."""
 
@@ -83,7 +82,9 @@ class LocalRanks:
         self._looks: dict[int, RankFacts] = {}
         self._told: dict[int, tuple[str | None, bool | None, KernelWait | None]] = {}
         self._ends: dict[int, ProcessEnd] = {}
-        self._looks_for_untold = 0
+        self._telling = Telling(processes)
+        self._asked = 0
+        """How many have ended because they were asked to stop."""
         self._is_hung = False
         self._is_ended = False
 
@@ -160,10 +161,19 @@ class LocalRanks:
 
     def note_ends(self, timeout_s: float) -> bool:
         """Wait for processes to end, at most so long; whether any did."""
-        ends = self._processes.wait(timeout_s)
+        ends = self._wait(timeout_s)
         for end in ends:
             self._note_end(end)
         return bool(ends)
+
+    def _wait(self, timeout_s: float) -> list[ProcessEnd]:
+        """Wait for processes to end; while others may be told to stop, with a look now and then."""
+        until_s = time.monotonic() + timeout_s
+        while self._telling.is_watched and (left_s := until_s - time.monotonic()) > 0:
+            if ends := self._processes.wait(min(LOOK_S, left_s)):
+                return ends
+            self._telling.look()
+        return self._processes.wait(max(0.0, until_s - time.monotonic()))
 
     def note_look(self, facts: Mapping[int, RankFacts], *, hung: bool) -> None:
         """Keep what a look has told of the processes here, until they end.
@@ -223,21 +233,38 @@ class LocalRanks:
         if rank is None:
             return  # it only started ranks
         end = replace(end, rank=rank)
-        untold = self._untold(end.signal)
+        untold, told = self._untold(end), self._told_with(end)
         if self.journal is not None:
             look = self._looks.pop(end.pid, None)
             if look is not None and (self._is_hung or is_held_up(look)):
                 self.journal.seen(look)
-            self.journal.exit(end, oom=oom, by_launcher=by_launcher, untold=untold)
+            self.journal.exit(end, oom=oom, by_launcher=by_launcher, untold=untold, told=told)
 
     def _rank_of(self, pid: int, rank: int) -> int | None:
         """The rank of a process, by what it says itself; None where it only started ranks."""
         return self._run.rank_of_process().get((self._machine_of.get(pid, ""), pid), rank)
 
-    def _untold(self, number: int | None) -> list[int] | None:
-        """Ranks here that nobody has told to stop as the first ones have ended of that."""
-        if number not in _ASKING or self._is_ended or self._looks_for_untold == _MOST_LOOKS:
+    def _untold(self, end: ProcessEnd) -> list[int] | None:
+        """Ranks here that nobody had told to stop as the first, and the second, ended of that.
+
+        None where that is not known.
+        """
+        if end.signal not in _ASKING or self._is_ended:
+            self._telling.left_by_itself(end.pid)
             return None
-        self._looks_for_untold += 1
-        found = (self._rank_of(pid, rank) for rank, pid in self._processes.untold(number))
+        self._asked += 1
+        if self._asked == 1:
+            return self._ranks_of(self._telling.first_ended(end.signal))
+        untold = self._telling.second_ended() if self._asked == 2 else None
+        return None if untold is None else self._ranks_of(untold)
+
+    def _told_with(self, end: ProcessEnd) -> list[int]:
+        """Ranks here that had been told to stop, too, when the first had ended of that."""
+        if self._asked != 1 or end.signal not in _ASKING or self._is_ended:
+            return []
+        return self._ranks_of(self._processes.told(end.signal))
+
+    def _ranks_of(self, processes: Sequence[tuple[int, int]]) -> list[int]:
+        """What (rank, process) of these are by what they say themselves."""
+        found = (self._rank_of(pid, rank) for rank, pid in processes)
         return sorted(rank for rank in found if rank is not None)

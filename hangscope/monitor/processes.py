@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hangscope.monitor.untold import is_untold
+from hangscope.monitor.untold import is_told, is_untold
 from hangscope.trace.processes.control_groups import GROUPS, files_of
 from hangscope.trace.processes.procfs import lines_of, stat_of
 
@@ -109,6 +109,10 @@ class ProcessWatch:
     def untold(self, number: int) -> list[tuple[int, int]]:
         """(Rank, process) of those that a signal would end and to which nobody has sent any."""
         return [(rank, pid) for rank, pid in self._by_fd.values() if is_untold(pid, number)]
+
+    def told(self, number: int) -> list[tuple[int, int]]:
+        """(Rank, process) of those to which a signal that will end them was seen to be sent."""
+        return [(rank, pid) for rank, pid in self._by_fd.values() if is_told(pid, number)]
 
     def watches(self, pid: int) -> bool:
         """Whether a process is watched and has not ended."""

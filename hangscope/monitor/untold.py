@@ -40,5 +40,17 @@ def is_untold(pid: int, number: int, proc: Path = PROC) -> bool:
     return not any((pending | own) & _bit(ending) for ending in _ENDING)
 
 
+def is_told(pid: int, number: int, proc: Path = PROC) -> bool:
+    """Whether a signal that nobody deals with has been sent to a process that is not yet gone."""
+    status = status_of(pid, proc)
+    try:
+        pending, own, ignored, caught = (
+            int(status[name], 16) for name in ("ShdPnd", "SigPnd", "SigIgn", "SigCgt")
+        )
+    except (KeyError, ValueError):
+        return False
+    return bool((pending | own) & ~(ignored | caught) & _bit(number))
+
+
 def _bit(number: int) -> int:
     return 1 << (number - 1)

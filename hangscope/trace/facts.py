@@ -96,6 +96,8 @@ class ExitFacts:
     text: str = ""
     untold: frozenset[int] | None = None
     """Ranks of its host that nobody had told to stop when it had ended, where somebody looked."""
+    told: frozenset[int] = frozenset()
+    """Those that had been told to by then, as far as that was seen."""
 
 
 LEFT = "left"
@@ -193,6 +195,8 @@ class RankFacts:
     """CPU seconds used per second between two looks; None after a single look."""
     stack_moved: bool | None = None
     """The main thread's stack differed between two looks."""
+    wakeups_hz: float | None = None
+    """How often a second the main thread was given a processor between two looks."""
     phases: tuple[Phase, ...] = ()
     """Open phases, outermost first; the last is what the rank is in now."""
     initialized: bool | None = None

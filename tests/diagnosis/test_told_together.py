@@ -41,10 +41,12 @@ def _told(job: Job, ranks: Sequence[int], after_s: float) -> None:
         _killed(job, rank, after_s + 0.03 * index, answer=index > 0)
 
 
-def _answered(job: Job, first: int, ranks: Sequence[int], untold: Sequence[set[int]]) -> None:
+def _answered(
+    job: Job, first: int, ranks: Sequence[int], untold: Sequence[set[int]], apart_s: float = 0.03
+) -> None:
     """SIGTERM to ``first`` and, a little later, to ``ranks``; who was still untold at each end."""
     for index, rank in enumerate((first, *ranks)):
-        at_ns = _at(job, 0.1 + 0.03 * index)
+        at_ns = _at(job, 0.1 + apart_s * index)
         exit_ = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=index > 0)
         if index < len(untold):
             exit_ = replace(exit_, untold=frozenset(untold[index]))
@@ -138,6 +140,43 @@ def test_one_that_ended_before_others_were_told_was_told_alone(
     found = diagnose(job.trace())
     assert blame(found) == ("rank_crashed" if named else "healthy", named)
     assert not named or found.confidence is Confidence.LIKELY
+
+
+@pytest.mark.parametrize(
+    ("untold", "named"),
+    [
+        ([{0, 3}, set()], ()),  # one had been told with it, and two not yet
+        ([{0, 2, 3}, {3}], ()),
+        ([{0, 2, 3}, set()], (1,)),
+        ([set(), set()], ()),  # all had been told when the first was seen to have ended
+    ],
+)
+def test_who_stops_one_after_the_other_may_take_his_time(
+    untold: list[set[int]], named: tuple[int, ...]
+) -> None:
+    """Longer than processes that are told at one moment take to go."""
+    job = _job()
+    job.all(done=False)
+    _answered(job, 1, (2, 0, 3), untold, apart_s=0.2)
+    assert blame(diagnose(job.trace())) == ("rank_crashed" if named else "healthy", named)
+
+
+@pytest.mark.parametrize(("told", "named"), [({2}, ()), (set(), (1,))])
+def test_who_was_told_and_fails_as_it_loses_the_first_was_told_all_the_same(
+    told: set[int], named: tuple[int, ...]
+) -> None:
+    """Two raise; a third had not been told yet when the first had ended."""
+    job = _job()
+    job.all(done=False)
+    at_ns = _at(job, 0.1)
+    exit_ = ExitFacts(
+        "signal", signal=15, at_ns=at_ns, untold=frozenset({0, 3}), told=frozenset(told)
+    )
+    job.rank(1, alive=False, exit=exit_, heartbeat_ns=at_ns)
+    _raised(job, 0, 0.08)
+    _raised(job, 2, 0.09)
+    _killed(job, 3, 0.25, answer=True)
+    assert blame(diagnose(job.trace())) == ("rank_crashed" if named else "healthy", named)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.monitor.processes import ProcessWatch
-from hangscope.monitor.untold import is_untold
+from hangscope.monitor.untold import is_told, is_untold
 
 TERM = signal.SIGTERM
 _AS_ALWAYS = "signal.signal(signal.SIGHUP, signal.SIG_DFL)"
@@ -56,8 +56,10 @@ def test_a_signal_that_waits_to_be_dealt_with_counts() -> None:
     with sleeping() as process:
         os.kill(process.pid, signal.SIGSTOP)
         assert is_untold(process.pid, TERM)
+        assert not is_told(process.pid, TERM)
         os.kill(process.pid, TERM)
         assert not is_untold(process.pid, TERM)
+        assert is_told(process.pid, TERM)
 
 
 def test_a_blocked_signal_counts_from_when_it_is_sent() -> None:
@@ -72,7 +74,9 @@ def test_who_has_ended_and_who_never_was_are_not_untold() -> None:
         os.kill(process.pid, TERM)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
         assert not is_untold(process.pid, TERM)
+        assert is_told(process.pid, TERM)
     assert not is_untold(process.pid, TERM)
+    assert not is_told(process.pid, TERM)
 
 
 @pytest.mark.parametrize("status", ["", "SigPnd:\tnothing\n", "SigPnd:\t0\nShdPnd:\t0\n"])

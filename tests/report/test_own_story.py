@@ -49,7 +49,13 @@ FACTS = RankFacts(
     started_ns=2,
     unobservable=("cuda graph replay",),
     exit=ExitFacts(
-        "signal", signal=9, at_ns=13, by_launcher=True, text="killed", untold=frozenset({0, 2})
+        "signal",
+        signal=9,
+        at_ns=13,
+        by_launcher=True,
+        text="killed",
+        untold=frozenset({0, 2}),
+        told=frozenset({3}),
     ),
     exception=ExceptionFacts("builtins.ValueError", "no label", STACK, 14, "loader", False),
     handled=ExceptionFacts("builtins.KeyError", "step", STACK[1:], 8),

@@ -48,6 +48,12 @@ def test_who_had_not_been_told_to_stop_by_then(
     assert facts.exit.untold == read
 
 
+def test_who_had_been_told_to_stop_by_then(tmp_path: Path) -> None:
+    (facts,) = _facts(tmp_path, {"event": "exit", "rank": 1, "signal": 15, "told": [3, True, 0]})
+    assert facts.exit is not None
+    assert facts.exit.told == {0, 3}
+
+
 @pytest.mark.parametrize("rank", [-1, 10**12, 1 << 17, True, "1", 1.0, None])
 def test_a_number_that_is_no_rank_is_nobodys(tmp_path: Path, rank: object) -> None:
     events = ({"event": "exit", "rank": rank}, {"event": "seen", "rank": rank, "alive": True})

@@ -36,34 +36,52 @@ def told_together(hosts: Mapping[int, Host], trace: Trace) -> frozenset[int]:
     if trace.missing_ranks or not asked or told_alone(hosts, trace) is not None:
         return frozenset()
     first = min(asked, key=lambda h: (h.end_ns, h.rank))
-    told = frozenset(h.rank for h in asked if _is_told_with(h, first, trace))
+    by_and_by = _one_after_the_other(hosts, trace)
+    told = frozenset(h.rank for h in asked if _is_told_with(h, first, trace, at_once=not by_and_by))
     rest = [host for rank, host in hosts.items() if rank not in told]
     here = [host for host in rest if _on_host_of(host, first, trace)]
     if (rest and not here) or not all(_came_later(host, first, trace) for host in rest):
         return frozenset()
     deaf = len(here) == len(rest) and all(_heard_nothing(host, trace) for host in rest)
     raised = sum(trace.ranks[host.rank].exception is not None for host in rest)
-    several = 1 < len(told) > 2 * raised
+    several = len(told) > 1 and (by_and_by or len(told) > 2 * raised)
     return told if several or (deaf and trace.ranks[first.rank].was_interrupted) else frozenset()
 
 
 def told_alone(hosts: Mapping[int, Host], trace: Trace) -> int | None:
     """The rank that a signal ended while all others of its host had been sent none, as was seen.
 
-    These were told to stop afterwards, at one moment: by a launcher that answers its end. Where one
-    was still not told as the second one ended, somebody stops one after the other.
+    These were told to stop afterwards, at one moment: by a launcher that answers its end.
     """
-    asked = [h for h in hosts.values() if h.gone and signal_of(trace.ranks[h.rank]) is not None]
-    if not asked:
-        return None
-    first, *rest = sorted(asked, key=lambda h: (h.end_ns, h.rank))
-    later = [h for h in rest if _on_host_of(h, first, trace)]
-    if len(later) < 2:
+    first, *later = _asked_on_one_host(hosts, trace) or (None,)
+    if first is None or len(later) < 2:
         return None
     before, after = _untold(first, trace), _untold(later[0], trace)
     if before is None or after is None:
         return None
     return first.rank if {h.rank for h in later} <= before and not after else None
+
+
+def _one_after_the_other(hosts: Mapping[int, Host], trace: Trace) -> bool:
+    """Whether one had been told to stop, and another one not yet, as the first or the second ended.
+
+    A launcher tells all at once. Who deals with the signal, or fails as it loses the first, has not
+    ended of it, and may have been told all the same.
+    """
+    first, *later = _asked_on_one_host(hosts, trace) or (None,)
+    exit_ = trace.ranks[first.rank].exit if first is not None else None
+    if first is None or exit_ is None:
+        return False
+    before, after = exit_.untold, _untold(later[0], trace) if later else None
+    told = {h.rank for h in later} | exit_.told
+    return bool((before and told - before) or (after and len(later) > 1))
+
+
+def _asked_on_one_host(hosts: Mapping[int, Host], trace: Trace) -> list[Host]:
+    """Those of the first one's host that a signal which asks them to stop has ended, by time."""
+    asked = [h for h in hosts.values() if h.gone and signal_of(trace.ranks[h.rank]) is not None]
+    asked.sort(key=lambda h: (h.end_ns, h.rank))
+    return [h for h in asked if _on_host_of(h, asked[0], trace)]
 
 
 def outlived(told: frozenset[int], hosts: Mapping[int, Host], trace: Trace) -> bool:
@@ -92,18 +110,19 @@ def signal_of(facts: RankFacts) -> int | None:
     return exit_.signal if exit_ is not None and exit_.signal in _ASKING else None
 
 
-def _is_told_with(host: Host, first: Host, trace: Trace) -> bool:
+def _is_told_with(host: Host, first: Host, trace: Trace, *, at_once: bool) -> bool:
     """Whether the same signal ended a rank at the same moment on the same host.
 
-    Ctrl-C shows whenever Python runs the next time.
+    Ctrl-C shows whenever Python runs the next time. Who stops one after the other (not
+    ``at_once``) takes the time that it takes.
     """
     if not _on_host_of(host, first, trace):
         return False
     if trace.ranks[first.rank].was_interrupted:
         return trace.ranks[host.rank].was_interrupted
-    at_once = host.end_ns - first.end_ns <= AT_ONCE_NS
+    soon = host.end_ns - first.end_ns <= AT_ONCE_NS
     same = signal_of(trace.ranks[host.rank]) == signal_of(trace.ranks[first.rank])
-    return at_once and same
+    return same and (soon or not at_once)
 
 
 def _heard_nothing(host: Host, trace: Trace) -> bool:

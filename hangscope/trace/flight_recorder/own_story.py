@@ -49,6 +49,7 @@ def to_plain(facts: RankFacts) -> dict[str, Any]:
         "heartbeat_ns": facts.heartbeat_ns,
         "heartbeat_interval_s": facts.heartbeat_interval_s,
         "stack_moved": facts.stack_moved,
+        "wakeups_hz": facts.wakeups_hz,
         "initialized": facts.initialized,
         "finalized": facts.finalized,
         "rendezvous": facts.rendezvous,
@@ -60,8 +61,11 @@ def to_plain(facts: RankFacts) -> dict[str, Any]:
     if facts.wait is not None:
         story["wait"] = plain_wait(facts.wait)
     if facts.exit is not None:
-        untold = facts.exit.untold
-        story["exit"] = asdict(facts.exit) | {"untold": None if untold is None else sorted(untold)}
+        untold, told = facts.exit.untold, facts.exit.told
+        story["exit"] = asdict(facts.exit) | {
+            "untold": None if untold is None else sorted(untold),
+            "told": sorted(told),
+        }
     for key, error in (("exception", facts.exception), ("handled", facts.handled)):
         if error is not None:
             story[key] = asdict(replace(error, stack=())) | {"stack": frames_of(error.stack)}
@@ -119,6 +123,7 @@ def from_plain(value: Any, facts: RankFacts) -> RankFacts:
         heartbeat_ns=clean.as_int(value.get("heartbeat_ns"), 0, low=0),
         heartbeat_interval_s=_quantity(value.get("heartbeat_interval_s")),
         stack_moved=_truth(value.get("stack_moved")),
+        wakeups_hz=_quantity(value.get("wakeups_hz")),
         initialized=_truth(value.get("initialized")),
         finalized=_truth(value.get("finalized")),
         rendezvous=_detail(value.get("rendezvous")) or None,
@@ -176,6 +181,7 @@ def _exit(value: Any) -> ExitFacts | None:
         by_launcher=value.get("by_launcher") is True,
         text=clean.as_name(value.get("text")),
         untold=_ranks(value.get("untold")),
+        told=_ranks(value.get("told")) or frozenset(),
     )
 
 

@@ -183,6 +183,7 @@ def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
         by_launcher=any(e.by_launcher for e in exits),
         text=best.text or next((e.text for e in exits if e.text), ""),
         untold=next((e.untold for e in exits if e.untold is not None), None),
+        told=frozenset().union(*(e.told for e in exits)),
     )
 
 

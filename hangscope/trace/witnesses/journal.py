@@ -4,12 +4,12 @@ JSON lines. The first names the format and the run; every other is an event::
 
     {"hangscope": "journal/1", "run_id": "...", "attempt": 0, "host": "...", "started_ns": 0}
     {"event": "exit", "rank": 2, "pid": 4711, "at_ns": 0, "code": null, "signal": 9, "oom": false,
-     "by_launcher": false, "untold": [0, 1, 3]}
+     "by_launcher": false, "untold": [0, 3], "told": [1]}
     {"event": "verdict", "at_ns": 0, "verdict": "missing_rank", "culprits": [2], "summary": "...",
      "confidence": "certain"}
     {"event": "seen", "rank": 0, "pid": 4709, "at_ns": 0, "alive": true, "state": "sleeping",
-     "gil_blocked": false, "cpu_busy": 0.0, "stack_moved": false, "wait": {"kind": "child",
-     "names": ["git fetch (pid 4720)"], "since_ns": 0, "seen_ns": 0},
+     "gil_blocked": false, "cpu_busy": 0.0, "stack_moved": false, "wakeups_hz": 0.1,
+     "wait": {"kind": "child", "names": ["git fetch (pid 4720)"], "since_ns": 0, "seen_ns": 0},
      "threads": [{"name": "MainThread", "main": true, "source": "signal", "at_ns": 0,
      "frames": [["step", "train.py", 7]]}]}
 
@@ -203,7 +203,8 @@ def _exit(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
     else:
         kind = "clean" if code == 0 else "code"
     at_ns = as_int(event.get("at_ns"), 0, low=0)
-    by_launcher, untold = bool(event.get("by_launcher")), event.get("untold")
+    by_launcher = bool(event.get("by_launcher"))
+    untold, told = event.get("untold"), event.get("told")
     return replace(
         process,
         alive=False,
@@ -215,6 +216,7 @@ def _exit(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
             at_ns=at_ns,
             by_launcher=by_launcher,
             untold=_ranks(untold) if isinstance(untold, list) else None,
+            told=_ranks(told) if isinstance(told, list) else frozenset(),
         ),
     )
 
@@ -223,12 +225,18 @@ def _ranks(values: list[Any]) -> frozenset[int]:
     return frozenset(v for v in values[:_MOST_NAMED] if type(v) is int and 0 <= v <= MAX_RANK)
 
 
+def _quantity(value: Any) -> float | None:
+    """A number that is neither negative nor absurd."""
+    known = isinstance(value, int | float) and 0 <= value <= _MOST
+    return float(value) if known else None
+
+
 def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
     """A look at a rank's process."""
     process, alive, state = _process(event, head), event.get("alive"), event.get("state")
     if process is None or not isinstance(alive, bool):
         return None
-    busy, blocked, moved = (event.get(key) for key in ("cpu_busy", "gil_blocked", "stack_moved"))
+    blocked, moved = event.get("gil_blocked"), event.get("stack_moved")
     return replace(
         process,
         alive=alive,
@@ -236,7 +244,8 @@ def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
         held_by=as_name(event.get("held_by")) or None,
         wait=wait_from(event.get("wait")),
         gil_blocked=blocked if isinstance(blocked, bool) else None,
-        cpu_busy=float(busy) if isinstance(busy, int | float) and 0 <= busy <= _MOST else None,
+        cpu_busy=_quantity(event.get("cpu_busy")),
+        wakeups_hz=_quantity(event.get("wakeups_hz")),
         stack_moved=moved if isinstance(moved, bool) else None,
         exit=None if alive else ExitFacts("unknown", text=WITHOUT_A_WORD),
         threads=threads_of(event.get("threads")),
