@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.causes.at_work import doubt_at_work
 from hangscope.diagnosis.causes.consequences import without_consequences
 from hangscope.diagnosis.causes.contradictions import (
     doubt_contradicted,
@@ -204,6 +205,7 @@ def _doubted(
     causes = doubt_concluded(context, causes, concluded)
     causes = doubt_logs(context, causes)
     causes = doubt_unheard(context, causes)
+    causes = doubt_at_work(context, causes)
     causes = doubt_cut_off(context, causes)
     causes = doubt_standing(context, causes)
     causes, overtaken = doubt_overtaken(context, causes)

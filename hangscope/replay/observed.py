@@ -114,6 +114,7 @@ def seen_event(facts: RankFacts, redactor: Redactor | None = None) -> dict[str, 
         "gil_blocked": facts.gil_blocked,
         "cpu_busy": None if facts.cpu_busy is None else round(facts.cpu_busy, 3),
         "stack_moved": facts.stack_moved,
+        "wakeups_hz": None if facts.wakeups_hz is None else round(facts.wakeups_hz, 2),
     }
     if facts.wait is not None:
         wait = plain_wait(facts.wait)

@@ -27,6 +27,14 @@ def stat_fields(pid: int) -> list[str] | None:
         return None
 
 
+def slices(pid: int) -> int | None:
+    """How often the main thread of a process was given a processor; None where nothing tells."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[2])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def start_ticks(pid: int) -> int:
     """When a process started, in clock ticks since boot: tells a pid from its reuse. 0: gone."""
     fields = stat_fields(pid)

@@ -42,6 +42,10 @@ _IDLE = 0.08
 """CPU seconds a second that a process without work may need; on a crowded machine one that computes
 may get little more."""
 
+_WAKES_HZ = 1.0
+"""Waits of libraries look around every few seconds (a data loader, whether its workers live); who
+reads or writes piece by piece is awake more often."""
+
 
 class End(str, Enum):
     """How a rank's process ended."""
@@ -75,6 +79,8 @@ class Host:
     """What its main thread did not go on for, where ``stack`` is that thread's."""
     waits_for: tuple[int, ...] = ()
     """The ranks among the processes that ``wait`` names."""
+    wakes: bool = False
+    """Whether its main thread runs again and again, and so is not in one call that never ends."""
     beat_ns: int = 0
     """When its own recorder last ran; 0 where nothing tells."""
 
@@ -100,7 +106,7 @@ class Host:
                 since_ns=wait.since_ns,
                 seen_ns=wait.seen_ns,
             )
-        return replace(self, stack=stack, wait=wait, waits_for=(), in_kernel=False)
+        return replace(self, stack=stack, wait=wait, waits_for=(), in_kernel=False, wakes=False)
 
     @property
     def aborted(self) -> bool:
@@ -122,7 +128,8 @@ def host_of(
     neighbours:
         The ranks of processes on the same host.
     """
-    host = replace(_host_of(facts, thread), beat_ns=facts.heartbeat_ns)
+    wakes = bool(facts.alive) and (facts.wakeups_hz or 0.0) > _WAKES_HZ
+    host = replace(_host_of(facts, thread), beat_ns=facts.heartbeat_ns, wakes=wakes)
     wait = facts.wait
     if wait is None or host.stack is not facts.main_stack or _went_on(facts):
         return host

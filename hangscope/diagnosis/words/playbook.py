@@ -161,7 +161,7 @@ def _by_names(host: Host | None, look: str, *, blocked: bool) -> Advice:
             "D23, D21",
         )
     loads = LOADER.search(names) is not None
-    if not blocked and host is not None and host.state in _WORKS:
+    if not blocked and host is not None and (host.state in _WORKS or host.wakes):
         return Advice(
             f"{look}; if that is just slow, raise the timeouts (of init_process_group, and "
             "HANGSCOPE_TIMEOUT)",

@@ -86,6 +86,20 @@ class Beat(NamedTuple):
         return list(map(cls._make, zip(*columns, strict=True)))
 
 
+class Compared(NamedTuple):
+    """What only two looks at a process can tell; None: there was but one."""
+
+    busy: float | None = None
+    """CPU seconds a second."""
+    moved: bool | None = None
+    """Whether the stack moved."""
+    wakeups_hz: float | None = None
+    """How often a second the main thread was given a processor."""
+
+
+_NOT_COMPARED = Compared()
+
+
 @dataclass(slots=True)
 class ProcessView:
     """One ring's process between two looks."""
@@ -101,11 +115,12 @@ class ProcessView:
     generation: int = -1
     cpu_ticks: int = 0
     cpu_at_s: float = 0.0
+    slices: int | None = None
     stood: tuple[Stack, ...] = ()
     wait: KernelWait | None = None
     """What it did not go on for, at the last look."""
-    compared: tuple[float | None, bool | None] = (None, None)
-    """CPU seconds a second, and whether the stack moved, when that was last compared."""
+    compared: Compared = _NOT_COMPARED
+    """What the looks told that were compared last."""
 
     @classmethod
     def of(cls, reader: RingReader, header: RingHeader) -> ProcessView:
@@ -188,8 +203,8 @@ class ProcessView:
                 others = (t for t in threads if t.source != "sample")
                 threads = (*parse_sample(sample.text, sample.at_ns), *others)
         threads = self._with_call(threads)
-        busy, moved = (
-            self._compared(look, _standing(known, threads)) if look.alive else (None, None)
+        busy, moved, wakeups_hz = (
+            self._compared(look, _standing(known, threads)) if look.alive else _NOT_COMPARED
         )
         beating = look.alive and look.state != "stopped" and not beat.exit_ns
         wait = kernel_wait(self.pid, look, locks_now) if beating and not moved else None
@@ -202,6 +217,7 @@ class ProcessView:
             ("gil_blocked", False if beating else None),
             ("cpu_busy", busy),
             ("stack_moved", moved),
+            ("wakeups_hz", wakeups_hz),
             ("threads", threads),
             ("observed_ns", at_ns),
             ("dropped", dropped),
@@ -219,9 +235,11 @@ class ProcessView:
 
     def _kept(self, facts: RankFacts, look: ProcessLook) -> RankFacts:
         if facts.alive and facts.pid:
-            busy, moved = self._compared(look, _standing(facts, facts.threads))
+            busy, moved, wakeups_hz = self._compared(look, _standing(facts, facts.threads))
             wait = self._since(facts.wait, busy)
-            facts = replace(facts, cpu_busy=busy, stack_moved=moved, wait=wait)
+            facts = replace(
+                facts, cpu_busy=busy, stack_moved=moved, wakeups_hz=wakeups_hz, wait=wait
+            )
         self.facts = facts
         return facts
 
@@ -238,18 +256,23 @@ class ProcessView:
         self.wait = wait
         return wait
 
-    def _compared(
-        self, look: ProcessLook, stood: tuple[Stack, ...]
-    ) -> tuple[float | None, bool | None]:
-        """What only two looks can tell: CPU use, and whether the stack moved."""
+    def _compared(self, look: ProcessLook, stood: tuple[Stack, ...]) -> Compared:
+        """This look beside the last one."""
         now_s = time.monotonic()
         passed_s = now_s - self.cpu_at_s
         if self.cpu_at_s and passed_s <= _COMPARABLE_S:
             return self.compared
         if self.cpu_at_s:
             used_s = (look.cpu_ticks - self.cpu_ticks) / _TICKS_PER_SECOND
-            self.compared = max(0.0, used_s / passed_s), stood != self.stood
+            known = look.slices is not None and self.slices is not None
+            woke = (look.slices or 0) - (self.slices or 0) if known else None
+            self.compared = Compared(
+                max(0.0, used_s / passed_s),
+                stood != self.stood,
+                None if woke is None else max(0.0, woke / passed_s),
+            )
         self.cpu_ticks, self.cpu_at_s, self.stood = look.cpu_ticks, now_s, stood
+        self.slices = look.slices
         return self.compared
 
 

@@ -34,6 +34,8 @@ class ProcessLook:
     """User and system time used so far, in clock ticks."""
     exit_code: int | None = None
     """Wait status of a zombie, as the kernel keeps it."""
+    slices: int | None = None
+    """How often its main thread was given a processor so far; None where that is not told."""
     held_by: str | None = None
     """Who keeps it from running, where that is no signal."""
 
@@ -54,7 +56,8 @@ def look_here(pid: int, start_ticks: int) -> ProcessLook:
         status = int(fields[49]) if len(fields) > 49 else 0
         return ProcessLook(alive=False, state=state, cpu_ticks=ticks, exit_code=status)
     tracer = tracer_of(pid) if fields[0] == "t" else None
-    return ProcessLook(alive=True, state=state, cpu_ticks=ticks, held_by=tracer)
+    slices = place.slices(pid)
+    return ProcessLook(alive=True, state=state, cpu_ticks=ticks, slices=slices, held_by=tracer)
 
 
 def signal_thread(pid: int, thread: int, number: int) -> bool:

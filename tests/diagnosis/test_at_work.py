@@ -1,0 +1,67 @@
+"""Ranks that others wait for and that are seen to do something: slow, or stuck."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import Frame, ThreadStack
+
+from .builder import START, Job
+
+LIB = "/usr/lib/python3.11"
+MINE = Frame("write_shards", "/home/me/save.py", 7)
+
+
+def _waited_for(*below: Frame, live: bool = True, **facts: Any) -> Job:
+    """Rank 1 has not come to where all others wait."""
+    job = Job(3, live=live)
+    job.steps(4)
+    job.op(0, done=False)
+    job.op(2, done=False)
+    main = ThreadStack("MainThread", True, (*below, MINE), START)
+    job.rank(1, threads=(main,), **facts)
+    return job
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"cpu_busy": 0.9},
+        {"stack_moved": True},
+        {"wakeups_hz": 3.0},  # it writes piece by piece, to a slow disk
+    ],
+)
+def test_who_goes_on_may_only_be_slow(facts: dict[str, Any]) -> None:
+    found = diagnose(_waited_for(**facts).trace())
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))
+    assert found.confidence is Confidence.LIKELY
+    (unknown,) = found.findings[0].unknowns
+    assert "rank 1 is at work, and may only take longer than HANGSCOPE_TIMEOUT (10 s)" in unknown
+
+
+@pytest.mark.parametrize(
+    ("below", "facts"),
+    [
+        ((), {"wakeups_hz": 0.2}),  # a wait that looks around now and then
+        ((), {"wakeups_hz": None}),
+        ((), {"process_state": "stopped", "stack_moved": True}),
+        ((), {"gil_blocked": True, "cpu_busy": 1.0}),
+        ((Frame("get", f"{LIB}/queue.py", 180),), {"wakeups_hz": 10.0}),
+        ((Frame("wait", "/x/torch/utils/file_baton.py", 50),), {"wakeups_hz": 10.0}),
+    ],
+)
+def test_who_only_asks_again_and_again_or_cannot_run_is_not_slow(
+    below: tuple[Frame, ...], facts: dict[str, Any]
+) -> None:
+    found = diagnose(_waited_for(*below, **facts).trace())
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))
+    assert found.confidence is Confidence.CERTAIN
+
+
+def test_of_a_job_that_is_over_it_is_known_that_nobody_came() -> None:
+    found = diagnose(_waited_for(live=False, cpu_busy=0.9).trace())
+    assert found.confidence is Confidence.CERTAIN
