@@ -31,6 +31,13 @@ _ASYNC = int(SlotFlag.ASYNC)
 _UNOBSERVED = int(SlotFlag.UNOBSERVED)
 
 
+def _steps_of_gloo(spec: OpSpec, args: tuple[Any, ...], state: GroupState) -> int:
+    """How many operations Gloo makes of one, and counts."""
+    if spec.gloo_counts == "one":
+        return spec.sequence_step
+    return len(state.ranks) if spec.gloo_counts == "members" else len(args[spec.inputs])
+
+
 class Planner:
     """Makes plans, and the keys under which they are remembered."""
 
@@ -82,13 +89,7 @@ class Planner:
         self, spec: OpSpec, args: tuple[Any, ...], state: GroupState, process_group: Any
     ) -> Plan | None:
         """The plan of a call; None where it is not to be recorded."""
-        outputs: Any = ()
-        inputs, device = self._shapes(args[spec.inputs]) if spec.inputs >= 0 else ((), None)
-        if spec.outputs == spec.inputs:
-            outputs = inputs
-        elif spec.outputs >= 0:
-            outputs, output_device = self._shapes(args[spec.outputs])
-            device = device or output_device
+        inputs, outputs, device = self._tensors(spec, args)
         if device is None:
             device = self._device_without_tensors(args)
         elif device == NOT_REAL:
@@ -118,11 +119,20 @@ class Planner:
         signature = self._signatures.get(key, spec)
         step = spec.sequence_step
         if spec.gloo_counts and backend.name == "gloo":
-            if spec.gloo_counts != "one":
-                step = len(state.ranks) if spec.gloo_counts == "members" else len(args[spec.inputs])
+            step = _steps_of_gloo(spec, args, state)
             flags |= _UNOBSERVED  # done only in the job's own ``wait``: polling says nothing
         place = tag if spec.p2p else root  # the slot has one field for both
         return (flags, step, place, peer, timeout_ms, *signature, device == "cuda", key)
+
+    def _tensors(self, spec: OpSpec, args: tuple[Any, ...]) -> tuple[Any, Any, str | None]:
+        """Shapes and dtypes that go in and come out, and on which device; None without tensors."""
+        inputs, device = self._shapes(args[spec.inputs]) if spec.inputs >= 0 else ((), None)
+        if spec.outputs == spec.inputs:
+            return inputs, inputs, device
+        if spec.outputs < 0:
+            return inputs, (), device
+        outputs, output_device = self._shapes(args[spec.outputs])
+        return inputs, outputs, device or output_device
 
     def shapes(self, tensors: list[Any]) -> Any:
         """Shapes and dtypes of a list of tensors."""

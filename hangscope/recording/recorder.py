@@ -100,7 +100,7 @@ class Recorder:
 
     # -- before the operator ---------------------------------------------------------------
 
-    def beginner(self, spec: OpSpec) -> Begin:
+    def beginner(self, spec: OpSpec) -> Begin:  # noqa: C901 one closure: each call in it costs time
         """What the kernel of one operator calls first: records an operation about to be issued.
 
         The function returns None where the operation is not to be recorded.
@@ -119,7 +119,7 @@ class Recorder:
         capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool)
         plans: dict[PlanKey, Plan] = {}
 
-        def begin(args: tuple[Any, ...], depth: int = 2) -> Token | None:
+        def begin(args: tuple[Any, ...], depth: int = 2) -> Token | None:  # noqa: C901 as above
             if depth == 2 and function_mode():
                 # Reading a shape would run the job's own torch-function modes.
                 with torch._C.DisableTorchFunction():

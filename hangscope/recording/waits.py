@@ -9,7 +9,7 @@ from hangscope.recording.completion import Completions
 from hangscope.recording.phases import Patches
 
 
-def watch_waits(
+def watch_waits(  # noqa: C901 one closure: it runs in every wait of the job
     patches: Patches,
     completions: Completions,
     guard: Callable[[BaseException], None],

@@ -43,7 +43,7 @@ def test_what_all_have_issued_and_none_has_finished_stands_on_devices() -> None:
     count(job, [5, 5, 5, 5])
     assert judged(rings(job)) == (Verdict.STUCK_COLLECTIVE, (), Confidence.LIKELY)
     (finding,) = diagnose(rings(job)).findings
-    assert "what else stands in their streams" in finding.fix
+    assert "what else is queued in their streams" in finding.fix
 
 
 def test_the_oldest_of_several_in_flight_is_told() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.causes.circle_breakers import breakers_of, few_together, places_at
@@ -21,6 +22,29 @@ _COMPANY = 2
 """So many who meet, and so many halves that nobody met, make the one who is elsewhere wrong."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Circle:
+    """A circle of waiting, of which all ranks are accused so far."""
+
+    context: Context
+    cause: Cause
+    ranks: set[int]
+    groups: set[int]
+    """Those of its places, as indexes."""
+    mates: frozenset[int]
+    """The ranks of circles of its shape that stand beside it. Where there are any, the graph tells
+    of no single rank."""
+    places: list[Place]
+    lonely: list[int]
+    """Indexes of the places of halves that are due and that nobody has met."""
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether some rank's records list unfinished operations only: nothing can be compared."""
+        known = self.context.trace.ranks
+        return any(r in known and known[r].only_active for r in self.ranks)
+
+
 def circle_of_pairs(
     context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
 ) -> Cause:
@@ -35,8 +59,7 @@ def circle_of_pairs(
     ranks, groups:
         Who is on it, and the groups (indexes) of its places.
     mates:
-        The ranks of circles of its shape that stand beside it. Where there are any, the graph tells
-        of no single rank.
+        The ranks of circles of its shape that stand beside it.
     """
     waits = context.waits
     # What a host has issued behind its first half is not due yet: nobody has left it out.
@@ -44,52 +67,91 @@ def circle_of_pairs(
     halves = [i for i in cause.places if waits.places[i].p2p]
     lonely = [i for i in halves if _stands_at(context, waits.places[i], first)] or halves
     places = places_at(context, cause.places)
-    ahead = _left_early(context, cause, lonely) or _a_round_more(context, ranks, places)
-    if len(ahead) == 1:
-        return replace(cause, culprits=ahead, confidence=Confidence.LIKELY)
-    breakers = breakers_of(places, ranks)
-    gone_on = _gone_on_to_collectives(cause, ranks, places, breakers)
-    if gone_on is not None:
-        return gone_on
-    blank = any(r in context.trace.ranks and context.trace.ranks[r].only_active for r in ranks)
-    # What the ranks have finished has to be on record to be compared.
-    odd = () if blank else deviants(context, ranks, groups, mates)
-    stage = odd_stage(context, ranks, groups)
+    circle = _Circle(context, cause, ranks, groups, mates, places, lonely)
+    for settle in _IN_TURN:
+        settled = settle(circle)
+        if settled is not None:
+            return settled
+    return _doubt_one_mistake_of_all(context, cause, ranks, places, lonely)
+
+
+def _run_ahead(circle: _Circle) -> Cause | None:
+    """The doing of the one that left a collective out, or began a round more."""
+    context, cause = circle.context, circle.cause
+    ahead = _left_early(context, cause, circle.lonely)
+    ahead = ahead or _a_round_more(context, circle.ranks, circle.places)
+    return _accusing(cause, ahead, alone=True) if len(ahead) == 1 else None
+
+
+def _left_pattern(circle: _Circle) -> Cause | None:
+    """The doing of those who did not do as their counterparts, or as they had done before."""
+    context, cause, ranks = circle.context, circle.cause, circle.ranks
+    stage = odd_stage(context, ranks, circle.groups)
     if stage is not None:
-        cause, odd = cause.with_evidence(_often(stage)), (stage.rank,)
+        return _of_halves(
+            context, _accusing(cause.with_evidence(_often(stage)), (stage.rank,), alone=True)
+        )
+    # What the ranks have finished has to be on record to be compared.
+    odd = () if circle.is_blank else deviants(context, ranks, circle.groups, circle.mates)
     closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
     if closed:
         # They wait for one another; who also receives there may only wait for who left the pattern.
         return _accusing(cause, tuple(sorted(closed)), alone=len(closed) == len(odd))
     if len(odd) * 2 > len(ranks):
         odd = ()  # where most of them left the pattern, it is the code of all
-    odd = odd or odd_totals(context, ranks, groups, mates)
+    odd = odd or odd_totals(context, ranks, circle.groups, circle.mates)
+    # One that left the pattern keeps those who share a group with it from theirs.
+    return _of_halves(context, _accusing(cause, odd, alone=len(odd) == 1)) if odd else None
+
+
+def _another_order(circle: _Circle) -> Cause | None:
+    """The doing of the one that came to a collective and a half in another order."""
+    if circle.mates:
+        return None
+    astray = _against_counterparts(circle.context, circle.ranks, circle.places)
+    if len(astray) != 1:
+        return None
+    cause = _accusing(circle.cause, astray, alone=True)
+    owes = any(p.p2p and astray[0] in p.absent for p in circle.places)
+    return _of_halves(circle.context, cause) if owes else cause
+
+
+def _without_its_half(circle: _Circle) -> Cause | None:
+    """The doing of the one that went on without its half, or without whom the circle falls apart;
+    only of circles with collectives in them."""
+    context, cause, ranks, lonely = circle.context, circle.cause, circle.ranks, circle.lonely
+    if len(lonely) == len(cause.places) or circle.mates:
+        return None
+    odd = _who_went_on(context, ranks, lonely)
+    if odd and len(ranks) == 2 and _may_be_either(circle):
+        return replace(cause, confidence=Confidence.AMBIGUOUS)
     if odd:
-        # One that left the pattern keeps those who share a group with it from theirs.
-        return _of_halves(context, _accusing(cause, odd, alone=len(odd) == 1))
-    astray = () if mates else _against_counterparts(context, ranks, places)
-    if len(astray) == 1:
-        owes = any(p.p2p and astray[0] in p.absent for p in places)
-        cause = replace(cause, culprits=astray, confidence=Confidence.LIKELY)
-        return _of_halves(context, cause) if owes else cause
-    if len(lonely) < len(cause.places) and not mates:
-        odd = _who_went_on(context, ranks, lonely)
-        row = len({waits.places[i].seq for i in lonely}) > 1
-        counted = any(p.half is not None and p.half.peer == NONE for p in places)
-        if odd and len(ranks) == 2 and (row or (blank and not counted)):
-            # Not one half is missing but a whole row of them, or nothing tells what was before, and
-            # nobody's halves were counted: either did more or less then.
-            return replace(cause, confidence=Confidence.AMBIGUOUS)
-        if odd:
-            hidden = len(ranks) > 2 and bool(ranks & hidden_ranks(context.trace))
-            sure = Confidence.LIKELY if hidden else cause.confidence
-            return _of_halves(context, replace(cause, culprits=odd, confidence=sure))
-        if len(breakers) == 1:
-            return replace(cause, culprits=(breakers[0],))
-    odd = () if blank else strayed(context, ranks) or out_of_step(context, ranks)
-    if odd:
-        return _of_halves(context, _accusing(cause, odd, alone=True))
-    return _doubt_one_mistake_of_all(context, cause, ranks, places, lonely)
+        hidden = len(ranks) > 2 and bool(ranks & hidden_ranks(context.trace))
+        sure = Confidence.LIKELY if hidden else cause.confidence
+        return _of_halves(context, replace(cause, culprits=odd, confidence=sure))
+    breakers = breakers_of(circle.places, ranks)
+    return replace(cause, culprits=(breakers[0],)) if len(breakers) == 1 else None
+
+
+def _may_be_either(circle: _Circle) -> bool:
+    """Whether either of two ranks may have done more or less than the other.
+
+    Not one half is missing then but a whole row of them, or nothing tells what was before, and
+    nobody's halves were counted.
+    """
+    row = len({circle.context.waits.places[i].seq for i in circle.lonely}) > 1
+    counted = any(p.half is not None and p.half.peer == NONE for p in circle.places)
+    return row or (circle.is_blank and not counted)
+
+
+def _out_of_its_steps(circle: _Circle) -> Cause | None:
+    """The doing of those whose last step was no repetition of an earlier one."""
+    if circle.is_blank:
+        return None
+    odd = strayed(circle.context, circle.ranks) or out_of_step(circle.context, circle.ranks)
+    if not odd:
+        return None
+    return _of_halves(circle.context, _accusing(circle.cause, odd, alone=True))
 
 
 def _accusing(cause: Cause, culprits: tuple[int, ...], *, alone: bool) -> Cause:
@@ -98,10 +160,10 @@ def _accusing(cause: Cause, culprits: tuple[int, ...], *, alone: bool) -> Cause:
     return replace(cause, culprits=culprits, confidence=confidence)
 
 
-def _gone_on_to_collectives(
-    cause: Cause, ranks: set[int], places: list[Place], breakers: list[int]
-) -> Cause | None:
-    """The circle as the doing of the one, or the few, that wait for its others in collectives."""
+def _gone_on_to_collectives(circle: _Circle) -> Cause | None:
+    """The doing of the one, or the few, that wait for its others in collectives."""
+    cause, ranks, places = circle.cause, circle.ranks, circle.places
+    breakers = breakers_of(places, ranks)
     one = set(breakers) if len(breakers) == 1 < len(ranks) - 1 else set()
     if one and _in_collectives(places, ranks, one) and len(_who_wait_with(places, one)) == 1:
         return replace(cause, culprits=tuple(one))
@@ -111,6 +173,17 @@ def _gone_on_to_collectives(
         there = _who_wait_with(places, few)
         return _accusing(cause, there, alone=len(there) == len(few))
     return None
+
+
+_IN_TURN: tuple[Callable[[_Circle], Cause | None], ...] = (
+    _run_ahead,
+    _gone_on_to_collectives,
+    _left_pattern,
+    _another_order,
+    _without_its_half,
+    _out_of_its_steps,
+)
+"""Ways to settle a circle, those that prove most first; None where they settle nothing."""
 
 
 def _often(stage: OddStage) -> str:

@@ -64,23 +64,18 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
     alone = len(hosts) < 2
     if (alone and not trace.missing_ranks) or told_alone(hosts, trace) is not None:
         return None
-    ways: list[frozenset[str]] = []
-    ended_ns: dict[int, int] = {}
+    ways, ended_ns = [], {}
     for rank, host in hosts.items():
-        facts = trace.ranks[rank]
-        if host.end is End.TORN_DOWN and left_by_itself(facts):
-            if facts.exit is not None and facts.exit.code in codes_of(SIGTERM):
-                ways.append(frozenset({"SIGTERM"}))
-            continue  # its own way to stop when it is told to
-        if host.end is End.TORN_DOWN and _raised(facts) and not facts.was_interrupted:
-            continue  # an echo of the stop
-        own = _ways(facts) if host.end in (End.CRASHED, End.TORN_DOWN) else frozenset()
+        if _came_of_the_stop(trace.ranks[rank], host):
+            ways += _way_of_its_own(trace.ranks[rank])
+            continue
+        own = _ways(trace.ranks[rank]) if host.end in (End.CRASHED, End.TORN_DOWN) else frozenset()
         if not own:
             return None
         ways.append(own)
         if host.end_ns:
             ended_ns[rank] = host.end_ns
-    ends = [facts.exit for facts in (trace.ranks[rank] for rank in hosts)]
+    ends = [trace.ranks[rank].exit for rank in hosts]
     if not any(end is not None and end.by_launcher for end in ends):
         # One that nobody saw may be the same as the others, unless those were a launcher's answer.
         ways = [own for own in ways if own != {UNSEEN}] or ways
@@ -92,6 +87,20 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
     if times and max(times) - min(times) > TOGETHER_NS:
         return None
     return None if _some_ended_first(trace, ended_ns) else min(common)
+
+
+def _came_of_the_stop(facts: RankFacts, host: Host) -> bool:
+    """Whether a rank that was told to stop left in a way of its own, or raised as the others went:
+    when it ended tells nothing."""
+    if host.end is not End.TORN_DOWN:
+        return False
+    return left_by_itself(facts) or (_raised(facts) and not facts.was_interrupted)
+
+
+def _way_of_its_own(facts: RankFacts) -> list[frozenset[str]]:
+    """By what such a rank was told to stop, where its status tells."""
+    asked = facts.exit is not None and facts.exit.code in codes_of(SIGTERM)
+    return [frozenset({"SIGTERM"})] if asked and left_by_itself(facts) else []
 
 
 def _left_together(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> str | None:

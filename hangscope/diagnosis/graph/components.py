@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -13,58 +13,72 @@ from hangscope.diagnosis.graph.places import Place, Waits
 def components(waits: Waits) -> list[tuple[set[int], set[int]]]:
     """Sink components: sets of (ranks, places) out of which no waiting leads.
 
-    Tarjan's algorithm without recursion over ranks (non-negative) and places (``~index``).
+    Nodes of the graph are ranks (non-negative) and places (``~index``).
     """
     targets = {~i: p.targets for i, p in enumerate(waits.places)}
 
     def edges(node: int) -> Sequence[int]:
         return targets[node] if node < 0 else [~i for i in waits.out(node)]
 
-    number: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    component: dict[int, int] = {}
-    groups: list[list[int]] = []
-    starts = [r for p in waits.places for r in p.waiters] + list(targets)
-    for start in starts:
-        if start in number:
-            continue
-        work = [(start, iter(edges(start)))]
-        number[start] = low[start] = len(number)
-        stack.append(start)
-        on_stack.add(start)
-        while work:
-            node, rest = work[-1]
-            for following in rest:
-                if following not in number:
-                    number[following] = low[following] = len(number)
-                    stack.append(following)
-                    on_stack.add(following)
-                    work.append((following, iter(edges(following))))
-                    break
-                if following in on_stack:
-                    low[node] = min(low[node], number[following])
-            else:
-                work.pop()
-                if work:
-                    parent = work[-1][0]
-                    low[parent] = min(low[parent], low[node])
-                if low[node] == number[node]:
-                    members = []
-                    while True:
-                        member = stack.pop()
-                        on_stack.discard(member)
-                        component[member] = len(groups)
-                        members.append(member)
-                        if member == node:
-                            break
-                    groups.append(members)
-    sinks = []
-    for index, members in enumerate(groups):
-        if all(component[t] == index for m in members for t in edges(m)):
-            sinks.append(({m for m in members if m >= 0}, {~m for m in members if m < 0}))
-    return sinks
+    search = _Search(edges)
+    search.run([r for p in waits.places for r in p.waiters] + list(targets))
+    return [
+        ({m for m in members if m >= 0}, {~m for m in members if m < 0})
+        for index, members in enumerate(search.found)
+        if all(search.component_of[t] == index for m in members for t in edges(m))
+    ]
+
+
+class _Search:
+    """Strongly connected components by Tarjan's algorithm, without recursion: paths are long."""
+
+    def __init__(self, edges: Callable[[int], Sequence[int]]) -> None:
+        self.found: list[list[int]] = []
+        self.component_of: dict[int, int] = {}
+        self._edges = edges
+        self._number: dict[int, int] = {}
+        self._low: dict[int, int] = {}
+        """The lowest number that is known to be reached from a node."""
+        self._open: list[int] = []
+        """Nodes whose component is not known yet."""
+        self._path: list[tuple[int, Iterator[int]]] = []
+
+    def run(self, starts: Iterable[int]) -> None:
+        """Find the components of all that is reached from these nodes."""
+        for start in starts:
+            if start not in self._number:
+                self._enter(start)
+            while self._path:
+                self._go_on()
+
+    def _enter(self, node: int) -> None:
+        self._number[node] = self._low[node] = len(self._number)
+        self._open.append(node)
+        self._path.append((node, iter(self._edges(node))))
+
+    def _go_on(self) -> None:
+        """Follow the newest node's edges to one that is new, or leave it."""
+        node, rest = self._path[-1]
+        for following in rest:
+            if following not in self._number:
+                self._enter(following)
+                return
+            if following not in self.component_of:
+                self._low[node] = min(self._low[node], self._number[following])
+        self._path.pop()
+        if self._path:
+            parent = self._path[-1][0]
+            self._low[parent] = min(self._low[parent], self._low[node])
+        if self._low[node] == self._number[node]:
+            self._close(node)
+
+    def _close(self, root: int) -> None:
+        """All that was opened since the root is one component."""
+        members = [self._open.pop()]
+        while members[-1] != root:
+            members.append(self._open.pop())
+        self.component_of.update(dict.fromkeys(members, len(self.found)))
+        self.found.append(members)
 
 
 def circles_without(waits: Waits, lost: AbstractSet[int]) -> list[tuple[set[int], set[int]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 
@@ -18,67 +19,69 @@ from hangscope.trace.model import NONE, RankFacts, Trace
 
 def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> list[Place]:
     """Ranks inside ``init_process_group`` or ``new_group`` wait for those who are not."""
+    found = []
+    joining = _with_who_gave_up(trace, _inside(hosts, INIT))
+    if joining:
+        worlds = _worlds(trace, front)
+        latest = max(worlds[r] for r in joining)
+        found.append(_place(trace, INIT, joining, worlds, latest, _called_for(trace, joining)))
+    making = _inside(hosts, NEW_GROUP)
+    found += local_places(trace, front, hosts, making)
+    making = [r for r in making if members_asked_for(trace.ranks[r]) is None]
+    if making:
+        groups = Counter(front.rank.tolist())
+        found.append(_place(trace, NEW_GROUP, making, groups, min(groups[r] for r in making)))
+    return found
 
-    groups_of = Counter(front.rank.tolist())
+
+def _inside(hosts: Mapping[int, Host], phase: str) -> list[int]:
+    """Who is in a phase. Whom the launcher ended in there was waiting there until then."""
+    return sorted(
+        r for r, h in hosts.items() if h.phase == phase and (not h.gone or h.end is End.TORN_DOWN)
+    )
+
+
+def _worlds(trace: Trace, front: Frontiers) -> Counter[int]:
+    """How often each rank has come out of ``init_process_group``: it may be called again."""
     defaults = [i for i, group in enumerate(trace.groups) if group.desc == "default_pg"]
-    made = Counter(front.rank[np.isin(front.group, defaults)].tolist())
+    worlds = Counter(front.rank[np.isin(front.group, defaults)].tolist())
+    worlds.update({r: 1 for r, f in trace.ranks.items() if f.initialized and not worlds[r]})
+    return worlds
 
-    def worlds(rank: int) -> int:
-        """How often the rank has come out of ``init_process_group``: it may be called again."""
-        facts = trace.ranks.get(rank)
-        return max(made[rank], 1 if facts is not None and facts.initialized else 0)
 
-    unrecorded = frozenset(told_of_only(trace))
-    places = []
-    for phase in (INIT, NEW_GROUP):
-        # Whom the launcher ended in there was waiting there until then.
-        inside = sorted(
-            r
-            for r, h in hosts.items()
-            if h.phase == phase and (not h.gone or h.end is End.TORN_DOWN)
-        )
-        if phase == NEW_GROUP:
-            places += local_places(trace, front, hosts, inside)
-            inside = [r for r in inside if members_asked_for(trace.ranks[r]) is None]
-        if phase == INIT:
-            inside = _with_who_gave_up(trace, inside)
-        if not inside:
-            continue
-        inside_groups = min(groups_of[r] for r in inside)
-        inside_worlds = max(worlds(r) for r in inside)
-        everybody = set(trace.ranks) | set(trace.missing_ranks)
-        if phase == INIT:
-            everybody = _called_for(trace, inside) or everybody
-        absent, unknown = [], []
-        for rank in sorted(everybody - set(inside)):
-            facts = trace.ranks.get(rank)
-            if facts is None or rank in unrecorded:
-                unknown.append(rank)
-            elif phase == INIT:
-                if worlds(rank) <= inside_worlds:
-                    absent.append(rank)
-            elif groups_of[rank] <= inside_groups:
-                absent.append(rank)
-        since = [
-            p.since_ns
-            for r in inside
-            for p in trace.ranks[r].phases
-            if p.name == phase and p.since_ns
-        ]
-        places.append(
-            Place(
-                NONE,
-                0,
-                tuple(inside),
-                absent=tuple(absent),
-                unknown=tuple(unknown),
-                phase=phase,
-                began_ns=min(since, default=0),
-                full_ns=max(since, default=0),
-                members=tuple(sorted(everybody)),
-            )
-        )
-    return places
+def _place(
+    trace: Trace,
+    phase: str,
+    inside: list[int],
+    times: Counter[int],
+    limit: int,
+    called_for: AbstractSet[int] = frozenset(),
+) -> Place:
+    """The place at which the ranks inside of a phase wait for those who have not come to it.
+
+    Parameters
+    ----------
+    times, limit:
+        How often each rank has been through that, and how often those may who have still to come.
+    called_for:
+        Whom they wait for; all ranks of the job where that is not known.
+    """
+    everybody = set(called_for) or {*trace.ranks, *trace.missing_ranks}
+    others = sorted(everybody.difference(inside))
+    nameless = (everybody - trace.ranks.keys()).union(told_of_only(trace))
+    phases = [p for r in inside for p in trace.ranks[r].phases if p.name == phase]
+    since = [p.since_ns for p in phases if p.since_ns]
+    return Place(
+        NONE,
+        0,
+        tuple(inside),
+        absent=tuple(r for r in others if r not in nameless and times[r] <= limit),
+        unknown=tuple(r for r in others if r in nameless),
+        phase=phase,
+        began_ns=min(since, default=0),
+        full_ns=max(since, default=0),
+        members=tuple(sorted(everybody)),
+    )
 
 
 def _with_who_gave_up(trace: Trace, inside: list[int]) -> list[int]:

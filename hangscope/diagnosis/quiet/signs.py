@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 from hangscope.diagnosis.context import Context
@@ -46,14 +46,29 @@ _SILENCE = "There was no sign of progress for too long"
 
 
 def signs(context: Context) -> str:
-    """What a log that names nobody does tell."""
+    """What a log that names nobody does tell: the most telling of it."""
     claims = context.trace.claims
+    return (
+        _of_a_kind(context)
+        or _of_a_failure(claims)
+        or _of_a_detail(claims)
+        or _of_the_last(context)
+        or (NO_MORE if claims else "Nothing in the evidence shows whether or why the job hangs")
+    )
+
+
+def _of_a_kind(context: Context) -> str:
+    """What statements of a known kind tell."""
     for kind, words in _SIGNS:
-        told = [c for c in claims if c.kind == kind and not c.accused]
+        told = [c for c in context.trace.claims if c.kind == kind and not c.accused]
         if told:
-            if kind == "timeout" and all(c.details.get("silence") for c in told):
-                words = _SILENCE
-            return f"{words}{_whose(context, kind, told)}, {_NOBODY}"
+            silent = kind == "timeout" and all(c.details.get("silence") for c in told)
+            return f"{_SILENCE if silent else words}{_whose(context, kind, told)}, {_NOBODY}"
+    return ""
+
+
+def _of_a_failure(claims: Sequence[Claim]) -> str:
+    """Of what a thread, or a process, failed whose rank is not known."""
     dead = next((c.text for c in claims if c.details.get(DEAD_THREAD)), "")
     if dead:
         words = shortened(capital(dead))
@@ -62,9 +77,20 @@ def signs(context: Context) -> str:
     if alone:
         words = shortened(alone)
         return f"{words} was raised; the log does not say by which rank, or how the others fared"
+    return ""
+
+
+def _of_a_detail(claims: Sequence[Claim]) -> str:
+    """What is noted beside other statements."""
     for detail, words in _DETAILS:
         if any(c.details.get(detail) for c in claims):
             return words.format(nobody=_NOBODY)
+    return ""
+
+
+def _of_the_last(context: Context) -> str:
+    """What was issued, waited in or said last."""
+    claims = context.trace.claims
     last = next((c.text for c in claims if c.details.get("announced_last")), "")
     if last:
         return f"The log announces operations but no waits; the last were {last}"
@@ -72,11 +98,7 @@ def signs(context: Context) -> str:
     if waited:
         return f"{capital(waited[0])}, {_NOBODY}"
     clear = next((c.text for c in reversed(claims) if c.kind == OWN_ALL_CLEAR), "")
-    if clear:
-        return f"HangScope had said of this job that it hung, and then: {clear}"
-    if not claims:
-        return "Nothing in the evidence shows whether or why the job hangs"
-    return NO_MORE
+    return f"HangScope had said of this job that it hung, and then: {clear}" if clear else ""
 
 
 def how_to_meet(claims: Iterable[Claim]) -> str:

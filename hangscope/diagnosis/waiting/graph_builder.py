@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -54,6 +54,25 @@ class GraphBuilder:
         self._seen_in = {g: self._members(g, pairs) for g, pairs in of_group.items()}
         for group, pairs in of_group.items():
             self._group(group, pairs)
+        self._add_halves(halves, blocking)
+        self.places += unnamed_batches(self.trace, self.front, self.oldest_row, self.places)
+        self.places += phase_places(self.trace, self.front, self.hosts)
+        waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)
+        self.places += store_places(self.trace, self.hosts, waiting)
+        self.places += lock_places(self.trace, self.told.bounds, self.hosts, self.places)
+        if self.unobserved:
+            self.places += device_places(self.trace, self.front, self.told, self.places)
+        self._without_the_finished()
+        places_of: dict[int, list[int]] = defaultdict(list)
+        for index, place in enumerate(self.places):
+            for rank in place.waiters:
+                places_of[rank].append(index)
+        held = held_up_by_sends(self.places, places_of, self.oldest_row)
+        of_rank = {rank: self._strongest(rank, at, held) for rank, at in places_of.items()}
+        return Waits(self.places, of_rank, self.device)
+
+    def _add_halves(self, halves: list[Half], blocking: frozenset[int]) -> None:
+        """The places of sends and receives, and who is stuck on its device because of one."""
         self.places += HalfPlaces(
             self.trace,
             self.front,
@@ -68,31 +87,23 @@ class GraphBuilder:
             if place.half is not None and place.done and not place.targets:
                 self.device[place.half.rank] = index
         self.device |= behind_their_devices(self.trace, self.front, self.told, self.places)
-        self.places += unnamed_batches(self.trace, self.front, self.oldest_row, self.places)
-        self.places += phase_places(self.trace, self.front, self.hosts)
-        waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)
-        self.places += store_places(self.trace, self.hosts, waiting)
-        self.places += lock_places(self.trace, self.told.bounds, self.hosts, self.places)
-        if self.unobserved:
-            self.places += device_places(self.trace, self.front, self.told, self.places)
-        self._without_the_finished()
-        places_of: dict[int, list[int]] = defaultdict(list)
-        for index, place in enumerate(self.places):
-            for rank in place.waiters:
-                places_of[rank].append(index)
-        # A fire-and-forget send explains a rank's standstill only where nothing else does.
-        held = held_up_by_sends(self.places, places_of, self.oldest_row)
-        for rank, indexes in places_of.items():
-            strong = [i for i in indexes if not self.places[i].weak]
-            if rank in held:
-                places_of[rank] = [i for i in indexes if i not in held[rank]]
-            elif strong:
-                for i in indexes:
-                    if self.places[i].weak:
-                        others = tuple(r for r in self.places[i].waiters if r != rank)
-                        self.places[i] = replace(self.places[i], waiters=others)
-                places_of[rank] = strong
-        return Waits(self.places, dict(places_of), self.device)
+
+    def _strongest(
+        self, rank: int, at: list[int], held: Mapping[int, Collection[int]]
+    ) -> list[int]:
+        """The places that explain why a rank stands still, of those at which it waits.
+
+        A fire-and-forget send explains that only where nothing else does; it then no longer waits
+        there. ``held``: the places that a rank's sends keep it from.
+        """
+        if rank in held:
+            return [i for i in at if i not in held[rank]]
+        strong = [i for i in at if not self.places[i].weak]
+        for i in at if strong else ():
+            if self.places[i].weak:
+                others = tuple(r for r in self.places[i].waiters if r != rank)
+                self.places[i] = replace(self.places[i], waiters=others)
+        return strong or at
 
     def _find_oldest(self, halves: list[Half]) -> frozenset[int]:
         """Fills `oldest_row`; returns the sends that hold up what comes after them."""

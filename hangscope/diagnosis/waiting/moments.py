@@ -37,14 +37,9 @@ def moment_of(context: Context) -> Moment | None:
     dumps with credible times count, and no process that ended. Where some left no dump, one of them
     may have ended at that moment: then all others wait for it.
     """
+    if not _may_tell(context):
+        return None
     trace = context.trace
-    if trace.live or trace.claims:
-        return None
-    missing = trace.missing_ranks
-    if missing and context.waits.reachers(missing) >= set(trace.ranks):
-        return None
-    if any(h.end is not End.UNKNOWN for h in context.hosts.values()):
-        return None
     quiet_s = _quiet_s(context)
     if not quiet_s or any(_gave_up(context, rank) for rank in context.bounds):
         return None
@@ -75,6 +70,18 @@ def moment_of(context: Context) -> Moment | None:
             moved=False,
         )
     return None
+
+
+def _may_tell(context: Context) -> bool:
+    """Whether dumps are all there is, of processes that have not ended, and of which not all wait
+    for one that left none."""
+    trace = context.trace
+    if trace.live or trace.claims:
+        return False
+    missing = trace.missing_ranks
+    if missing and context.waits.reachers(missing) >= set(trace.ranks):
+        return False
+    return all(h.end is End.UNKNOWN for h in context.hosts.values())
 
 
 def _dumped_within(context: Context, ranks: Collection[int], limit_s: float) -> bool:

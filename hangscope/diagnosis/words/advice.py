@@ -219,26 +219,39 @@ def _odd_one(context: Context, cause: Cause) -> Advice:
 def _for_all(
     context: Context, cause: Cause, place: Place | None, sides: tuple[Side, ...]
 ) -> Advice:
-    """The verdict's own advice; of a circle also which of its lines to look at."""
-    if cause.verdict is Verdict.STUCK_COLLECTIVE and place is not None:
-        if place.not_begun:
-            lines = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*cause.culprits}]
-            return playbook.held_device(rank_s(place.not_begun), lines[0] if lines else "")
-        if place.counted:
-            return playbook.stuck(", and what else stands in their streams")
-        if not _are_compared(context, place):
-            return playbook.stuck("; whether all passed the same arguments is not recorded")
+    """The verdict's own advice, more of which follows from the places and the sides."""
     advice = playbook.by_verdict(cause.verdict)
+    if cause.verdict is Verdict.STUCK_COLLECTIVE and place is not None:
+        return _for_stuck(context, cause, place, sides) or advice
     if cause.verdict is Verdict.P2P_UNMATCHED:
         advice = _for_pair(advice, cause, sides)
         return with_dead_thread(context, advice, cause.culprits[0]) if cause.culprits else advice
-    if cause.verdict is not Verdict.DEADLOCK_CYCLE:
-        return advice
+    if cause.verdict is Verdict.DEADLOCK_CYCLE:
+        return _for_circle(context, cause, advice, sides)
+    return advice
+
+
+def _for_stuck(
+    context: Context, cause: Cause, place: Place, sides: tuple[Side, ...]
+) -> Advice | None:
+    """What else is known of a collective that nobody finishes; None where that is nothing."""
+    if place.not_begun:
+        lines = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*cause.culprits}]
+        return playbook.held_device(rank_s(place.not_begun), lines[0] if lines else "")
+    if place.counted:
+        return playbook.stuck(", and what else is queued in their streams")
+    if not _are_compared(context, place):
+        return playbook.stuck("; whether all passed the same arguments is not recorded")
+    return None
+
+
+def _for_circle(context: Context, cause: Cause, advice: Advice, sides: tuple[Side, ...]) -> Advice:
+    """What a circle looks like, and which of its lines to look at."""
     lines = [where(s.stack[0]) for s in sides if s.stack]
-    if _crossed_handles(context, cause, sides) and _all_of_a_world(context, cause):
-        return disorder.world_again(rank_s(cause.culprits))
     if _crossed_handles(context, cause, sides):
-        return disorder.crossed_handles(lines[0])
+        again = _all_of_a_world(context, cause)
+        who = rank_s(cause.culprits)
+        return disorder.world_again(who) if again else disorder.crossed_handles(lines[0])
     if _same_half_first(context, cause, sides):
         return disorder.ring_of_waits(sides[0].op or "recv")
     crossed = crossing(context, cause)

@@ -60,6 +60,16 @@ _BLOCKED_IN = (
 """Library files that a rank can be blocked in, and what it then waits for."""
 _ASKS_AGAIN = re.compile(r"torch/utils/file_baton\.py$|/(?:filelock|portalocker|fasteners)/")
 """Library files whose waits are many short sleeps."""
+_WAITS_FOR = {
+    "lock": "it waits for the lock on {what}, held by {holder}",
+    "locked file": "it sleeps, perhaps to try again: there is a lock on {what}, held by {holder}",
+    "child": "it waits for a process that it started: {names}",
+    "exec": "the process runs another program by now (exec): {names}",
+    "fifo": "it is opening a named pipe (FIFO) whose other end nobody has opened",
+    "socket": "it waits for {what}",
+}
+"""What the kinds of a `KernelWait` mean that need no more words."""
+_UNNAMED = {"socket": "a connection"}
 _IN_KERNEL = (
     "its main thread is in an uninterruptible system call (state D): look for a disk or a network "
     "file system that does not answer"
@@ -131,37 +141,31 @@ def _told_by(patterns: tuple[tuple[str, str], ...], calls: list[str]) -> str:
 
 def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
     """What the kernel says that it waits for."""
-    holder = holder_of(wait, ranks)
-    if wait.kind == "lock":
-        return f"it waits for the lock on {wait.what or 'a file'}, held by {holder}"
-    if wait.kind == "locked file":
-        return f"it sleeps, perhaps to try again: there is a lock on {wait.what}, held by {holder}"
-    if wait.kind == "child":
-        return f"it waits for a process that it started: {', '.join(wait.names)}"
-    if wait.kind == "exec":
-        return f"the process runs another program by now (exec): {', '.join(wait.names)}"
-    if wait.kind == "fifo":
-        return "it is opening a named pipe (FIFO) whose other end nobody has opened"
+    names = ", ".join(wait.names)
+    if wait.kind == RUNS:
+        return _starves(wait)
     if wait.kind == "full pipe":
         reader = "nobody else has its other end open" if wait.alone else "nobody reads it"
-        reader = f"{', '.join(wait.names)} does not read it" if wait.names else reader
+        reader = f"{names} does not read it" if names else reader
         return f"the pipe that it writes to is full, and {reader}"
     if wait.kind == "pipe":
         other = f" ({_other_end(wait)})" if wait.alone or wait.names else ""
         return f"nothing comes through the pipe that it reads from{other}"
-    if wait.kind == "socket":
-        return f"it waits for {wait.what}"
-    if wait.kind == RUNS:
-        if wait.what:
-            return (
-                "it is ready to run but gets hardly any CPU time: its control group may use "
-                f"{wait.what} (cpu.max)"
-            )
-        return (
-            "it is ready to run but gets hardly any CPU time: other processes use it all, or its "
-            "control group has reached its limit"
-        )
-    return ""
+    words = _WAITS_FOR.get(wait.kind, "")
+    return words.format(
+        what=wait.what or _UNNAMED.get(wait.kind, "a file"),
+        names=names,
+        holder=holder_of(wait, ranks),
+    )
+
+
+def _starves(wait: KernelWait) -> str:
+    """Why a process that could run does not."""
+    if wait.what:
+        limit = f"its control group may use {wait.what} (cpu.max)"
+    else:
+        limit = "other processes use it all, or its control group has reached its limit"
+    return f"it is ready to run but gets hardly any CPU time: {limit}"
 
 
 def _other_end(wait: KernelWait) -> str:

@@ -56,15 +56,26 @@ def refusal(tensor: torch.Tensor, op: str, force_fp32: bool) -> str:
         return f"op={op!r} is neither 'sum' nor 'mean'"
     if not isinstance(tensor, torch.Tensor):
         return f"a tensor is needed, not {type(tensor).__name__}"
+    return _refused_kind(tensor) or _refused_dtype(tensor.dtype, op, force_fp32) or _shared(tensor)
+
+
+def _refused_kind(tensor: torch.Tensor) -> str:
+    """Why a tensor of this kind has no values that could be added up; empty for a plain one."""
+    import torch
+
     if hasattr(tensor, "to_local"):
         return "a DTensor has a layout of its own: reduce tensor.to_local() in the right group"
     if tensor.layout != torch.strided:
         return f"layout {tensor.layout} is not supported: only dense tensors are"
     if tensor.is_meta:
         return "a meta tensor has no values"
-    if tensor.is_quantized:
-        return "a quantized tensor has no sum: dequantize it first"
-    dtype = tensor.dtype
+    return "a quantized tensor has no sum: dequantize it first" if tensor.is_quantized else ""
+
+
+def _refused_dtype(dtype: torch.dtype, op: str, force_fp32: bool) -> str:
+    """Why values of this dtype cannot be reduced so; empty if they can."""
+    import torch
+
     if dtype == torch.bool:
         return "bool has no sum: convert it to an integer dtype first"
     if dtype == torch.complex32:
@@ -73,6 +84,11 @@ def refusal(tensor: torch.Tensor, op: str, force_fp32: bool) -> str:
         return f"the mean of {dtype} would be cut to integers: convert it to a float dtype first"
     if dtype.is_floating_point and dtype.itemsize < 2 and not force_fp32:
         return f"{dtype} cannot be added up in itself: set force_fp32_accumulation"
+    return ""
+
+
+def _shared(tensor: torch.Tensor) -> str:
+    """Why a result cannot be written into the tensor; empty if it can."""
     if _overlaps(tensor):
         return "elements share memory (an expanded view), so the result cannot be written back"
     return ""

@@ -161,14 +161,8 @@ def _optimizer(optimizer: Any, seen: dict[int, torch.Tensor]) -> Restore:
         raise TypeError(
             f"{type(optimizer).__name__} has no param_groups and state: pass the optimizer itself"
         )
-    masters: list[Restore] = []
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:  # such as fp32 masters that no module knows
-            if id(parameter) not in seen:
-                seen[id(parameter)] = parameter
-                masters.append(_tensor(parameter))
-    state = optimizer.state
-    before = {key: _value(value) for key, value in state.items()}
+    masters = _masters(optimizer, seen)
+    state = _entries(optimizer.state)
     groups = [
         {name: _value(value) for name, value in group.items() if name != "params"}
         for group in optimizer.param_groups
@@ -177,13 +171,8 @@ def _optimizer(optimizer: Any, seen: dict[int, torch.Tensor]) -> Restore:
     known = set(vars(optimizer))
 
     def restore() -> None:
-        for part in masters:
+        for part in (*masters, state):
             part()
-        for key in list(state):
-            if key not in before:
-                del state[key]
-        for key, rebuild in before.items():
-            state[key] = rebuild()
         for group, saved in zip(optimizer.param_groups, groups, strict=True):
             for name in [n for n in group if n != "params" and n not in saved]:
                 del group[name]
@@ -192,6 +181,29 @@ def _optimizer(optimizer: Any, seen: dict[int, torch.Tensor]) -> Restore:
             if name not in known:
                 delattr(optimizer, name)
         vars(optimizer).update(attributes)
+
+    return restore
+
+
+def _masters(optimizer: Any, seen: dict[int, torch.Tensor]) -> list[Restore]:
+    """The optimizer's tensors that no module knows, such as fp32 masters."""
+    found: list[Restore] = []
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        if id(parameter) not in seen:
+            seen[id(parameter)] = parameter
+            found.append(_tensor(parameter))
+    return found
+
+
+def _entries(state: dict[Any, Any]) -> Restore:
+    """All entries of a dictionary; what is in it besides by then goes."""
+    before = {key: _value(value) for key, value in state.items()}
+
+    def restore() -> None:
+        for key in [k for k in state if k not in before]:
+            del state[key]
+        for key, rebuild in before.items():
+            state[key] = rebuild()
 
     return restore
 

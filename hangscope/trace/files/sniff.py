@@ -26,6 +26,7 @@ MAX_INFLATED = 4 << 30
 EMPTY = "empty"
 UNKNOWN = "unknown"
 
+_BOM = b"\xef\xbb\xbf"
 _JSON_START = re.compile(rb'\s*(?:\{\s*(?:"|\})|\[\s*(?:\{|\]|\[\s*[\[{"]))')
 _LITERAL = re.compile(rb"\s*(?:\{|\[\s*\{)\s*'")
 """A dump that somebody printed: Python's spelling, not JSON's."""
@@ -86,6 +87,11 @@ def sniff(head: bytes) -> Kind:
     """Tell the kind from a file's first bytes (up to `HEAD` of them, already inflated)."""
     if not head:
         return Kind(EMPTY, why="empty file")
+    return _by_magic(head) or _by_syntax(head) or _text_or_binary(head)
+
+
+def _by_magic(head: bytes) -> Kind | None:
+    """The kind of what begins with a number of its own; None for everything else."""
     if head.startswith(PREFIX):
         return Kind(RING)
     if len(head) >= 2 and head[0] == 0x80 and head[1] <= 5:
@@ -95,7 +101,12 @@ def sniff(head: bytes) -> Kind:
             return Kind(UNKNOWN, why=f"{what}; unpack it first")
     if len(head) > 262 and head[257:262] == b"ustar":
         return Kind(UNKNOWN, why="a tar archive; unpack it first")
-    text = head.removeprefix(b"\xef\xbb\xbf")
+    return None
+
+
+def _by_syntax(head: bytes) -> Kind | None:
+    """The kind of JSON, printed dictionaries and pickles in text; None for everything else."""
+    text = head.removeprefix(_BOM)
     if _JSON_START.match(text):
         first = text.lstrip().split(b"\n", 1)[0]
         if b'"hangscope"' in first and (b"journal/" in first or b'"reduction/' in first):
@@ -103,13 +114,16 @@ def sniff(head: bytes) -> Kind:
         return Kind(LOG if _is_log_record(first) else JSON)
     if _LITERAL.match(text) and (b"'entries'" in text or b"'profiling_name'" in text):
         return Kind(JSON)
-    if _TEXT_PICKLE.match(head):
-        return Kind(PICKLE)
+    return Kind(PICKLE) if _TEXT_PICKLE.match(head) else None
+
+
+def _text_or_binary(head: bytes) -> Kind:
+    """A log, unless it cannot be one."""
     if not head.strip(b"\0"):
         return Kind(UNKNOWN, why="nothing but zero bytes")
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return Kind(LOG)
-    table = _table(text)
+    table = _table(head.removeprefix(_BOM))
     if table:
         return Kind(UNKNOWN, why=table)
     controls = sum(head.count(bytes([c])) for c in (*range(7), *range(14, 27)))

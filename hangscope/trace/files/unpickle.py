@@ -105,6 +105,12 @@ _HASH_BOMB = re.compile(
 )
 
 _LINE_OPS = frozenset(b"ILFSVgpP")
+_LENGTHS = {
+    **dict.fromkeys((0x8C, ord("U"), ord("C"), 0x8A), "<B"),
+    **dict.fromkeys((ord("X"), ord("T"), ord("B"), 0x8B), "<I"),
+    **dict.fromkeys((0x8D, 0x8E, 0x96), "<Q"),
+}
+"""Opcodes with a length and so many bytes behind them: how the length is written."""
 _REFUSED = {
     ord("c"): "import",
     ord("i"): "import",
@@ -164,17 +170,11 @@ def _skip(data: bytes, position: int, op: int, size: int) -> int:
     if what is not None:
         raise HostilePickle(f"the pickle wants to {_VERBS[what]}; refused")
     at = position + 1
-    if op in (0x8C, ord("U"), ord("C"), 0x8A):  # one length byte
-        return _bounded(at + 1 + data[at] if at < size else size + 1, size)
-    if op in (ord("X"), ord("T"), ord("B"), 0x8B):  # four length bytes
-        length = _number(data, at, "<I", 4)
-        return _bounded(at + 4 + length, size)
-    if op in (0x8D, 0x8E, 0x96):  # eight length bytes
-        length = _number(data, at, "<Q", 8)
-        return _bounded(at + 8 + length, size)
+    if op in _LENGTHS:
+        form = _LENGTHS[op]
+        return _bounded(at + struct.calcsize(form) + _number(data, at, form), size)
     if op == ord("r"):  # LONG_BINPUT: the unpickler allocates an array up to this index
-        if _number(data, at, "<I", 4) > size:
-            raise HostilePickle("the pickle asks for more memory than it can need; refused")
+        _check_index(_number(data, at, "<I"), size)
         return at + 4
     if op in _LINE_OPS:
         end = data.find(b"\n", at)
@@ -182,12 +182,17 @@ def _skip(data: bytes, position: int, op: int, size: int) -> int:
             raise CutPickle("truncated pickle")
         if op == ord("p"):
             digits = data[at:end].strip()
-            if not digits.isdigit() or len(digits) > 12 or int(digits) > size:
-                raise HostilePickle("the pickle asks for more memory than it can need; refused")
+            _check_index(int(digits) if digits.isdigit() and len(digits) <= 12 else size + 1, size)
         return end + 1
     if size - position < 10:
         raise CutPickle("truncated pickle")
     raise ValueError(f"damaged pickle (unknown opcode 0x{op:02x} at byte {position})")
+
+
+def _check_index(index: int, size: int) -> None:
+    """Refuse a memo index that a stream of ``size`` bytes cannot have reached."""
+    if index > size:
+        raise HostilePickle("the pickle asks for more memory than it can need; refused")
 
 
 _VERBS = {
@@ -199,8 +204,8 @@ _VERBS = {
 }
 
 
-def _number(data: bytes, at: int, form: str, width: int) -> int:
-    if at + width > len(data):
+def _number(data: bytes, at: int, form: str) -> int:
+    if at + struct.calcsize(form) > len(data):
         raise CutPickle("truncated pickle")
     return int(struct.unpack_from(form, data, at)[0])
 

@@ -153,25 +153,28 @@ _OTHERS = (
 
 def _what_else(document: Any) -> str:
     first = document[0] if isinstance(document, list) and document else document
-    if isinstance(first, Mapping):
-        for key, what in _OTHERS:
-            if key in first:
-                return f"{what} (it holds {key}); not used"
+    for key, what in _OTHERS if isinstance(first, Mapping) else ():
+        if key in first:
+            return f"{what} (it holds {key}); not used"
     if isinstance(document, Mapping):
-        for key, value in document.items():
-            if "error" in clean.as_name(key).lower():
-                reason = clean.as_name(value)[:120]
-                return f"a placeholder instead of a dump ({clean.as_name(key)}: {reason})"
-        if not document:
-            return "an empty object, no Flight Recorder dump"
-        return f"no Flight Recorder dump (its keys are {names_of(document)})"
-    if isinstance(document, list):
-        if not document:
-            return "an empty list, no Flight Recorder dump"
-        if isinstance(document[0], Mapping):
-            return f"no Flight Recorder dump (a list of objects with {names_of(document[0])})"
-        return "no Flight Recorder dump (a list of something else)"
-    return f"no Flight Recorder dump (it holds a single {type(document).__name__})"
+        return _what_object(document)
+    if not isinstance(document, list):
+        return f"no Flight Recorder dump (it holds a single {type(document).__name__})"
+    if not document:
+        return "an empty list, no Flight Recorder dump"
+    if isinstance(first, Mapping):
+        return f"no Flight Recorder dump (a list of objects with {names_of(first)})"
+    return "no Flight Recorder dump (a list of something else)"
+
+
+def _what_object(document: Mapping[Any, Any]) -> str:
+    for key, value in document.items():
+        if "error" in clean.as_name(key).lower():
+            reason = clean.as_name(value)[:120]
+            return f"a placeholder instead of a dump ({clean.as_name(key)}: {reason})"
+    if not document:
+        return "an empty object, no Flight Recorder dump"
+    return f"no Flight Recorder dump (its keys are {names_of(document)})"
 
 
 def names_of(mapping: Mapping[Any, Any]) -> str:

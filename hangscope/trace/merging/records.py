@@ -37,8 +37,12 @@ def _synthetic(records: Records) -> npt.NDArray[np.bool_]:
     return flagged(records["flags"], Flag.SYNTHETIC)
 
 
-def _keys(records: Records) -> list[tuple[int, bool, int]]:
-    """(group, is a pair, its sequence number); members of a batch are told apart by their op_id.
+_Key = tuple[int, bool, int]
+"""Group, whether it is a send or receive, sequence number."""
+
+
+def _keys(records: Records) -> list[_Key]:
+    """What tells operations from one another; of a batch all members have the same.
 
     Batches of pairs are counted with the collectives up to torch 2.5.
     """
@@ -49,35 +53,49 @@ def _keys(records: Records) -> list[tuple[int, bool, int]]:
 
 
 def _fold(base: Records, extra: Records, *, beyond_only: bool) -> Records:
-    member = flagged(base["flags"], Flag.COALESCED_MEMBER)
-    place: dict[tuple[int, bool, int], int] = {}
-    span: dict[tuple[int, bool], tuple[int, int]] = {}
-    for i, (key, inner) in enumerate(zip(_keys(base), member.tolist(), strict=True)):
-        if not inner:
-            place[key] = i
-        low, high = span.get(key[:2], (key[2], key[2]))
-        span[key[:2]] = (min(low, key[2]), max(high, key[2]))
+    """Complete the records by others of the same rank, and add those that they lack.
+
+    ``beyond_only``: those before the first, or behind the last, of their group; else those behind.
+    """
+    place, span = _places_and_spans(base)
     added: list[int] = []
     for i, key in enumerate(_keys(extra)):
         known = place.get(key) if key[2] else None
-        if known is not None:
-            if not extra["flags"][i] & Flag.COALESCED_MEMBER:
-                _complete(base[known], extra[i])
-            continue
-        low, high = span.get(key[:2], (1, 0))
-        if beyond_only and key[2] == 0:
-            continue  # without a number it may be any of those that are on record
-        if beyond_only and low <= key[2] <= high:
-            continue
-        if not beyond_only and key[2] < low and low <= high:
-            continue  # a log line about something that the recorder has already forgotten
-        added.append(i)
+        if known is None:
+            if _is_lacking(key, span.get(key[:2], (1, 0)), beyond_only=beyond_only):
+                added.append(i)
+        elif not extra["flags"][i] & Flag.COALESCED_MEMBER:
+            _complete(base[known], extra[i])
     if not added:
         return base
     joined = np.concatenate([base, extra[added]])
     if beyond_only and (joined["created_ns"] > 0).all():
         joined = joined[np.argsort(joined["created_ns"], kind="stable")]
     return joined
+
+
+def _places_and_spans(
+    records: Records,
+) -> tuple[dict[_Key, int], dict[tuple[int, bool], tuple[int, int]]]:
+    """Where each operation is, members of batches left out, and the numbers on record per group."""
+    member = flagged(records["flags"], Flag.COALESCED_MEMBER)
+    place: dict[_Key, int] = {}
+    span: dict[tuple[int, bool], tuple[int, int]] = {}
+    for i, (key, inner) in enumerate(zip(_keys(records), member.tolist(), strict=True)):
+        if not inner:
+            place[key] = i
+        low, high = span.get(key[:2], (key[2], key[2]))
+        span[key[:2]] = (min(low, key[2]), max(high, key[2]))
+    return place, span
+
+
+def _is_lacking(key: _Key, span: tuple[int, int], *, beyond_only: bool) -> bool:
+    """Whether records with these numbers in a group lack an operation that another source has."""
+    low, high = span
+    if beyond_only:  # without a number it may be any of those that are on record
+        return key[2] != 0 and not low <= key[2] <= high
+    # A log line may be about something that the recorder has already forgotten.
+    return key[2] >= low or low > high
 
 
 def _complete(row: np.void, other: np.void) -> None:

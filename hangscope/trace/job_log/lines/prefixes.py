@@ -149,14 +149,8 @@ def _without_known(text: str) -> str:
 
 def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
     """Take the outermost prefix off a text: what it said, noted in the line, and the rest."""
-    if style.srun and line.node is None and line.rank is None:
-        found = _SRUN.match(text)
-        if found:
-            return line._replace(node=int(found.group(1))), text[found.end() :]
-    if style.bracket and line.rank is None:
-        found = _BRACKET.match(text)
-        if found:
-            return line._replace(rank=int(found.group(1))), text[found.end() :]
+    if line.rank is None and (number := _strip_number(line, text, style)) is not None:
+        return number
     any_of_them = _ANY.match(text)
     if any_of_them and any_of_them.lastindex:
         name, pattern = _PREFIXES[any_of_them.lastindex - 1]
@@ -177,6 +171,15 @@ def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
     if found:
         return line._replace(host=found.group(1)), text[found.end() :]
     return line, text
+
+
+def _strip_number(line: LogLine, text: str, style: Style) -> tuple[LogLine, str] | None:
+    """Take off a bare number, in a log in which it stands for a task or a rank."""
+    if style.srun and line.node is None and (found := _SRUN.match(text)):
+        return line._replace(node=int(found.group(1))), text[found.end() :]
+    if style.bracket and (found := _BRACKET.match(text)):
+        return line._replace(rank=int(found.group(1))), text[found.end() :]
+    return None
 
 
 def _note(line: LogLine, found: re.Match[str]) -> LogLine:

@@ -71,51 +71,70 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """A report of several lines, whose first tells the writer's place in the group."""
-    text = line.text
-    found = _DESYNC_AT.search(text)
+    found = _DESYNC_AT.search(line.text)
     if found:
         place = int(found.group("place")[:9])
         evidence.desync_places = line._replace(rank=evidence.writer).is_place(place)
         evidence.claim("desync_report", line, at_ns, reporter=evidence.writer)
         return True
-    if evidence.desync_places and any(
-        pattern.search(text) for pattern in (_LAGGING, _FINISHED, _JOINED, _SNAPSHOT_ROW)
-    ):
-        return True  # it numbers the members of a smaller group
-    found = _LAGGING.search(text)
-    if found:
-        ranks = _ranks(found)
-        evidence.claim("desync_report", line, at_ns, accused=ranks)
-        for rank in ranks:
-            _counters(evidence, rank, 0, 0)
-        return True
-    found = _FINISHED.search(text)
-    if found:
-        ranks, n = _ranks(found), _seq(found)
-        evidence.claim("desync_report", line, at_ns, accused=ranks, group=DEFAULT_GROUP, seq=n + 1)
-        for rank in ranks:
-            _counters(evidence, rank, n, n)
-        return True
-    found = _JOINED.search(text)
-    if found:
-        n = _seq(found)
-        for rank in _ranks(found):
-            _counters(evidence, rank, n, n - 1)
-        return True
-    snapshot = _SNAPSHOT.search(text)
-    if snapshot:
-        evidence.desync_seq = _seq(snapshot)
-        return True
-    row = _SNAPSHOT_ROW.search(text)
-    if row and evidence.desync_seq is not None:
-        seq = evidence.desync_seq
-        state = State.STARTED if row.group("what") == "started" else State.COMPLETED
-        for rank in _ranks(row):
-            _operation(evidence, rank, seq, _bare(row.group("op")), state, at_ns, line)
-            # Kernels of one group run one after the other: all before this one are over.
-            _counters(evidence, rank, seq, seq - (state == State.STARTED))
-        return True
+    for pattern, note in _ROWS_OF_DESYNC:
+        found = pattern.search(line.text)
+        if found and evidence.desync_places and note is not _note_snapshot:
+            return True  # it numbers the members of a smaller group
+        if found and note(found, line, at_ns, evidence):
+            return True
     return False
+
+
+def _note_lagging(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    ranks = _ranks(found)
+    evidence.claim("desync_report", line, at_ns, accused=ranks)
+    for rank in ranks:
+        _counters(evidence, rank, 0, 0)
+    return True
+
+
+def _note_finished(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    ranks, n = _ranks(found), _seq(found)
+    evidence.claim("desync_report", line, at_ns, accused=ranks, group=DEFAULT_GROUP, seq=n + 1)
+    for rank in ranks:
+        _counters(evidence, rank, n, n)
+    return True
+
+
+def _note_joined(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    n = _seq(found)
+    for rank in _ranks(found):
+        _counters(evidence, rank, n, n - 1)
+    return True
+
+
+def _note_snapshot(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """The number of which the rows that follow tell who has come to it."""
+    evidence.desync_seq = _seq(found)
+    return True
+
+
+def _note_row(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    if evidence.desync_seq is None:
+        return False
+    seq = evidence.desync_seq
+    state = State.STARTED if found.group("what") == "started" else State.COMPLETED
+    for rank in _ranks(found):
+        _operation(evidence, rank, seq, _bare(found.group("op")), state, at_ns, line)
+        # Kernels of one group run one after the other: all before this one are over.
+        _counters(evidence, rank, seq, seq - (state == State.STARTED))
+    return True
+
+
+_ROWS_OF_DESYNC = (
+    (_LAGGING, _note_lagging),
+    (_FINISHED, _note_finished),
+    (_JOINED, _note_joined),
+    (_SNAPSHOT, _note_snapshot),
+    (_SNAPSHOT_ROW, _note_row),
+)
+"""The lines behind the first of a report, and what takes them down."""
 
 
 def _counters(evidence: Evidence, rank: int, enqueued: int, completed: int) -> None:
