@@ -66,6 +66,8 @@ _FAMILIES = {
 _KNOWN = frozenset(_ALIASES.values()) | {"reduce", "gather", "scatter", "broadcast"}
 
 _PAIR = re.compile(r"^(send|recv|isend|irecv)\b\s*(-?\d+|\?)?\s*(->|<-)?\s*(-?\d+|\?)?", re.I)
+_LIBRARY = re.compile(r"^(?:nccl|rccl|hccl|xccl|mccl|cncl)(?:Dev)?(?:Kernel)?_?(?=_?[a-z])", re.I)
+"""``ncclAllReduce`` is the library's function, ``ncclDevKernel_AllReduce_Sum_f32`` its kernel."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MAX_NAME = 200
 
@@ -114,6 +116,16 @@ def _rank(text: str | None) -> int:
 
 
 def _canonical_name(text: str) -> str:
+    name = _plain_name(text)
+    if name not in _KNOWN and (library := _LIBRARY.match(text)):
+        inner = text[library.end() :]
+        for called in (inner, inner.split("_", 1)[0]):  # behind a kernel's name: how it reduces
+            if (known := _plain_name(called)) in _KNOWN:
+                return known
+    return name
+
+
+def _plain_name(text: str) -> str:
     name = text
     if not name.isupper() and not name.islower() and "_" not in name:
         name = _CAMEL.sub("_", name)

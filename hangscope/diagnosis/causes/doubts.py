@@ -303,13 +303,15 @@ def _unlisted(context: Context, cause: Cause) -> bool:
     """Whether nobody lists the members of the group; a pair names its partner itself.
 
     Those who were heard of stand for them, unless whoever waits elsewhere is not heard of: of dumps
-    that list only what is unfinished, none shows who else belongs to the group.
+    that list only what is unfinished, none shows who else belongs to the group. Where nobody is
+    accused, one of whom nothing was heard may be who all wait for.
     """
     place = shown_place(context, cause)
     if place is None or place.p2p or place.group < 0:
         return False
     group = context.trace.groups[place.group]
-    return not group.ranks or (_lists_in_part(context) and not group.listed)
+    one_more = _lists_in_part(context) or cause.verdict is Verdict.STUCK_COLLECTIVE
+    return not group.ranks or (one_more and not group.listed)
 
 
 def _from_logs_alone(context: Context) -> bool:

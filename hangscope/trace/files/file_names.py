@@ -9,7 +9,8 @@ from pathlib import Path
 from hangscope.trace import clean
 
 _SUFFIXES = re.compile(
-    r"(?:\.(?:gz|json|pickle|pkl|pt|bin|dump|trace|txt|log|out|err|stderr|stdout|dat))+$", re.I
+    r"(?:\.(?:gz|jsonl?|ndjson|pickle|pkl|pt|bin|dump|trace|txt|log|out|err|stderr|stdout|dat))+$",
+    re.I,
 )
 _LABELLED_END = re.compile(r"(?:^|[^a-z])rank[_\-.]?(\d{1,7})$", re.I)
 _TRAILING = re.compile(r"(?<!\d)(\d{1,7})$")

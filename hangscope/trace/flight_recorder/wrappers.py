@@ -39,8 +39,11 @@ def find_dumps(document: Any, rank: int | None) -> list[tuple[int | None, Any]]:
     Unreadable
         Where there is none; the text says what the document is instead.
     """
+    if looks_like_entry(document) and not is_dump(document):
+        document = [document]  # one entry a line, of a single line
     steps = [MAX_STEPS]
-    found = list(_search(document, rank, 0, steps))
+    dumps = _search(document, rank, 0, steps)
+    found = [part for own, dump in dumps for part in _by_rank(own, dump)]
     if len(found) > 1:  # the file's name cannot mean them all
         found = [(own if own != rank else _stated(dump), dump) for own, dump in found]
     if not found:
@@ -71,6 +74,28 @@ def _search(
         for item in node:
             if isinstance(item, (Mapping, list)) or _may_be_json(item):
                 yield from _search(item, rank, depth + 1, steps)
+
+
+def _by_rank(rank: int | None, dump: Any) -> Iterator[tuple[int | None, Any]]:
+    """A dump taken apart where its entries say of which rank they are, and are of several.
+
+    Where all of them name one rank, it counts if nothing else tells whose dump it is.
+    """
+    document, entries = parts_of(dump)
+    if not isinstance(entries, list) or not entries or _stated(entries[0]) is None:
+        yield rank, dump
+        return
+    parts: dict[int | None, list[Any]] = {}
+    for entry in entries:
+        parts.setdefault(_stated(entry), []).append(entry)
+    parts.pop(None, None)
+    if len(parts) == 1:
+        yield (next(iter(parts)) if rank is None else rank), dump
+        return
+    # Counters are those of one rank, nobody knows whose.
+    shared = {key: value for key, value in document.items() if key != "pg_status"}
+    for own, part in parts.items():
+        yield own, {**shared, "rank": own, "entries": part}
 
 
 def _may_be_json(value: Any) -> bool:

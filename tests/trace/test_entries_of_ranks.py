@@ -1,0 +1,69 @@
+"""Entries that say themselves of which rank they are: one file for a job, or one line an entry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.load import load_trace
+from tests.trace.dumps import dump, entry, pending, write
+
+WORLD = 3
+
+
+def _entries(rank: int) -> list[dict[str, Any]]:
+    """Rank 2 does not come to the second operation."""
+    made = [entry(1)] if rank == 2 else [entry(1), pending(2)]
+    return [{**one, "rank": rank} for one in made]
+
+
+def _lines(path: Path, entries: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(one) + "\n" for one in entries))
+
+
+@pytest.mark.parametrize("name", ["job.jsonl", "trace_1.jsonl", "all.json"])
+def test_one_file_of_all_ranks_is_taken_apart(tmp_path: Path, name: str) -> None:
+    """A number in its name cannot mean them all, nor can the counters of one of them."""
+    mixed = [one for step in range(2) for rank in range(WORLD) for one in _entries(rank)[step:][:1]]
+    if name.endswith("l"):
+        _lines(tmp_path / name, mixed)
+    else:
+        counters = dict.fromkeys(("last_enqueued_collective", "last_completed_collective"), 9)
+        write(tmp_path, name, dump(mixed, WORLD, pg_status={"0": counters}))
+    trace = load_trace([tmp_path])
+    assert sorted(trace.ranks) == list(range(WORLD))
+    assert [int((trace.records["rank"] == rank).sum()) for rank in range(WORLD)] == [2, 2, 1]
+    assert trace.members["enqueued"].max() == 2
+    found = diagnose(trace)
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
+
+
+@pytest.mark.parametrize("name", ["recorder-{}.ndjson", "recorder.{letter}.jsonl"])
+def test_a_file_of_one_rank_is_that_ranks(tmp_path: Path, name: str) -> None:
+    for rank in range(WORLD):
+        _lines(tmp_path / name.format(rank, letter="abc"[rank]), _entries(rank))
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
+
+
+def test_a_files_name_tells_whose_it_is_where_all_entries_agree_on_another(tmp_path: Path) -> None:
+    """They may count in another way than the job: by node, say."""
+    write(tmp_path, "trace_1", [{**one, "rank": 0} for one in _entries(0)])
+    assert list(load_trace([tmp_path]).ranks) == [1]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_whether_all_are_in_is_certain_only_where_all_are_listed(
+    tmp_path: Path, listed: bool
+) -> None:
+    config = {} if listed else {"pg_config": None}
+    for rank in range(WORLD):
+        write(tmp_path, f"trace_{rank}", dump([entry(1), pending(2)], WORLD, **config))
+    found = diagnose(load_trace([tmp_path]))
+    assert found.verdict is Verdict.STUCK_COLLECTIVE
+    assert found.confidence is (Confidence.CERTAIN if listed else Confidence.LIKELY)
