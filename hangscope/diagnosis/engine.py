@@ -27,7 +27,11 @@ from hangscope.diagnosis.causes.doubts import (
     doubt_unheard,
 )
 from hangscope.diagnosis.causes.graph_causes import graph_causes
-from hangscope.diagnosis.causes.mismatches import conflict_causes, mismatch_causes
+from hangscope.diagnosis.causes.mismatches import (
+    conflict_causes,
+    habit_causes,
+    mismatch_causes,
+)
 from hangscope.diagnosis.causes.odd_ones import doubt_equal_sides
 from hangscope.diagnosis.causes.remote_calls import name_handlers
 from hangscope.diagnosis.causes.vanished import name_all_that_vanished
@@ -179,7 +183,7 @@ def _causes(context: Context) -> list[Cause]:
         parted += parted_before(context.trace, context.front, {m.group for m in parted})
     found = mismatch_causes(context, parted)
     if not found:
-        found += conflict_causes(context)
+        found += [*conflict_causes(context), *habit_causes(context)]
     found += graph_causes(context)
     found += world_causes(context, found)
     found = with_group_order(context, found)

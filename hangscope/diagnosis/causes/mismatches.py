@@ -7,12 +7,14 @@ from dataclasses import replace
 from hangscope.diagnosis.cause import Cause, verdict_of
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.exchange import broken_exchanges, size_conflict
+from hangscope.diagnosis.differences.unknown_operations import unlike_before
 from hangscope.diagnosis.ends.dead_threads import race_of_threads
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence
 from hangscope.diagnosis.pattern.majority import may_be_even
 from hangscope.diagnosis.pattern.totals import odd_totals
 from hangscope.diagnosis.pattern.yardstick import decide_mismatch
+from hangscope.diagnosis.records.agreement import has_rules
 from hangscope.diagnosis.records.mismatch import Mismatch, minority
 
 _MAX_EXCHANGES = 64
@@ -117,6 +119,24 @@ def conflict_causes(context: Context) -> list[Cause]:
             cause = _of_tags(context, cause, place)
         if not any(cause.victims & c.involved for c in found):
             found.append(cause)
+    return found
+
+
+def habit_causes(context: Context) -> list[Cause]:
+    """Operations with rules that nobody knows, to which members pass what they never did before."""
+    places = [p for p in context.waits.places if p.waiters and not p.absent and not p.p2p]
+    found: list[Cause] = []
+    for place in places[:_MAX_EXCHANGES]:
+        signature = context.signature(place.row)
+        if signature is None or has_rules(signature.op):
+            continue
+        unlike = unlike_before(context, place)
+        why = (
+            f"what {signature.op} requires is not known; in all earlier calls of it the members "
+            "passed the same"
+        )
+        causes = mismatch_causes(context, [unlike] if unlike is not None else [])
+        found += [cause.doubted(why) for cause in causes]
     return found
 
 

@@ -135,6 +135,12 @@ def terms(signature: Signature) -> Terms:
     return Terms(op, count, dtype, reduction.upper() if reduction else None, on_host=on_host)
 
 
+def has_rules(op: str) -> bool:
+    """Whether it is known what members of ``op`` have to pass to go together."""
+    kind = family(op)
+    return kind in _BY_INPUT | _BY_OUTPUT | {"all_to_all", "barrier", "coalesced", *_NAMELESS}
+
+
 def _in_even_parts(signature: Signature) -> bool:
     """Whether one tensor is exchanged of which everybody gets as much: no split list was given."""
     given = (signature.input_splits, signature.output_splits)
