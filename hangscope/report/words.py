@@ -107,8 +107,9 @@ def posture(side: Side, finding: Finding) -> str:
 
 
 def short_path(path: str) -> str:
-    """The last part of a path: ``/job/src/train.py`` becomes ``train.py``."""
-    return plain(path, 400).replace("\\\\", "/").rstrip("/").rsplit("/", 1)[-1] or plain(path, 400)
+    """The last part of a path: ``/job/src/train.py`` and ``C:\\job\\train.py`` are ``train.py``."""
+    name = path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return plain(name or path, 400)
 
 
 def shown_path(path: str) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.report.text import render
-from hangscope.report.words import confidence_note
+from hangscope.report.words import confidence_note, short_path
 from hangscope.trace.model import Frame
 
 
@@ -249,3 +249,14 @@ def test_a_doubt_names_missing_evidence_only_where_some_is() -> None:
     likely = (Verdict.MISSING_RANK, Confidence.LIKELY)
     assert "missing" in confidence_note(*likely, ("rank 1 left no dump",))
     assert "missing" not in confidence_note(*likely)
+
+
+@pytest.mark.parametrize(
+    "path", ["/job/src/train.py", "train.py", r"C:\job\train.py", "/job/train.py/"]
+)
+def test_a_path_is_shown_by_its_last_part(path: str) -> None:
+    assert short_path(path) == "train.py"
+
+
+def test_a_path_without_a_last_part_is_shown_as_it_is() -> None:
+    assert short_path("/") == "/"

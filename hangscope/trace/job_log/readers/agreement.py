@@ -74,12 +74,12 @@ def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     found = _DESYNC_AT.search(line.text)
     if found:
         place = int(found.group("place")[:9])
-        evidence.desync_places = line._replace(rank=evidence.writer).is_place(place)
+        evidence.desync.of_subgroup = line._replace(rank=evidence.writer).is_place(place)
         evidence.claim("desync_report", line, at_ns, reporter=evidence.writer)
         return True
     for pattern, note in _ROWS_OF_DESYNC:
         found = pattern.search(line.text)
-        if found and evidence.desync_places and note is not _note_snapshot:
+        if found and evidence.desync.of_subgroup and note is not _note_snapshot:
             return True  # it numbers the members of a smaller group
         if found and note(found, line, at_ns, evidence):
             return True
@@ -111,14 +111,14 @@ def _note_joined(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evid
 
 def _note_snapshot(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """The number of which the rows that follow tell who has come to it."""
-    evidence.desync_seq = _seq(found)
+    evidence.desync.seq = _seq(found)
     return True
 
 
 def _note_row(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    if evidence.desync_seq is None:
+    if evidence.desync.seq is None:
         return False
-    seq = evidence.desync_seq
+    seq = evidence.desync.seq
     state = State.STARTED if found.group("what") == "started" else State.COMPLETED
     for rank in _ranks(found):
         _operation(evidence, rank, seq, _bare(found.group("op")), state, at_ns, line)

@@ -147,6 +147,16 @@ class StoreBarrier(NamedTuple):
 
 
 @dataclass(slots=True)
+class DesyncReport:
+    """What the first lines of a desync report say of those that follow."""
+
+    seq: int | None = None
+    """The collective of which they tell who has come to it; None before that is said."""
+    of_subgroup: bool = False
+    """Its numbers are places in a smaller group, and no ranks."""
+
+
+@dataclass(slots=True)
 class Seen:
     """The stacks of one process at one moment, and what tells whose they are."""
 
@@ -241,9 +251,8 @@ class Evidence:
     comparisons: list[tuple[LogLine, int, Comparison]] = field(default_factory=list)
     """Lines in which torch compared two ranks' operations, when they were written (ns), and what
     they tell."""
-    desync_seq: int | None = None
-    desync_places: bool = False
-    """The desync report that is being read numbers the members of a smaller group."""
+    desync: DesyncReport = field(default_factory=DesyncReport)
+    """The one that is being read."""
     writer: int | None = None
     """The rank that wrote the newest line which says whose it is."""
     shared_places: bool = False
