@@ -252,3 +252,35 @@ def test_an_own_report_about_other_ranks_makes_a_log_less_sure() -> None:
         assert blame(found) == ("rank_crashed", (0,))
         assert found.confidence is confidence
     assert "had said in this log: Rank 1 never joined" in found.findings[0].unknowns[0]
+
+
+def _failed(rank: int, code: int, words: str) -> str:
+    """torchrun's table with one failure."""
+    return (
+        f"{'=' * 60}\ntrain.py FAILED\n{'-' * 60}\nFailures:\n  <NO_OTHER_FAILURES>\n{'-' * 60}\n"
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2025-08-16_12:10:08\n"
+        f"  host      : node0\n  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : {code} (pid: 201)\n  error_file: <N/A>\n  traceback : {words}\n{'=' * 60}\n"
+    )
+
+
+ABORTED = _failed(1, -6, "Signal 6 (SIGABRT) received by PID 201")
+DEVICE = (
+    "[rank1]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp:2057] [PG ID 0 PG GUID 0(default_pg) "
+    "Rank 1] Process group watchdog thread terminated with exception: CUDA error: an illegal "
+    "memory access was encountered\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "accused"),
+    [
+        (ABORTED, ()),  # a watchdog that gives up does so as well
+        (DEVICE + ABORTED, (1,)),  # its own error is told
+        (_failed(1, -11, "Signal 11 (SIGSEGV) received by PID 201"), (1,)),
+        (_failed(1, 3, "To enable traceback see"), (1,)),
+    ],
+)
+def test_who_aborted_without_a_word_may_have_given_up(words: str, accused: tuple[int, ...]) -> None:
+    answer = found("".join(timeout(r, 78) for r in (0, 2, 3)) + words)
+    assert blame(answer) == ("rank_crashed" if accused else "inconclusive", accused)
