@@ -155,8 +155,8 @@ class RankReport:
     """One row of the rank table.
 
     ``role``: ``culprit``, ``victim``, ``bystander`` or ``unknown``. ``state``: ``running``,
-    ``busy``, ``waiting``, ``sleeping``, ``stopped``, ``gil-held``, ``exited``, ``crashed``,
-    ``lost`` or ``unknown``.
+    ``busy``, ``waiting``, ``sleeping``, ``stopped``, ``gil-held``, ``starved`` (it gets hardly any
+    CPU time), ``exited``, ``crashed``, ``lost`` or ``unknown``.
     """
 
     rank: int

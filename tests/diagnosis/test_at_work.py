@@ -8,9 +8,10 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.trace.model import Frame, ThreadStack
+from hangscope.trace.facts import RUNS
+from hangscope.trace.model import Frame, KernelWait, ThreadStack
 
-from .builder import START, Job
+from .builder import SECOND, START, Job
 
 LIB = "/usr/lib/python3.11"
 MINE = Frame("write_shards", "/home/me/save.py", 7)
@@ -60,6 +61,19 @@ def test_who_only_asks_again_and_again_or_cannot_run_is_not_slow(
     found = diagnose(_waited_for(*below, **facts).trace())
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))
     assert found.confidence is Confidence.CERTAIN
+
+
+def test_who_gets_no_processor_holds_no_gil() -> None:
+    """Its heart does not beat either: nothing of it runs but now and then."""
+    wait = KernelWait(RUNS, "0.1% of one", since_ns=START, seen_ns=START + 5 * SECOND)
+    slow = {"process_state": "running", "cpu_busy": 0.001, "wait": wait}
+    found = diagnose(_waited_for(gil_blocked=True, **slow).trace())
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))
+    assert found.confidence is Confidence.LIKELY
+    first = found.findings[0]
+    assert "GIL" not in " ".join((first.why, first.fix, *first.evidence))
+    assert "its control group may use 0.1% of one (cpu.max)" in first.fix
+    assert "rank 1: getting hardly any CPU time" in first.evidence[-1]
 
 
 def test_of_a_job_that_is_over_it_is_known_that_nobody_came() -> None:

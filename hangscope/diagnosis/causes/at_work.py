@@ -9,6 +9,7 @@ from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.words.blocked import blocked_in
 from hangscope.diagnosis.words.phrases import is_are, rank_s
+from hangscope.trace.facts import RUNS
 
 _OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED)
 
@@ -33,7 +34,11 @@ def _doubt_at_work(context: Context, cause: Cause) -> Cause:
 def _goes_on(context: Context, rank: int) -> bool:
     """Whether a process was seen to run, and not only to ask again and again for what it awaits."""
     host, facts = context.hosts.get(rank), context.trace.ranks.get(rank)
-    if host is None or facts is None or host.end is not End.ALIVE or host.cannot_run:
+    if host is None or facts is None or host.end is not End.ALIVE:
+        return False
+    if host.wait is not None and host.wait.kind == RUNS:
+        return True  # whenever it gets a processor
+    if host.cannot_run:
         return False
     if host.state == "busy":
         return True

@@ -101,7 +101,7 @@ def _with_what_else_is_told(context: Context, cause: Cause, idle: set[int]) -> C
 def _left_no_record(context: Context, rank: int) -> bool:
     """Whether only a journal speaks of the rank, and tells no more than that it lived."""
     host = context.hosts[rank]
-    alive = host.end in (End.TORN_DOWN, End.UNKNOWN) and host.state not in ("stopped", "gil-held")
+    alive = host.end in (End.TORN_DOWN, End.UNKNOWN) and not host.cannot_run
     return alive and rank in context.unrecorded
 
 

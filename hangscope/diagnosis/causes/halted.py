@@ -15,8 +15,6 @@ from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.blocking_calls import blocks_caller
 from hangscope.diagnosis.records.kinds import is_one_sided
 
-_HALTED = ("stopped", "gil-held")
-
 
 def without_own_waiting(context: Context) -> set[int]:
     """Ranks that are waited for and whose own waiting explains nothing: ended, or halted."""
@@ -25,7 +23,7 @@ def without_own_waiting(context: Context) -> set[int]:
     for rank, host in context.hosts.items():
         if rank in waited_for and _ended_by_itself(host):
             found.add(rank)
-        elif rank in waited_for and host.state in _HALTED:
+        elif rank in waited_for and host.cannot_run:
             halted.add(rank)
     return found | (halted - _held_up(context, halted))
 

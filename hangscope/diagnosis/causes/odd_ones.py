@@ -81,7 +81,7 @@ def _can_go_on(context: Context, rank: int) -> bool:
     host = context.hosts.get(rank)
     if host is None or rank not in context.trace.ranks:
         return False
-    return host.state not in ("stopped", "gil-held")
+    return not host.cannot_run
 
 
 def _doing(context: Context, rank: int) -> str:

@@ -45,7 +45,7 @@ def lock_places(
     found: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
     for rank in sorted((wanted & hosts.keys()) - waiting):
         host = hosts[rank]
-        if host.end in (End.CLEAN, End.CRASHED) or host.state in ("stopped", "gil-held"):
+        if host.end in (End.CLEAN, End.CRASHED) or host.cannot_run:
             continue
         lock = _lock_of(trace, host, holders)
         if lock is not None and not _went_on(trace, bounds, host):

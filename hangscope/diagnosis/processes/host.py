@@ -27,6 +27,8 @@ LOADER = re.compile(
     re.I,
 )
 CHECKPOINT = re.compile(r"checkpoint|save|state_dict|serialize", re.I)
+STARVED = "starved"
+"""State of a process that could run, and gets no processor to do it on."""
 _STARVED = 0.1
 """CPU seconds a second, of a process that could run: it gets hardly any."""
 _STARVED_NS = 10**9
@@ -91,8 +93,8 @@ class Host:
 
     @property
     def cannot_run(self) -> bool:
-        """Whether it was stopped, or something held its GIL, when it was last seen."""
-        return self.state in ("stopped", "gil-held")
+        """Whether it was stopped, or something kept its Python from running, when last seen."""
+        return self.state in ("stopped", "gil-held", STARVED)
 
     def in_thread(self, stack: Stack) -> Host:
         """The same process, shown by what another thread does: the kernel told of the main one."""
@@ -133,11 +135,18 @@ def host_of(
     wait = facts.wait
     if wait is None or host.stack is not facts.main_stack or _went_on(facts):
         return host
-    starves = facts.cpu_busy is not None and facts.cpu_busy < _STARVED
-    if wait.kind == RUNS and not (starves and wait.seen_ns - wait.since_ns > _STARVED_NS):
+    if wait.kind == RUNS and not _starves(facts, wait):
         wait = replace(wait, kind="")
+    if wait.kind == RUNS and host.state == "gil-held":
+        host = replace(host, state=STARVED)  # its heart cannot beat either, whoever has the GIL
     ranks = {(neighbours or {}).get(pid) for pid in wait.processes} - {None, facts.rank}
     return replace(host, wait=wait, waits_for=tuple(sorted(r for r in ranks if r is not None)))
+
+
+def _starves(facts: RankFacts, wait: KernelWait) -> bool:
+    """Whether a process that could run was seen to get hardly any processor for a while."""
+    hardly = facts.cpu_busy is not None and facts.cpu_busy < _STARVED
+    return hardly and wait.seen_ns - wait.since_ns > _STARVED_NS
 
 
 def _host_of(facts: RankFacts, thread: int | None) -> Host:
@@ -297,11 +306,7 @@ def activity(host: Host | None, facts: RankFacts | None) -> str:
         return "exited with status 0" if host.end_text.endswith("0") else host.end_text
     if host.end is End.CRASHED:
         return host.end_text
-    words = []
-    if host.state == "stopped":
-        words.append(f"held by {host.held_by}" if host.held_by else "stopped")
-    elif host.state == "gil-held":
-        words.append("holding the GIL")
+    words = _cannot_run_as(host)
     if host.phase is not None:
         words.append(f"in {host.phase}")
     else:
@@ -313,6 +318,15 @@ def activity(host: Host | None, facts: RankFacts | None) -> str:
     if not words and host.end is End.TORN_DOWN:
         words.append(host.end_text)
     return ", ".join(words)
+
+
+def _cannot_run_as(host: Host) -> list[str]:
+    """What keeps a process from running; nothing where it can."""
+    if host.state == "stopped":
+        return [f"held by {host.held_by}" if host.held_by else "stopped"]
+    if host.state == "gil-held":
+        return ["holding the GIL"]
+    return ["getting hardly any CPU time"] if host.state == STARVED else []
 
 
 def in_communication(stack: Stack) -> bool:

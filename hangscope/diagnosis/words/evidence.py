@@ -100,9 +100,8 @@ def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
     lines += _dead_thread(facts)
     if host.wait is not None and host.wait.helpers:
         lines.append(f"rank {rank}: it had started {', '.join(host.wait.helpers)}")
-    no_code_runs = host.state in ("stopped", "gil-held")
     apart = cause.verdict in (Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE)
-    if apart and not no_code_runs and len(cause.culprits) < 4:
+    if apart and not host.cannot_run and len(cause.culprits) < 4:
         lines += _other_threads(context, rank)
     return lines
 

@@ -133,4 +133,4 @@ def need(ranks: Iterable[int]) -> str:
 
 def is_held_up(host: Host | None) -> bool:
     """Whether no code of the process can run."""
-    return host is not None and host.state in ("stopped", "gil-held")
+    return host is not None and host.cannot_run

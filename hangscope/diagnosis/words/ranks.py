@@ -34,7 +34,7 @@ def _report(
     if facts is None or host is None:
         return RankReport(rank, role, "lost")
     state = host.state
-    if places and host.end in (End.ALIVE, End.UNKNOWN) and state not in ("stopped", "gil-held"):
+    if places and host.end in (End.ALIVE, End.UNKNOWN) and not host.cannot_run:
         state = "waiting"
     exception = facts.exception
     stack = host.stack or (exception.stack if exception is not None else ())
