@@ -117,13 +117,14 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
     run = LiveRun(directory)
     first = run.look()
     run.ask_for_stacks(is_gil_blocked)
-    threads, pids = MainThreads(), [f.pid for f in first.ranks.values() if f.pid and f.alive]
-    threads.ran(pids)
+    threads = MainThreads()
+    threads.go_on(first.ranks.values())
     time.sleep(SECOND_LOOK_S)
     trace = run.look()
     run.close()
     diagnosis = diagnose(trace)
-    if diagnosis.findings and diagnosis.findings[0].unchanged_s and threads.ran(pids):
+    undated = bool(diagnosis.findings and diagnosis.findings[0].unchanged_s)
+    if undated and threads.go_on(trace.ranks.values()):
         # Nothing on record dates it, and it is not even one and the same wait.
         diagnosis = replace(
             diagnosis,

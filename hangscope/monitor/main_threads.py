@@ -10,6 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from hangscope.diagnosis.words.blocked import asks_again
+from hangscope.trace.model import RankFacts
+
 _SWITCHES = re.compile(r"ctxt_switches:\s*(\d+)")
 
 
@@ -35,6 +38,11 @@ class MainThreads:
         now = {pid: count for pid, count in counts.items() if count is not None}
         before, self._before = self._before, now
         return not now or any(count < 0 or before.get(pid) != count for pid, count in now.items())
+
+    def go_on(self, ranks: Iterable[RankFacts]) -> bool:
+        """Whether any of these ranks of this machine has, and not only to ask again and again."""
+        pids = [f.pid for f in ranks if f.pid and f.alive and not asks_again(f.main_stack)]
+        return bool(pids) and self.ran(pids)
 
     def _count(self, pid: int) -> int | None:
         """How often the thread was taken off or put on a processor; -1 where that is not told.

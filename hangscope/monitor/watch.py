@@ -11,7 +11,6 @@ from typing import TextIO
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
-from hangscope.diagnosis.words.blocked import asks_again
 from hangscope.monitor.claims import claim
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.elsewhere import (
@@ -254,12 +253,9 @@ class Monitor:
             least = STIRS if diagnosis.findings[0].unchanged_s else BUSY
             if self._helpers.at_work(pids, least=least):
                 diagnosis = _well(diagnosis)
-        if not (diagnosis.findings and diagnosis.findings[0].unchanged_s):
-            return diagnosis
-        facts = trace.ranks
-        ask = {rank for rank in facts if asks_again(facts[rank].main_stack)}
-        quiet = [pid for rank, pid in self._ranks.seen.items() if rank not in ask]
-        return _well(diagnosis) if quiet and self._main_threads.ran(quiet) else diagnosis
+        undated = bool(diagnosis.findings and diagnosis.findings[0].unchanged_s)
+        here = [trace.ranks[rank] for rank in self._ranks.seen if rank in trace.ranks]
+        return _well(diagnosis) if undated and self._main_threads.go_on(here) else diagnosis
 
     def _awaits_ends(self, trace: Trace, diagnosis: Diagnosis) -> bool:
         """Whether a rank is on its way out whose status will tell more, for a while yet."""

@@ -133,6 +133,10 @@ def test_a_running_job_that_has_not_begun_may_be_slow(at: str, facts: dict[str, 
     assert diagnose(_not_begun(at, **facts).trace()).verdict is Verdict.HEALTHY
 
 
+def test_a_job_that_was_just_started_has_time_to_begin() -> None:
+    assert diagnose(_not_begun(_BATON).trace(after_s=9.0)).verdict is Verdict.HEALTHY
+
+
 def test_one_of_them_that_is_on_its_way_keeps_the_job_from_standing_still() -> None:
     job = _not_begun(_BATON)
     job.rank(1, threads=())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.monitor.main_threads import MainThreads
+from hangscope.trace.model import Frame, RankFacts, ThreadStack
 
 ONE_CALL = "import threading; print(1, flush=True); threading.Event().wait()"
 MANY_CALLS = "import time; print(1, flush=True)\nwhile True: time.sleep(0.02)"
@@ -46,3 +48,17 @@ def test_what_cannot_be_read_may_have_run(tmp_path: Path) -> None:
     status.write_text("voluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t1\n")
     assert threads.ran([1])
     assert not threads.ran([1])
+
+
+def test_who_asks_again_and_again_does_not_go_on() -> None:
+    """The lock of a build: a thread that looks ten times a second whether it is gone."""
+    threads, pid = MainThreads(), os.getpid()
+    asks = Frame("wait", "/x/site-packages/torch/utils/file_baton.py", 50)
+    mine = Frame("build", "/home/me/train.py", 7)
+
+    def rank(number: int, *stack: Frame) -> RankFacts:
+        main = ThreadStack("MainThread", True, stack)
+        return RankFacts(number, pid=pid, alive=True, threads=(main,))
+
+    assert not threads.go_on([rank(0, asks, mine), rank(1, asks, mine)])
+    assert threads.go_on([rank(0, asks, mine), rank(1, mine)])  # nothing to compare with yet

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from hangscope.ring import place
-from hangscope.trace.facts import KernelWait
+from hangscope.trace.facts import RUNS, KernelWait
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import RankFacts
 from hangscope.trace.plain_waits import plain_wait, wait_from
+from hangscope.trace.processes import asleep
 from hangscope.trace.processes.asleep import named_process, wait_of
 from hangscope.trace.processes.control_groups import limit_of
 from hangscope.trace.processes.descriptors import at_other_end
@@ -238,6 +239,24 @@ def test_the_share_of_a_processor(files: dict[str, str], told: str, tmp_path: Pa
     for name, text in files.items():
         (tmp_path / "groups" / "job" / name).write_text(text)
     assert limit_of(7, tmp_path / "proc", tmp_path / "groups") == told
+    assert limit_of(7, tmp_path / "proc", tmp_path / "groups", below=0.001) == ""
+
+
+@pytest.mark.parametrize(("share", "kind"), [(0.002, RUNS), (0.5, "thread")])
+def test_who_may_use_next_to_nothing_of_a_processor_waits_for_that(
+    share: float, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads wait for each other, as each runs but now and then."""
+
+    def limit(pid: int, proc: Path, *, below: float = 1.0) -> str:
+        return "some" if share < below else ""
+
+    monkeypatch.setattr(asleep, "limit_of", limit)
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "wchan").write_text("futex_wait_queue")
+    wait = wait_of(7, proc=tmp_path)
+    assert wait is not None
+    assert wait.kind == kind
 
 
 def test_a_wait_comes_back_as_it_was_written() -> None:

@@ -76,22 +76,25 @@ def never_began(context: Context) -> Finding | None:
 
 def _does_not_begin(context: Context) -> Finding | None:
     """A running job in which no rank has issued anything, and all stand in something which does not
-    return by itself. Whether for long enough, only more looks can tell.
+    return by itself. They have been there for long enough; whether there, only more looks can tell.
     """
     trace, hosts = context.trace, context.hosts
     waits = all(host.end is End.ALIVE and blocked_in(host) for host in hosts.values())
-    if trace.missing_ranks or not hosts or not waits:
+    started_ns = max((facts.started_ns for facts in trace.ranks.values()), default=0)
+    lived_s = (trace.observed_ns - started_ns) / SECOND_NS
+    if trace.missing_ranks or not waits or not started_ns or lived_s < trace.timeout_s:
         return None
     places = places_of_threads(context)
+    first = places[0] if len(places) > 1 else places[0].partition(": ")[2]
     return Finding(
         Verdict.QUIESCENT,
         (),
         (),
         Confidence.LIKELY,
-        f"The job has not begun, and {rank_s([*hosts])} "
-        f"{'stand' if len(hosts) > 1 else 'stands'} still: {places[0]}",
+        f"The job has not begun, and {rank_s([*hosts])} {'stand' if len(hosts) > 1 else 'stands'} "
+        f"still{': ' if len(places) > 1 else ' '}{first}",
         "no rank has issued anything: none waits for another in a collective",
-        f"look at what is waited for there: {places[0]}",
+        f"look at what is waited for {first}",
         playbook.by_verdict(Verdict.QUIESCENT).playbook,
         evidence=places,
         unchanged_s=trace.timeout_s,

@@ -32,6 +32,8 @@ _MOST_POLLED = 16
 _STATES = {"T": "stopped", "t": "stopped", "Z": "ended"}
 _CANNOT_ANSWER = frozenset(_STATES.values())
 _MOST_CHILDREN = 64
+_NEXT_TO_NOTHING = 0.05
+"""Who may use less of a processor hardly goes on, whatever its threads wait for meanwhile."""
 _SHOWN, _SHOWN_NAMES = 60, 3
 _TELLING = re.compile(
     r"(?:/|\.\.?/)?(?:[\w.-]+/)*[\w-]{1,40}\.(?:py|sh|pl|rb|js)|[a-z][a-z-]{1,19}|\d{1,9}"
@@ -65,6 +67,8 @@ def wait_of(
     else:
         function = next(iter(lines_of(proc / str(pid) / "wchan")), "")
         wait = _told_by(function, pid, locks, proc)
+    if wait.kind == "thread" and (limit := limit_of(pid, proc, below=_NEXT_TO_NOTHING)):
+        wait = KernelWait(RUNS, limit)  # that thread is of the same group
     states = ((child, state_of(child, proc)) for child in children_of(pid, proc))
     helpers = [named_process(c, proc) for c, state in states if state in _CANNOT_ANSWER]
     locked = locks.held_by(pid)

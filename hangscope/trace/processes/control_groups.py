@@ -38,8 +38,8 @@ def files_of(
             yield groups / controller / inside / names[1]
 
 
-def limit_of(pid: int, proc: Path = PROC, groups: Path = GROUPS) -> str:
-    """How much of a processor a process may use at most, in words; empty for one or more."""
+def limit_of(pid: int, proc: Path = PROC, groups: Path = GROUPS, *, below: float = 1.0) -> str:
+    """How much of a processor a process may use at most, in words; empty for ``below`` or more."""
     shares = []
     names = ("cpu.max", "cpu.cfs_quota_us")
     for file in files_of(pid, "cpu", names, proc, groups):
@@ -52,4 +52,5 @@ def limit_of(pid: int, proc: Path = PROC, groups: Path = GROUPS) -> str:
             continue
         if 0 < quota < period:
             shares.append(quota / period)
-    return f"{min(shares):.1%} of one" if shares else ""
+    least = min(shares, default=1.0)
+    return f"{least:.1%} of one" if least < below else ""
