@@ -116,6 +116,27 @@ def test_a_batch_that_stands_though_all_its_partners_have_finished(tmp_path: Pat
     assert found.confidence is Confidence.LIKELY
 
 
+def test_a_batch_that_met_a_half_of_another_size_is_stuck_on_no_device(tmp_path: Path) -> None:
+    """Rank 1 sent the second half of its first batch to rank 2: rank 0 met that of the next one."""
+    begun, last = entry(1, record_id=0), pending(2, record_id=40)
+    small = {"input_sizes": [[7]], "output_sizes": [[7]]}
+    asked = [
+        row
+        for number, record in ((1, 1), (2, 20))
+        for row in batch(number, record, "recv 0<-1", "recv 0<-1")
+    ]
+    sent = [
+        *batch(1, 1, "send 1->0", "send 1->2", done=True),
+        *batch(2, 20, "send 1->0", "send 1->0", done=True),
+    ]
+    for row in (asked[1], asked[4], sent[1], sent[4]):
+        row.update(small)
+    rows = {0: [begun, *asked, last], 1: [begun, *sent, last], 2: [begun, last]}
+    found = judged(tmp_path, rows)
+    assert (found.verdict, found.culprits) == (Verdict.SHAPE_MISMATCH, (0, 1))
+    assert found.confidence is Confidence.AMBIGUOUS
+
+
 def test_a_batch_whose_other_half_is_no_longer_on_record_accuses_nobody(tmp_path: Path) -> None:
     rows = {
         0: [*batch(31, 400, "send 0->1", "recv 0<-1"), pending(1, record_id=420)],

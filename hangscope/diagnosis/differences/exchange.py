@@ -58,13 +58,17 @@ def broken_exchanges(context: Context) -> list[Place]:
 
 
 def _unfinished_pairs(context: Context) -> list[Place]:
-    """Halves whose partner, which asked for another size, has finished its own."""
-    states = context.trace.records["state"]
-    halves = context.pending_halves
+    """Halves whose partner, which asked for another size, has finished its own.
+
+    What stands in a batch is over with the batch, whatever its own entry says.
+    """
+    front, states = context.front, context.trace.records["state"]
+    halves = [half for half in context.pending_halves[:_MAX_BROKEN] if half.partner_row != NONE]
     return [
         place_of(context.trace, half)
-        for half in halves[:_MAX_BROKEN]
-        if half.partner_row != NONE and states[half.partner_row] == int(State.COMPLETED)
+        for half in halves
+        if states[half.partner_row] == int(State.COMPLETED)
+        or (front.batch_row[half.partner_row] != NONE and not front.unfinished[half.partner_row])
     ]
 
 
