@@ -14,6 +14,7 @@ from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.stores import PREFIX
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.free_orders import order_is_free
 from hangscope.diagnosis.pattern.majority import may_be_even
 from hangscope.diagnosis.pattern.orders import against_order
 from hangscope.diagnosis.pattern.stretches import alone_as_ever, out_of_step, strayed
@@ -100,6 +101,11 @@ def _circle_of_collectives(
 ) -> Cause:
     """Settle who of a circle without pairs is accused; until then all of them are."""
     here = places_at(context, cause.places)
+    if order_is_free(context, ranks, here):
+        return cause.naming_nobody(
+            "what holds these ranks up: they have come to these groups in different orders before, "
+            "as threads do, and went on"
+        )
     if any(place.blind for place in here):
         cause = replace(cause, confidence=Confidence.LIKELY)
     return _doubt_the_untold(_who_broke_off(context, cause, ranks, groups, mates), here)

@@ -1,0 +1,62 @@
+"""Groups to which ranks come in an order of their own, without harm.
+
+A checkpoint that a thread writes has a group of its own, and where its calls fall among those of
+the training step differs from rank to rank. Who stands in such a group has not kept from another
+one, and that somebody came to the two the other way round is no mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import permutations
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.pattern.counterparts import progress_in
+
+_MOST_RANKS = 32
+_MOST_GROUPS = 4
+
+
+def order_is_free(context: Context, ranks: Iterable[int], places: Iterable[Place]) -> bool:
+    """Whether some of ``ranks`` came to two of these groups in different orders before, and went on
+    together nevertheless.
+
+    Somebody who left a call out stays behind; who only took it later catches up with the others.
+    """
+    seqs = {p.group: p.seq for p in places if p.group >= 0 and not p.p2p}
+    few = sorted(set(ranks))[:_MOST_RANKS]
+    return any(
+        _caught_up(_counts(context, few, one, other, seqs[other]))
+        for one, other in permutations(sorted(seqs)[:_MOST_GROUPS], 2)
+    )
+
+
+def _counts(
+    context: Context, ranks: Sequence[int], one: int, other: int, below: int
+) -> list[dict[int, int]]:
+    """Per rank in both groups: how many calls of ``one`` it had issued by each of ``other``."""
+    groups = context.trace.groups
+    both = set(groups[one].ranks) & set(groups[other].ranks)
+    return [
+        {
+            seq: calls
+            for (group, seq), (calls, _) in progress_in(context, rank, one).items()
+            if group == other and seq < below
+        }
+        for rank in ranks
+        if rank in both
+    ]
+
+
+def _caught_up(counts: Sequence[dict[int, int]]) -> bool:
+    """Whether a rank differed from the first one, and later did not."""
+    if len(counts) < 2:
+        return False
+    first, *others = counts
+    for its in others:
+        common = sorted(first.keys() & its.keys())
+        apart = [seq for seq in common if first[seq] != its[seq]]
+        if apart and any(seq > apart[0] and first[seq] == its[seq] for seq in common):
+            return True
+    return False
