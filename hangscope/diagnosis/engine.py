@@ -27,6 +27,7 @@ from hangscope.diagnosis.causes.doubts import (
     doubt_unheard,
 )
 from hangscope.diagnosis.causes.graph_causes import graph_causes
+from hangscope.diagnosis.causes.lanes import in_lanes
 from hangscope.diagnosis.causes.mismatches import (
     conflict_causes,
     habit_causes,
@@ -71,6 +72,7 @@ from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
 from hangscope.diagnosis.waiting.moments import Moment, moment_of
 from hangscope.diagnosis.words.answer import answer
 from hangscope.diagnosis.words.findings import to_finding
+from hangscope.diagnosis.words.lanes import told_as_one
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.diagnosis.words.unsigned import with_unsigned_words
 from hangscope.trace.clocks import align_clocks
@@ -128,7 +130,8 @@ def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
     causes, too_early = _doubted(job.context, _causes(job.context), concluded)
     shown, rest = causes[:_SHOWN_PARTINGS], causes[_SHOWN_PARTINGS:]
     causes = [*(with_first_parting(job.context, cause) for cause in shown), *rest]
-    findings = tuple(to_finding(job.context, cause) for cause in causes)
+    lanes = in_lanes(job.context, causes)
+    findings = tuple(told_as_one([to_finding(job.context, c) for c in one]) for one in lanes)
     notes: list[str] = []
     stop = job.stop
     if stop is not None:
