@@ -29,6 +29,8 @@ class RingRank:
         Records the ring keeps.
     pid, start_ticks, boot_id, pid_namespace:
         The process it claims to be.
+    timeout_s:
+        ``HANGSCOPE_TIMEOUT``.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class RingRank:
         boot_id: str = "",
         pid_namespace: int = 0,
         values_bytes: int = 1 << 16,
+        timeout_s: float = 120.0,
     ) -> None:
         identity = RingIdentity(
             run_id="live",
@@ -53,6 +56,7 @@ class RingRank:
             start_ticks=start_ticks,
             boot_id=boot_id,
             pid_namespace=pid_namespace,
+            timeout_s=timeout_s,
         )
         self.ring = RingWriter(
             folder / f"rank_{rank}.ring",

@@ -24,6 +24,11 @@ def cause_of(finding: Finding) -> Cause:
     return (finding.verdict.value, finding.culprits, group, finding.seq)
 
 
+def is_on_record(diagnosis: Diagnosis) -> bool:
+    """Whether what was found cannot change any more, however long anybody has waited."""
+    return bool(diagnosis.findings) and diagnosis.findings[0].verdict in _FINAL
+
+
 @dataclass(slots=True)
 class Judge:
     """Remembers the last look and what has been said."""
@@ -80,7 +85,7 @@ class Judge:
         if final:
             # After the end of a job that was already explained, the rest is aftermath.
             return not self.spoke
-        if first.verdict in _FINAL:
+        if is_on_record(diagnosis):
             return True
         if first.group is not None and first.seq is not None:
             # The same wait at the same sequence number: nobody in it has moved, whatever other

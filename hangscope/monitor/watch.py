@@ -12,6 +12,7 @@ from typing import TextIO
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.monitor.claims import claim
+from hangscope.monitor.clock_steps import ClockSteps
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.elsewhere import (
     ENDED,
@@ -20,7 +21,7 @@ from hangscope.monitor.elsewhere import (
     only_what_is_seen,
 )
 from hangscope.monitor.helpers import BUSY, STIRS, Helpers
-from hangscope.monitor.judge import Judge, cause_of
+from hangscope.monitor.judge import Judge, cause_of, is_on_record
 from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
 from hangscope.monitor.main_threads import MainThreads
 from hangscope.monitor.mirror import mirror
@@ -104,6 +105,7 @@ class Monitor:
         )
         self._corruptions = Corruptions()
         self._judge = Judge()
+        self._clock_steps = ClockSteps()
         self._helpers = Helpers()
         self._main_threads = MainThreads()
         self._doubled: dict[Twins, float] = {}
@@ -215,6 +217,9 @@ class Monitor:
         partly = self._sees_part(trace)
         restrained = self._restrained(diagnosis, trace, final=final) if partly else diagnosis
         self._asks = self._asks and partly
+        set_lately = self._clock_steps.within(self._config.timeout_s)
+        if not final and set_lately and not is_on_record(diagnosis):
+            restrained = None  # for how long anybody has waited is not known
         diagnosis = self._unless_at_work(restrained or _well(diagnosis), trace, final=final)
         self.last = diagnosis
         self._ranks.note_look(trace.ranks, hung=bool(diagnosis.findings))
