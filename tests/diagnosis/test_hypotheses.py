@@ -121,7 +121,7 @@ def ways(*ops: Ops, late: bool = False) -> set[tuple[tuple[int, ...], ...]]:
         for op, how in own:
             job.op(rank, op, group=1, **how)  # type: ignore[arg-type]
     job.all(size=(1,))
-    job.facts[1] = replace(job.facts[1], oldest_record_id=5 if late else 1)
+    job.facts[1] = replace(job.facts[1], oldest_record_id=2 if late else 1)
     judged = set()
 
     def judge(trace: Trace) -> Diagnosis:
