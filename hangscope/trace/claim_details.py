@@ -21,6 +21,10 @@ class ClaimDetails(TypedDict, total=False):
     """The log ends in the middle of a watchdog's line."""
     unheard: bool
     """A process ended that is none of the ranks that were heard of."""
+    pid: int
+    """The process that it is about, where the source does not tell the rank."""
+    host: str
+    """The host of that process, where the source does."""
     two_processes: bool
     """Two processes call themselves the accused rank."""
 

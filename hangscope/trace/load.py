@@ -22,6 +22,7 @@ from hangscope.trace.loading.parallel import read_in_workers
 from hangscope.trace.loading.search import Strangers, files_below, reason
 from hangscope.trace.merging.log_clock import on_one_clock
 from hangscope.trace.merging.merge import merge
+from hangscope.trace.merging.owners import with_owners
 from hangscope.trace.model import Fragment, Signature, Stack, Trace, Unread
 from hangscope.trace.rank_lists import SharedGroups
 from hangscope.trace.rings.batch import RingBatch
@@ -107,7 +108,7 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
     fragments, foreign = without_foreign_logs(fragments)
     fragments, others = keep_newest(on_one_clock(fragments))
     fragments, stale = of_one_life(fragments)
-    fragments = without_wrong_guesses(fragments)
+    fragments = with_owners(without_wrong_guesses(fragments))
     others = [*foreign, *others, *stale]
     trace = merge(
         _given_away(fragments), warnings=[*warnings, *others], unread=unread, block=rings.block
@@ -167,6 +168,7 @@ def _says_anything(fragment: Fragment) -> bool:
         or fragment.claims
         or fragment.groups
         or fragment.facts.rank >= 0
+        or fragment.facts.threads
     )
 
 

@@ -37,6 +37,7 @@ from hangscope.trace.rows import (
     State,
     flagged,
 )
+from hangscope.trace.strangers import Stranger
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +65,7 @@ __all__ = [
     "Source",
     "Stack",
     "State",
+    "Stranger",
     "ThreadStack",
     "Trace",
     "Unread",
@@ -231,6 +233,8 @@ class Trace:
     claims: tuple[Claim, ...] = ()
     sources: tuple[Source, ...] = ()
     warnings: tuple[str, ...] = ()
+    strangers: tuple[Stranger, ...] = ()
+    """Processes of which stacks were given, and nothing tells which ranks they are."""
     unread: tuple[Unread, ...] = ()
     """Files that could not be used; ``warnings`` has a line for each."""
     world_size: int | None = None

@@ -100,12 +100,7 @@ def test_stacks_say_what_the_missing_rank_does(tmp_path: Path) -> None:
     assert any(f.filename == "data.py" for side in found.findings[0].sides for f in side.stack)
 
 
-def test_stacks_of_an_unknown_process_are_told_and_not_used(tmp_path: Path) -> None:
-    (tmp_path / "spy.txt").write_text(SPY.format(pid=4711, where=WAITS))
-    with pytest.raises(NothingReadable) as error:
-        load_trace([tmp_path / "spy.txt"])
-    (warning,) = error.value.warnings
-    assert "process 4711 of an unknown rank" in warning
+def test_the_rank_that_a_command_states_is_that_of_its_stack() -> None:
     named = SPY.format(pid=4711, where=WAITS).replace(
         "train.py\nPython", "train.py --rank=3\nPython"
     )

@@ -11,6 +11,7 @@ from hangscope.diagnosis.quiet.signs import NO_MORE, how_to_meet, signs
 from hangscope.diagnosis.words import playbook
 from hangscope.diagnosis.words.by_stacks import places_of_stacks
 from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.diagnosis.words.strangers import places_of_strangers, whose_they_are
 from hangscope.trace.job_log.own_lines import OWN_REPORT
 from hangscope.trace.model import Claim
 
@@ -27,7 +28,10 @@ def inconclusive(context: Context) -> Finding:
     advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
     fix, missing = advice.fix, context.trace.missing_ranks
     standing = places_of_stacks(context)
-    if standing:
+    strangers = places_of_strangers(context)
+    if strangers:
+        fix = whose_they_are(context)
+    elif standing:
         fix = (
             "compare where the ranks are: one that is not communicating may be the one the others "
             "wait for; stacks of more ranks, dumps or the job's log would tell more"
@@ -52,6 +56,7 @@ def inconclusive(context: Context) -> Finding:
         unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
         evidence=places_of_waits(context)
         + standing
+        + strangers
         + tuple(f"HangScope said in this log: {text}" for text in said)
         + tuple(
             f"log: {shortened(c.text)}"

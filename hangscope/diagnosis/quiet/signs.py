@@ -8,7 +8,9 @@ from typing import Final, Literal
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.quiet.last_words import places_of_waits
+from hangscope.diagnosis.words.by_stacks import places_of_stacks
 from hangscope.diagnosis.words.phrases import capital, rank_s
+from hangscope.diagnosis.words.strangers import where_strangers_stand
 from hangscope.trace.job_log.own_lines import OWN_ALL_CLEAR
 from hangscope.trace.model import Claim
 from hangscope.trace.signals import SIGABRT
@@ -98,7 +100,12 @@ def _of_the_last(context: Context) -> str:
     if waited:
         return f"{capital(waited[0])}, {_NOBODY}"
     clear = next((c.text for c in reversed(claims) if c.kind == OWN_ALL_CLEAR), "")
-    return f"HangScope had said of this job that it hung, and then: {clear}" if clear else ""
+    if clear:
+        return f"HangScope had said of this job that it hung, and then: {clear}"
+    standing = () if claims else places_of_stacks(context)
+    return where_strangers_stand(context) or (
+        f"{capital(standing[0])}, {_NOBODY}" if standing else ""
+    )
 
 
 def how_to_meet(claims: Iterable[Claim]) -> str:

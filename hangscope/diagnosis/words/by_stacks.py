@@ -30,11 +30,11 @@ def by_stacks(context: Context) -> Finding | None:
     stacks = _interrupted(context) if ended else _sampled(context)
     if len(stacks) < _FEWEST or len(stacks) * 2 <= len(trace.ranks) + len(trace.missing_ranks):
         return None
-    waiting = tuple(sorted(r for r, stack in stacks.items() if _waits(stack)))
+    waiting = tuple(sorted(r for r, stack in stacks.items() if waits(stack)))
     elsewhere = tuple(sorted(set(stacks) - set(waiting)))
     if not elsewhere or len(elsewhere) * 2 >= len(stacks):
         return None
-    place = _place(user_frames(stacks[elsewhere[0]]))
+    place = place_of(user_frames(stacks[elsewhere[0]]))
     host = context.hosts[elsewhere[0]]
     is_sample = host.stack == stacks[elsewhere[0]]
     advice = playbook.missing(host) if is_sample else playbook.missing(address=place)
@@ -45,11 +45,11 @@ def by_stacks(context: Context) -> Finding | None:
         waiting,
         Confidence.LIKELY if alone else Confidence.AMBIGUOUS,
         f"{rank_s(elsewhere).capitalize()} {'is' if alone else 'are'} at {place} while "
-        f"{rank_s(waiting)} wait at {_place(user_frames(stacks[waiting[0]]))}",
+        f"{rank_s(waiting)} wait at {place_of(user_frames(stacks[waiting[0]]))}",
         "the stacks show who waits in communication, not for whom",
         advice.fix,
         advice.playbook,
-        evidence=tuple(f"rank {r}: {_place(user_frames(stacks[r]))}" for r in elsewhere[:8]),
+        evidence=tuple(f"rank {r}: {place_of(user_frames(stacks[r]))}" for r in elsewhere[:8]),
         unknowns=("what the ranks issued is not on record",),
     )
 
@@ -60,8 +60,8 @@ def places_of_stacks(context: Context) -> tuple[str, ...]:
         return ()
     ranks: dict[str, list[int]] = {}
     for rank, stack in sorted(_sampled(context).items()):
-        at = _place(user_frames(stack)) or where(stack[0])
-        words = f"in communication, at {at}" if _waits(stack) else f"at {at}"
+        at = place_of(user_frames(stack)) or where(stack[0])
+        words = f"in communication, at {at}" if waits(stack) else f"at {at}"
         ranks.setdefault(words, []).append(rank)
     return tuple(f"{rank_s(those)}: {words}" for words, those in ranks.items())[:_SHOWN]
 
@@ -139,11 +139,11 @@ def _interrupted(context: Context) -> dict[int, Stack]:
     return stacks if pressed else {}
 
 
-def _waits(stack: Stack) -> bool:
+def waits(stack: Stack) -> bool:
     """Whether the innermost frames communicate with other ranks, not with helpers of this one."""
     called = itertools.takewhile(is_library, stack)
     return in_communication(stack) and not any(_DATA.search(f.filename) for f in called)
 
 
-def _place(stack: tuple[Frame, ...]) -> str:
+def place_of(stack: tuple[Frame, ...]) -> str:
     return where(stack[0] if stack else None)

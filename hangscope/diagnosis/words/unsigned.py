@@ -12,6 +12,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Finding, Verdict
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.diagnosis.words.strangers import elsewhere
 from hangscope.trace.model import Claim
 
 _KINDS = frozenset({"oom", "device_error", "launcher_failure"})
@@ -22,10 +23,11 @@ _MOST = 4
 
 def with_unsigned_words(context: Context, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """The findings; those that say of nobody how he failed, with what was said of nobody."""
-    said = _unsigned(context.trace.claims)
-    if not said:
+    texts = [_text(context, claim) for claim in _unsigned(context.trace.claims)]
+    absent = any(f.verdict in _ABSENT for f in findings)
+    texts += elsewhere(context)[:_MOST] if absent else ()
+    if not texts:
         return findings
-    texts = [_text(context, claim) for claim in said]
     return tuple(_completed(f, texts) if _is_open(context, f) else f for f in findings)
 
 

@@ -20,6 +20,8 @@ _OTHER_NUMBERS = re.compile(
     r"[_\-.=]?\d+(?=$|[_\-.])",
     re.I,
 )
+_PID = re.compile(r"(?:^|[^a-z])pid[_\-.=]?(\d{1,9})(?!\d)", re.I)
+_OF_STACKS = re.compile(r"stack|traceback|faulthandler|py-?spy|dump", re.I)
 _LABELLED = re.compile(r"(?:^|[^a-z])rank[_\-.]?(\d{1,7})(?!\d)", re.I)
 _DATES = re.compile(
     r"[_\-.]?(?:19|20)\d\d[_\-.]?[01]\d[_\-.]?[0-3]\d(?:[T_\-.]?\d{2}[_\-:.]?\d{2}(?:[_\-:.]?\d{2})?)?"
@@ -50,6 +52,13 @@ def rank_of_dump(path: Path) -> int | None:
         if found:
             return _number(found)
     return None
+
+
+def pid_of_stacks(path: Path) -> int | None:
+    """The process in the name of a file with the stacks of one: faulthandler does not write it."""
+    stem = _STAMPS.sub("", _DATES.sub("", _SUFFIXES.sub("", path.name)))
+    found = _PID.search(stem) or (_OF_STACKS.search(stem) and _TRAILING.search(stem))
+    return _number(found) if found else None
 
 
 def rank_of_log(path: Path) -> int | None:

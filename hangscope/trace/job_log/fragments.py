@@ -49,7 +49,8 @@ def fragments_of(
         _fragment(notes, evidence, source, table, claims.get(rank, []))
         for rank, notes in sorted(evidence.ranks.items())
     ]
-    warnings = _warnings(evidence, tells_nothing=not fragments and not claims)
+    fragments += [_of_unknown_rank(seen, source) for seen in evidence.stacks]
+    warnings = _warnings(evidence, tells_nothing=not (fragments or claims))
     rest = claims.get(NONE, [])
     if rest or warnings or not fragments:
         fragments.append(
@@ -64,6 +65,12 @@ def fragments_of(
     if evidence.fell_back:
         return [replace(fragment, of_earlier_life=True) for fragment in fragments]
     return fragments
+
+
+def _of_unknown_rank(seen: Seen, source: Source) -> Fragment:
+    """Where a process stands of which the log does not tell the rank; another file may."""
+    facts = RankFacts(NONE, host=seen.machine.host, pid=seen.pid, threads=threads_of(seen))
+    return Fragment(source, replace(facts, observed_ns=seen.at_ns))
 
 
 def _by_reporter(evidence: Evidence, table: GroupTable) -> dict[int, list[Claim]]:
@@ -86,9 +93,7 @@ def _warnings(evidence: Evidence, *, tells_nothing: bool) -> tuple[str, ...]:
             f"holds {evidence.attempt} earlier attempt{'s' if evidence.attempt > 1 else ''}; "
             f"this report is about the {which}"
         )
-    if evidence.stacks:
-        warnings.append(_whose_stacks(evidence.stacks))
-    elif tells_nothing and evidence.native_stacks:
+    if tells_nothing and evidence.native_stacks:
         warnings.append(
             "a debugger's backtrace: its C frames are not used; py-spy shows the Python ones"
         )
@@ -99,16 +104,6 @@ def _warnings(evidence: Evidence, *, tells_nothing: bool) -> tuple[str, ...]:
     elif tells_nothing:
         warnings.append("no line in it that HangScope knows")
     return tuple(warnings)
-
-
-def _whose_stacks(stacks: list[Seen]) -> str:
-    """A warning about stacks that could not be given to a rank."""
-    pids = sorted({seen.pid for seen in stacks if seen.pid is not None})
-    whose = f" of process {', '.join(map(str, pids[:8]))}" if pids else ""
-    return (
-        f"holds stacks{whose} of an unknown rank, not used; a file named stack_rank_3.txt says "
-        "whose they are"
-    )
 
 
 def _fragment(

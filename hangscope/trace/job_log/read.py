@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from hangscope.trace.files import file_names
 from hangscope.trace.job_log.file_writers import FileWriter, named_by
 from hangscope.trace.job_log.fragments import fragments_of
 from hangscope.trace.job_log.lines.line import LogLine, Machine
@@ -59,6 +60,8 @@ def read_job_log(
     evidence.processes.machines |= machines
     for seen in evidence.stacks:
         seen.at_ns = seen.at_ns or _written_ns(file)
+        if seen.pid is None and file is not None:
+            seen.pid = file_names.pid_of_stacks(file)
     return fragments_of(evidence, path, whole_file_rank=own_rank)
 
 

@@ -37,6 +37,7 @@ from hangscope.trace.model import (
     Records,
     Signature,
     Source,
+    Stranger,
     Trace,
     Unread,
     flagged,
@@ -126,6 +127,7 @@ def merge(
     ordered = in_order(fragments)
     matcher = GroupMatcher(ordered)
     facts = told_apart(facts_by_rank(ordered))
+    strangers = _strangers(ordered)
     implied = _implied(ordered, matcher)
     sizes = sizes_by_use(ordered, matcher)
     stated = merge_members(_moved([(f, f.members) for f in ordered], matcher))
@@ -149,6 +151,7 @@ def merge(
         claims=claims,
         sources=sources,
         warnings=lines,
+        strangers=strangers,
         unread=tuple(unread),
         world_size=world,
         timeout_s=timeout_s or (max(timeouts) if timeouts else DEFAULT_TIMEOUT_S),
@@ -234,6 +237,21 @@ def facts_by_rank(ordered: Sequence[Fragment]) -> dict[int, RankFacts]:
                 (fragment.source.format, fragment.facts)
             )
     return {rank: merge_facts(said[rank]) for rank in sorted(said)}
+
+
+def _strangers(ordered: Sequence[Fragment]) -> tuple[Stranger, ...]:
+    """The processes of unknown rank whose stacks were given, in the order of their ids."""
+    found: dict[tuple[str, int], Stranger] = {}
+    for facts, path in ((f.facts, f.source.path) for f in ordered if f.facts.rank == NONE):
+        if not facts.main_stack:
+            continue
+        file = path.replace("\\", "/").rpartition("/")[2]
+        name = f"process {facts.pid}" if facts.pid is not None else f"the process of {file}"
+        name += f" on {facts.host}" if facts.host else ""
+        # Of several dumps of a process the last one counts; who has no id is told apart by place.
+        key = (name, 0 if facts.pid is not None else len(found))
+        found[key] = Stranger(name, facts.pid, facts.main_stack)
+    return tuple(sorted(found.values(), key=lambda s: (s.pid or 0, s.name)))
 
 
 def _settle_only_active(

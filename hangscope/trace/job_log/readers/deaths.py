@@ -49,7 +49,7 @@ _NCCL_DEVICE = re.compile(
 _SHARED = re.compile(r"Duplicate GPU detected ?: rank (\d{1,7}) and rank (\d{1,7}) both on")
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d{1,3}), (?:pid='?(\d+)'?)?")
 _OOM_KILL = re.compile(
-    r"Out of memory: Killed process (\d+)|oom-kill:.{0,400}?pid=(\d+)|"
+    r"[Oo]ut of memory: Killed process (\d+)|oom-kill:.{0,400}?pid=(\d+)|"
     r"oom_reaper: reaped process (\d+)"
 )
 _OOM_EVENT = re.compile(
@@ -152,9 +152,11 @@ def _killed_for_memory(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if found:
         pid = int(next(g for g in found.groups() if g)[:9])
         evidence.ends.out_of_memory.add(Process(pid, line.machine))
-    elif not _OOM_EVENT.search(line.text):
+        _of_process("oom", pid, line, at_ns, evidence)
+    elif _OOM_EVENT.search(line.text):
+        evidence.claim("oom", line, at_ns, certain=False)
+    else:
         return False
-    evidence.claim("oom", line, at_ns, certain=False)
     return True
 
 
@@ -165,9 +167,18 @@ def _xid(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return False
     pid = int(found.group(2)[:9]) if found.group(2) else None
     rank = evidence.processes.of_pid(pid, line.machine)
-    accused = () if rank is None else (rank,)
-    evidence.claim("device_error", line, at_ns, accused=accused, certain=rank is not None)
+    if rank is None and pid is not None:
+        _of_process("device_error", pid, line, at_ns, evidence)
+    else:
+        accused = () if rank is None else (rank,)
+        evidence.claim("device_error", line, at_ns, accused=accused, certain=rank is not None)
     return True
+
+
+def _of_process(kind: str, pid: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:
+    """What is told of a process whose rank another file may tell."""
+    host = line.host or ""
+    evidence.claim(kind, line, at_ns, certain=False, words=f"{pid} {host}", pid=pid, host=host)
 
 
 def _segfault(line: LogLine, at_ns: int, evidence: Evidence) -> bool:

@@ -14,6 +14,7 @@ from hangscope.trace.job_log.readers.evidence import Evidence, Seen
 from hangscope.trace.model import Frame, ThreadStack
 
 _PROCESS = re.compile(r"^\s*Process (\d{1,9}): (.*)")
+_VERSION = re.compile(r"^\s*Python v\d")
 _RANK_ARGUMENT = re.compile(r"--(?:node|global)?[_-]?rank[= ](\d{1,7})\b")
 _LOCAL_ARGUMENT = re.compile(r"--local[_-]rank[= ](\d{1,4})\b")
 _HEADING = re.compile(r"^\W{0,12}(?:\w{1,40}\W{1,3}){0,6}?rank[ :=_#\-]{0,3}(\d{1,7})\b", re.I)
@@ -40,7 +41,7 @@ _GDB_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in \S.{0,4000}\)|\S+ \(.*\) (?:
 _TABLES = " FR Trace ==="
 WORDS = (_TABLES,)
 FORM = re.compile(
-    r"^\s*(?:Process \d|(?:Current )?Thread |=== Rank \d|<h\d>Rank \d|#\d)|"
+    r"^\s*(?:Process \d|Python v\d|(?:Current )?Thread |=== Rank \d|<h\d>Rank \d|#\d)|"
     rf"^(?=.{{0,{_LONGEST_HEADING}}}\Z).*rank",
     re.I | re.S,
 )
@@ -62,6 +63,8 @@ class Stacks:
         self._section: int | None = None
         self._heading: tuple[int, int] | None = None
         """(line, rank) of the newest short line that names a rank."""
+        self._process_above: tuple[int, re.Match[str]] | None = None
+        """(line, match) of a line that may be the head of a dump of py-spy's."""
         self._left = _MOST_FRAMES
 
     def follows(self, line: LogLine) -> bool:
@@ -79,8 +82,8 @@ class Stacks:
         if line.rank is None and self._section is not None:
             line = line._replace(rank=self._section)
         key = line.writer
-        process = _PROCESS.match(text)
-        if process and "python" in process.group(2).lower():
+        process = self._head(line)
+        if process is not None:
             self._process(key, line, process, evidence)
             return True
         if len(text) <= _LONGEST_HEADING and "ank" in text.lower():
@@ -96,6 +99,18 @@ class Stacks:
             evidence.native_stacks |= bool(_GDB_FRAME.match(text))
             return False
         return self._frame(key, line, current)
+
+    def _head(self, line: LogLine) -> re.Match[str] | None:
+        """py-spy's head of a dump, if the line completes one. What does not call itself python in
+        its first line (Ray's workers have names of their own) does in the second.
+        """
+        found, before = _PROCESS.match(line.text), self._process_above
+        self._process_above = (line.number, found) if found else None
+        if found and "python" in found.group(2).lower():
+            return found
+        if before is not None and before[0] == line.number - 1 and _VERSION.match(line.text):
+            return None if "python" in before[1].group(2).lower() else before[1]
+        return None
 
     def _process(
         self, key: Writer, line: LogLine, found: re.Match[str], evidence: Evidence

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from hangscope.trace.helper_stacks import helper
 from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.job_log.readers.stacks import threads_of
 from hangscope.trace.job_log.settling.local_ranks import several_nodes
 from hangscope.trace.job_log.settling.unsigned import dead_thread
 
@@ -39,7 +41,11 @@ def settle_writers(evidence: Evidence) -> None:
 
 
 def settle_stacks(evidence: Evidence) -> None:
-    """Give stacks to the ranks whose they are; what is left belongs to nobody."""
+    """Give stacks to the ranks whose they are; what is left belongs to nobody.
+
+    Processes that are no ranks, but were started by them or have started them, stand wherever they
+    like.
+    """
     rest = []
     several = several_nodes(evidence)
     for seen in evidence.stacks:
@@ -50,7 +56,8 @@ def settle_stacks(evidence: Evidence) -> None:
             rank = evidence.processes.of_local(seen.local_rank, seen.machine)
             if rank is None and not several:
                 rank = seen.local_rank
-        if not any(frames for _, _, frames in seen.threads):
+        main = next((t.stack for t in threads_of(seen) if t.is_main), ())
+        if not main or helper(main):
             continue
         if rank is None:
             rest.append(seen)
