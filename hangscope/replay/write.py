@@ -199,8 +199,8 @@ def _copy(source: Path, target: Path, redactor: Redactor | None, *, on_its_way_o
     if redactor is None:
         shutil.copyfile(source, target)
         return
-    data = redacted(sniff.read_all(source, kind.gzipped), kind.name, redactor)
-    target.write_bytes(gzip.compress(data, mtime=0) if kind.gzipped else data)
+    data = redacted(sniff.read_all(source, kind.packing), kind.name, redactor)
+    target.write_bytes(gzip.compress(data, mtime=0) if kind.packing else data)
 
 
 def redacted(data: bytes, kind: str, redactor: Redactor) -> bytes:

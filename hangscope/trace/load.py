@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +15,9 @@ from hangscope.trace.attempts.foreign_logs import without_foreign_logs
 from hangscope.trace.attempts.local_guesses import without_wrong_guesses
 from hangscope.trace.attempts.newest import keep_newest
 from hangscope.trace.attempts.stale_dumps import of_one_life
-from hangscope.trace.files import file_names, sniff
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.parallel import read_in_workers
-from hangscope.trace.loading.search import Strangers, files_below, reason
+from hangscope.trace.loading.tasks import HopelessSearch, tasks_of
 from hangscope.trace.merging.log_clock import on_one_clock
 from hangscope.trace.merging.merge import merge
 from hangscope.trace.merging.owners import with_owners
@@ -79,7 +77,17 @@ def load_trace(
 
 def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | None) -> Trace:
     unread: list[Unread] = []
-    tasks = _tasks(paths, unread)
+    with ExitStack() as folders:  # those that archives are unpacked into
+        try:
+            tasks = tasks_of(paths, unread, folders)
+        except HopelessSearch as hopeless:
+            raise NothingReadable([str(hopeless)]) from None
+        return _read(tasks, unread, progress, now_ns)
+
+
+def _read(
+    tasks: Sequence[Task], unread: list[Unread], progress: Progress | None, now_ns: int | None
+) -> Trace:
     fragments: list[Fragment] = []
     sharing = _Sharing()
     rings = RingBatch(sum(min(t.kind.records, t.size // SLOT.itemsize) for t in tasks))
@@ -183,53 +191,10 @@ def _read_all(
     """
     parsed = [t for t in tasks if t.kind.name in _PARSED and not t.standard and t.size]
     small = sum(t.size for t in parsed) < _WORTH_WORKERS
-    apart = [t for t in parsed if not small or t.kind.name == formats.PICKLE or t.kind.gzipped]
+    apart = [t for t in parsed if not small or t.kind.name == formats.PICKLE or t.kind.packing]
     elsewhere = {id(t) for t in apart}
     for task in tasks:
         if id(task) not in elsewhere:
             yield read_task(task, rings=rings)
     if apart:
         yield from read_in_workers(apart, 1 if small else None, waiting=still_reading)
-
-
-def _tasks(paths: Sequence[str | Path], unread: list[Unread]) -> list[Task]:
-    tasks: list[Task] = []
-    seen: set[tuple[int, int]] = set()
-    for path in paths:
-        if str(path) == "-":
-            tasks.append(Task("-", "standard input", sniff.Kind(formats.LOG), standard=True))
-            continue
-        strangers = Strangers(str(path))
-        for file, explicit in files_below(str(Path(path)), unread):
-            task = _task(file, explicit, seen, unread)
-            if task is not None:
-                tasks.append(task)
-            if strangers.is_hopeless(task):
-                raise NothingReadable([strangers.advice(tasks)])
-    return tasks
-
-
-def _task(
-    path: str, explicit: bool, seen: set[tuple[int, int]], unread: list[Unread]
-) -> Task | None:
-    shown = file_names.shown(path)
-    try:
-        info = os.stat(path)
-        if not stat.S_ISREG(info.st_mode):
-            if explicit and stat.S_ISFIFO(info.st_mode):
-                return Task(path, shown, sniff.Kind(formats.LOG), explicit=True)
-            unread.append(Unread(shown, "neither a file nor a directory"))
-            return None
-        if (info.st_dev, info.st_ino) in seen:
-            return None
-        seen.add((info.st_dev, info.st_ino))
-        kind = sniff.sniff_file(path)
-    except OSError as error:
-        unread.append(Unread(shown, reason(error)))
-        return None
-    if kind.name == sniff.EMPTY and not explicit and path.endswith((".log", ".out", ".err")):
-        return None
-    if kind.name in (sniff.EMPTY, sniff.UNKNOWN):
-        unread.append(Unread(shown, kind.why))
-        return None
-    return Task(path, shown, kind, info.st_size, info.st_mtime_ns, explicit)

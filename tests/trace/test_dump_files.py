@@ -28,7 +28,7 @@ from .dumps import USUAL, dump, entry, ops, pending, write
         ("trace_1", pickle.dumps({"entries": 5}), "its entries are a int, not a list"),
         ("trace_1", pickle.dumps({"entries": [1, "x", None]}), "none of its entries is a record"),
         ("trace_1.gz", b"\x1f\x8b\x08\x00broken", "damaged gzip data"),
-        ("trace_1.zip", b"PK\x03\x04rest", "a zip archive; unpack it first"),
+        ("trace_1.zip", b"PK\x03\x04rest", "a zip archive; name it on the command line"),
         ("trace_1", b"\x80\x02Nr\xff\xff\xff\x7f.", "more memory than there is"),
         ("trace_1", b"HSRING" + b"\0" * 50, ""),
         ("notes.txt", b"nothing of interest\n", "no line in it that HangScope knows"),

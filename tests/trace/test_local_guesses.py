@@ -66,3 +66,15 @@ def test_one_launchers_words_twice_and_the_logs_of_its_processes_are_of_one_node
     (tmp_path / "attempt_0" / "0").mkdir(parents=True)
     (tmp_path / "attempt_0" / "0" / "stderr.log").write_text(RAISED)
     assert answer(tmp_path, job=ended, copy=ended).culprits == (0,)
+
+
+def test_two_nodes_have_folders_of_one_number(tmp_path: Path) -> None:
+    """What the first process of the second node had raised was put down to rank 0."""
+    for node, local in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        folder = tmp_path / f"node{node}" / "attempt_0" / str(local)
+        folder.mkdir(parents=True)
+        rank = 2 * node + local
+        (folder / "stderr.log").write_text(RAISED if rank == 2 else timeout(rank, 7))
+    found = diagnose(load_trace([tmp_path]))
+    assert not {0, 1, 3} & set(found.culprits)
+    assert any("bad sample" in line for f in found.findings for line in (*f.evidence, f.fix))

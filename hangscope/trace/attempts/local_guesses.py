@@ -1,16 +1,19 @@
 """Local ranks that were taken for ranks, in the logs of several nodes.
 
 The log of one node alone does not tell which node it is of. Beside another log in which a launcher
-speaks as well, or the rank of that number speaks for itself, a local rank is no rank any more.
+speaks as well, or the rank of that number speaks for itself, a local rank is no rank any more. Nor
+is the number of a folder that torchrun made, beside another folder of that number.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from hangscope.trace import formats, signals
+from hangscope.trace.files.file_names import local_rank_of_log
 from hangscope.trace.model import NONE, Claim, ClaimDetails, ExitFacts, Fragment, RankFacts
 
 
@@ -22,8 +25,12 @@ def without_wrong_guesses(fragments: Sequence[Fragment]) -> list[Fragment]:
             logs[fragment.source.path].append(fragment)
     launchers = {path: _ends(told) for path, told in logs.items() if any(map(_launches, told))}
     found = list(fragments)
+    shared = _shared_numbers(logs)
     for i, guess in enumerate(fragments):
         path = guess.source.path
+        if _is_guess(guess) and path in shared:
+            found[i] = _nobodys(guess, unheard=True)
+            continue
         if path not in launchers or not _is_guess(guess) or len(guess.records):
             continue  # files that the processes of one node leave tell nothing of another
         ends = launchers[path]
@@ -34,6 +41,17 @@ def without_wrong_guesses(fragments: Sequence[Fragment]) -> list[Fragment]:
         if elsewhere or itself:
             found[i] = _nobodys(guess, unheard=elsewhere or outlived)
     return found
+
+
+def _shared_numbers(paths: Iterable[str]) -> set[str]:
+    """Files of torchrun's that are named by a local rank which those of another node have, too."""
+    folders: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for path in paths:
+        local = local_rank_of_log(Path(path))
+        if local is not None:
+            folders[local][str(Path(path).parent)].append(path)
+    several = (files for files in folders.values() if len(files) > 1)
+    return {path for files in several for those in files.values() for path in those}
 
 
 def _is_guess(fragment: Fragment) -> bool:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
-import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import orjson
 
 from hangscope.ring.layout import HEADER_BYTES, PREFIX
 from hangscope.ring.reader import expected_records
 from hangscope.trace.files.exports import log_text
+from hangscope.trace.files.packing import AsFarAsWhole, NoReader, packing_of, unpacked
 from hangscope.trace.files.regular import descriptor_of
 from hangscope.trace.formats import JOURNAL, JSON, LOG, PICKLE, RING
 
@@ -25,6 +24,10 @@ MAX_INFLATED = 4 << 30
 
 EMPTY = "empty"
 UNKNOWN = "unknown"
+TAR = "tar"
+ZIP = "zip"
+ARCHIVES = (TAR, ZIP)
+"""They hold other files."""
 
 _BOM = b"\xef\xbb\xbf"
 _JSON_START = re.compile(rb'\s*(?:\{\s*(?:"|\})|\[\s*(?:\{|\]|\[\s*[\[{"]))')
@@ -34,13 +37,8 @@ _TEXT_PICKLE = re.compile(rb"(?:\((?:d|l)p?\d*\n|\((?:d|l)p?\d*\r?\n|\}q.|\]q.|\
 _YAML = re.compile(rb"(?m)^[ \t]*(?:-[ \t]+)?(?:profiling_name|collective_seq_id|record_id)[ \t]*:")
 _YAML_START = re.compile(rb"\s*(?:---|%YAML|-[ \t]|['\"]?\w[\w ]*['\"]?[ \t]*:(?:\s|$))")
 _COLUMN = re.compile(rb"['\"]?[A-Za-z_][\w .]*['\"]?")
-_ARCHIVES = {
-    b"PK\x03\x04": "a zip archive",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd",
-    b"BZh": "compressed with bzip2",
-    b"\xfd7zXZ": "compressed with xz",
-    b"7z\xbc\xaf": "a 7z archive",
-}
+_7Z = b"7z\xbc\xaf"
+_ZIP = b"PK\x03\x04"
 
 
 class Unreadable(ValueError):  # noqa: N818
@@ -52,7 +50,8 @@ class Kind:
     """What a file is, and whether it must be inflated first."""
 
     name: str
-    gzipped: bool = False
+    packing: str = ""
+    """How it is compressed (`packing`); empty where it is not."""
     why: str = ""
     """For `UNKNOWN`: what it looks like instead."""
     records: int = 0
@@ -70,17 +69,26 @@ def sniff_file(path: str | Path) -> Kind:
             head += more
     finally:
         os.close(descriptor)
-    if head[:2] == b"\x1f\x8b":
-        try:
-            with gzip.open(path, "rb") as stream:
-                head = stream.read(HEAD)
-        except (OSError, EOFError, zlib.error):
-            return Kind(UNKNOWN, True, "damaged gzip data")
-        inside = sniff(head)
-        if inside.name in (RING, JOURNAL):
-            return Kind(UNKNOWN, True, f"a compressed {inside.name}; unpack it first")
-        return replace(inside, gzipped=True)
+    packing = packing_of(head)
+    if packing:
+        return _sniff_inside(path, packing)
     return sniff(head)
+
+
+def _sniff_inside(path: str | Path, packing: str) -> Kind:
+    """The kind of what is in a compressed file."""
+    try:
+        with AsFarAsWhole(unpacked(path, packing)) as stream:
+            head = stream.read(HEAD)
+            damaged = stream.is_cut and not head
+    except NoReader as error:
+        return Kind(UNKNOWN, packing, str(error))
+    if damaged:
+        return Kind(UNKNOWN, packing, f"damaged {packing} data")
+    inside = sniff(head)
+    if inside.name in (RING, JOURNAL):
+        return Kind(UNKNOWN, packing, f"a compressed {inside.name}; unpack it first")
+    return replace(inside, packing=packing)
 
 
 def sniff(head: bytes) -> Kind:
@@ -96,11 +104,12 @@ def _by_magic(head: bytes) -> Kind | None:
         return Kind(RING)
     if len(head) >= 2 and head[0] == 0x80 and head[1] <= 5:
         return Kind(PICKLE)
-    for magic, what in _ARCHIVES.items():
-        if head.startswith(magic):
-            return Kind(UNKNOWN, why=f"{what}; unpack it first")
+    if head.startswith(_ZIP):
+        return Kind(ZIP)
+    if head.startswith(_7Z):
+        return Kind(UNKNOWN, why="a 7z archive; unpack it first")
     if len(head) > 262 and head[257:262] == b"ustar":
-        return Kind(UNKNOWN, why="a tar archive; unpack it first")
+        return Kind(TAR)
     return None
 
 
@@ -156,7 +165,7 @@ def _is_log_record(line: bytes) -> bool:
         return False
 
 
-def read_all(path: str | Path, gzipped: bool) -> bytes:
+def read_all(path: str | Path, packing: str) -> bytes:
     """A whole file, inflated where needed.
 
     Raises
@@ -166,24 +175,23 @@ def read_all(path: str | Path, gzipped: bool) -> bytes:
     OSError
         Where it cannot be read.
     """
-    if not gzipped:
+    if not packing:
         return Path(path).read_bytes()
     parts: list[bytes] = []
     total = 0
-    try:
-        with gzip.open(path, "rb") as stream:
-            while chunk := stream.read(1 << 20):
-                total += len(chunk)
-                if total > MAX_INFLATED:
-                    raise Unreadable("inflates to more than any dump holds")
-                parts.append(chunk)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise Unreadable("damaged or truncated gzip data") from None
+    with AsFarAsWhole(unpacked(path, packing)) as stream:
+        while chunk := stream.read(1 << 20):
+            total += len(chunk)
+            if total > MAX_INFLATED:
+                raise Unreadable("inflates to more than any dump holds")
+            parts.append(chunk)
+        if stream.is_cut:
+            raise Unreadable(f"damaged or truncated {packing} data")
     return b"".join(parts)
 
 
-def open_stream(path: str | Path, gzipped: bool) -> BinaryIO:
+def open_stream(path: str | Path, packing: str) -> BinaryIO:
     """Open for reading line by line, inflating on the way."""
-    if gzipped:
-        return gzip.open(path, "rb")  # type: ignore[return-value]
+    if packing:
+        return cast("BinaryIO", AsFarAsWhole(unpacked(path, packing)))
     return open(path, "rb")

@@ -22,6 +22,7 @@ from hangscope.trace.job_log.lines.line import LogLine, Machine
 from hangscope.trace.job_log.lines.stream import read_lines
 from hangscope.trace.job_log.lines.unknown import UnknownPrefix
 from hangscope.trace.job_log.own_lines import OwnLines
+from hangscope.trace.job_log.printed_ranks import PrintedRanks
 from hangscope.trace.job_log.readers import watchdog
 from hangscope.trace.job_log.readers.evidence import Evidence
 from hangscope.trace.job_log.readers.roster import Readers
@@ -57,7 +58,13 @@ def read_job_log(
         stream.seek(0)
         own_rank = None
         evidence = gather(read_lines(stream), year, own_local=own_local)
+    if evidence.prints_local_ranks and stream.seekable():
+        stream.seek(0)
+        evidence = gather(
+            read_lines(stream), year, own_rank=own_rank, own_local=own_local, prints_local=True
+        )
     evidence.processes.machines |= machines
+    evidence.cut |= bool(getattr(stream, "is_cut", False))
     for seen in evidence.stacks:
         seen.at_ns = seen.at_ns or _written_ns(file)
         if seen.pid is None and file is not None:
@@ -71,12 +78,15 @@ def gather(
     *,
     own_rank: int | None = None,
     own_local: int | None = None,
+    prints_local: bool = False,
 ) -> Evidence:
     """Run every line past the readers that may know it.
 
-    Returns at once, with `Evidence.not_its_own`, where another rank than ``own_rank`` writes.
+    Returns at once, with `Evidence.not_its_own`, where another rank than ``own_rank`` writes, and
+    with `Evidence.prints_local_ranks` where the numbers in the job's own prints are shown to be
+    local ranks (``prints_local``: they are known to be).
     """
-    evidence = Evidence()
+    evidence, printed = Evidence(), PrintedRanks(are_local=prints_local)
     own, of_file, unknown = OwnLines(), FileWriter(own_rank, own_local), UnknownPrefix()
     readers = Readers(year)
     newest: LogLine | None = None
@@ -87,13 +97,18 @@ def gather(
         if of_file.is_another(line):
             evidence.not_its_own = True
             return evidence
-        line = readers.attributed(unknown.taken_off(of_file.attributed(line)))
+        line = printed.attributed(unknown.taken_off(of_file.attributed(line)))
+        if printed.are_shared(line):
+            evidence.prints_local_ranks = True
+            return evidence
+        line = readers.attributed(line)
         readers.cut.note(line)
         line = _noted(line, evidence)
         at_ns = _at_ns(line.at, year) if line.at is not None else 0
         readers.read(line, at_ns, evidence)
         if evidence.attempt != readers.attempt:  # nothing of an earlier life goes on
             readers = Readers(year, evidence.attempt)
+            printed = PrintedRanks(are_local=prints_local)
             readers.cut.note(line)
     readers.finish(evidence)
     if newest is not None:

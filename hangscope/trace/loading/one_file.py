@@ -85,7 +85,7 @@ def _read(task: Task, isolated: bool, rings: RingBatch | None) -> list[Fragment]
     if kind == formats.LOG:
         return _read_log(task)
     origin = Origin(task.shown, kind, file_names.rank_of_dump(Path(task.path)), task.written_ns)
-    data = sniff.read_all(task.path, task.kind.gzipped)
+    data = sniff.read_all(task.path, task.kind.packing)
     if kind == formats.PICKLE:
         return _read_pickle(data, origin, load_checked if isolated else load_plain)
     return read_json(data, origin, Path(task.path))
@@ -112,5 +112,5 @@ def _read_log(task: Task) -> list[Fragment]:
 
     if task.standard:
         return read_job_log(sys.stdin.buffer, path=task.shown)
-    with sniff.open_stream(task.path, task.kind.gzipped) as stream:
+    with sniff.open_stream(task.path, task.kind.packing) as stream:
         return read_job_log(stream, path=task.shown, file=Path(task.path))

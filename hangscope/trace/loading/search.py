@@ -54,10 +54,19 @@ def files_below(path: str, unread: list[Unread]) -> Iterable[tuple[str, bool]]:
     for folder, folders, files in os.walk(path, onerror=failed):
         folders[:] = sorted(name for name in folders if not _is_skipped(folder, name))
         for name in sorted(files, key=_natural):
-            if name[0] == "." or name in _SKIPPED_NAMES:
-                continue
-            if not name.endswith((*SKIPPED_SUFFIXES, *_SOURCES)):
+            if not _is_no_file_of_a_job(name):
                 yield os.path.join(folder, name).removeprefix("./"), False
+
+
+def is_left_out(parts: Sequence[str]) -> bool:
+    """Whether a file in an archive would be left out in a directory."""
+    hidden = any(part in _SKIPPED_FOLDERS or part[0] == "." for part in parts[:-1])
+    return hidden or _is_no_file_of_a_job(parts[-1])
+
+
+def _is_no_file_of_a_job(name: str) -> bool:
+    hidden = name[0] == "." or name in _SKIPPED_NAMES
+    return hidden or name.endswith((*SKIPPED_SUFFIXES, *_SOURCES))
 
 
 class Strangers:

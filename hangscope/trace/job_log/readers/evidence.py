@@ -274,6 +274,8 @@ class Evidence:
     """A line with the number of a task bears another rank: a task holds several."""
     not_its_own: bool = False
     """Its name states a rank, and another one writes into it: the name means something else."""
+    prints_local_ranks: bool = False
+    """Two machines print the same number as their rank: it is a local one."""
     cut: bool = False
     """It ends in the middle of a watchdog's line: somebody pasted the beginning of a log."""
     meeting: StoreBarrier | None = None

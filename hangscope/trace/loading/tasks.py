@@ -1,0 +1,101 @@
+"""The files that are to be read, below the paths that were given and inside of archives."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from hangscope.trace import formats
+from hangscope.trace.files import file_names, sniff
+from hangscope.trace.loading.one_file import Task
+from hangscope.trace.loading.search import Strangers, files_below, reason
+from hangscope.trace.model import Unread
+
+
+class HopelessSearch(Exception):  # noqa: N818
+    """A directory holds so many other files that it can be no run's; the text says what to give."""
+
+
+def tasks_of(paths: Sequence[str | Path], unread: list[Unread], folders: ExitStack) -> list[Task]:
+    """One task for each file that is to be read.
+
+    Parameters
+    ----------
+    paths:
+        Files, directories and archives; ``"-"`` is standard input.
+    unread:
+        What cannot be used comes in here.
+    folders:
+        Keeps the folders that archives are unpacked into, until it is closed.
+
+    Raises
+    ------
+    HopelessSearch
+        Where a directory is no run's.
+    """
+    tasks: list[Task] = []
+    seen: set[tuple[int, int]] = set()
+    for path in paths:
+        if str(path) == "-":
+            tasks.append(Task("-", "standard input", sniff.Kind(formats.LOG), standard=True))
+            continue
+        strangers = Strangers(str(path))
+        for file, explicit in files_below(str(Path(path)), unread):
+            task = _task(file, explicit, seen, unread)
+            if task is not None and task.kind.name in sniff.ARCHIVES:
+                tasks.extend(_of_archive(task, unread, folders))
+            elif task is not None:
+                tasks.append(task)
+            if strangers.is_hopeless(task):
+                raise HopelessSearch(strangers.advice(tasks))
+    return tasks
+
+
+def _of_archive(archive: Task, unread: list[Unread], folders: ExitStack) -> Iterator[Task]:
+    """What an archive holds, as if it had been unpacked by hand."""
+    from hangscope.trace.loading.archives import members
+
+    folder = folders.enter_context(tempfile.TemporaryDirectory(prefix="hangscope-"))
+    for member in members(archive.path, archive.kind, folder, unread):
+        task = _task(member.path, False, set(), unread, shown=member.shown)
+        if task is not None:
+            yield task
+
+
+def _task(
+    path: str,
+    explicit: bool,
+    seen: set[tuple[int, int]],
+    unread: list[Unread],
+    shown: str = "",
+) -> Task | None:
+    shown = shown or file_names.shown(path)
+    try:
+        info = os.stat(path)
+        if not stat.S_ISREG(info.st_mode):
+            if explicit and stat.S_ISFIFO(info.st_mode):
+                return Task(path, shown, sniff.Kind(formats.LOG), explicit=True)
+            unread.append(Unread(shown, "neither a file nor a directory"))
+            return None
+        if (info.st_dev, info.st_ino) in seen:
+            return None
+        seen.add((info.st_dev, info.st_ino))
+        kind = sniff.sniff_file(path)
+    except OSError as error:
+        unread.append(Unread(shown, reason(error)))
+        return None
+    if kind.name == sniff.EMPTY and not explicit and path.endswith((".log", ".out", ".err")):
+        return None
+    if kind.name in sniff.ARCHIVES and not explicit:  # of checkpoints and data sets, as a rule
+        what = f"a {kind.name} archive; name it on the command line, or unpack it first"
+        unread.append(Unread(shown, what))
+        seen.discard((info.st_dev, info.st_ino))  # it may be named as well
+        return None
+    if kind.name in (sniff.EMPTY, sniff.UNKNOWN):
+        unread.append(Unread(shown, kind.why))
+        return None
+    return Task(path, shown, kind, info.st_size, info.st_mtime_ns, explicit)

@@ -1,0 +1,152 @@
+"""Compressed files, and archives of what a job left."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import pickle
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.trace.load import NothingReadable, load_trace
+from hangscope.trace.loading import archives
+
+from .dumps import dump, entry
+from .logs import timeout
+
+WAITS = "".join(timeout(rank, 7) for rank in (0, 1, 3)).encode()
+STEPS = b"".join(b"step %d loss %d\n" % (i, i * 7919 % 10007) for i in range(20_000))
+JOB = {
+    **{f"job/attempt_0/{r}/stderr.log": timeout(r, 7).encode() for r in (0, 1, 3)},
+    "job/model.bin": bytes(range(256)) * 40,
+    "job/train.py": b"raise ValueError('is no log')\n",
+}
+
+
+def tar(mode: str) -> Callable[[Mapping[str, bytes]], bytes]:
+    def packed(files: Mapping[str, bytes]) -> bytes:
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode=mode) as archive:  # type: ignore[call-overload]
+            for name, data in files.items():
+                info = tarfile.TarInfo(name)
+                info.size, info.mtime = len(data), 1_755_000_000
+                archive.addfile(info, io.BytesIO(data))
+        return out.getvalue()
+
+    return packed
+
+
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    packed: bytes = pytest.importorskip("zstandard").compress(data)
+    return packed
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstd])
+def test_a_compressed_log_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    (tmp_path / "job.log.packed").write_bytes(pack(STEPS + WAITS))
+    assert diagnose(load_trace([tmp_path])).culprits == (2,)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_what_is_cut_off_is_read_as_far_as_it_goes(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    """Who is silent there may have spoken in what is lost."""
+    more = b"".join(bytes(f"{i * 7919 % 100_003} {i}\n", "ascii") for i in range(300_000))
+    path = tmp_path / "job.log.packed"
+    path.write_bytes(pack(WAITS + more)[:-2000])
+    found = diagnose(load_trace([path]))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert found.summary.startswith("Ranks 0, 1, 3 wait in all_reduce #7")
+
+
+@pytest.mark.parametrize("pack", [tar("w"), tar("w:gz"), tar("w:xz"), zipped])
+def test_an_archive_is_read_as_if_it_were_a_folder(
+    tmp_path: Path, pack: Callable[[Mapping[str, bytes]], bytes]
+) -> None:
+    path = tmp_path / "job.packed"
+    path.write_bytes(pack(JOB))
+    trace = load_trace([path])
+    assert diagnose(trace).culprits == (2,)
+    assert trace.sources[0].path == f"{path}/job/attempt_0/0/stderr.log"
+    assert [u.path for u in trace.unread] == [f"{path}/job/model.bin"]
+
+
+def test_dumps_are_in_it_as_well_and_files_keep_their_dates(tmp_path: Path) -> None:
+    stack = b'Thread 0x7f22 (idle): "MainThread"\n    read (data.py:12)\n'
+    files = {"d/trace_rank_3": pickle.dumps(dump([entry(1)], 3)), "d/stack_rank_1.txt": stack}
+    path = tmp_path / "dumps.tar.gz"
+    path.write_bytes(tar("w:gz")(files))
+    ranks = load_trace([path]).ranks
+    assert list(ranks) == [1, 3]
+    assert ranks[1].threads[0].sampled_ns == 1_755_000_000 * 10**9
+
+
+@pytest.mark.parametrize("pack", [tar("w"), zipped])
+def test_no_name_leads_out_of_the_folder_and_nothing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[Mapping[str, bytes]], bytes]
+) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    path = tmp_path / "job.packed"
+    path.write_bytes(pack({"../../escaped.log": WAITS, "/absolute.log": b"step 1\n"}))
+    assert diagnose(load_trace([path])).culprits == (2,)
+    assert not list(folder.iterdir())
+    assert {name for _, _, names in os.walk(tmp_path) for name in names} == {"job.packed"}
+
+
+def test_a_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret.log").write_bytes(WAITS)
+    path = tmp_path / "job.tar"
+    with tarfile.open(path, "w") as archive:
+        link = tarfile.TarInfo("job.log")
+        link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "secret.log")
+        archive.addfile(link)
+    with pytest.raises(NothingReadable):
+        load_trace([path])
+
+
+def test_what_inflates_beyond_measure_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "MAX_BYTES", 1 << 20)
+    path = tmp_path / "job.zip"
+    path.write_bytes(zipped({"bomb.log": b"step\n" * (1 << 20)}))
+    with pytest.raises(NothingReadable, match="inflates to more"):
+        load_trace([path])
+
+
+def test_an_archive_that_ends_early_gives_what_comes_before(tmp_path: Path) -> None:
+    packed = tar("w")({"a.log": WAITS, "b.log": STEPS})
+    path = tmp_path / "job.tar"
+    path.write_bytes(packed[: len(packed) // 2])
+    trace = load_trace([path])
+    assert diagnose(trace).culprits == (2,)
+    assert any("damaged or truncated" in u.why for u in trace.unread)
+
+
+def test_in_a_folder_archives_are_left_alone(tmp_path: Path) -> None:
+    """Checkpoints are archives, and so are data sets."""
+    (tmp_path / "model.pt").write_bytes(zipped(JOB))
+    (tmp_path / "job.log").write_bytes(WAITS)
+    trace = load_trace([tmp_path])
+    assert len(trace.sources) == 1
+    assert "name it on the command line" in trace.unread[0].why
+    assert len(load_trace([tmp_path, tmp_path / "model.pt"]).sources) == 4
