@@ -21,6 +21,8 @@ class ClaimDetails(TypedDict, total=False):
     """The log ends in the middle of a watchdog's line."""
     unheard: bool
     """A process ended that is none of the ranks that were heard of."""
+    blocked: bool
+    """A process does not come back from the kernel, or storage does not answer."""
     pid: int
     """The process that it is about, where the source does not tell the rank."""
     host: str
@@ -35,6 +37,8 @@ class ClaimDetails(TypedDict, total=False):
     """The expression for that group, where it is a name."""
     dead_thread: bool
     """A thread died of an exception that nobody caught."""
+    after_stop: bool
+    """It was raised once the job had been told to stop."""
     nobodys: bool
     """Nothing tells which process raised it."""
 

@@ -156,3 +156,40 @@ def test_a_command_counts_for_the_restarts_as_well() -> None:
         "rank_crashed",
         (2,),
     )
+
+
+def test_the_numbers_that_two_machines_print_as_ranks_are_local_ones() -> None:
+    """The second process of the second node was called rank 1, certainly."""
+    steps = [f"[node{n}][rank{r}] step {i}" for i in range(6) for n in (0, 1) for r in (0, 1)]
+    assert answer(*steps, *("[node1][rank1] " + line for line in RAISED))[:2] == (
+        "inconclusive",
+        (),
+    )
+    alone = [line for line in steps if line.startswith("[node1]")]
+    assert answer(*alone, *("[node1][rank1] " + line for line in RAISED))[1] == (1,)
+
+
+def test_ray_train_lists_the_ranks_of_its_workers() -> None:
+    listed = [
+        f"(TorchTrainer pid=7) - (node_id=ab{h}, ip=10.0.0.{h}, pid={80 + r}) "
+        f"world_rank={2 * h + r}, local_rank={r}, node_rank={h}"
+        for h in (0, 1)
+        for r in (0, 1)
+    ]
+    raised = ["(RayTrainWorker pid=81, ip=10.0.0.1) " + line for line in RAISED]
+    assert answer(*listed, *raised)[:2] == ("rank_crashed", (3,))
+    assert answer(*raised)[:2] == ("inconclusive", ())
+
+
+@pytest.mark.parametrize(("xid", "failed"), [(79, True), (31, True), (45, False), (43, False)])
+def test_what_a_driver_cleans_up_behind_a_process_is_no_failure_of_it(
+    xid: int, *, failed: bool
+) -> None:
+    comm = (
+        "node1:{0}:9 [0] NCCL INFO comm 0x55d0 rank {1} nranks 4 cudaDev 0 busId 1 - Init COMPLETE"
+    )
+    ranks = [comm.format(500 + rank, rank) for rank in range(4)]
+    waits = "".join(timeout(rank, 7) for rank in range(3)).splitlines()
+    line = f"NVRM: Xid (PCI:0000:44:00): {xid}, pid=503, name=python, Ch 00000008"
+    verdict, culprits, _ = answer(*ranks, line, *waits)
+    assert (verdict, culprits) == ("rank_crashed" if failed else "missing_rank", (3,))

@@ -28,6 +28,15 @@ HEAD = "[rank1]:[W816 12:06:38.480071392 "
         ("algo-1:462:462 [0] ofi_process_cq:1031 NCCL WARN NET/OFI Request 0x7f6 completed with error. RC: 21.", "connection"),
         ("[ERROR] HCCL(80812,):2026-06-17-02:21:43.853 [transport_manager.cc:954] [86231][InitChannelStage][RunFailed]Transport init error! createLink para:rank[7], remoteRank[15]", "connection"),
         ("WARNING worker.py:1228 -- The node with ip: 172.31.57.35 has been marked dead because the detector has missed too many heartbeats from it.", "process ended"),
+        ("node48:34050:34121 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error", "connection"),
+        ("[ERROR] HCCL(271,python3):2025-07-23-03:49:57.177 [hccl_socket_manager.cc:778] [27][Wait]wait socket establish timeout, role[1] rank[12] timeout[120]", "connection"),
+        ("EI0002: The Notify register has not received the Notify record from remote rankId[25 24].", "timed out"),
+        ("[812.1] INFO: task python:44213 blocked for more than 120 seconds.", "The kernel waits"),
+        ("[812.1] nfs: server fs1 not responding, still trying", "The kernel waits"),
+        ("[812.1] LustreError: 11-0: fs-OST0003-osc: operation ost_write to node 10.0.0.9@o2ib failed: rc = -107", "The kernel waits"),
+        ("812.0             train                  proj        256 OUT_OF_ME+    0:125 ", "ran out of memory"),
+        ("812|train|NODE_FAIL|0:0|node[1-4]", "A process ended"),
+        ("812_3.batch|batch|PREEMPTED|0:15|node7", "told to stop"),
         ("Error: failed to run torchrun --nproc_per_node=4 train.py on 127.0.0.1", "process ended"),
     ],
 )  # fmt: skip
@@ -41,6 +50,7 @@ def test_what_shows_no_rank_is_told(line: str, words: str) -> None:
     "line",
     [
         "[W tensorpipe_agent.cpp:546] RPC agent for worker1 encountered error when reading incoming request from master: EOF: end of file (this is expected to happen during shutdown)",
+        "17 tests of 20 FAILED at 12:30 in 812 s",
         "/job:jax_worker/replica:0/task:3 has connected to coordination service. Incarnation: 42",
     ],
 )  # fmt: skip

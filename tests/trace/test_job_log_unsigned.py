@@ -50,6 +50,29 @@ def test_where_every_rank_waits_what_nobody_raised_explains_nothing() -> None:
     assert "corrupt shard" not in repr(found)
 
 
+def test_who_raised_it_may_be_one_more_than_those_that_wait() -> None:
+    """Nothing states how many there are: those that were heard of were called everybody."""
+    found = diagnose(trace_of(RAISED + waits(0, 1, 2)))
+    assert told(found) == ("inconclusive", ())
+    assert any("corrupt shard 17" in line for line in found.findings[0].evidence)
+
+
+STOPPED = "slurmstepd: error: *** STEP 812.0 ON node1 CANCELLED AT 2025-08-16T12:00:00 ***\n"
+
+
+def test_what_failed_before_a_job_was_told_to_stop_is_told_first() -> None:
+    found = diagnose(trace_of(RAISED + STOPPED))
+    assert told(found) == ("inconclusive", ())
+    assert found.summary.startswith("ValueError: corrupt shard 17 (train.py:88 in step) was raised")
+    killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=812.0.\n"
+    assert diagnose(trace_of(killed + STOPPED)).summary.startswith("A process ran out of memory")
+
+
+def test_what_fails_because_a_job_was_told_to_stop_is_not() -> None:
+    found = diagnose(trace_of(STOPPED + RAISED))
+    assert found.summary.startswith("The job was told to stop from outside")
+
+
 def test_what_was_raised_in_waiting_is_no_reason_for_it() -> None:
     gave_up = "RuntimeError: [../gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv "
     raised = RAISED.replace("ValueError: corrupt shard 17", gave_up + "operation to complete")

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,3 +191,22 @@ def test_who_is_silent_where_a_paste_ends_inside_a_line_may_have_spoken(end: str
     c10 = "" if end.startswith("[") else "[E ProcessGroupNCCL.cpp:477] "
     assert diagnose(trace_of("\n".join([*said, c10 + end]))).culprits == ()
     assert diagnose(trace_of("\n".join([*said, "step"]) + "\n")).culprits == (0,)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"rank": "3", "msg": "\n".join(RAISED)},
+        {"message": "failed", "extra": {"rank": 3}, "exc_info": "\n".join(RAISED)},
+        {"text": "\n".join(RAISED), "record": {"extra": {"rank": 3}, "message": "failed"}},
+    ],
+)
+def test_the_rank_that_a_logger_adds_to_its_records(record: dict[str, Any]) -> None:
+    waits = "".join(timeout(rank, 7) for rank in (0, 1, 2))
+    found = diagnose(trace_of(json.dumps(record) + "\n" + waits))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (3,))
+
+
+@pytest.mark.parametrize("rank", ["", "all", "-1", "3 of 4", True, 3.5, "12345678", None])
+def test_what_is_no_rank_in_a_record(rank: object) -> None:
+    assert not trace_of(json.dumps({"rank": rank, "msg": "\n".join(RAISED)}) + "\n").ranks

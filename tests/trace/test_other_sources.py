@@ -100,6 +100,38 @@ def test_stacks_say_what_the_missing_rank_does(tmp_path: Path) -> None:
     assert any(f.filename == "data.py" for side in found.findings[0].sides for f in side.stack)
 
 
+def spy_json(pid: int, calls: list[tuple[str, str, int]]) -> str:
+    frames = [{"name": n, "filename": f, "short_filename": f, "line": at} for n, f, at in calls]
+    thread = {"pid": pid, "thread_id": 1400, "thread_name": "MainThread", "active": False}
+    about = {"pid": pid, "command_line": "python train.py", "parent": None}
+    return json.dumps([{**thread, "frames": frames, "process_info": about}])
+
+
+def test_stacks_that_py_spy_writes_as_json(tmp_path: Path) -> None:
+    waits = ("all_reduce", "/x/torch/distributed/distributed_c10d.py", 2501)
+    for rank in range(4):
+        inner = ("read_sample", "/app/data.py", 12) if rank == 2 else waits
+        calls = [inner, ("step", "/app/train.py", 44), ("<module>", "/app/train.py", 90)]
+        (tmp_path / f"spy_rank_{rank}.json").write_text(spy_json(500 + rank, calls))
+    trace = load_trace([tmp_path])
+    found = diagnose(trace)
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+    assert tuple(trace.ranks[2].main_stack[0]) == ("read_sample", "/app/data.py", 12)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"frames": [5]}, {"frames": []}, {"thread_id": "x"}, {"pid": None}, {"process_info": 3}],
+)
+def test_a_damaged_list_of_threads_is_one_warning_or_none(
+    tmp_path: Path, damage: dict[str, Any]
+) -> None:
+    (thread,) = json.loads(spy_json(7, [("read", "data.py", 12)]))
+    (tmp_path / "rank_0.json").write_text(json.dumps([{**thread, **damage}]))
+    (tmp_path / "job.log").write_text(timeout(1, 7))
+    assert len(load_trace([tmp_path]).warnings) <= 1
+
+
 def test_the_rank_that_a_command_states_is_that_of_its_stack() -> None:
     named = SPY.format(pid=4711, where=WAITS).replace(
         "train.py\nPython", "train.py --rank=3\nPython"

@@ -206,7 +206,7 @@ def doubt_logs(context: Context, causes: list[Cause]) -> list[Cause]:
     claims = context.trace.claims
     local = {c.reporter for c in claims if c.details.get("by_local_rank")}
     announced = any(c.details.get("announced") for c in claims)
-    others = context.trace.only_logs and any(c.details.get("unheard") for c in claims)
+    others = context.trace.only_logs and _may_be_more(context)
     cut, told = cut_short(context.trace), frozenset(context.front.rank.tolist())
     found = []
     for cause in causes:
@@ -227,6 +227,21 @@ def doubt_logs(context: Context, causes: list[Cause]) -> list[Cause]:
             cause = cause.doubted(lack)
         found.append(cause)
     return found
+
+
+def _may_be_more(context: Context) -> bool:
+    """Whether a log tells of a process that may be none of those that were heard of.
+
+    An exception without a rank is such a sign where nothing states how many ranks there are: one
+    that a rank has caught looks no other.
+    """
+    claims, ranks = context.trace.claims, context.trace.ranks.values()
+    if any(c.details.get("unheard") for c in claims):
+        return True
+    gave_up_ns = min((c.at_ns for c in claims if c.kind == "timeout" and c.at_ns), default=0)
+    raised = [c for c in claims if c.details.get("nobodys")]
+    before = any(not (gave_up_ns and c.at_ns > gave_up_ns) for c in raised)
+    return before and not any(facts.world_size for facts in ranks)
 
 
 def doubt_clocks(causes: list[Cause], concluded: Concluded) -> list[Cause]:

@@ -41,6 +41,7 @@ _DISTRESS = frozenset(
     }
 )
 """Kinds of statements that show a hang or a failure, even where they name nobody."""
+_FAILURES = frozenset({"oom", "device_error"})
 
 
 def without_cause(context: Context, killed: str | None, moment: Moment | None) -> Finding | None:
@@ -139,9 +140,18 @@ def _failed_or_stopped(context: Context, ends: Sequence[End]) -> Finding | None:
     stopped = _stopped(trace)
     if stopped is None:
         return None
-    if any(c.details.get(DEAD_THREAD) for c in trace.claims):
+    if any(_failed_before(c, stopped) for c in trace.claims):
         return inconclusive(context)
     return told_to_stop(context, stopped.text) if not len(trace.records) else None
+
+
+def _failed_before(claim: Claim, stopped: Claim) -> bool:
+    """Whether a statement is of something that failed before the job was told to stop."""
+    if claim.details.get(DEAD_THREAD):
+        return True
+    failed = claim.details.get("nobodys") or (claim.kind in _FAILURES and not claim.accused)
+    later = 0 < stopped.at_ns < claim.at_ns or claim.details.get("after_stop")
+    return bool(failed and not later)
 
 
 def _tells_of_signals(context: Context, claim: Claim) -> bool:

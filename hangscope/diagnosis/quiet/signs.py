@@ -29,7 +29,7 @@ _SIGNS = (
     ("dump_signal", "A rank announced a collective timeout"),
 )
 """Kinds of statements that may name nobody, the most telling first."""
-_Detail = Literal["watchdog_failed", "gave_up", "store_gone", "watchdog_stuck"]
+_Detail = Literal["watchdog_failed", "gave_up", "store_gone", "watchdog_stuck", "blocked"]
 _DETAILS: tuple[tuple[_Detail, str], ...] = (
     ("watchdog_failed", "A watchdog failed itself, {nobody}"),
     ("gave_up", "A collective failed or timed out, {nobody}"),
@@ -39,6 +39,10 @@ _DETAILS: tuple[tuple[_Detail, str], ...] = (
         "why",
     ),
     ("watchdog_stuck", "A watchdog got stuck itself, {nobody}"),
+    (
+        "blocked",
+        "The kernel waits for storage or a device that does not answer, {nobody}",
+    ),
 )
 """What is noted of other statements."""
 NO_MORE = "There are signs of a hang, but the evidence names no rank"

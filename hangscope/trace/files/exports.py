@@ -16,6 +16,7 @@ _TEXT_KEYS = (
 )  # fmt: skip
 _INNER_KEYS = ("jsonPayload", "json", "fields", "data", "_source", "attributes", "result", "record")
 _RANKS = ("rank", "global_rank")
+_ADDED = ("extra", "context", "fields")
 _TRACES = ("exc_info", "exception", "stack_trace", "traceback", "error.stack_trace", "exc_text")
 """Where loggers put a traceback beside the message."""
 _ABOUT = (
@@ -64,9 +65,22 @@ def _text(record: dict[str, Any]) -> str | None:
             (record[key] for key in _INNER_KEYS if isinstance(record.get(key), dict)), None
         )
         return None if inner is None else _text(inner)
-    rank = next((record[key] for key in _RANKS if type(record.get(key)) is int), None)
+    rank = _rank(record)
     text: str = "\n".join((found.rstrip("\n"), *_traces(record)))
-    return text if rank is None or rank < 0 else f"[RANK {rank}] {text}"
+    return text if rank is None else f"[RANK {rank}] {text}"
+
+
+def _rank(record: dict[str, Any]) -> int | None:
+    """The rank that a record states, itself or among what its logger was told to add."""
+    inner = record.get("record")
+    added = inner.get("extra") if isinstance(inner, dict) else None
+    for place in (record, *(record.get(key) for key in _ADDED), added):
+        stated = (place.get(key) for key in _RANKS) if isinstance(place, dict) else ()
+        for rank in stated:
+            digits = str(rank) if type(rank) in (int, str) else ""
+            if digits.isascii() and digits.isdecimal() and len(digits) <= 7:
+                return int(digits)
+    return None
 
 
 def _host(record: dict[str, Any]) -> str:

@@ -132,6 +132,7 @@ def _text_or_binary(head: bytes) -> Kind:
         return Kind(UNKNOWN, why="nothing but zero bytes")
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return Kind(LOG)
+    head = head.lstrip(b"\0")  # a log that was cut off while somebody wrote into it has a hole
     table = _table(head.removeprefix(_BOM))
     if table:
         return Kind(UNKNOWN, why=table)

@@ -16,6 +16,7 @@ from hangscope.trace.files.exports import log_records, log_text
 from hangscope.trace.files.sniff import Unreadable
 from hangscope.trace.flight_recorder.read import Origin, read_document
 from hangscope.trace.model import Fragment
+from hangscope.trace.witnesses.py_spy import as_text, is_spy_dump
 from hangscope.trace.witnesses.ras import is_ras, read_ras
 
 MAX_BYTES = 2 << 30
@@ -45,10 +46,9 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
             raise Unreadable(f"damaged or truncated JSON ({error.msg})") from None
     records = log_records(document)
     if records:
-        from hangscope.trace.job_log.read import read_job_log  # dumps need none of it
-
-        text = "\n".join(_texts(records)).encode("utf-8", "replace")
-        return read_job_log(io.BytesIO(text), path=origin.path, file=file)
+        return _read_text("\n".join(_texts(records)), origin, file)
+    if is_spy_dump(document):
+        return _read_text(as_text(document), origin, file)
     if isinstance(document, dict) and "message" in document:
         from hangscope.trace.witnesses.error_file import is_error_file, read_error_file
 
@@ -57,6 +57,13 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
     if is_ras(document):
         return read_ras(document, origin.path)
     return read_document(document, origin)
+
+
+def _read_text(text: str, origin: Origin, file: Path | None) -> list[Fragment]:
+    from hangscope.trace.job_log.read import read_job_log  # dumps need none of it
+
+    data = text.encode("utf-8", "replace")
+    return read_job_log(io.BytesIO(data), path=origin.path, file=file)
 
 
 def _head(data: bytes) -> dict[str, Any] | None:

@@ -50,6 +50,9 @@ _TELLING = (
     b"node_rank", b"node-rank", b"NODE_RANK", b"machine_rank", b"al_ranks=[",
     b"global_rank_mapping=", b"#0  0x", b"Notify ", b" timeout]", b"|CCL_ERROR|",
     b"fallen off the bus", b"Evicted", b"low on resource", b"NodeNotReady",
+    b"blocked for more than",
+    b"not responding", b"Lustre", b"ceph: mds", b"beegfs: ", b"world_rank=", b"OUT_OF_ME",
+    b"NODE_FAIL", b"PREEMPTED", b"CANCELLED", b"BOOT_FAIL",
 )  # fmt: skip
 
 _ABOVE = 3

@@ -36,6 +36,8 @@ _NCCL = re.compile(
     r"collective mismatch error, local size|Getting socket times out|"
     r"\|CCL_ERROR\||comm aborted due to timeout|commRemoteError|"
     r"\[Proxy Service \d+\] Failed to execute operation|UCX +ERROR|"
+    r"NET/IB.{0,80}?Got async event ?: (?:port error|.{0,40}(?:catastrophic|fatal|violation))|"
+    r"wait socket establish timeout|"
     r"NET/OFI .{0,300}?(?:completed with error|failed: )|efa\w*_handle_error\(\)|"
     r"Transport init error! createLink|ExceptionType:\[(?:Heartbeat Lost|Error cqe) Occurred\]|"
     r"RPC agent for \S{1,200} encountered error when .{1,300}?: (?!.*expected to happen)"
@@ -48,6 +50,8 @@ _NCCL_DEVICE = re.compile(
 """The communicator's call into the driver failed: this rank's own device, not its peers'."""
 _SHARED = re.compile(r"Duplicate GPU detected ?: rank (\d{1,7}) and rank (\d{1,7}) both on")
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d{1,3}), (?:pid='?(\d+)'?)?")
+_ECHOES = frozenset({43, 45, 63, 92})
+"""What the driver cleans up once a process has failed or was killed, and memory that it mends."""
 _OOM_KILL = re.compile(
     r"[Oo]ut of memory: Killed process (\d+)|oom-kill:.{0,400}?pid=(\d+)|"
     r"oom_reaper: reaped process (\d+)"
@@ -77,7 +81,8 @@ WORDS = (
     "Duplicate GPU", "NCCL error", "ncclRemoteError", "ncclSystemError", "Got completion",
     "Call to ibv_", "Connection closed by remote peer", "failed : ", "collective mismatch error",
     "Getting socket times out", "|CCL_ERROR|", "comm aborted due to", "commRemoteError",
-    "Failed to execute operation", "NET/OFI ", "_handle_error()", "Transport init error!",
+    "Failed to execute operation", "Got async event", "wait socket establish", "NET/OFI ",
+    "_handle_error()", "Transport init error!",
     "ExceptionType:[", "RPC agent for ", "UCX ", "oom-kill", "oom_reaper", "NVRM: Xid",
     "Fatal Python error: ", "Segmentation fault", "SEGV", "DataLoader worker",
 )  # fmt: skip
@@ -88,10 +93,10 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Note what a line says about a device, memory or a signal. Returns whether it said it."""
     return (
         _memory(line, at_ns, evidence)
+        or _xid(line, at_ns, evidence)
         or _device(line, at_ns, evidence)
         or _nccl(line, at_ns, evidence)
         or _killed_for_memory(line, at_ns, evidence)
-        or _xid(line, at_ns, evidence)
         or _segfault(line, at_ns, evidence)
         or _signs(line, at_ns, evidence)
     )
@@ -165,6 +170,9 @@ def _xid(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     found = _XID.search(line.text)
     if not found:
         return False
+    if int(found.group(1)) in _ECHOES:
+        evidence.claim("other", line, at_ns, certain=False)
+        return True
     pid = int(found.group(2)[:9]) if found.group(2) else None
     rank = evidence.processes.of_pid(pid, line.machine)
     if rank is None and pid is not None:

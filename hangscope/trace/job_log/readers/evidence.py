@@ -283,6 +283,8 @@ class Evidence:
     """Of lines of a watchdog's that read alike only one is in it."""
     given_up: bool = False
     """A watchdog has given up in it."""
+    stopped_line: int = 0
+    """The first line that says that the job was told to stop; 0 where none does."""
     gave_up_ns: int = 0
     """When the last of them did."""
     trapped: bool = False
@@ -329,6 +331,8 @@ class Evidence:
         Lines that state the same of the same ranks are one claim, unless ``words`` tell them apart.
         """
         said_by = reporter if reporter is not None else line.rank
+        if details.get("stopped"):
+            self.stopped_line = self.stopped_line or line.number
         claim = Claim(
             kind=kind,
             accused=tuple(sorted(r for r in set(accused) if 0 <= r <= MAX_RANK)),

@@ -14,9 +14,13 @@ _ACTOR = re.compile(
     r"The actor died because of an error raised in .{0,200}?\(pid=(?P<pid>\d{1,9})\b"
     r"(?:, ip=(?P<ip>[\w.:\-]{1,60}))?"
 )
+_WORKER = re.compile(
+    r"\bip=(?P<ip>[\w.:\-]{1,60}), pid=(?P<pid>\d{1,9})\) world_rank=(?P<rank>\d{1,7})\b"
+)
+"""Ray Train lists the workers that it has started."""
 _FIELD = re.compile(r"\s*(class_name|actor_id|pid|name|namespace|ip|label): ?(\S*)\s*")
 
-WORDS = ("Worker PID: ", "The actor ")
+WORDS = ("Worker PID: ", "The actor ", "world_rank=")
 
 
 class RayDeaths:
@@ -36,6 +40,12 @@ class RayDeaths:
         found = _RAYLET.search(line.text)
         if found:
             evidence.ends.found_dead.setdefault(Process(int(found.group(1)), line.machine), at_ns)
+            return True
+        worker = _WORKER.search(line.text)
+        if worker:
+            rank, machine = int(worker["rank"]), Machine(worker["ip"])
+            evidence.of(rank)
+            evidence.processes.is_told(rank, int(worker["pid"]), machine)
             return True
         actor = _ACTOR.search(line.text)
         if actor:

@@ -31,6 +31,7 @@ from hangscope.trace.job_log.readers import (
     stacks,
     stalls,
     starters,
+    storage,
     tracebacks,
     watchdog,
 )
@@ -85,6 +86,7 @@ class Readers:
             Reader(nodes.Nodes().read, nodes.WORDS),
             Reader(launcher.read, launcher.WORDS),
             Reader(deaths.read, deaths.WORDS, deaths.FORM),
+            Reader(storage.read, storage.WORDS),
         )
         self._followers = [
             (1 << place, reader.follows)

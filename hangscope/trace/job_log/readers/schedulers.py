@@ -30,7 +30,14 @@ _CALLED = re.compile(
 )
 _CONTAINER = re.compile(r"Container rank (\d{1,4}) status failed cmd .* code (-?\d{1,4})\b")
 _LIMIT = re.compile(r"\bTERM_(?P<lsf>[A-Z_]{4,20}): job killed|PBS: job killed: (?P<pbs>\w{3,20})")
+_STATE = re.compile(
+    r"^\s*\d{1,12}(?:_\d{1,9})?(?:\.\w{1,20})?[\s|].{0,400}?[\s|](?P<state>OUT_OF_ME[A-Z]*|NODE_FAIL|"
+    r"BOOT_FAIL|PREEMPTED|CANCELLED|TIMEOUT|FAILED)\+?(?: by \d+)?[\s|]+\d{1,3}:\d{1,3}(?:[\s|]|$)"
+)
+"""A row of Slurm's accounting (``sacct``): a job or a step, its state and how it ended."""
+_STATES_OF_NODES = ("NODE_FAIL", "BOOT_FAIL", "FAILED")
 WORDS = (
+    "OUT_OF_ME", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "CANCELLED", "TIMEOUT", "FAILED",
     ": rank ", "noticed rank ", "Container rank ", " PE RANK ", "CalledProcessError", "job killed",
     "Abort(",
 )  # fmt: skip
@@ -68,7 +75,11 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         failure = LauncherFailure(int(found[1]), None, int(found[2]), at_ns, line.machine)
         evidence.ends.failures.append(failure)
         return True
-    return _called(line, at_ns, evidence) or _limit(line, at_ns, evidence)
+    return (
+        _called(line, at_ns, evidence)
+        or _limit(line, at_ns, evidence)
+        or _accounted(line, at_ns, evidence)
+    )
 
 
 def _mpich(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:
@@ -86,6 +97,21 @@ def _called(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if not _CALLED.search(line.text):
         return False
     evidence.claim("launcher_failure", line, at_ns, certain=False)
+    return True
+
+
+def _accounted(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """What became of a job or a step, of all of its ranks together."""
+    found = _STATE.match(line.text)
+    if found is None:
+        return False
+    state = found["state"]
+    if state.startswith("OUT_OF_ME"):
+        evidence.claim("oom", line, at_ns, certain=False)
+    elif state in _STATES_OF_NODES:
+        evidence.claim("launcher_failure", line, at_ns, certain=False)
+    else:
+        evidence.claim("other", line, at_ns, stopped=signals.SIGTERM)
     return True
 
 

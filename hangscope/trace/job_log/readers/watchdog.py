@@ -27,7 +27,8 @@ _GIVES_UP = re.compile(
 _XCCL = re.compile(r"Work\s*ran\s*time\s*out\s*after\s*\d+\s*milliseconds")
 _TERMINATED = re.compile(r"watchdog\s*thread\s*terminated\s*with\s*exception:\s*(?P<msg>.*)", re.S)
 _NOTIFY = re.compile(
-    r"Notify register has not received the Notify record from remote rank:? ?\[(?P<remote>\w+)\]"
+    r"Notify register has not received the Notify record from remote rank(?:I[dD])?:? ?"
+    r"\[(?P<remote>[\w ,]{1,200})\]"
     r"(?:.{0,400}?tag\[(?P<tag>[A-Z]\w{0,60}))?",
     re.S,
 )

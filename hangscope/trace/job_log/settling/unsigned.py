@@ -32,7 +32,8 @@ def settle_unsigned(evidence: Evidence) -> None:
         own = raised[-1:]
     shown = {(t.type_name, but_numbers(t.message.partition("\n")[0])): t for t in reversed(own)}
     for trouble in [*shown.values()][: -_MOST - 1 : -1]:
-        evidence.claims.append((_words(trouble), None))
+        after_stop = 0 < evidence.stopped_line < trouble.line
+        evidence.claims.append((_words(trouble, after_stop=after_stop), None))
 
 
 def dead_thread(trouble: Trouble) -> Claim:
@@ -42,11 +43,13 @@ def dead_thread(trouble: Trouble) -> Claim:
     return Claim("other", text=text[:400], at_ns=trouble.at_ns, details={"dead_thread": True})
 
 
-def _words(trouble: Trouble) -> Claim:
+def _words(trouble: Trouble, *, after_stop: bool) -> Claim:
     said = trouble.message.strip().partition("\n")[0][:300]
     text = f"{_name(trouble)}: {said}".rstrip(": ") + _where(trouble, " ({})")
     interrupted = _name(trouble) == "KeyboardInterrupt"
     details = ClaimDetails(stopped=_SIGINT) if interrupted else ClaimDetails(nobodys=True)
+    if after_stop:
+        details["after_stop"] = True
     return Claim("other", text=text, at_ns=trouble.at_ns, certain=False, details=details)
 
 
