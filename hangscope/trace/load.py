@@ -116,7 +116,8 @@ def _read(
     fragments, foreign = without_foreign_logs(fragments)
     fragments, others = keep_newest(on_one_clock(fragments))
     fragments, stale = of_one_life(fragments)
-    fragments = with_owners(without_wrong_guesses(fragments))
+    silent_logs = {f.source.path for f in silent if f.source.format == formats.LOG}
+    fragments = with_owners(without_wrong_guesses(fragments, silent_logs))
     others = [*foreign, *others, *stale]
     trace = merge(
         _given_away(fragments), warnings=[*warnings, *others], unread=unread, block=rings.block

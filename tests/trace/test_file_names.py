@@ -49,6 +49,12 @@ def test_the_rank_of_a_dump(path: str, rank: int | None) -> None:
         ("slurm-123456.out", None),
         ("train_2.log", None),
         ("attempt_0/3/stderr.log", None),
+        ("job_node_rank_3.log", None),
+        ("local_rank_3.log", None),
+        ("tp_rank_2.log", None),
+        ("dp_rank_0_rank_5.log", 5),
+        ("log_rank12_local_rank4.txt", 12),
+        ("frank3.log", None),
     ],
 )
 def test_the_rank_of_a_log_must_be_labelled(path: str, rank: int | None) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.trace.job_log.lines.line import SOMEWHERE, Machine
+from hangscope.trace.job_log.read import read_job_log
 from hangscope.trace.job_log.readers.machines import Processes
+from hangscope.trace.merging.merge import merge
 
 from .logs import timeout, trace_of
 
@@ -193,3 +197,70 @@ def test_what_a_driver_cleans_up_behind_a_process_is_no_failure_of_it(
     line = f"NVRM: Xid (PCI:0000:44:00): {xid}, pid=503, name=python, Ch 00000008"
     verdict, culprits, _ = answer(*ranks, line, *waits)
     assert (verdict, culprits) == ("rank_crashed" if failed else "missing_rank", (3,))
+
+
+STEPS = [f"step {i} loss 2.{i}" for i in range(8)]
+
+
+def closing(agent: int, pid: int, at: str) -> str:
+    where = f"{agent} torch/distributed/elastic/multiprocessing/api.py:897] "
+    return f"W0816 {at}.000000 {where}Sending process {pid} closing signal SIGTERM"
+
+
+@pytest.mark.parametrize(("agent", "at"), [(7, "11:19:59"), (1, "11:20:40")])
+def test_logs_of_two_nodes_one_behind_the_other(agent: int, at: str) -> None:
+    """Two agents, or one whose time goes back: what failed there was called rank 0."""
+    first = [*STEPS, closing(agent, 70, at), closing(agent, 71, at)]
+    assert answer(*first, *STEPS, failed(0), closing(1, 91, "11:20:00"))[:2] == ("inconclusive", ())
+    assert answer(*STEPS, failed(0), closing(1, 91, "11:20:00"))[1] == (0,)
+
+
+def init(pid: int, rank: int, size: int, device: int, comm: str) -> str:
+    return (
+        f"node1:{pid}:9 [{device}] NCCL INFO ncclCommInitRank comm 0x{comm}{rank:04x} rank {rank} "
+        f"nranks {size} cudaDev {device} busId {device + 1}000 commId 0x{comm} - Init COMPLETE"
+    )
+
+
+PAIRS = [init(500 + i, i % 2, 2, i, f"{i // 2}aaa") for i in range(4)]
+WORLD = [init(500 + i, i, 4, i, "3bbb") for i in range(4)]
+FAILED = (
+    "node1:502:9 [2] a.cc:1 NCCL WARN Cuda failure 700 'an illegal memory access was encountered'"
+)
+KILLED = "Out of memory: Killed process 502 (python) total-vm:8kB"
+
+
+@pytest.mark.parametrize("said", [FAILED, KILLED])
+def test_a_place_in_a_pair_of_ranks_is_no_rank(said: str) -> None:
+    """The first of the second pair was called rank 0."""
+    assert answer(*PAIRS, *STEPS, said)[:2] == ("inconclusive", ())
+    for known in ([*PAIRS, *WORLD], [*WORLD, *PAIRS]):
+        assert answer(*known, *STEPS, said)[:2] == ("rank_crashed", (2,))
+
+
+@pytest.mark.parametrize("tag", ["[1,{}]<stderr>:", "[{}] "])
+def test_the_tag_of_an_mpi_launcher_is_a_node_where_that_starts_torchrun(tag: str) -> None:
+    steps = [tag.format(task) + step for step in STEPS for task in (0, 1)]
+    raised = [tag.format(1) + line for line in RAISED]
+    assert answer(*steps, *raised)[:2] == ("rank_crashed", (1,))
+    assert answer(*steps, *raised, tag.format(1) + failed(0))[:2] == ("inconclusive", ())
+    inner = [tag.format(1) + f"[rank8]: {step}" for step in STEPS]
+    assert answer(*steps, *inner, *raised)[:2] == ("inconclusive", ())
+
+
+def test_a_node_of_skypilots_is_no_rank() -> None:
+    steps = [f"(worker{i}, rank={i}, pid=9{i}, ip=10.0.0.{i}) {s}" for s in STEPS for i in (0, 1)]
+    raised = ["(worker1, rank=1, pid=91, ip=10.0.0.1) " + line for line in RAISED]
+    assert answer(*steps, *raised)[:2] == ("inconclusive", ())
+
+
+def test_a_log_from_a_pipe_is_read_again_as_well() -> None:
+    lines = [f"[node{n}][rank1] {step}" for step in STEPS for n in (0, 1)]
+    text = "\n".join([*lines, *("[node1][rank1] " + line for line in RAISED)]) + "\n"
+    read_end, write_end = os.pipe()
+    os.write(write_end, text.encode())
+    os.close(write_end)
+    with open(read_end, "rb") as stream:
+        trace = merge(read_job_log(stream, path="-"))
+    assert not diagnose(trace).culprits
+    assert any("bad sample" in claim.text for claim in trace.claims)

@@ -74,7 +74,7 @@ READERS: list[tuple[ModuleType, frozenset[str]]] = [
     (launcher, frozenset()),
     (rendezvous, frozenset()),
     (elastic_table, frozenset({"_EXIT", "_TRACE", "_NEXT", "FORM"})),
-    (deaths, frozenset({"_NCCL_PID", "RAISED", "FORM"})),
+    (deaths, frozenset({"_NCCL_PID", "_BUS", "RAISED", "FORM"})),
     (kernels, frozenset()),
 ]  # fmt: skip
 """Readers, and those patterns of its that are looked for in lines known already."""

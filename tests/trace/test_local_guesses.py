@@ -35,8 +35,29 @@ def answer(folder: Path, **logs: str) -> Diagnosis:
 
 
 def test_alone_it_is_taken_for_the_rank(tmp_path: Path) -> None:
-    found = answer(tmp_path, node1=RAISED + failed(0, 1))
+    found = answer(tmp_path, train=RAISED + failed(0, 1))
     assert (found.culprits, found.confidence.value) == ((0,), "likely")
+
+
+@pytest.mark.parametrize("name", ["node1", "job-worker-0", "log_node_rank_3", "machine2.err"])
+def test_in_the_log_of_another_node_it_is_not(tmp_path: Path, name: str) -> None:
+    found = answer(tmp_path, **{name: RAISED + failed(0, 1)})
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert any("bad sample" in line for line in found.findings[0].evidence)
+    alone = "+ torchrun --standalone --nproc-per-node=2 train.py\n"
+    assert answer(tmp_path, **{name: alone + RAISED + failed(0, 1)}).culprits == (0,)
+
+
+def test_beside_a_log_whose_name_differs_in_a_number_it_is_not(tmp_path: Path) -> None:
+    """The log of the first node tells nothing: no rank of it has said a word."""
+    found = answer(tmp_path, slurm_8_0="step 1\n", slurm_8_1=RAISED + failed(0, 1))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+
+
+@pytest.mark.parametrize("other", ["out", "run_2025-08-14"])
+def test_another_log_of_the_same_node_says_nothing_of_it(tmp_path: Path, other: str) -> None:
+    found = answer(tmp_path, **{other: "step 1\n", "run_2025-08-15": RAISED + failed(0, 1)})
+    assert found.culprits == (0,)
 
 
 @pytest.mark.parametrize("other", [STOPPED, WAITS + failed(0, -6, "12:10:02.000000")])

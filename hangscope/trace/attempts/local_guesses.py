@@ -2,44 +2,55 @@
 
 The log of one node alone does not tell which node it is of. Beside another log in which a launcher
 speaks as well, or the rank of that number speaks for itself, a local rank is no rank any more. Nor
-is the number of a folder that torchrun made, beside another folder of that number.
+is it one where another log has the same name but for a number, or a name says that it is of another
+node, or is the number of a folder that torchrun made beside another folder of that number.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from hangscope.trace import formats, signals
-from hangscope.trace.files.file_names import local_rank_of_log
+from hangscope.trace.files.file_names import (
+    is_of_a_node,
+    local_rank_of_log,
+    without_dates,
+)
 from hangscope.trace.model import NONE, Claim, ClaimDetails, ExitFacts, Fragment, RankFacts
 
+_NUMBER = re.compile(r"\d+")
 
-def without_wrong_guesses(fragments: Sequence[Fragment]) -> list[Fragment]:
-    """The fragments; what was only guessed to be of a rank is nobody's where other logs speak."""
+
+def without_wrong_guesses(
+    fragments: Sequence[Fragment], silent: Iterable[str] = ()
+) -> list[Fragment]:
+    """The fragments; what was only guessed to be of a rank is nobody's where other logs speak.
+
+    ``silent``: logs that lie beside them and tell nothing.
+    """
     logs: dict[str, list[Fragment]] = defaultdict(list)
     for fragment in fragments:
         if fragment.source.format == formats.LOG:
             logs[fragment.source.path].append(fragment)
     launchers = {path: _ends(told) for path, told in logs.items() if any(map(_launches, told))}
     found = list(fragments)
-    shared = _shared_numbers(logs)
+    shared = _shared_numbers(logs) | _of_several_nodes({*logs, *silent})
     for i, guess in enumerate(fragments):
         path = guess.source.path
-        if _is_guess(guess) and path in shared:
-            found[i] = _nobodys(guess, unheard=True)
-            continue
-        if path not in launchers or not _is_guess(guess) or len(guess.records):
+        named = path in shared or is_of_a_node(Path(path))
+        if not _is_guess(guess) or len(guess.records) or not (named or path in launchers):
             continue  # files that the processes of one node leave tell nothing of another
-        ends = launchers[path]
+        ends = launchers.get(path, set())
         elsewhere = any(p != path and ends.isdisjoint(told) for p, told in launchers.items())
         others = [f for p, told in logs.items() if p != path for f in told]
         itself = [f for f in others if f.facts.rank == guess.facts.rank and len(f.records)]
         outlived = any(0 < _ended_ns(guess) < f.facts.observed_ns for f in itself)
-        if elsewhere or itself:
-            found[i] = _nobodys(guess, unheard=elsewhere or outlived)
+        if named or elsewhere or itself:
+            found[i] = _nobodys(guess, unheard=path in shared or elsewhere or outlived)
     return found
 
 
@@ -52,6 +63,20 @@ def _shared_numbers(paths: Iterable[str]) -> set[str]:
             folders[local][str(Path(path).parent)].append(path)
     several = (files for files in folders.values() if len(files) > 1)
     return {path for files in several for those in files.values() for path in those}
+
+
+def _of_several_nodes(paths: Iterable[str]) -> set[str]:
+    """Logs whose names differ in a number alone: each node, or each of its tasks, has one.
+
+    Two dates are no such numbers, nor are the local ranks of torchrun's folders.
+    """
+    alike: dict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        if local_rank_of_log(Path(path)) is None:
+            undated = without_dates(path)
+            alike[_NUMBER.sub("0", undated)].add(undated)
+    several = {shape for shape, names in alike.items() if len(names) > 1}
+    return {path for path in paths if _NUMBER.sub("0", without_dates(path)) in several}
 
 
 def _is_guess(fragment: Fragment) -> bool:

@@ -20,6 +20,17 @@ _OTHER_NUMBERS = re.compile(
     r"[_\-.=]?\d+(?=$|[_\-.])",
     re.I,
 )
+_OF_A_NODE = re.compile(
+    r"(?:^|[^a-z])(?P<what>worker|node|machine)(?:[_\-.]?rank)?[_\-.]?(?P<number>\d{1,5})(?!\d)",
+    re.I,
+)
+_OF_LOG = re.compile(
+    r"(?<![a-z])(?<!local[_\-.])(?<!group[_\-.])(?<!node[_\-.])(?<!machine[_\-.])(?<!\b[tpdec]p[_\-.])"
+    r"(?<!_[tpdec]p[_\-.])rank[_\-.]?(\d{1,7})(?!\d)",
+    re.I,
+)
+"""A rank in a log's name; those of a node, in one of its nodes or in a dimension are others."""
+_LOCAL = re.compile(r"(?:^|[^a-z])local[_\-.]?rank[_\-.]?(\d{1,4})(?!\d)", re.I)
 _PID = re.compile(r"(?:^|[^a-z])pid[_\-.=]?(\d{1,9})(?!\d)", re.I)
 _OF_STACKS = re.compile(r"stack|traceback|faulthandler|py-?spy|dump", re.I)
 _LABELLED = re.compile(r"(?:^|[^a-z])rank[_\-.]?(\d{1,7})(?!\d)", re.I)
@@ -54,6 +65,11 @@ def rank_of_dump(path: Path) -> int | None:
     return None
 
 
+def without_dates(path: str) -> str:
+    """A path without the dates and moments in it."""
+    return _STAMPS.sub("", _DATES.sub("", path))
+
+
 def pid_of_stacks(path: Path) -> int | None:
     """The process in the name of a file with the stacks of one: faulthandler does not write it."""
     stem = _STAMPS.sub("", _DATES.sub("", _SUFFIXES.sub("", path.name)))
@@ -68,18 +84,24 @@ def rank_of_log(path: Path) -> int | None:
     is a local rank there, which the caller must check against the number of nodes.
     """
     stem = _SUFFIXES.sub("", path.name)
-    found = _LABELLED_END.search(stem) or _LABELLED.search(stem)
-    if found:
-        return _number(found)
-    for folder in list(path.parents)[:2]:
-        found = _LABELLED.search(folder.name)
+    for name in (stem, *(folder.name for folder in list(path.parents)[:2])):
+        found = _OF_LOG.findall(name)
         if found:
-            return _number(found)
+            return int(found[-1] if name == stem and _LABELLED_END.search(name) else found[0])
     return None
 
 
+def is_of_a_node(path: Path) -> bool:
+    """Whether a log is called after one of several nodes, or pods, that need not be the first."""
+    found = _OF_A_NODE.search(path.name)
+    return found is not None and (found["what"].lower() == "worker" or int(found["number"]) > 0)
+
+
 def local_rank_of_log(path: Path) -> int | None:
-    """torchrun's layout: the folder directly above ``stderr.log`` or ``error.json``."""
+    """That in a log's name, or torchrun's: the folder above ``stderr.log`` or ``error.json``."""
+    named = _LOCAL.search(path.name)
+    if named:
+        return int(named[1])
     if path.name in ("stderr.log", "stdout.log", "error.json") and re.fullmatch(
         r"\d{1,4}", path.parent.name
     ):

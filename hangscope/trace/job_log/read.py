@@ -8,9 +8,12 @@ marked as concluded (`Flag.SYNTHETIC`), statements become claims (`fragments`).
 from __future__ import annotations
 
 import calendar
-import re
+import shutil
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
@@ -19,17 +22,17 @@ from hangscope.trace.files import file_names
 from hangscope.trace.job_log.file_writers import FileWriter, named_by
 from hangscope.trace.job_log.fragments import fragments_of
 from hangscope.trace.job_log.lines.line import LogLine, Machine
+from hangscope.trace.job_log.lines.numbers import TORCHRUN, Meaning, Numbers
 from hangscope.trace.job_log.lines.stream import read_lines
 from hangscope.trace.job_log.lines.unknown import UnknownPrefix
 from hangscope.trace.job_log.own_lines import OwnLines
-from hangscope.trace.job_log.printed_ranks import PrintedRanks
 from hangscope.trace.job_log.readers import watchdog
 from hangscope.trace.job_log.readers.evidence import Evidence
 from hangscope.trace.job_log.readers.roster import Readers
 from hangscope.trace.job_log.restarts import with_restarts
 from hangscope.trace.model import Fragment
 
-_TORCHRUN = re.compile(r"torch[./]distributed[./](?:elastic[./]|run(?:\.py|:|$))")
+_BLOCK = 1 << 20
 
 
 def read_job_log(
@@ -40,7 +43,7 @@ def read_job_log(
     Parameters
     ----------
     stream:
-        The log as bytes; read once, from front to back, in bounded memory.
+        The log as bytes; read from front to back, in bounded memory, once as a rule.
     path:
         Its name as reports show it.
     file:
@@ -48,46 +51,34 @@ def read_job_log(
     year:
         Of its lines, which carry none; by default that of the file, else the present one.
     """
-    own_rank, own_local = named_by(str(file)) if file is not None else (None, None)
+    meaning = Meaning(*named_by(str(file))) if file is not None else Meaning()
     if year is None:
         year = _year_of(file)
     machines: set[Machine] = set()
-    lines = read_lines(stream, machines)
-    evidence = gather(lines, year, own_rank=own_rank, own_local=own_local)
-    if evidence.not_its_own and stream.seekable():
-        stream.seek(0)
-        own_rank = None
-        evidence = gather(read_lines(stream), year, own_local=own_local)
-    if evidence.prints_local_ranks and stream.seekable():
-        stream.seek(0)
-        evidence = gather(
-            read_lines(stream), year, own_rank=own_rank, own_local=own_local, prints_local=True
-        )
+    with again_and_again(stream) as stream:
+        evidence = gather(read_lines(stream, machines), year, meaning)
+        while evidence.instead is not None:
+            meaning = evidence.instead
+            stream.seek(0)
+            evidence = gather(read_lines(stream), year, meaning)
+        evidence.cut |= bool(getattr(stream, "is_cut", False))
     evidence.processes.machines |= machines
-    evidence.cut |= bool(getattr(stream, "is_cut", False))
     for seen in evidence.stacks:
         seen.at_ns = seen.at_ns or _written_ns(file)
         if seen.pid is None and file is not None:
             seen.pid = file_names.pid_of_stacks(file)
-    return fragments_of(evidence, path, whole_file_rank=own_rank)
+    return fragments_of(evidence, path, whole_file_rank=meaning.own_rank)
 
 
-def gather(
-    lines: Iterable[LogLine],
-    year: int,
-    *,
-    own_rank: int | None = None,
-    own_local: int | None = None,
-    prints_local: bool = False,
-) -> Evidence:
+def gather(lines: Iterable[LogLine], year: int, meaning: Meaning | None = None) -> Evidence:
     """Run every line past the readers that may know it.
 
-    Returns at once, with `Evidence.not_its_own`, where another rank than ``own_rank`` writes, and
-    with `Evidence.prints_local_ranks` where the numbers in the job's own prints are shown to be
-    local ranks (``prints_local``: they are known to be).
+    Returns at once, with `Evidence.instead`, where a line shows that ``meaning`` is wrong.
     """
-    evidence, printed = Evidence(), PrintedRanks(are_local=prints_local)
-    own, of_file, unknown = OwnLines(), FileWriter(own_rank, own_local), UnknownPrefix()
+    meaning = meaning or Meaning()
+    evidence, numbers = Evidence(), Numbers(meaning)
+    own, unknown = OwnLines(), UnknownPrefix()
+    of_file = FileWriter(meaning.own_rank, meaning.own_local)
     readers = Readers(year)
     newest: LogLine | None = None
     for line in with_restarts(lines):
@@ -95,20 +86,20 @@ def gather(
         if own.holds(line, evidence) or of_file.is_heading(line):
             continue
         if of_file.is_another(line):
-            evidence.not_its_own = True
+            evidence.instead = replace(meaning, own_rank=None)
             return evidence
-        line = printed.attributed(unknown.taken_off(of_file.attributed(line)))
-        if printed.are_shared(line):
-            evidence.prints_local_ranks = True
+        line = unknown.taken_off(of_file.attributed(line))
+        evidence.instead = numbers.contradicted_by(line)
+        if evidence.instead is not None:
             return evidence
-        line = readers.attributed(line)
+        line = readers.attributed(numbers.attributed(line))
         readers.cut.note(line)
         line = _noted(line, evidence)
         at_ns = _at_ns(line.at, year) if line.at is not None else 0
         readers.read(line, at_ns, evidence)
         if evidence.attempt != readers.attempt:  # nothing of an earlier life goes on
             readers = Readers(year, evidence.attempt)
-            printed = PrintedRanks(are_local=prints_local)
+            numbers = Numbers(meaning)
             readers.cut.note(line)
     readers.finish(evidence)
     if newest is not None:
@@ -117,10 +108,22 @@ def gather(
     return evidence
 
 
+@contextmanager
+def again_and_again(stream: BinaryIO) -> Iterator[BinaryIO]:
+    """The stream as one that can be read once more: what comes out of a pipe is kept on disk."""
+    if stream.seekable():
+        yield stream
+        return
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(stream, copy, _BLOCK)
+        copy.seek(0)
+        yield copy
+
+
 def _noted(line: LogLine, evidence: Evidence) -> LogLine:
     """The line with its rank, where its process is known by now; notes who has written it."""
     if not evidence.elastic and ("distributed" in line.file or "distributed" in line.text):
-        evidence.elastic = bool(_TORCHRUN.search(line.file) or _TORCHRUN.search(line.text))
+        evidence.elastic = bool(TORCHRUN.search(line.file) or TORCHRUN.search(line.text))
     evidence.lines += 1
     evidence.thinned |= line.repeated and line.level in ("E", "F") and bool(line.file)
     if not line.machine.is_unknown:

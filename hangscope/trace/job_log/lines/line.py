@@ -69,6 +69,8 @@ class LogLine(NamedTuple):
     """That of the text (`shapes`), where it is known already."""
     rank: int | None = None
     """The global rank, from a prefix that means it."""
+    task: int | None = None
+    """The number of a task, from the tag of an MPI launcher: a rank, or a node of several."""
     local_rank: int | None = None
     node: int | None = None
     host: str | None = None

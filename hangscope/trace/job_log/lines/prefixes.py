@@ -41,7 +41,7 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("torchx2", re.compile(r"[A-Za-z_]\w*/(?P<rank>\d{1,6}) (?=\S| {2,}\S)")),
     (
         "mpi",
-        re.compile(r"\[(?:\d+,)?(?:mpirank:)?(?P<rank>\d+)(?:,[\w\-]+)?\]<std(?:err|out)>:\s?"),
+        re.compile(r"\[(?:\d+,)?(?:mpirank:)?(?P<task>\d+)(?:,[\w\-]+)?\]<std(?:err|out)>:\s?"),
     ),
     (
         "vllm",
@@ -177,8 +177,8 @@ def _strip_number(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]
     """Take off a bare number, in a log in which it stands for a task or a rank."""
     if style.srun and line.node is None and (found := _SRUN.match(text)):
         return line._replace(node=int(found.group(1))), text[found.end() :]
-    if style.bracket and (found := _BRACKET.match(text)):
-        return line._replace(rank=int(found.group(1))), text[found.end() :]
+    if style.bracket and line.task is None and (found := _BRACKET.match(text)):
+        return line._replace(task=int(found.group(1))), text[found.end() :]
     return None
 
 
@@ -188,10 +188,8 @@ def _note(line: LogLine, found: re.Match[str]) -> LogLine:
         inside = groups["ray"]
         rank, pid, ip = (p.search(inside) for p in (_RAY_RANK, _RAY_PID, _RAY_IP))
         if ", pid=" in inside:  # SkyPilot's, for all processes of one node, whose number is no rank
-            return line._replace(
-                node=int(rank.group(1)) if rank else line.node,
-                host=ip.group(1) if ip else line.host,
-            )
+            name = inside.partition(",")[0]
+            return line._replace(host=ip.group(1) if ip else line.host or name)
         return line._replace(
             rank=int(rank.group(1)) if rank else line.rank,
             pid=int(pid.group(1)) if pid else line.pid,
@@ -205,6 +203,7 @@ def _note(line: LogLine, found: re.Match[str]) -> LogLine:
     told = groups.get("rank") or _of_workers(groups)
     return line._replace(
         rank=int(told) if told else line.rank,
+        task=int(groups["task"]) if groups.get("task") else line.task,
         pid=int(groups["pid"]) if groups.get("pid") else line.pid,
         local_rank=int(groups["local"]) if groups.get("local") else line.local_rank,
         node=int(groups["node"]) if groups.get("node") else line.node,

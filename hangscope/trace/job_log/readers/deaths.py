@@ -6,13 +6,9 @@ import re
 
 from hangscope.trace import clean, signals
 from hangscope.trace.job_log.lines.line import LogLine, Machine
-from hangscope.trace.job_log.readers.evidence import (
-    Evidence,
-    LauncherFailure,
-    OfUnknownRank,
-    Trouble,
-)
+from hangscope.trace.job_log.readers.evidence import Evidence, OfUnknownRank, Trouble
 from hangscope.trace.job_log.readers.machines import Process
+from hangscope.trace.job_log.readers.process_ends import LauncherFailure
 from hangscope.trace.job_log.readers.tracebacks import RAISED
 
 _MEMORY = re.compile(
@@ -73,6 +69,7 @@ _COMM = re.compile(
     r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+) .{0,400}?"
     r"(?:Init COMPLETE|Init START|Abort COMPLETE)"
 )
+_BUS = re.compile(r"\bbusId (\w{1,20})")
 _NCCL_PID = re.compile(r"^([\w.\-]+):(\d+):\d+ \[\d+\]")
 WORDS = (
     "out of memory", "Out of memory", "CUDA error", "HIP error", "Memory access fault",
@@ -247,10 +244,12 @@ def _communicator(line: LogLine, evidence: Evidence) -> None:
     if size < (evidence.comm_size or 0):
         return
     if size > (evidence.comm_size or 0):
-        evidence.comm_size = size
+        evidence.of_larger_communicators(size)
     where = _NCCL_PID.match(line.text)
     host, pid = (where.group(1), int(where.group(2)[:9])) if where else (line.host, line.pid)
     if evidence.world_size is not None and size < evidence.world_size:
+        return
+    if line.rank is None and _is_of_a_group(found, rank, host, evidence):
         return
     notes = evidence.of(line.rank_or(rank))
     notes.host = notes.host or host
@@ -260,6 +259,16 @@ def _communicator(line: LogLine, evidence: Evidence) -> None:
         notes.pid = notes.pid or pid
         machine = _nccls_machine(where, line) if where else line.machine
         evidence.processes.is_told(notes.rank, pid, machine)
+
+
+def _is_of_a_group(found: re.Match[str], rank: int, host: str | None, evidence: Evidence) -> bool:
+    """Whether the number in a communicator is a place in a group: two devices have the same one."""
+    device = _BUS.search(found.group())
+    if device is not None:
+        place = (host or "", device.group(1))
+        if evidence.comm_devices.setdefault(rank, place) != place:
+            evidence.of_groups_alone()
+    return evidence.comms_are_groups
 
 
 def _nccls_machine(where: re.Match[str], line: LogLine) -> Machine:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hangscope.trace.job_log.lines.line import SOMEWHERE, LogLine, Machine
-from hangscope.trace.job_log.readers.machines import Process, Processes
+from hangscope.trace.job_log.lines.numbers import Meaning
+from hangscope.trace.job_log.readers.machines import Processes
+from hangscope.trace.job_log.readers.process_ends import Ends
 from hangscope.trace.model import MAX_RANK, Claim, ClaimDetails, Frame, Signature
 
 if TYPE_CHECKING:
@@ -90,48 +92,6 @@ class OfUnknownRank(NamedTuple):
     local_rank: int | None
     pid: int | None
     machine: Machine
-
-
-class LauncherFailure(NamedTuple):
-    """A process that failed, as the launcher of its node reports it."""
-
-    local_rank: int
-    pid: int | None
-    exit_code: int
-    """Negative: the signal that ended it."""
-    at_ns: int
-    machine: Machine = SOMEWHERE
-    """That of the launcher, and so of the process."""
-
-
-class TaskEnd(NamedTuple):
-    """A task that ended, as a scheduler reports it. A task is a rank, or a node of several."""
-
-    task: int
-    host: str
-    exit_code: int | None
-    signal: int | None
-    at_ns: int
-    oom: bool = False
-    """It was killed for the memory it took."""
-
-
-@dataclass(slots=True)
-class Ends:
-    """How processes ended, as launchers, schedulers and kernels tell it.
-
-    They speak of process ids, local ranks and tasks; `settling` finds out which ranks those are.
-    """
-
-    failures: list[LauncherFailure] = field(default_factory=list)
-    of_tasks: list[TaskEnd] = field(default_factory=list)
-    step_ended: bool = False
-    """The scheduler has said that it ends the job: whom it kills after that is no cause."""
-    stopped_tasks: set[int] = field(default_factory=set)
-    stopped: set[Process] = field(default_factory=set)
-    out_of_memory: set[Process] = field(default_factory=set)
-    found_dead: dict[Process, int] = field(default_factory=dict)
-    """Processes of which it is only said that they died, and when."""
 
 
 class StoreBarrier(NamedTuple):
@@ -258,6 +218,10 @@ class Evidence:
     shared_places: bool = False
     """Two processes have written the same number for themselves: a place in smaller groups."""
     comm_size: int | None = None
+    comm_devices: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """By its number in the largest communicators the host and the device of a process."""
+    comms_are_groups: bool = False
+    """There are several of that size: their numbers are places in groups."""
     troubles: list[OfUnknownRank] = field(default_factory=list)
     """Exceptions of writers whose rank is not known yet."""
     nobodys: list[Trouble] = field(default_factory=list)
@@ -272,10 +236,8 @@ class Evidence:
     scheduler's task is one of them."""
     shared_tasks: bool = False
     """A line with the number of a task bears another rank: a task holds several."""
-    not_its_own: bool = False
-    """Its name states a rank, and another one writes into it: the name means something else."""
-    prints_local_ranks: bool = False
-    """Two machines print the same number as their rank: it is a local one."""
+    instead: Meaning | None = None
+    """What its numbers mean, where a line contradicts what they were taken for."""
     cut: bool = False
     """It ends in the middle of a watchdog's line: somebody pasted the beginning of a log."""
     meeting: StoreBarrier | None = None
@@ -354,6 +316,25 @@ class Evidence:
         elif len(self.claims) < MAX_CLAIMS:
             self._said[same] = len(self.claims)
             self.claims.append((claim, group))
+
+    def of_larger_communicators(self, size: int) -> None:
+        """A communicator of more members than any before: the numbers in those were places."""
+        self._forget_places()
+        self.comm_size, self.comms_are_groups, self.comm_devices = size, False, {}
+
+    def of_groups_alone(self) -> None:
+        """No communicator is that of the world: all of their numbers are places in groups."""
+        self._forget_places()
+        self.comms_are_groups = True
+
+    def _forget_places(self) -> None:
+        for place in self.comm_devices:
+            notes = self.ranks.get(place)
+            if notes is not None:
+                self.processes.forget(place)
+                notes.pid, notes.host = None, None
+                if not notes.tells():
+                    del self.ranks[place]
 
     def withdraw(self, kind: str) -> None:
         """Forget all claims of a kind: their writer has taken them back."""

@@ -7,8 +7,9 @@ import re
 from hangscope.trace import signals
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.readers import rendezvous
-from hangscope.trace.job_log.readers.evidence import Evidence, LauncherFailure, TaskEnd
+from hangscope.trace.job_log.readers.evidence import Evidence
 from hangscope.trace.job_log.readers.machines import Process
+from hangscope.trace.job_log.readers.process_ends import LauncherFailure, TaskEnd
 from hangscope.trace.model import MAX_RANK
 
 _FAILED = re.compile(
@@ -35,6 +36,8 @@ _WORLD = re.compile(
     r"|GLOBAL_RANK: \d+, MEMBER: \d+/(\d{1,6})\b|Starting with (\d{1,6}) processes"
 )
 _OF_THE_WORLD = ("orld", "WORLD", "num_p", "MEMBER", "Starting with")
+_OUT_OF_ORDER_NS = 5 * 10**9
+"""Collectors mix up lines of one moment, no more."""
 WORDS = (
     "Worker group FAILED", "OMP_NUM_THREADS", "[runner.py:", "failed (exitcode:", "closing signal",
     "Closing process", "Unable to shutdown", "srun", "slurmstepd", "exited on signal",
@@ -71,11 +74,13 @@ def _failures(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     text = line.text
     found = _FAILED.search(text)
     if found:
+        _note_agent(line, at_ns, evidence)
         code, local, pid = (int(found.group(n)[:9]) for n in ("code", "local", "pid"))
         evidence.ends.failures.append(LauncherFailure(local, pid, code, at_ns, line.machine))
         return True
     found = _CLOSING.search(text)
     if found:
+        _note_agent(line, at_ns, evidence)
         pid = int(next(pid for pid in found.groups() if pid)[:9])
         evidence.ends.stopped.add(Process(pid, line.machine))
         return True
@@ -93,6 +98,15 @@ def _failures(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         notes.ended(-int(found.group(4)[:3]), at_ns)
         return True
     return False
+
+
+def _note_agent(line: LogLine, at_ns: int, evidence: Evidence) -> None:
+    """Whose agent of torchrun's speaks of its workers, and whether that is in the order of time."""
+    ends = evidence.ends
+    if line.pid is not None:
+        ends.agents.add(Process(line.pid, line.machine))
+    ends.agents_go_back |= 0 < at_ns < ends.agents_ns - _OUT_OF_ORDER_NS
+    ends.agents_ns = max(ends.agents_ns, at_ns)
 
 
 def _srun(found: re.Match[str], at_ns: int, evidence: Evidence) -> None:

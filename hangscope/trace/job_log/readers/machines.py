@@ -35,11 +35,14 @@ class Processes:
         self.machines: set[Machine] = set()
         self.nodes = 1
         """How many the job has, as far as a launcher says so."""
+        self.is_one_node = False
+        """Whether a launcher says that it has no other."""
 
     def of_next_attempt(self) -> Processes:
         """What outlives a restart of the job: its nodes, and the commands that started it."""
         kept = Processes()
         kept.machines, kept.nodes, kept._counted = self.machines, self.nodes, self._counted
+        kept.is_one_node = self.is_one_node
         return kept
 
     def wrote(self, rank: int, machine: Machine, pid: int | None, local: int | None) -> None:
@@ -56,6 +59,13 @@ class Processes:
     def is_told(self, rank: int, pid: int, machine: Machine) -> None:
         """A table or a communicator says whose the process is: the newest one counts."""
         self._by_pid.setdefault(pid, {})[machine] = rank
+
+    def forget(self, rank: int) -> None:
+        """What was told of a rank's process is of another rank."""
+        for pid, machines in self._by_pid.items():
+            for machine in [m for m, known in machines.items() if known == rank]:
+                if self._wrote.get(Process(pid, machine)) != rank:
+                    del machines[machine]
 
     def are_listed(self, machine: Machine, ranks: Mapping[int, int]) -> None:
         """The launcher of a machine lists the ranks of its local ranks."""

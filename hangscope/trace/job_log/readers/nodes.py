@@ -28,8 +28,8 @@ _MAPPING = re.compile(r"\bglobal_rank_mapping=.{0,40}?\{(.{1,20000})\}")
 _OF_HOST = re.compile(r"\[([\d, ]{0,4096})\]")
 WORDS = (
     "nnodes", "NNODES", "num_machines", "num_nodes", "num-nodes", "group_world_size",
-    "node_rank", "node-rank", "NODE_RANK", "machine_rank", "local_ranks=[", "global_ranks=[",
-    "global_rank_mapping=",
+    "--standalone", "node_rank", "node-rank", "NODE_RANK", "machine_rank", "local_ranks=[",
+    "global_ranks=[", "global_rank_mapping=",
 )  # fmt: skip
 
 
@@ -66,6 +66,7 @@ class Nodes:
         text, processes = line.text, evidence.processes
         count, number, per_node = (p.search(text) for p in (_COUNT, _NUMBER, _PER_NODE))
         nodes = int(count[1]) if count else 1
+        processes.is_one_node |= (count is not None and nodes == 1) or "--standalone" in text
         self._number = int(number[1]) if number else self._number
         processes.nodes = max(processes.nodes, nodes, int(number[1]) + 1 if number else 1)
         if number is None or per_node is None or _DYNAMIC.search(text):

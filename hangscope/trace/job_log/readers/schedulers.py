@@ -10,7 +10,8 @@ import re
 
 from hangscope.trace import signals
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers.evidence import Evidence, LauncherFailure, TaskEnd
+from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.job_log.readers.process_ends import LauncherFailure, TaskEnd
 
 _TASK = re.compile(
     r"(?P<host>[\w.\-]{1,200}): rank (?P<task>\d{1,7}) "

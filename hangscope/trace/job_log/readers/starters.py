@@ -10,7 +10,8 @@ import re
 
 from hangscope.trace import signals
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers.evidence import Evidence, LauncherFailure
+from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.job_log.readers.process_ends import LauncherFailure
 
 _SPAWN_ERROR = re.compile(r"-- Process (\d{1,6}) terminated with the following error:")
 _SPAWN_END = re.compile(

@@ -7,7 +7,8 @@ from dataclasses import replace
 from hangscope.trace import signals
 from hangscope.trace.alike import but_numbers
 from hangscope.trace.job_log.lines.line import Machine
-from hangscope.trace.job_log.readers.evidence import Evidence, LauncherFailure, RankNotes
+from hangscope.trace.job_log.readers.evidence import Evidence, RankNotes
+from hangscope.trace.job_log.readers.process_ends import LauncherFailure
 from hangscope.trace.job_log.settling.local_ranks import ABORTED, of_local_rank, several_nodes
 from hangscope.trace.model import Claim
 
@@ -42,15 +43,23 @@ def _failures(evidence: Evidence) -> None:
             rank = None  # it lived to say that it had waited: another node's has that number
         if rank is None:
             evidence.unattributed_ends += 1
-            if _is_unheard_of(failure, evidence):
-                evidence.claims.append((_of_another(failure), None))
+            unheard = _is_unheard_of(failure, evidence)
+            if unheard or not _tells_more(evidence):
+                evidence.claims.append((_of_another(failure, unheard=unheard), None))
             continue
         notes = evidence.of(rank)
         if not notes.has_ended:
             notes.ended(failure.exit_code, failure.at_ns)
             counted = evidence.processes.is_counted(rank)
             notes.by_local_rank |= guessed or counted
-            notes.local_as_rank |= guessed and not (several or counted)
+            sure = several or counted or evidence.processes.is_one_node
+            notes.local_as_rank |= guessed and not sure
+
+
+def _tells_more(evidence: Evidence) -> bool:
+    """Whether anything else is told of the job: of a rank, or an exception of nobody's."""
+    heard = any(notes.tells() for notes in evidence.ranks.values())
+    return heard or bool(evidence.nobodys or evidence.strangers)
 
 
 def _is_unheard_of(failure: LauncherFailure, evidence: Evidence) -> bool:
@@ -70,7 +79,7 @@ def _is_unheard_of(failure: LauncherFailure, evidence: Evidence) -> bool:
     return bool(heard) and (all(elsewhere) or before)
 
 
-def _of_another(failure: LauncherFailure) -> Claim:
+def _of_another(failure: LauncherFailure, *, unheard: bool) -> Claim:
     where = f" on {failure.machine.host}" if failure.machine.host else ""
     code = failure.exit_code
     how = f"killed by {signals.name_of(-code)}" if code < 0 else f"exit status {code}"
@@ -79,7 +88,7 @@ def _of_another(failure: LauncherFailure) -> Claim:
         text=f"a process with local rank {failure.local_rank}{where} ended: {how}",
         at_ns=failure.at_ns,
         certain=False,
-        details={"unheard": True},
+        details={"unheard": unheard},
     )
 
 

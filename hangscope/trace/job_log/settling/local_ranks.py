@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hangscope.trace.job_log.readers.evidence import Evidence, LauncherFailure
+from hangscope.trace.job_log.readers.evidence import Evidence
 from hangscope.trace.job_log.readers.machines import Process
+from hangscope.trace.job_log.readers.process_ends import LauncherFailure
 from hangscope.trace.signals import SIGABRT, codes_of
 
 ABORTED = codes_of(SIGABRT)
@@ -21,6 +22,10 @@ def several_nodes(evidence: Evidence) -> bool:
     if len(hosts) > 1 or (bool(locals_seen) and largest > max(locals_seen)):
         return True
     if processes.nodes > 1 or len(processes.machines) > 1:
+        return True
+    # Each node has an agent of its own; logs of several lie one behind the other, or side by side.
+    ends = evidence.ends
+    if len({agent.pid for agent in ends.agents}) > 1 or ends.agents_go_back:
         return True
     # A hang makes nearly every rank of a launcher's node speak up: where most numbers up to the
     # largest are silent, or more ranks are about than a node has, it is another node's launcher.

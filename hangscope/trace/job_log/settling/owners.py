@@ -24,7 +24,7 @@ def settle_writers(evidence: Evidence) -> None:
             if rank is None and not node and not several:
                 rank = local
                 evidence.of(rank).by_local_rank = True
-                evidence.of(rank).local_as_rank = True
+                evidence.of(rank).local_as_rank = not processes.is_one_node
         unknown = rank is None and local is None and pid is None
         if unknown and node is not None and not several_in_a_task:
             rank = node  # srun --label with one task per rank

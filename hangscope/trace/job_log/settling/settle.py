@@ -43,7 +43,7 @@ def settle(evidence: Evidence) -> None:
 
 def _settle_world_size(evidence: Evidence) -> None:
     """The largest communicator has as many members as the job; more than any job is damage."""
-    if evidence.comm_size is not None:
+    if evidence.comm_size is not None and not evidence.comms_are_groups:
         evidence.world_size = max(evidence.world_size or 0, evidence.comm_size)
     if (evidence.world_size or 0) > MAX_RANK + 1:
         evidence.world_size = None
