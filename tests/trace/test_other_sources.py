@@ -153,6 +153,35 @@ def test_faulthandler_lists_the_main_thread_last() -> None:
     assert [(f.name, f.line) for f in stack] == [("read_sample", 12), ("<module>", 90)]
 
 
+PYSTACK = """Traceback for thread 928 (python) [] (most recent call last):
+    (Python) File "/x/threading.py", line 324, in wait
+        self.lock.acquire()
+
+Traceback for thread 500 (python) [Has the GIL] (most recent call last):
+    (Python) File "/a/train.py", line 90, in <module>
+        main()
+    (Python) File "/a/data.py", line 12, in read_sample
+        return file.read()
+"""
+GDB = """Traceback (most recent call first):
+  File "/a/data.py", line 12, in read_sample
+    return file.read()
+  File "/a/train.py", line 90, in <module>
+    main()
+"""
+ALONE = """Stack (most recent call first):
+  File "/a/data.py", line 12 in read_sample
+  File "/a/train.py", line 90 in <module>
+"""
+
+
+@pytest.mark.parametrize("text", [PYSTACK, GDB, ALONE], ids=["pystack", "py-bt", "one thread"])
+def test_stacks_as_other_tools_print_them(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stack_rank_3.txt").write_text(text)
+    stack = load_trace([tmp_path]).ranks[3].main_stack
+    assert [(f.name, f.line) for f in stack] == [("read_sample", 12), ("<module>", 90)]
+
+
 def test_the_newest_dump_of_a_rank_counts() -> None:
     later = DUMP.replace("data.py", "save.py")
     assert trace_of(DUMP + later).ranks[2].main_stack[0].filename == "/a/save.py"

@@ -58,7 +58,13 @@ _TELLING = (
 _ABOVE = 3
 """Lines above the head of a traceback or of a dump that may say whose it is."""
 _HEADS = (b"Traceback", b"Python v")
-_STACKS = (b"most recent call first", b'"MainThread"', b" (active", b" (idle")
+_STACKS = (
+    b"most recent call first",
+    b"Traceback for thread",
+    b'"MainThread"',
+    b" (active",
+    b" (idle",
+)
 _STACK_CONTEXT = 200
 """Lines behind the head of a stack that are looked at: frames tell nothing by themselves."""
 _ANNOUNCING = (b"opCount", b"Running collective:")

@@ -20,6 +20,7 @@ from hangscope.trace.job_log.lines.blocks import MAX_LINE as MAX_LINE
 from hangscope.trace.job_log.lines.join import STARTS, Joiner
 from hangscope.trace.job_log.lines.line import LogLine as LogLine
 from hangscope.trace.job_log.lines.line import Machine
+from hangscope.trace.job_log.lines.partial import whole_lines
 from hangscope.trace.job_log.lines.plain import PlainLines
 from hangscope.trace.job_log.lines.prefixes import ANSI, Style, judge_style
 from hangscope.trace.job_log.lines.shapes import shape_of_bytes
@@ -54,7 +55,7 @@ def read_lines(stream: BinaryIO, machines: set[Machine] | None = None) -> Iterat
         text = rest.decode("utf-16", "replace").encode("utf-8", "replace")
         physical: Iterable[Physical] = _shaped(text)
     else:
-        physical = telling(first, stream)
+        physical = whole_lines(telling(first, stream))
     width = wrap_width(first)
     if width:
         texts = (piece for number, raw, _ in physical for piece in _cleaned(number, raw))

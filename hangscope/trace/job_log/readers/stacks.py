@@ -29,19 +29,33 @@ _SPY_FRAME = re.compile(
     r"^\s{2,}(?P<name>\S.{0,200}?) \((?P<file>[^()]{1,400}?):(?P<line>\d{1,8})\)\s*$"
 )
 _DUMP_THREAD = re.compile(
-    r"^\s*(?P<current>Current thread|Thread) (?P<ident>0x[0-9a-f]+)(?: \[[^\]]*\])? "
+    r"^\s*(?:(?:Current thread|Thread) (?P<ident>0x[0-9a-f]+)(?: \[[^\]]*\])?|Stack|Traceback) "
     r"\(most recent call first\):"
 )
+"""Of all threads, of one alone, or of gdb's ``py-bt``."""
 _DUMP_FRAME = re.compile(
-    r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}|\?\?\?) in (?P<name>\S.{0,200}?)\s*$'
+    r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}|\?\?\?),? in '
+    r"(?P<name>\S.{0,200}?)\s*$"
 )
+_PYSTACK_THREAD = re.compile(
+    r"^\s*Traceback for thread (?P<ident>\d{1,20}) \([^)]{0,80}\).{0,80}\(most recent call last\):"
+)
+_PYSTACK_FRAME = re.compile(
+    r'^\s*\(Python\) File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}), in '
+    r"(?P<name>\S.{0,200}?)\s*$"
+)
+"""``pystack remote`` lists the innermost frame last."""
+_THREADS = (_SPY_THREAD, _DUMP_THREAD, _PYSTACK_THREAD)
+_FRAMES = (_SPY_FRAME, _DUMP_FRAME, _PYSTACK_FRAME)
 _SECTION = re.compile(r"^\s*(?:=== |<h2>)Rank (\d{1,7}): \S+(?: ===|</h2>)")
 """How torch's debug server parts the ranks (``stacks_*.txt``, ``pyspy_dump_*.txt``)."""
 _GDB_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in \S.{0,4000}\)|\S+ \(.*\) (?:from|at) \S)")
 _TABLES = " FR Trace ==="
 WORDS = (_TABLES,)
 FORM = re.compile(
-    r"^\s*(?:Process \d|Python v\d|(?:Current )?Thread |=== Rank \d|<h\d>Rank \d|#\d)|"
+    r"^\s*(?:Process \d|Python v\d|(?:Current )?Thread |Stack \(|"
+    r"Traceback (?:for|\(most recent call f)|"
+    r"=== Rank \d|<h\d>Rank \d|#\d)|"
     rf"^(?=.{{0,{_LONGEST_HEADING}}}\Z).*rank",
     re.I | re.S,
 )
@@ -89,7 +103,7 @@ class Stacks:
         if len(text) <= _LONGEST_HEADING and "ank" in text.lower():
             heading = _HEADING.match(text)
             self._heading = (line.number, int(heading.group(1))) if heading else self._heading
-        thread = _SPY_THREAD.match(text) or _DUMP_THREAD.match(text)
+        thread = next((m for p in _THREADS if (m := p.match(text))), None)
         if thread:
             self._thread(key, line, thread, at_ns, evidence)
             return True
@@ -130,15 +144,16 @@ class Stacks:
         if line.number - self._line[key] > _NEAR:
             del self._open[key]
             return False
-        frame = _SPY_FRAME.match(line.text) or _DUMP_FRAME.match(line.text)
-        if not frame:
+        frame = next((m for p in _FRAMES if (m := p.match(line.text))), None)
+        if frame is None:
             return False
         self._line[key] = line.number
         frames, number = current.threads[-1][2], frame.group("line")
         if len(frames) < _MAX_FRAMES and self._left > 0:
             self._left -= 1
             name, file = clean.name(frame.group("name")), clean.name(frame.group("file"))
-            frames.append(Frame(name, file, int(number) if number.isdecimal() else 0))
+            found = Frame(name, file, int(number) if number.isdecimal() else 0)
+            frames.insert(0 if frame.re is _PYSTACK_FRAME else len(frames), found)
         return True
 
     def _named_above(self, line: LogLine) -> int | None:
@@ -160,14 +175,15 @@ class Stacks:
         groups = found.groupdict()
         spy = "name" in groups
         current = self._open.get(key)
-        repeated = current is not None and any(t[1] == found["ident"] for t in current.threads)
+        ident = found["ident"] or ""
+        repeated = current is not None and any(t[1] == ident for t in current.threads)
         if current is None or repeated or line.number - self._line[key] > _NEAR:
             self._begin(key, line, evidence)  # a newer dump of the same process
             current = self._open[key]
         self._line[key] = line.number
         current.at_ns, current.spy = at_ns, spy
         if len(current.threads) < _MAX_THREADS:
-            current.threads.append((clean.name(groups.get("name") or ""), found["ident"], []))
+            current.threads.append((clean.name(groups.get("name") or ""), ident, []))
 
 
 def threads_of(seen: Seen) -> tuple[ThreadStack, ...]:
