@@ -1,0 +1,95 @@
+"""What single sentences of a watchdog tell of its rank, and sentences that only look like them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis.records.evidence import half_told
+from hangscope.trace.model import Claim
+from tests.trace.logs import trace_of
+
+_HEAD = "[rank{r}]:[E816 12:10:03.111111111 ProcessGroupNCCL.cpp:700] "
+_LABEL = "[PG ID 0 PG GUID 0(default_pg) Rank {r}] "
+_PREPARES = "ProcessGroupNCCL preparing to dump debug info. Include stack trace: 1\n"
+_GIVES_UP = "To avoid data inconsistency, we are taking the entire process down.\n"
+_OBSERVED = "Observed flight recorder dump signal from another rank via TCPStore.\n"
+
+
+def _said(*sentences: str, rank: int = 2) -> str:
+    return "".join((_HEAD + _LABEL).format(r=rank) + sentence for sentence in sentences)
+
+
+def _claims(text: str, kind: str) -> list[Claim]:
+    return [claim for claim in trace_of(text).claims if claim.kind == kind]
+
+
+@pytest.mark.parametrize("sentence", [_PREPARES, _GIVES_UP])
+def test_who_dumps_or_gives_up_has_waited_though_it_does_not_say_in_what(sentence: str) -> None:
+    assert half_told(trace_of(_said(sentence))) == {2}
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "ProcessGroupNCCL preparing the dump of its settings\n",
+        "ProcessGroupNCCL is going to dump debug info\n",
+        "the entire process took 3 s of work\n",
+    ],
+)
+def test_other_words_of_a_process_group_tell_of_no_wait(sentence: str) -> None:
+    assert half_told(trace_of(_said(sentence))) == frozenset()
+
+
+def test_that_a_rank_has_given_up_is_noted_once() -> None:
+    """Who has said that it dumps has given up already."""
+    gave_up = [c.reporter for c in _claims(_said(_GIVES_UP), "other") if c.details.get("gave_up")]
+    assert gave_up == [2]
+    both = _claims(_said(_PREPARES, _GIVES_UP), "other")
+    assert not any(c.details.get("gave_up") for c in both)
+
+
+def test_a_writer_without_a_rank_gives_up_as_well() -> None:
+    (claim,) = _claims(_HEAD[11:] + _GIVES_UP, "other")
+    assert (claim.reporter, claim.details.get("gave_up")) == (None, True)
+    assert half_told(trace_of(_HEAD[11:] + _GIVES_UP)) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("sentence", "reporters"),
+    [
+        (_OBSERVED, [2]),
+        ("Observed a slow collective and no signal\n", []),
+        ("A flight recorder dump signal from another rank is sent\n", []),
+    ],
+)
+def test_who_is_asked_for_a_dump_has_not_asked(sentence: str, reporters: list[int]) -> None:
+    assert [claim.reporter for claim in _claims(_said(sentence), "dump_signal")] == reporters
+
+
+@pytest.mark.parametrize(
+    ("tag", "op"),
+    [
+        ("", None),
+        (" tag[AllReduce_10.1.2.3]", "all_reduce"),
+        (" tag[SomethingElse]", "something_else"),
+    ],
+)
+def test_hccl_tells_the_operation_by_its_tag(tag: str, op: str | None) -> None:
+    words = "The Notify register has not received the Notify record from remote rank [3]."
+    (claim,) = _claims(_said(f"{words}{tag}\n"), "timeout")
+    assert (claim.reporter, claim.op, claim.certain) == (2, op, False)
+
+
+def test_a_notify_register_that_has_received_tells_nothing() -> None:
+    assert not _claims(_said("The Notify register has received the Notify record\n"), "timeout")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "timeouts"),
+    [
+        ("Work ran time out after 3009 milliseconds.\n", 1),
+        ("Work ran some time after 3009 milliseconds.\n", 0),
+    ],
+)
+def test_work_that_ran_out_of_its_time_is_a_timeout(sentence: str, timeouts: int) -> None:
+    assert len(_claims(_said(sentence), "timeout")) == timeouts
