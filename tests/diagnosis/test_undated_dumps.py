@@ -73,3 +73,19 @@ def test_an_end_that_no_watchdog_had_noted_came_just_before_the_dump(
     found = diagnose(replace(job.trace(after_s=600.0), sources=dumps))
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
     assert found.confidence is (Confidence.CERTAIN if sure else Confidence.LIKELY)
+
+
+@pytest.mark.parametrize("dated", [True, False])
+def test_nobody_is_certainly_stuck_where_nothing_says_since_when(dated: bool) -> None:
+    job = Job(4)
+    job.steps(3)
+    for rank in range(4):
+        job.op(rank, done=False)
+    trace = job.trace(after_s=700.0)
+    if not dated:
+        trace.records["created_ns"] = 0
+        trace.records["completed_ns"] = 0
+    dumps = tuple(Source(f"trace_{r}", formats.PICKLE, rank=r) for r in range(4))
+    found = diagnose(replace(trace, sources=dumps))
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+    assert found.confidence is (Confidence.CERTAIN if dated else Confidence.LIKELY)

@@ -11,6 +11,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.records.device_counts import counts_as_unfinished
 from hangscope.diagnosis.records.evidence import cut_off, cut_short
 from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag
 
 _OF_THE_MOST = (Verdict.STUCK_COLLECTIVE, Verdict.DEADLOCK_CYCLE)
@@ -264,6 +265,7 @@ def doubt_gaps(context: Context, causes: list[Cause]) -> list[Cause]:
         majority = cause.mismatch is not None or cause.verdict in _OF_THE_MOST
         if majority and cause.is_certain and from_logs:  # a log may hold some of the ranks only
             cause = replace(cause, confidence=Confidence.LIKELY)
+        cause = cause.doubted(*_of_no_dates(context, cause))
         found.append(cause.doubted(*_of_no_record(context, cause, blank)))
     return found
 
@@ -288,6 +290,14 @@ def _of_unseen(context: Context, cause: Cause, *, from_logs: bool) -> Iterator[s
         yield "the log does not say what that rank does instead"
     if _unlisted(context, cause):
         yield "the group's members are not listed; the ranks with dumps stand in for them"
+
+
+def _of_no_dates(context: Context, cause: Cause) -> Iterator[str]:
+    """Where dumps do not say when anybody came, a job that moves looks as one that is stuck."""
+    dumps = any(source.format in formats.DUMPS for source in context.trace.sources)
+    nobody = cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits and cause.is_certain
+    if dumps and nobody and not any(context.waits.places[i].began_ns for i in cause.places):
+        yield "nothing says for how long these ranks have waited"
 
 
 def _of_no_record(context: Context, cause: Cause, blank: frozenset[int]) -> Iterator[str]:

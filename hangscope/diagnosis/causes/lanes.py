@@ -7,77 +7,87 @@ lane explains another one, and yet it is one mistake.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from hangscope.diagnosis.cause import Cause, shown_place
 from hangscope.diagnosis.causes.circle_breakers import places_at
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import NONE
 
 _Shape = tuple[object, ...]
 
 
 def in_lanes(context: Context, causes: Sequence[Cause]) -> list[list[Cause]]:
     """The causes in their order, those of one shape that name different ranks together."""
+    shapes = _Shapes(context)
     lanes: list[list[Cause]] = []
-    of_shape: dict[_Shape, list[Cause]] = {}
+    of_shape: dict[_Shape, tuple[list[Cause], set[int]]] = {}
     for cause in causes:
-        shape = _shape(context, cause)
-        known = of_shape.get(shape) if shape else None
-        if known is not None and _are_others(cause, known):
+        shape = shapes.of(cause)
+        known, named = of_shape.get(shape, ([], set()))
+        if shape and known and named.isdisjoint(cause.culprits):
             known.append(cause)
+            named.update(cause.culprits)
             continue
         lanes.append([cause])
-        if shape:
-            of_shape[shape] = lanes[-1]
+        of_shape[shape] = lanes[-1], set(cause.culprits)
     return lanes
 
 
-def _are_others(cause: Cause, known: Iterable[Cause]) -> bool:
-    return all(set(cause.culprits).isdisjoint(other.culprits) for other in known)
+class _Shapes:
+    """What causes of one mistake have in common."""
 
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._places: dict[int, dict[int, int]] = {}
+        """Per group the place of each member; lists may hold thousands of ranks."""
 
-def _shape(context: Context, cause: Cause) -> _Shape:
-    """What causes of one mistake have in common; empty where that cannot be said.
+    def of(self, cause: Cause) -> _Shape:
+        """The kind of group, the number there, who of its members is accused, and what was issued;
+        empty where that cannot be said."""
+        if not cause.culprits or cause.crossed or cause.conflict:
+            return ()
+        named = cause.verdict, cause.confidence is Confidence.AMBIGUOUS, cause.odd_one
+        found = cause.mismatch
+        if found is not None:
+            issued = tuple(self._op(part.row) for part in found.parts)
+            place = self._position(found.group, found.seq, cause.culprits)
+            return (*named, found.aspect, issued, *place) if place else ()
+        if cause.verdict is Verdict.DEADLOCK_CYCLE:
+            return (*named, *self._of_circle(cause))
+        shown = shown_place(self._context, cause)
+        if shown is None or shown.group < 0:
+            return ()
+        position = self._position(shown.group, shown.seq, cause.culprits)
+        return (*named, shown.p2p, self._op(shown.row), *position) if position else ()
 
-    The kind of group, the number there, who of its members is accused, and what was issued.
-    """
-    if not cause.culprits or cause.crossed or cause.conflict:
-        return ()
-    named = cause.verdict, cause.confidence is Confidence.AMBIGUOUS, cause.odd_one
-    found = cause.mismatch
-    if found is not None:
-        issued = tuple(_op(context, part.row) for part in found.parts)
-        place = _position(context, found.group, found.seq, cause.culprits)
-        return (*named, found.aspect, issued, *place) if place else ()
-    if cause.verdict is Verdict.DEADLOCK_CYCLE:
-        here = [p for p in places_at(context, cause.places) if p.group >= 0]
+    def _of_circle(self, cause: Cause) -> _Shape:
+        """The places of a circle; its own alone where one of them is in no group."""
+        here = places_at(self._context, cause.places)
+        if any(place.group < 0 for place in here):
+            return (cause.places,)
         edges = {
-            (p.p2p, _op(context, p.row), *_position(context, p.group, 0, cause.culprits))
-            for p in here
+            (p.p2p, self._op(p.row), *self._position(p.group, 0, cause.culprits)) for p in here
         }
-        return (*named, frozenset(edges)) if len(here) == len(cause.places) else ()
-    shown = shown_place(context, cause)
-    if shown is None or shown.group < 0:
-        return ()
-    position = _position(context, shown.group, shown.seq, cause.culprits)
-    return (*named, shown.p2p, _op(context, shown.row), *position) if position else ()
+        return (frozenset(edges),)
 
+    def _op(self, row: int) -> str:
+        """The operation of a record; empty where that is not on record."""
+        signature = self._context.trace.records["signature"][row] if row >= 0 else NONE
+        return self._context.families[signature] if signature >= 0 else ""
 
-def _op(context: Context, row: int) -> str:
-    """The operation of a record; empty where that is not on record."""
-    signature = context.trace.records["signature"][row] if row >= 0 else -1
-    return context.families[signature] if signature >= 0 else ""
+    def _position(self, group: int, seq: int, ranks: Sequence[int]) -> _Shape:
+        """A number in a group of some kind and size, and which of the members these ranks are.
 
-
-def _position(context: Context, group: int, seq: int, ranks: Sequence[int]) -> _Shape:
-    """A number in a group of some kind and size, and which of the members these ranks are.
-
-    Empty where no source lists the members, or one of the ranks is none.
-    """
-    of_group = context.trace.groups[group]
-    members = {rank: place for place, rank in enumerate(of_group.ranks)}
-    if not of_group.listed:
-        return ()
-    places = tuple(members.get(rank, -1) for rank in ranks)
-    return context.kinds[group], len(members), seq, places
+        Empty where no source lists the members.
+        """
+        of_group = self._context.trace.groups[group]
+        if not of_group.listed:
+            return ()
+        members = self._places.get(group)
+        if members is None:
+            members = {rank: place for place, rank in enumerate(of_group.ranks)}
+            self._places[group] = members
+        places = tuple(members.get(rank, NONE) for rank in ranks)
+        return self._context.kinds[group], len(members), seq, places

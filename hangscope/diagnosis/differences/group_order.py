@@ -114,7 +114,7 @@ def _stood_in_vain(context: Context, told: Told) -> list[Edge]:
             strangers = [r for r in ranks if by_rank.get(r, ranks) != ranks]
             if (number, ranks) in worked:
                 strangers = [r for r in strangers if (number, by_rank[r]) not in worked]
-            edges += [(number, a, b) for a in by for b in strangers]
+            edges += [(number, a, b) for a, b in islice(product(by, strangers), _MAX_EDGES)]
             if len(edges) > _MAX_EDGES:
                 return edges[:_MAX_EDGES]
     renamed = [numbers for numbers in in_vain.values() if edges and len(numbers) > 1]

@@ -13,7 +13,7 @@ from itertools import combinations, islice
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.pattern.counterparts import progress_in, siblings
+from hangscope.diagnosis.pattern.counterparts import Progress, progress_in, siblings
 from hangscope.diagnosis.pattern.yardstick import same_program
 from hangscope.diagnosis.records.evidence import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_one_sided
@@ -97,6 +97,7 @@ class _Orders:
         self._meetings = sorted(chosen)[:_MOST_MEETINGS]
         self._group_of = _groups_of(context, numbers)
         self._hidden = hidden_ranks(context.trace)
+        self._progress: dict[tuple[int, int], Progress] = {}
         self._asked = [r for r in context.trace.ranks if r not in context.without_order]
 
     def broken_by(self, ranks: Collection[int]) -> tuple[int, ...]:
@@ -153,12 +154,18 @@ class _Orders:
         assert its is not None
         for here, there, seq in ((0, 1, b[1]), (1, 0, a[1])):
             far = [
-                progress_in(self._context, who, groups[here]).get((groups[there], seq - 1))
+                self._progress_in(who, groups[here]).get((groups[there], seq - 1))
                 for who, groups in ((rank, mine), (other, its))
             ]
             if None not in far and far[0] != far[1]:
                 return False
         return True
+
+    def _progress_in(self, rank: int, group: int) -> Progress:
+        """The progress of a rank in a group, looked up once."""
+        if (rank, group) not in self._progress:
+            self._progress[rank, group] = progress_in(self._context, rank, group)
+        return self._progress[rank, group]
 
     def _who_did(self, known: Iterable[int], a: Meeting, b: Meeting) -> set[int]:
         """These, and the members of groups that finished both with them: those came in one order
