@@ -260,3 +260,23 @@ def test_two_who_have_both_come_wait_for_nobody_else(tmp_path: Path) -> None:
     }
     found = judged(tmp_path, rows)
     assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, ())
+
+
+def test_who_stands_in_a_broadcast_that_its_root_has_left_behind_its_own_send(
+    tmp_path: Path,
+) -> None:
+    """Rank 1's device carries its send to rank 2 out first, and rank 2 waits for rank 1 in the
+    whole job: no network has failed."""
+    begun = entry(1, record_id=0)
+    send = pending(0, "nccl:send 1->2", **PIPE, p2p_seq_id=1, is_p2p=True, record_id=1)
+    group: dict[str, Any] = {"pg_id": 2, "process_group": ("8", "TENSOR")}
+    rows = {
+        0: [begun, entry(1, "nccl:broadcast", **group, record_id=1), pending(2, record_id=2)],
+        1: [begun, send, pending(1, "nccl:broadcast", **group, record_id=2)],
+        2: [begun, pending(2, record_id=1)],
+        3: [begun, pending(2, record_id=1)],
+    }
+    found = judged(tmp_path, rows, tensor=True)
+    assert found.verdict is not Verdict.STUCK_COLLECTIVE
+    assert set(found.culprits) <= {1, 2}
+    assert found.culprits

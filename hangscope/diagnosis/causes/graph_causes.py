@@ -255,7 +255,7 @@ def _with_who_holds_it_up(context: Context, index: int, cause: Cause) -> Cause:
 
 
 def _doubt_sends_before(context: Context, causes: list[Cause]) -> list[Cause]:
-    """A pair that stands behind an unfinished send is stuck only if that send blocks nobody.
+    """What stands behind an unfinished send is stuck only if that send blocks nobody.
 
     Where all send before they receive, and sends wait for their receivers, all wait in a circle.
     """
@@ -263,9 +263,11 @@ def _doubt_sends_before(context: Context, causes: list[Cause]) -> list[Cause]:
     sends = {p.half.rank: p.row for p in reversed(places) if p.weak and p.half is not None}
 
     def stands_behind_a_send(cause: Cause) -> bool:
-        halves = [places[i] for i in cause.places if places[i].half is not None]
         stuck = cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits
-        return stuck and any(sends.get(p.waiters[0], p.row) < p.row for p in halves if p.waiters)
+        here = [(places[i], rank) for i in cause.places for rank in places[i].waiters]
+        return stuck and any(
+            rank in sends and sends[rank] < _row_at(context, place, rank) for place, rank in here
+        )
 
     return [
         cause.doubted(
@@ -276,6 +278,11 @@ def _doubt_sends_before(context: Context, causes: list[Cause]) -> list[Cause]:
         else cause
         for cause in causes
     ]
+
+
+def _row_at(context: Context, place: Place, rank: int) -> int:
+    """The record with which a rank waits at a place, or -1."""
+    return place.row if place.p2p else context.row_of(place.group, rank, place.seq)
 
 
 def _who_got_nothing(context: Context, place: Place) -> tuple[int, ...]:

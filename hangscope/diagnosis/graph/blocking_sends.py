@@ -59,7 +59,7 @@ def _held_up(
         if (
             place.targets
             or place.blind
-            or not (whole if place.p2p else set(place.members) == set(place.waiters))
+            or not (whole if place.p2p else {*place.waiters, *place.done}.issuperset(place.members))
         ):
             return [], NONE
     older = [i for i in indexes if (p := places[i]).weak and p.row < oldest and p.targets]
