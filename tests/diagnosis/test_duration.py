@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.graph.places import Place, Waits
+from hangscope.diagnosis.records.frontier import frontiers
+from hangscope.diagnosis.waiting.duration import stood_still
 from hangscope.trace.model import ExitFacts, Phase
 from tests.diagnosis.builder import SECOND, START, Job
 
@@ -103,3 +109,26 @@ def test_a_circle_that_closed_a_moment_after_its_first_wait_began_is_told_as_one
     found = diagnose(job.trace(after_s=began + 10.002 - job.now))
     assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (0,))
     assert "wait for nobody" not in found.findings[0].why
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "expected"),
+    [
+        (59.0, False),
+        (60.0, True),
+        (3 * 200 + 3600.0, True),
+        (3 * 200 + 3601.0, False),  # these files were copied, and lost their dates
+    ],
+)
+def test_dates_tell_of_a_standstill_from_a_minute_to_an_hour_behind_any_timeout(
+    waited_s: float, expected: bool
+) -> None:
+    job = Job(2)
+    job.op(0, done=False)
+    trace = job.trace(after_s=waited_s)
+    trace.records["timeout_ms"] = 200_000
+    front = frontiers(trace)
+    place = Place(0, 1, waiters=(0,), began_ns=int(trace.records["created_ns"][0]))
+    facts = {0: replace(trace.ranks[0], observed_ns=place.began_ns + int(waited_s * SECOND))}
+    context = Context(replace(trace, ranks=facts), front, {}, Waits([place], {0: [0]}, {}))
+    assert stood_still(context) is expected
