@@ -19,9 +19,15 @@ Rows = list[dict[str, Any]]
 
 
 def judged(
-    folder: Path, rows: dict[int, Rows], groups: dict[str, tuple[str, list[int]]]
+    folder: Path,
+    rows: dict[int, Rows],
+    groups: dict[str, tuple[str, list[int]]],
+    overwritten: int = 0,
 ) -> Diagnosis:
-    """What the dumps of these ranks say; ``groups`` beside the default one by name."""
+    """What the dumps of these ranks say; ``groups`` beside the default one by name.
+
+    ``overwritten``: how many of each rank's records are gone.
+    """
     everybody = {"0": ("default_pg", sorted(rows)), **groups}
     config = {
         name: {"name": name, "desc": desc, "ranks": str(ranks)}
@@ -29,7 +35,7 @@ def judged(
     }
     for rank, entries in rows.items():
         for number, made in enumerate(entries):
-            made["record_id"] = number
+            made["record_id"] = number + overwritten
         write(folder, f"trace_{rank}", dump(entries, pg_config=config, pg_status=None))
     return diagnose(load_trace([folder]))
 
@@ -100,25 +106,30 @@ def test_who_begins_another_round_alone_is_wrong_where_all_others_meet(tmp_path:
     assert found.culprits == (1,)
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
 def test_a_send_that_the_waiting_rank_never_received_may_be_what_holds_its_rank_up(
-    tmp_path: Path,
+    tmp_path: Path, wrapped: bool
 ) -> None:
-    """Rank 2 is at the barrier without having received; rank 0 sent to it and came no further."""
+    """Rank 2 is at the barrier without having received; rank 0 sent to it and came no further.
+
+    What is overwritten makes neither of them the likelier one.
+    """
     group = ("0", "default_pg")
     rows: dict[int, Rows] = {
         0: [
             half("send 0->1", 1, done=True, group=group),
-            half("send 0->2", 2, done=False, group=group),
+            half("send 0->2", 2, done=True, group=group),
+            half("send 0->2", 3, done=False, group=group),
         ],
         1: [half("recv 1<-0", 1, done=True, group=group)],
-        2: [],
+        2: [half("recv 2<-0", 1, done=True, group=group)],
     }
     for rank in (1, 2):
         rows[rank].append(pending(1, "nccl:all_reduce_barrier", **DEFAULT))
     for entries in rows.values():
         for made in entries:
             made["pg_id"] = 0
-    found = judged(tmp_path, rows, {})
+    found = judged(tmp_path, rows, {}, 500 if wrapped else 0)
     assert (found.culprits, found.confidence) == ((0, 2), Confidence.AMBIGUOUS)
     assert "never received" in found.summary
 

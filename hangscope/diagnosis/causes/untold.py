@@ -11,7 +11,7 @@ from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.yardstick import deviants
-from hangscope.diagnosis.records.evidence import hidden_ranks
+from hangscope.diagnosis.records.evidence import half_told, hidden_ranks
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.records.pace import stood_before
 from hangscope.diagnosis.words.phrases import rank_s
@@ -97,7 +97,7 @@ def name_who_never_received(context: Context, cause: Cause) -> Cause:
     """Whose send one that waits for it never received, or not in time, may wait for that one.
 
     Either it is somewhere else after it had sent, or the other left the receive out and went on.
-    Who alone left its pattern is the likelier one.
+    Who alone left its pattern is the likelier one; what is overwritten shows no pattern.
     """
     if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
         return cause
@@ -112,10 +112,13 @@ def name_who_never_received(context: Context, cause: Cause) -> Cause:
         if p.half is not None and p.half.matched is False and p.half.rank in cause.victims
     }
     partners = {p.half.peer for p in sent if p.half is not None} & waiting
-    if not partners or not hidden_ranks(context.trace).isdisjoint({accused, *partners}):
-        return cause
     both = tuple(sorted({accused, *partners}))
-    odd = deviants(context, both, {place.group for place in sent})
+    ranks = context.trace.ranks
+    in_part = half_told(context.trace) | {r for r in both if r in ranks and ranks[r].only_active}
+    if not partners or not in_part.isdisjoint(both):
+        return cause
+    overwritten = not hidden_ranks(context.trace).isdisjoint(both)
+    odd = () if overwritten else deviants(context, both, {place.group for place in sent})
     if not odd and all(p.half is not None and p.half.matched for p in sent):
         return cause  # the receive was issued as well: it is what comes before that hangs
     confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
