@@ -123,6 +123,56 @@ def test_a_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
         load_trace([path])
 
 
+@pytest.mark.parametrize("pack", [tar("w"), zipped])
+@pytest.mark.parametrize(
+    "names", [("job", "job/b.log"), ("a/b/c.log", "a/b"), ("x" * 300 + ".log", "b.log")]
+)
+def test_a_member_that_cannot_be_written_is_left_out(
+    tmp_path: Path, pack: Callable[[Mapping[str, bytes]], bytes], names: tuple[str, str]
+) -> None:
+    """A file where another needs a folder, a folder where one needs a file, names too long."""
+    bad = max(range(2), key=lambda index: (len(names[index]) > 255, index))
+    path = tmp_path / "job.packed"
+    path.write_bytes(
+        pack({name: b"step 1\n" if i == bad else WAITS for i, name in enumerate(names)})
+    )
+    trace = load_trace([path])
+    assert diagnose(trace).culprits == (2,)
+    assert [u.why for u in trace.unread if "cannot be unpacked" in u.why]
+
+
+@pytest.mark.parametrize("when", [10**30, -(10**12)])
+def test_an_impossible_date_of_a_tar_does_not_matter(tmp_path: Path, when: int) -> None:
+    path = tmp_path / "job.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("a.log")
+        info.size, info.mtime = len(WAITS), when
+        archive.addfile(info, io.BytesIO(WAITS))
+    assert diagnose(load_trace([path])).culprits == (2,)
+
+
+def _patched_zip(local: int, value: bytes) -> bytes:
+    """A zip of one member, with something else at this offset of both its headers."""
+    packed = bytearray(zipped({"a.log": WAITS}))
+    for magic, at in ((b"PK\x03\x04", local), (b"PK\x01\x02", local + 2)):
+        start = packed.find(magic) + at
+        packed[start : start + len(value)] = value
+    return bytes(packed)
+
+
+def test_an_impossible_date_of_a_zip_does_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "job.zip"
+    path.write_bytes(_patched_zip(10, bytes(4)))
+    assert diagnose(load_trace([path])).culprits == (2,)
+
+
+def test_what_is_encrypted_is_said_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "job.zip"
+    path.write_bytes(_patched_zip(6, b"\x01"))
+    with pytest.raises(NothingReadable, match="encrypted"):
+        load_trace([path])
+
+
 def test_what_inflates_beyond_measure_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

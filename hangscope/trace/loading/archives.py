@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, cast
 
@@ -26,6 +27,8 @@ _MOST_MEMBERS = 100_000
 _MOST_TOLD = 20
 """Members that are nothing HangScope reads; a whole job's directory has checkpoints as well."""
 _BLOCK = 1 << 20
+_LATEST_S = 2.0**32
+"""No file was written after that (the year 2106); file systems hold no date much later."""
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError)
 
 
@@ -60,29 +63,52 @@ def members(path: str, kind: sniff.Kind, folder: str, unread: list[Unread]) -> I
             parts = _safe(name)
             if not parts or is_left_out(parts):
                 continue
-            with opened() as stream:
-                of_member = f"{shown}/{file_names.shown('/'.join(parts))}"
-                head = stream.read(sniff.HEAD)
-                found = None if packing_of(head) else sniff.sniff(head)
-                if found is not None and found.name in (*sniff.ARCHIVES, sniff.UNKNOWN):
-                    why = found.why or "an archive inside of another; unpack it first"
-                    unknown += 1
-                    if unknown <= _MOST_TOLD:
-                        unread.append(Unread(of_member, why))
-                    continue
-                target = Path(folder, *parts)
-                left -= _written(stream, head, target, left)
+            of_member = f"{shown}/{file_names.shown('/'.join(parts))}"
+            target = Path(folder, *parts)
+            try:
+                size = _extract(opened, target, left)
+                os.utime(target, (stamp, stamp))
+            except _Unusable as error:
+                unknown += 1
+                if unknown <= _MOST_TOLD:
+                    unread.append(Unread(of_member, str(error)))
+                continue
+            left -= size
             if left < 0:
                 unread.append(
                     Unread(shown, "inflates to more than any job leaves; unpack it first")
                 )
                 return
-            os.utime(target, (stamp, stamp))
             yield Member(str(target), of_member)
     except _DAMAGED as error:
         unread.append(
             Unread(shown, f"damaged or truncated ({str(error)[:100] or 'it ends early'})")
         )
+
+
+def _extract(opened: Opener, target: Path, most: int) -> int:
+    """Write a member to ``target``. Returns how many bytes it has, or more than ``most``.
+
+    Raises
+    ------
+    _Unusable
+        Where it is nothing that HangScope reads, or cannot be unpacked.
+    """
+    try:
+        with opened() as stream:
+            head = stream.read(sniff.HEAD)
+            found = None if packing_of(head) else sniff.sniff(head)
+            if found is not None and found.name in (*sniff.ARCHIVES, sniff.UNKNOWN):
+                raise _Unusable(found.why or "an archive inside of another; unpack it first")
+            return _written(stream, head, target, most)
+    except RuntimeError:  # zipfile says so of an encrypted member
+        raise _Unusable("encrypted; unpack it first") from None
+    except OSError as error:  # names that clash with others, or are too long; a full disk
+        raise _Unusable(f"cannot be unpacked ({error.strerror or error})") from None
+
+
+class _Unusable(Exception):  # noqa: N818
+    """A member of an archive that is left out; the text says why."""
 
 
 def _opened(path: str, kind: sniff.Kind) -> Iterator[tuple[str, float, Opener]]:
@@ -91,13 +117,13 @@ def _opened(path: str, kind: sniff.Kind) -> Iterator[tuple[str, float, Opener]]:
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
                 if not info.is_dir():
-                    yield info.filename, _stamp(info), Opener(archive, info)
+                    yield info.filename, _dated(info), Opener(archive, info)
         return
     inner = cast("BinaryIO", AsFarAsWhole(unpacked(path, kind.packing))) if kind.packing else None
     with tarfile.open(path if inner is None else None, "r|", inner) as tape:
         for entry in tape:
             if entry.isreg():
-                yield entry.name, float(entry.mtime), Opener(tape, entry)
+                yield entry.name, min(max(0.0, float(entry.mtime)), _LATEST_S), Opener(tape, entry)
 
 
 class Opener(NamedTuple):
@@ -117,10 +143,12 @@ class Opener(NamedTuple):
             yield found
 
 
-def _stamp(info: zipfile.ZipInfo) -> float:
-    import calendar
-
-    return float(calendar.timegm((*info.date_time, 0, 0, 0)))
+def _dated(info: zipfile.ZipInfo) -> float:
+    """When a member was written, in seconds since the epoch; 0 where it says no possible date."""
+    try:
+        return datetime(*info.date_time, tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _safe(name: str) -> tuple[str, ...]:
