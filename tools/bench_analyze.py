@@ -1,13 +1,13 @@
-"""How fast and how large reading is, measured beside the alternatives in one run.
+"""How fast reading is and how much memory it takes, compared with the alternatives in one run.
 
-Memory is sampled in a round of its own: reading how much every process shares takes processor time
-that a program using all cores would have to give.
+Memory is sampled in a separate round: reading each process's share of memory takes CPU time that a
+program using all cores would otherwise have.
 
     python -m tools.bench_analyze                 # everything, table to docs/benchmarks-analyze.md
     python -m tools.bench_analyze --ranks 32 --entries 500 --no-write
 
-Every measurement runs in a process of its own; peak memory is that of the process plus, for
-HangScope's workers, their sum.
+Every measurement runs in a process of its own. Peak memory is that of this process; for HangScope,
+it is the sum of the process and its workers.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--skip-torchfrtrace", action="store_true")
     parser.add_argument("--no-write", action="store_true")
-    parser.add_argument("--folder", type=Path, help="keep the data here and use it again")
+    parser.add_argument("--folder", type=Path, help="keep the data here and reuse it")
     args = parser.parse_args()
     base = args.folder or Path(tempfile.mkdtemp(prefix="hangscope-bench-"))
     try:

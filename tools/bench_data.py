@@ -1,7 +1,7 @@
-"""The data that reading is measured on: Flight Recorder pickles and rings of the same content.
+"""The data on which reading is measured: Flight Recorder pickles and rings of the same content.
 
-The pickles have the shape torch's own pickler gives them: protocol 2, one object per distinct
-frame, mentioned by reference.
+The pickles have the structure that torch's own pickler gives them: protocol 2, one object per
+distinct frame, stored by reference.
 """
 
 from __future__ import annotations

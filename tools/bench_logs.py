@@ -1,10 +1,10 @@
-"""How fast job logs are read, beside merely reading and decoding their lines.
+"""How fast job logs are read, compared with only reading and decoding their lines.
 
     python -m tools.bench_logs                    # section "Job logs" of docs/benchmarks-analyze.md
     python -m tools.bench_logs --before TREE      # another checkout, measured in turn
     python -m tools.bench_logs --mb 4 --no-write
 
-Every measurement runs in a process of its own; of several rounds the best counts.
+Every measurement runs in a process of its own. The best of several rounds is reported.
 """
 
 from __future__ import annotations

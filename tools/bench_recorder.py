@@ -3,14 +3,15 @@
     python -m tools.bench_recorder                 # everything, as Markdown tables, twenty minutes
     python -m tools.bench_recorder --quick
 
-Recording is switched on and off in turn inside the same process, so that whatever else the machine
-does falls on both alike: block by block for calls, step by step for training steps (see
-`tools.bench_steps`). Figures are medians of paired differences with a 95 % interval of that median
-(bootstrap). Torch's own recorder can only be chosen when a process starts: its processes alternate
-with those without. Where there is a GPU, calls and steps on it are measured as well.
+Recording is switched on and off in turn inside the same process, so that other load on the machine
+affects both alike. It is switched block by block for calls and step by step for training steps (see
+`tools.bench_steps`). Figures are medians of paired differences, with a 95 % confidence interval of
+that median (bootstrap). Torch's own recorder can only be selected when a process starts, so
+processes with it alternate with processes without it. On a machine with a GPU, calls and steps on
+the GPU are measured as well.
 
-Besides the time that passes, the processor time used is measured: of the calling thread for calls
-(issuing and waiting), of the whole process for training steps. It is what a busy machine falsifies
+CPU time is measured in addition to elapsed time: of the calling thread for calls (issuing and
+waiting), and of the whole process for training steps. CPU time is what a busy machine distorts
 least.
 """
 
@@ -348,7 +349,7 @@ def step_table(scenario: str, seconds: float) -> list[str]:
 def main() -> int:
     """Parse and measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a sixth of the time")
+    parser.add_argument("--quick", action="store_true", help="take a sixth of the time")
     parser.add_argument("--only", choices=sorted(LABELS), action="append")
     parser.add_argument("--inside", choices=sorted(LABELS), help=argparse.SUPPRESS)
     parser.add_argument("--amount", type=float, default=0, help=argparse.SUPPRESS)

@@ -1,16 +1,17 @@
-"""Training steps with recording switched on and off step by step: the inside of one rank.
+"""Training steps with recording switched on and off step by step, as one rank runs them.
 
-Half a percent of a step is less than what a step varies by from one minute to the next. So the
-steps come in quadruples, off-on-on-off or on-off-off-on, in an order that both ranks draw from the
-same seed: what drifts slowly cancels in (on + on - off - off) / 2. Nothing else is switched but the
-recorder's kernels in the dispatcher and its ``Work.wait``; the recording itself goes on, so no step
-pays for a new ring or for stacks seen for the first time. The watcher thread cannot be switched
-step by step. It runs through all of them and its processor time is measured by its own clock.
+Half a percent of a step is less than the variation of steps from one minute to the next. Steps are
+therefore measured in quadruples, off-on-on-off or on-off-off-on, in an order that both ranks draw
+from the same seed. A slow drift cancels out in (on + on - off - off) / 2. Only the recorder's
+kernels in the dispatcher and its ``Work.wait`` are switched. The recording session itself stays
+open, so no step pays for a new ring or for stacks that are seen for the first time. The watcher
+thread cannot be switched step by step. It runs during all steps, and its CPU time is measured by
+its own clock.
 
-The model is a transformer of six layers (width 256, AdamW) on one core a rank, or alone on a GPU,
-with the collectives of a real step: DDP with five buckets, FSDP2 with each layer a unit. On a core,
-of 512 tokens a rank a step takes two to three tenths of a second, which is on the hard side; of
-4,096 tokens, still few, it takes one to two seconds.
+The model is a transformer of six layers (width 256, AdamW), on one core per rank, or alone on a
+GPU, with the collectives of a real step: DDP with five buckets, or FSDP2 with each layer as a unit.
+On one core, a step of 512 tokens per rank takes two to three tenths of a second, which is a
+demanding case. A step of 4,096 tokens, still few, takes one to two seconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measures what people wait for when they look: the terminal's refresh, the page, the trace file.
 
-Run ``python -m tools.bench_tui``; the table it prints stands in docs/tui.md.
+Run ``python -m tools.bench_tui``. The table that it prints is in docs/tui.md.
 """
 
 from __future__ import annotations
@@ -232,9 +232,9 @@ def main() -> None:
     """Measure everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--records", type=int, default=400, help="records a ring")
-    parser.add_argument("--steps", type=int, default=490, help="490 make a million records")
-    parser.add_argument("--moving", type=int, default=20, help="records a rank between two looks")
+    parser.add_argument("--records", type=int, default=400, help="records per ring")
+    parser.add_argument("--steps", type=int, default=490, help="490 steps make a million records")
+    parser.add_argument("--moving", type=int, default=20, help="records per rank between two looks")
     args = parser.parse_args()
     print(f"live run, {RANKS} rings of {args.records} records; CPU time, median of {args.repeats}")
     for state, parts in live(args.repeats, args.records, args.moving).items():

@@ -1,8 +1,8 @@
-"""Breaks real jobs at random and scores what HangScope says against the truth that was drawn.
+"""Breaks real jobs at random and scores what HangScope reports against the injected fault.
 
 ``python -m tools.chaos --runs 300 --seed 1``. Each run is a job of 2 to 8 real processes (DDP,
-FSDP2, tensor x data parallel, pipeline) with one fault at a random moment on a random rank, or
-none. What counts is what the monitor printed into the job's own log, first word, and when.
+FSDP2, tensor x data parallel, pipeline) with one fault at a random moment on a random rank, or no
+fault. The first verdict that the monitor printed to the job's own log is scored, and when.
 """
 
 from __future__ import annotations
@@ -324,10 +324,10 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--first", type=int, default=0, help="number of the first run")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="append one JSON line a run to this file")
+    parser.add_argument("--out", type=Path, help="append one JSON line per run to this file")
     parser.add_argument("--keep", type=Path, help="keep the run directories of failures here")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="Gloo or NCCL")
-    parser.add_argument("--table", type=Path, nargs="*", help="only print the table of these files")
+    parser.add_argument("--table", type=Path, nargs="*", help="only print these files' table")
     arguments = parser.parse_args()
     if arguments.table is not None:
         results = [_parse(line) for path in arguments.table for line in path.open()]

@@ -1,7 +1,7 @@
-"""The training job that `tools.chaos` breaks: one small model, four ways to parallelise it.
+"""The training job that `tools.chaos` breaks: one small model, parallelised in four ways.
 
-One fault at one place: ``--step`` and ``--point`` say at which of the step's places the rank
-``--rank`` strikes. Faults from outside (signals) are not this program's business.
+It injects one fault at one place: ``--step`` and ``--point`` select the place within the step at
+which the rank ``--rank`` strikes. This program does not inject faults from outside (signals).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ parser.add_argument("--rank", type=int, default=0)
 parser.add_argument("--step", type=int, default=5)
 parser.add_argument("--point", type=int, default=0)
 parser.add_argument("--steps", type=int, default=30)
-parser.add_argument("--pace", type=float, default=0.03, help="seconds of work a step")
+parser.add_argument("--pace", type=float, default=0.03, help="seconds of work per step")
 parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
 args = parser.parse_args()
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -1,13 +1,14 @@
 """Starts the ranks of many jobs from one process that has imported torch once.
 
-Importing torch takes seconds of processor time a rank; a fork of a process that has done so takes
-milliseconds. Each rank is a real process with its own pid, environment, log and exit status, runs
-the program as ``__main__``, and switches HangScope on the way ``import torch`` does. The server
-behaves like torchrun: it hosts the store, and when a rank fails it stops the others with SIGTERM.
+Importing torch takes seconds of CPU time per rank; forking a process that has already imported it
+takes milliseconds. Each rank is a real process with its own pid, environment, log and exit status.
+It runs the program as ``__main__`` and starts HangScope in the way that ``import torch`` does. The
+server behaves like torchrun: it hosts the store, and when a rank fails, it stops the others with
+SIGTERM.
 
-Protocol, JSON lines: on stdin ``{"cmd": "run", ...}`` (see `Job`), ``{"cmd": "signal", "rank": 1,
-"signal": 9}`` and ``{"cmd": "end"}``; on stdout ``{"event": "started", "pids": [...]}``,
-``{"event": "exit", "rank": 1, "code": null, "signal": 9}`` and ``{"event": "ended"}``.
+The protocol is JSON lines. On stdin: ``{"cmd": "run", ...}`` (see `Job`), ``{"cmd": "signal",
+"rank": 1, "signal": 9}`` and ``{"cmd": "end"}``. On stdout: ``{"event": "started", "pids":
+[...]}``, ``{"event": "exit", "rank": 1, "code": null, "signal": 9}`` and ``{"event": "ended"}``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Runs the programs of ``tools/hangs`` with their faults, until they stall or end.
 
-What a run leaves lies in the folder it is given: rings, dumps of torch's own recorder, or a log.
+Each run leaves its evidence in the folder it is given: rings, dumps of torch's own recorder, or a
+log.
 """
 
 from __future__ import annotations

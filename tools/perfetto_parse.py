@@ -4,7 +4,7 @@
     python -m tools.perfetto_parse trace.json...
     python -m tools.perfetto_parse --fixtures     # every recorded fixture, exported first
 
-Needs Node.js. Exits with 1 where the parser dropped, changed or complained about anything.
+Needs Node.js. The exit status is 1 if the parser dropped, changed or complained about anything.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Kill all ranks of a real job with SIGKILL at once, at a random moment, again and again.
 
-After each kill every ring must be readable and miss at most the record that was being written.
+After each kill, every ring must be readable and may lack at most the record that was being written.
 The truth comes from shared memory beside the job: each rank stores the number of calls begun before
-and the number of calls returned after every collective.
+every collective, and the number of calls returned after it.
 
     python -m tools.random_kills --rounds 200
 """

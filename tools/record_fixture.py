@@ -1,9 +1,9 @@
 """Records fixtures from real processes: ``python -m tools.record_fixture [NAME...]``.
 
-Each program of ``tools/hangs`` is started with its fault, left to stall (or to end), looked at as
-``hangscope analyze`` looks at it, and written to ``fixtures/`` with paths and hosts replaced. What
-must be said of it stands in `tools.recordings`; where HangScope says something else, the fixture is
-kept as it must be and the difference is printed.
+Each program of ``tools/hangs`` is started with its fault and left to stall or to end. It is then
+examined as ``hangscope analyze`` would examine it, and written to ``fixtures/`` with paths and
+hosts replaced. The expected answer is in `tools.recordings`. If HangScope gives another answer, the
+fixture keeps the expected one, and the difference is printed.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ PRELOAD = (
 def main() -> int:
     """Record what is asked for; the exit status says whether all verdicts were as expected."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="fixtures to record; all that are missing if none")
-    parser.add_argument("--again", action="store_true", help="also those that are there already")
-    parser.add_argument("--list", action="store_true", help="only list them")
+    parser.add_argument("names", nargs="*", help="fixtures to record (default: all missing)")
+    parser.add_argument("--again", action="store_true", help="also record those that exist already")
+    parser.add_argument("--list", action="store_true", help="only list the fixtures")
     parser.add_argument(
-        "--refresh", action="store_true", help="only write expectations and README.md anew"
+        "--refresh", action="store_true", help="only rewrite the expectations and README.md"
     )
     arguments = parser.parse_args()
     if arguments.refresh:

@@ -1,4 +1,4 @@
-"""The fixtures to record, as ``tools/hangs/recordings.toml`` lists them."""
+"""The fixtures to record, as listed in ``tools/hangs/recordings.toml``."""
 
 from __future__ import annotations
 

@@ -2,18 +2,18 @@
 
     python -m tools.soak --minutes 30
 
-Jobs of real processes on Gloo follow one another until the time is over. What each thread of each
-rank does follows from a seed, so this program knows without being told what must be on record:
+Jobs of real processes on Gloo run one after another until the time is over. What each thread of
+each rank does follows from a seed, so this program can work out by itself what must be on record:
 
-* every record of every rank is what that rank was to issue at that place, kills included;
-* the running hashes of a group's members agree wherever their numbers do;
+* every record of every rank is what that rank was due to issue at that place, also after a kill;
+* the running hashes of a group's members agree wherever their sequence numbers do;
 * a job's results are bit for bit those of the same job without HangScope;
-* memory, threads and descriptors do not grow more than they do without it; a leak grows again when
-  the same job is run again, so one that does not is no leak (Gloo closes its sockets in its own
-  time).
+* memory, threads and descriptors do not grow more than they do without HangScope. A leak grows
+  again when the same job is run again; growth that does not recur is not a leak (Gloo closes its
+  sockets in its own time).
 
-A job that fails in Gloo's own connecting, with or without HangScope, is void and counted as such.
-Exit status 0 when all that held.
+A job that fails while Gloo connects, with or without HangScope, is void and counted as such. The
+exit status is 0 if all of this held.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One rank of a job of the soak, and what it was told to do.
+"""One rank of a soak job, and the plan that it follows.
 
-Everything a job does follows from a `Plan`, so that whoever has the plan knows without being told
-what must be on record.
+Everything that a job does follows from a `Plan`, so the plan alone determines what must be on
+record.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two network namespaces with a link between them, which stand for two hosts (needs root)."""
+"""Two linked network namespaces that stand for two hosts (needs root)."""
 
 from __future__ import annotations
 
