@@ -44,7 +44,7 @@ for name, (op, call) in EAGER.items():
             assert int(seen.rows[0]["state"]) == 2, "not completed"
             assert not seen.rows[0]["flags"] & int(Flag.UNOBSERVED)
 
-with report.check("a bundle that nobody has waited for is not observed"):
+with report.check("a bundle that is never waited for is marked not observed"):
     with recorded() as seen:
         work = dist.reduce_scatter_tensor(ones(), ones(8 * SIZE), async_op=True)
     assert int(seen.rows[0]["state"]) == 0
@@ -118,7 +118,7 @@ with report.check("isend, irecv"):
     assert seen.ops == ["send", "recv"], seen.ops
     assert [manner_of(row) for row in seen.rows] == ["ASYNC WAITED"] * 2
 
-with report.check("isend, irecv that nobody has waited for yet"):
+with report.check("isend, irecv not yet waited for"):
     with recorded() as seen:
         works = [dist.isend(ones(), peer()), dist.irecv(ones(), peer())]
         works[0].wait()
@@ -209,7 +209,7 @@ with report.check("inference mode"):
         dist.all_reduce(ones())
     assert seen.ops == ["all_reduce"]
 
-with report.check("a torch function mode of the job sees nothing of it"):
+with report.check("invisible to a TorchFunctionMode of the job"):
     from torch.overrides import TorchFunctionMode
 
     class Counting(TorchFunctionMode):
@@ -296,7 +296,7 @@ with report.check("DeviceMesh"):
         dist.all_reduce(ones(), group=mesh.get_group("tp"))
     assert [g.ranks for g in seen.groups] == [(0, 1), (RANK,)], seen.groups
 
-with report.check("refused arguments keep the numbers"):
+with report.check("refused arguments do not use up a sequence number"):
     with recorded() as seen:
         for bad in (torch.ones(2, dtype=torch.complex32), torch.ones(4).to_sparse()):
             try:
@@ -310,7 +310,7 @@ with report.check("refused arguments keep the numbers"):
         dist.all_reduce(ones())
     assert seen.ops[-1] == "all_reduce"
 
-with report.check("a group that ended early in Python"):
+with report.check("a group destroyed and freed in Python"):
     kept = dist.new_group([0, 1])
     with recorded() as seen:
         dist.all_reduce(ones(), group=kept)

@@ -189,7 +189,7 @@ with report.check("distributed checkpoint, save and load"):
     assert saved, "saving exchanges objects"
     assert seen.ops, "loading exchanges objects"
 
-with report.check("the recorder is still well"):
+with report.check("the recorder still works"):
     with recorded() as seen:
         dist.barrier()
     assert seen.ops == ["barrier"], seen.ops
