@@ -104,7 +104,7 @@ def measure(size: int) -> tuple[float, float, float, float]:
 
 def main() -> None:
     print(
-        "| ranks | full barrier (s) | requests per rank | looks per rank | naming the missing (s) |"
+        "| ranks | full barrier (s) | requests per rank | polls per rank | naming the missing (s) |"
     )
     print("|---|---|---|---|---|")
     for text in sys.argv[1:] or ["64", "256", "1024"]:
