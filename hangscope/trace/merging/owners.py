@@ -66,7 +66,9 @@ class _Known:
 
 def _known(fragments: Sequence[Fragment]) -> _Known:
     ranks: dict[int, dict[int, str]] = defaultdict(dict)
-    seen, with_pid, world = set(), set(), 0
+    seen: set[int] = set()
+    with_pid: set[int] = set()
+    world = 0
     for facts in (f.facts for f in fragments):
         world = max(world, facts.world_size or 0)
         if facts.rank == NONE:
@@ -75,8 +77,9 @@ def _known(fragments: Sequence[Fragment]) -> _Known:
         if facts.pid is not None:
             with_pid.add(facts.rank)
             ranks[facts.pid][facts.rank] = ranks[facts.pid].get(facts.rank) or facts.host or ""
-    everybody = seen | set(range(world))
-    return _Known(dict(ranks), bool(with_pid) and everybody == with_pid)
+    # Counted, not listed: a damaged file may claim a world of any size.
+    everybody = seen == with_pid and sum(rank < world for rank in seen) == world
+    return _Known(dict(ranks), bool(with_pid) and everybody)
 
 
 def _owner(claim: Claim, known: _Known, path: str) -> int | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_OF_A_THREAD = frozenset({"thread_id", "active"})
+"""A recorder's entries have a thread and frames as well."""
 _MOST_THREADS = 512
 _MOST_FRAMES = 128
 
@@ -16,7 +18,7 @@ def is_spy_dump(document: Any) -> bool:
         and bool(document)
         and all(
             isinstance(thread, Mapping)
-            and "thread_id" in thread
+            and thread.keys() >= _OF_A_THREAD
             and isinstance(thread.get("frames"), list)
             for thread in document
         )
