@@ -216,8 +216,9 @@ def page(
         "",
         f"Made by `python -m tools.bench_analyze` on {platform.machine()}, Python "
         f"{platform.python_version()}, {cores()} cores, {time.strftime('%Y-%m-%d')}; the best of "
-        f"{args.repeats} rounds. {args.ranks} ranks, {args.entries:,} entries each, {FRAMES_DEEP} "
-        f"frames per entry; many rings: {args.ring_ranks:,} of {args.entries:,} records.",
+        f"{args.repeats} rounds. There are {args.ranks} ranks with {args.entries:,} entries each "
+        f"and {FRAMES_DEEP} frames per entry. Many rings means {args.ring_ranks:,} rings of "
+        f"{args.entries:,} records each.",
         "",
         "| | seconds | CPU seconds | peak MiB |",
         "|---|---:|---:|---:|",
@@ -258,19 +259,20 @@ def page(
         "|---:|---:|---:|---:|---:|",
         *(growth(best, n) for n in sizes),
         "",
-        "The pickles have the shape of torch's own: one object per distinct frame, mentioned by "
-        "reference. Where no frame is shared, every frame is a dictionary of its own. Rings of one "
-        "content name the same operations in the same order, as ranks of one program that stand at "
-        "one place do; what is found for one then holds for the next. Where ranks stand apart, it "
-        "is found for each. Reading rings is to a third copying memory: what else uses the same "
-        "memory, other machines of one host too, slows it by up to a fifth, and no load average "
-        "shows that. Peak memory "
-        "is that of the process and its workers together, with their imports, from a round of its "
-        "own.",
+        "The pickles have the same structure as torch's own: one object per distinct frame, "
+        "stored by reference. Where no frame is shared, every frame is a separate dictionary. "
+        "Rings of the same content name the same operations in the same order, as they do when "
+        "ranks run one program and have reached the same place. What is found for one ring then "
+        "holds for the next. Where ranks are apart, it is found for each ring "
+        "separately. A third of reading rings is copying memory. Anything else that uses the "
+        "same memory, including other virtual machines on the same host, slows it by up to a "
+        "fifth, and no load average shows that. Peak memory is that of the process and its "
+        "workers together, including their imports, measured in a separate round.",
         "",
-        f"Load average when this ended: {os.getloadavg()[0]:.1f} on {cores()} cores. Where it is "
-        "far above what one measurement causes, others were at work: HangScope needs all cores for "
-        "its time with pickles, the alternatives one, so compare CPU seconds divided by cores.",
+        f"Load average at the end of the run: {os.getloadavg()[0]:.1f} on {cores()} cores. If it "
+        "is far above what one measurement causes, other programs were running. HangScope needs "
+        "all cores to reach its time on pickles, and the alternatives need one, so compare CPU "
+        "seconds divided by cores then.",
         "",
     ]
     return "\n".join(lines)

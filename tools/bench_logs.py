@@ -202,10 +202,10 @@ def _section(
     yield HEADING
     yield ""
     yield (
-        f"Made by `python -m tools.bench_logs`, {time.strftime('%Y-%m-%d')}: logs of "
-        f"{args.mb:g} MB each, MB per CPU second, the best of {args.repeats} rounds measured in "
-        "turn. Bare is reading and decoding the lines, and nothing else. Before is the same reader "
-        "without what it now remembers of the shapes of lines; what it finds is the same."
+        f"Made by `python -m tools.bench_logs`, {time.strftime('%Y-%m-%d')}: logs of {args.mb:g} "
+        f"MB each, in MB per CPU second, the best of {args.repeats} rounds measured in turn. "
+        "*Bare* only reads and decodes the lines. *Before* is the same reader without what it "
+        "now remembers about the shapes of lines; it finds the same."
     )
     yield ""
     yield "| log of | bare | before | now | faster | memory grew by, MiB |"
@@ -217,8 +217,8 @@ def _section(
         yield f"| {name} | {speeds} | {faster} | {now[1]:.0f} |"
     yield ""
     yield (
-        "Lines of training output are passed over a block at a time; a line of a watchdog or of a "
-        "stack is shown only to those readers that may know its shape."
+        "Lines of training output are skipped a block at a time. A line of a watchdog or of a "
+        "stack is passed only to those readers that may know its shape."
     )
     yield ""
 
