@@ -1,6 +1,6 @@
 """What recording costs: added time per call and per training step, measured in one run.
 
-    python -m tools.bench_recorder                 # everything, as Markdown tables, twenty minutes
+    python -m tools.bench_recorder           # everything, as Markdown tables, twenty-five minutes
     python -m tools.bench_recorder --quick
 
 Recording is switched on and off in turn inside the same process, so that other load on the machine
