@@ -147,7 +147,7 @@ class WaitTree(TreeList):
             if report and report.waiting_s is not None:
                 text.append(f"  {duration(report.waiting_s)}", WAITING)
         if again:
-            text.append("  ↻ closes the circle", _CULPRIT)
+            text.append("  ↻ closes the cycle", _CULPRIT)
         elif report is not None and via is None:
             text.append(f"  {report.state}")
             where = report.exit or (place(report.stack[0]) if report.stack else report.phase) or ""

@@ -60,7 +60,7 @@ def test_an_earlier_attempt_in_a_log_says_nothing_of_what_was_recorded(tmp_path:
     log = FAILED.format(r=1) + RESTART + "".join(f"[rank{r}]: UserWarning: x\n" for r in range(4))
     found = judged(tmp_path, "loader-asleep", (), log)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
-    assert any("earlier one is left out" in warning for warning in found.warnings)
+    assert any("earlier one is ignored" in warning for warning in found.warnings)
 
 
 def test_an_earlier_attempt_counts_where_nothing_was_recorded(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_an_older_folder_with_the_same_ranks_is_another_life() -> None:
     old = [dump(r, "old", HOUR) for r in range(4)]
     kept, notes = keep_newest([*old, *new])
     assert {f.source.path.split("/")[0] for f in kept} == {"node0", "node1"}
-    assert notes == ["old: holds older dumps of 4 ranks; left out as another attempt"]
+    assert notes == ["old: holds older dumps of 4 ranks; ignored as another attempt"]
 
 
 def test_an_older_dump_of_one_rank_in_the_same_folder_goes() -> None:

@@ -58,7 +58,7 @@ def test_other_process_ids_are_those_of_another_job(tmp_path: Path) -> None:
 
 def test_a_log_that_contradicts_nothing_is_believed(tmp_path: Path) -> None:
     found = judged(tmp_path, "world_size=4\n" + RAISED)
-    assert not any("left out" in line for line in found.warnings)
+    assert not any("ignored" in line for line in found.warnings)
     assert "corrupt shard 17" in repr(found)
 
 
@@ -70,6 +70,6 @@ def test_stacks_of_a_rank_beyond_the_world_of_the_log_are_anothers(tmp_path: Pat
     (tmp_path / "stack_rank_9.txt").write_text(spied)
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict.value, found.culprits) == ("rank_lost", (2,))
-    assert any("stack_rank_9.txt" in line and "left out" in line for line in found.warnings)
+    assert any("stack_rank_9.txt" in line and "ignored" in line for line in found.warnings)
     (tmp_path / "stack_rank_2.txt").write_text(spied)
     assert "data.py:51" in repr(diagnose(load_trace([tmp_path])))

@@ -72,7 +72,7 @@ def test_rings_and_journals_of_the_job_before_are_left_out() -> None:
     seen = [journal(0, 10), journal(1, 21)]
     kept, notes = keep_newest([*before, *now, *seen])
     assert [f.facts.pid for f in kept] == [20, 21, 21]
-    assert notes == ["runs: also holds an earlier job of the same name, 3 ranks; left out"]
+    assert notes == ["runs: also holds an earlier job of the same name, 3 ranks; ignored"]
 
 
 def test_rings_that_do_not_say_when_they_began_are_kept() -> None:

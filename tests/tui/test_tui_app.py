@@ -208,7 +208,7 @@ def test_waits_and_stacks() -> None:
         text = screen(app)
         assert "▸ rank 0  waiting" in text
         assert "▸ rank 1  waits in broadcast #4 of tp0" in text
-        assert "closes the circle" in text
+        assert "closes the cycle" in text
         assert "ranks 2 3  wait in all_reduce #9 of dp" in text
         await pilot.press("6")
         await calm(app, pilot)

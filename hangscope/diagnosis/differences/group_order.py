@@ -59,7 +59,7 @@ def with_group_order(context: Context, causes: list[Cause]) -> list[Cause]:
         return causes
     cause = _cause(context, told, calls, culprits, decided, edges)
     if not calls:
-        cause = cause.doubted("that groups are named after calls of new_group is concluded")
+        cause = cause.doubted("that groups are named after calls of new_group is inferred")
     return [c for c in causes if c not in counted] + [cause]
 
 

@@ -49,7 +49,7 @@ def without_foreign_logs(fragments: Sequence[Fragment]) -> tuple[list[Fragment],
     else:
         reasons = _strange_stacks(logs)
     kept = [f for f in fragments if f.source.path not in reasons]
-    return kept, [f"{path}: {why}; left out as another job's" for path, why in reasons.items()]
+    return kept, [f"{path}: {why}; ignored as another job's" for path, why in reasons.items()]
 
 
 def _strange_stacks(logs: Mapping[str, Sequence[Fragment]]) -> dict[str, str]:

@@ -76,7 +76,7 @@ def of_one_job(dumps: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
     kept = set(map(id, jobs[0].fragments()))
     notes = [
         f"{clean.name(job.sets[0].key)}: dumps of another job that ran at the same time "
-        f"({len({f.facts.rank for f in job.fragments()})} ranks); left out"
+        f"({len({f.facts.rank for f in job.fragments()})} ranks); ignored"
         for job in jobs[1:]
     ]
     return [f for f in dumps if id(f) in kept], notes

@@ -211,7 +211,7 @@ def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
         if fragment.facts.rank not in known:
             count.setdefault(_folder_of(fragment), set()).add(fragment.facts.rank)
     return kept, [pair.text for pair in doubled] + [
-        f"{folder}: also holds an earlier job of the same name, {_ranks(len(ranks))}; left out"
+        f"{folder}: also holds an earlier job of the same name, {_ranks(len(ranks))}; ignored"
         for folder, ranks in sorted(count.items())
     ]
 
@@ -228,7 +228,7 @@ def _newest_numbered(fragments: Sequence[Fragment], what: str) -> tuple[list[Fra
         if number is not None and number < newest:
             old.setdefault(_folder_of(fragment), set()).add(fragment.facts.rank)
     notes = [
-        f"{folder}: holds older {what} of {_ranks(len(ranks))}; left out as another attempt"
+        f"{folder}: holds older {what} of {_ranks(len(ranks))}; ignored as another attempt"
         for folder, ranks in sorted(old.items())
     ]
     kept = [f for f, n in zip(fragments, numbers, strict=True) if n is None or n == newest]
@@ -239,7 +239,7 @@ def _without_words_of_others(logs: list[Fragment]) -> tuple[list[Fragment], list
     """Without what logs say of an earlier attempt: what was recorded is of the newest."""
     old = sorted({f.source.path for f in logs if f.of_earlier_life})
     notes = [
-        f"{path}: says nothing of its newest attempt; what it says of an earlier one is left out"
+        f"{path}: says nothing of its newest attempt; what it says of an earlier one is ignored"
         for path in old
     ]
     return [f for f in logs if not f.of_earlier_life], notes
@@ -297,7 +297,7 @@ def _newest_folder(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[
         kept.extend(_one_per_rank(folder, notes))
         taken.update(times)
     notes.extend(
-        f"{folder.path}: holds older dumps of {_ranks(len(folder.times()))}; left out as another "
+        f"{folder.path}: holds older dumps of {_ranks(len(folder.times()))}; ignored as another "
         "attempt"
         for folder in sorted(left, key=lambda f: f.path)
     )
@@ -312,7 +312,7 @@ def _one_per_rank(folder: _Folder, notes: list[str]) -> list[Fragment]:
         at = newest.get(fragment.facts.rank)
         if at is not None and at - last_sign(fragment) > _SAME_MOMENT_NS:
             notes.append(
-                f"{fragment.source.path}: an older dump of rank {fragment.facts.rank}; left out"
+                f"{fragment.source.path}: an older dump of rank {fragment.facts.rank}; ignored"
             )
         else:
             kept.append(fragment)

@@ -199,12 +199,12 @@ def other_world(meeting: str, ranks: int, helpers: str = "") -> str:
     if helpers:
         return (
             f"also holds {ranks} process{'es' if ranks > 1 else ''} that the ranks have started, "
-            f"which meet at {meeting}; left out: `hangscope analyze` over their rings alone "
+            f"which meet at {meeting}; ignored: `hangscope analyze` over their rings alone "
             f"({helpers}, ...) judges them"
         )
     return (
         f"also holds another job of the same launch, {ranks} rank{'s' if ranks > 1 else ''} that "
-        f"meet at {meeting}; left out: give each job a HANGSCOPE_DIR of its own"
+        f"meet at {meeting}; ignored: give each job a HANGSCOPE_DIR of its own"
     )
 
 

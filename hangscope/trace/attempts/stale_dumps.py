@@ -39,7 +39,7 @@ def since_their_rings_began(
         rank = dump.facts.rank
         if last_sign(dump) < began.get(rank, 0) - _DELAY_NS:
             notes.append(
-                f"{dump.source.path}: written before rank {rank} of this run began; left out"
+                f"{dump.source.path}: written before rank {rank} of this run began; ignored"
             )
         else:
             kept.append(dump)
@@ -71,7 +71,7 @@ def _of_newest_world(fragments: Sequence[Fragment]) -> tuple[list[Fragment], lis
     began = min(map(_told, worlds[newest]))
     old = {
         id(dump): f"{dump.source.path}: of an earlier attempt with {size} ranks (now {newest}); "
-        "left out"
+        "ignored"
         for size, dumps in worlds.items()
         if size != newest and 0 < max(map(_told, dumps)) < began - _APART_NS
         for dump in dumps
@@ -99,7 +99,7 @@ def _of_newest_times(fragments: Sequence[Fragment]) -> tuple[list[Fragment], lis
     stale = set(map(id, left))
     return [f for f in fragments if id(f) not in stale], [
         f"{f.source.path}: of an earlier attempt (the other dumps begin "
-        f"{(began - _told(f)) / 60e9:.0f} minutes after it was written); left out"
+        f"{(began - _told(f)) / 60e9:.0f} minutes after it was written); ignored"
         for f in left
     ]
 
@@ -153,7 +153,7 @@ def _of_the_end(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     old = {key: found for key, found in old.items() if key in in_time}
     return [f for f in fragments if id(f) not in old], [
         f"{dump.source.path}: others went on for {more_ns / 1e9:.0f} s after it was written; "
-        "left out"
+        "ignored"
         for dump, more_ns in old.values()
     ]
 

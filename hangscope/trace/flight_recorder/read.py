@@ -236,7 +236,7 @@ def _warnings(dump: _Dump, rank: int, table: GroupTable, aborted: int) -> Iterat
         yield dump.unusable
     if dump.skipped:
         of_all = len(dump.entries) + dump.skipped
-        yield f"{dump.skipped} of its {of_all} entries are no records; left out"
+        yield f"{dump.skipped} of its {of_all} entries are no records; ignored"
     if aborted:
         yield (
             f"{aborted} operations ended together when rank {rank} gave up waiting; they are taken "

@@ -147,7 +147,7 @@ class RingFolder:
         lines = [f"{path.name}: {why}" for path, (_, why) in sorted(self._refused.items())]
         if {ring.key for ring in self._rings.values()} - {ring.key for ring in rings}:
             lines.append(
-                f"{self.directory}: other attempts or runs are there too and were left out"
+                f"{self.directory}: other attempts or runs are there too and were ignored"
             )
         ranks = {(ring.machine, ring.process.pid) for ring in rings}
         worlds: dict[str, list[OpenRing]] = defaultdict(list)

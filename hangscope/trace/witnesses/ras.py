@@ -119,7 +119,7 @@ def read_ras(document: Mapping[str, Any], path: str) -> list[Fragment]:
     rank_of = {process: rank for rank, process in world.process.items() if rank >= 0}
     groups = tuple(_group(c, rank_of) for c in found)
     notes = (
-        ["several communicators hold ranks that the largest does not; those are left out"]
+        ["several communicators hold ranks that the largest does not; those are ignored"]
         if any(set(c.process.values()) - set(rank_of) for c in found)
         else []
     )
