@@ -146,9 +146,7 @@ class RingFolder:
         """What readers are to be told of the directory; ``rings`` are those that are followed."""
         lines = [f"{path.name}: {why}" for path, (_, why) in sorted(self._refused.items())]
         if {ring.key for ring in self._rings.values()} - {ring.key for ring in rings}:
-            lines.append(
-                f"{self.directory}: other attempts or runs are there too and were ignored"
-            )
+            lines.append(f"{self.directory}: other attempts or runs are there too and were ignored")
         ranks = {(ring.machine, ring.process.pid) for ring in rings}
         worlds: dict[str, list[OpenRing]] = defaultdict(list)
         for ring in self._rings.values():
