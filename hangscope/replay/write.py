@@ -7,7 +7,6 @@ does not give the verdict it was made from is of no use, and is reported instead
 
 from __future__ import annotations
 
-import gzip
 import json
 import pickle
 import shutil
@@ -34,6 +33,7 @@ from hangscope.replay.verify import verify
 from hangscope.ring.reader import RingError
 from hangscope.trace import formats
 from hangscope.trace.files import sniff
+from hangscope.trace.files.packing import packed
 from hangscope.trace.files.unpickle import load_plain
 from hangscope.trace.model import Trace
 
@@ -200,7 +200,7 @@ def _copy(source: Path, target: Path, redactor: Redactor | None, *, on_its_way_o
         shutil.copyfile(source, target)
         return
     data = redacted(sniff.read_all(source, kind.packing), kind.name, redactor)
-    target.write_bytes(gzip.compress(data, mtime=0) if kind.packing else data)
+    target.write_bytes(packed(data, kind.packing) if kind.packing else data)
 
 
 def redacted(data: bytes, kind: str, redactor: Redactor) -> bytes:

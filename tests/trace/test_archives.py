@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.diagnosis import diagnose
+from hangscope.trace.files.packing import BZIP2, GZIP, XZ, packed, packing_of, unpacked
 from hangscope.trace.load import NothingReadable, load_trace
 from hangscope.trace.loading import archives
 
@@ -61,6 +62,17 @@ def zstd(data: bytes) -> bytes:
 def test_a_compressed_log_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     (tmp_path / "job.log.packed").write_bytes(pack(STEPS + WAITS))
     assert diagnose(load_trace([tmp_path])).culprits == (2,)
+
+
+@pytest.mark.parametrize("packing", [GZIP, BZIP2, XZ])
+def test_what_is_packed_again_is_packed_as_it_was(tmp_path: Path, packing: str) -> None:
+    """A redacted file keeps its name, which says how it is compressed."""
+    data = packed(STEPS, packing)
+    assert packing_of(data) == packing
+    assert data == packed(STEPS, packing)
+    (tmp_path / "job.log").write_bytes(data)
+    with unpacked(tmp_path / "job.log", packing) as stream:
+        assert stream.read() == STEPS
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])

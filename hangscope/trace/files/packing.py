@@ -44,6 +44,23 @@ def unpacked(path: str | Path, packing: str) -> BinaryIO:
     return cast("BinaryIO", _zstd().open(path, "rb"))
 
 
+def packed(data: bytes, packing: str) -> bytes:
+    """Data compressed in this way; the same data gives the same bytes.
+
+    Raises
+    ------
+    NoReader
+        As `unpacked`.
+    """
+    if packing == GZIP:
+        return gzip.compress(data, mtime=0)
+    if packing == BZIP2:
+        return bz2.compress(data)
+    if packing == XZ:
+        return lzma.compress(data)
+    return bytes(_zstd().compress(data))
+
+
 def _zstd() -> Any:
     """Python's own module from 3.14 on, else the package that others know."""
     for name in ("compression.zstd", "zstandard"):
