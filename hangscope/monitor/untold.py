@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import NamedTuple
 
 from hangscope.trace.processes.procfs import PROC, stat_of, status_of
 
@@ -27,29 +28,40 @@ def is_untold(pid: int, number: int, proc: Path = PROC) -> bool:
 
     False where that cannot be seen, or where it may be busy with an answer of its own.
     """
-    status, fields = status_of(pid, proc), stat_of(pid, proc)
+    masks, fields = _masks(pid, proc), stat_of(pid, proc)
     try:
-        pending, own, ignored, caught = (
-            int(status[name], 16) for name in ("ShdPnd", "SigPnd", "SigIgn", "SigCgt")
-        )
         state, flags = fields[0], int(fields[_FLAGS])
-    except (KeyError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return False
-    if state in "ZX" or flags & _EXITING or (ignored | caught) & _bit(number):
+    if masks is None or state in "ZX" or flags & _EXITING or masks.handled & _bit(number):
         return False
-    return not any((pending | own) & _bit(ending) for ending in _ENDING)
+    return not any(masks.sent & _bit(ending) for ending in _ENDING)
 
 
 def is_told(pid: int, number: int, proc: Path = PROC) -> bool:
     """Whether a signal that nobody deals with has been sent to a process that is not yet gone."""
+    masks = _masks(pid, proc)
+    return masks is not None and bool(masks.sent & ~masks.handled & _bit(number))
+
+
+class _Masks(NamedTuple):
+    """Signals of a process, a bit each."""
+
+    sent: int
+    """Not dealt with yet."""
+    handled: int
+    """Ignored, or caught by the program."""
+
+
+def _masks(pid: int, proc: Path) -> _Masks | None:
     status = status_of(pid, proc)
     try:
         pending, own, ignored, caught = (
             int(status[name], 16) for name in ("ShdPnd", "SigPnd", "SigIgn", "SigCgt")
         )
     except (KeyError, ValueError):
-        return False
-    return bool((pending | own) & ~(ignored | caught) & _bit(number))
+        return None
+    return _Masks(pending | own, ignored | caught)
 
 
 def _bit(number: int) -> int:

@@ -7,6 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 MAX_TEXT = 4096
+_MOST = 1e9
+"""Seconds, or times a second: more of them is an error of whoever wrote them."""
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
@@ -75,6 +77,13 @@ def as_int(
     else:
         return default
     return number if low <= number <= high else default
+
+
+def as_quantity(value: Any) -> float | None:
+    """Whatever a file has where a rate or a duration should be; None if that is impossible."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value < _MOST else None
 
 
 def as_bool(value: Any) -> bool:

@@ -44,21 +44,20 @@ def test_a_status_after_a_failed_operation_is_told_with_what_that_failed_of(
     assert facts.exception.is_main_thread  # type: ignore[attr-defined]
 
 
-def test_what_a_program_says_as_it_leaves_is_told_with_its_line(tmp_path: Path) -> None:
-    facts = facts_after("with_last_words", tmp_path)
+@pytest.mark.parametrize(
+    ("how", "function"),
+    [("with_last_words", "with_last_words"), ("words-fork", "raises_last_words")],
+    ids=["a program", "a process of multiprocessing"],
+)
+def test_what_it_says_as_it_leaves_is_told_with_its_line(
+    tmp_path: Path, how: str, function: str
+) -> None:
+    """Of words that are raised, not given to ``sys.exit``, multiprocessing forgets the place."""
+    facts = facts_after(how, tmp_path)
     assert facts.exception is not None  # type: ignore[attr-defined]
     assert facts.exception.type_name == "SystemExit"  # type: ignore[attr-defined]
     assert "no such data set" in facts.exception.message  # type: ignore[attr-defined]
-    assert facts.exception.stack[0].name == "with_last_words"  # type: ignore[attr-defined]
-
-
-def test_a_process_of_multiprocessing_has_last_words_as_well(tmp_path: Path) -> None:
-    """Raised, not called for: Python writes them down and forgets where that was."""
-    facts = facts_after("words-fork", tmp_path)
-    assert facts.exception is not None  # type: ignore[attr-defined]
-    assert facts.exception.type_name == "SystemExit"  # type: ignore[attr-defined]
-    assert "no such data set" in facts.exception.message  # type: ignore[attr-defined]
-    assert facts.exception.stack[0].name == "raises_last_words"  # type: ignore[attr-defined]
+    assert facts.exception.stack[0].name == function  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("how", "status"), [("later", 5), ("went_on_and_left", 6)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,9 +40,11 @@ def without_wrong_guesses(
     found = list(fragments)
     shared = _shared_numbers(logs) | _of_several_nodes({*logs, *silent})
     for i, guess in enumerate(fragments):
+        if len(guess.records) or not _is_guess(guess):
+            continue
         path = guess.source.path
         named = path in shared or is_of_a_node(Path(path))
-        if not _is_guess(guess) or len(guess.records) or not (named or path in launchers):
+        if not named and path not in launchers:
             continue  # files that the processes of one node leave tell nothing of another
         ends = launchers.get(path, set())
         elsewhere = any(p != path and ends.isdisjoint(told) for p, told in launchers.items())
@@ -61,8 +63,13 @@ def _shared_numbers(paths: Iterable[str]) -> set[str]:
         local = local_rank_of_log(Path(path))
         if local is not None:
             folders[local][str(Path(path).parent)].append(path)
-    several = (files for files in folders.values() if len(files) > 1)
-    return {path for files in several for those in files.values() for path in those}
+    return _in_several(folders.values())
+
+
+def _in_several(sorts: Iterable[Mapping[str, list[str]]]) -> set[str]:
+    """The paths of each sort that come in more than one kind."""
+    several = (kinds for kinds in sorts if len(kinds) > 1)
+    return {path for kinds in several for those in kinds.values() for path in those}
 
 
 def _of_several_nodes(paths: Iterable[str]) -> set[str]:
@@ -70,13 +77,12 @@ def _of_several_nodes(paths: Iterable[str]) -> set[str]:
 
     Two dates are no such numbers, nor are the local ranks of torchrun's folders.
     """
-    alike: dict[str, set[str]] = defaultdict(set)
+    alike: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path in paths:
         if local_rank_of_log(Path(path)) is None:
             undated = without_dates(path)
-            alike[_NUMBER.sub("0", undated)].add(undated)
-    several = {shape for shape, names in alike.items() if len(names) > 1}
-    return {path for path in paths if _NUMBER.sub("0", without_dates(path)) in several}
+            alike[_NUMBER.sub("0", undated)][undated].append(path)
+    return _in_several(alike.values())
 
 
 def _is_guess(fragment: Fragment) -> bool:

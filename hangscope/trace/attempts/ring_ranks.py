@@ -8,7 +8,7 @@ told it that it is that rank knows better.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -109,14 +109,15 @@ def world_followed(
     alive = set(living)
     newest = max(worlds.values(), key=lambda places: max(map(_created(present), places)))
     together = [w for w in worlds.values() if _at_once(present, [*w, *newest], alive)]
-    own = [w for w in together if not are_helpers(present, w)] or together
+    processes = {one.start.process for one in present}
+    helpers = [w for w in together if _are_helpers([present[p] for p in w], processes)]
+    own = [w for w in together if w not in helpers] or together
     sizes = [present[places[0]].world_size for places in own]
     alike = all(
         {present[p].world_size for p in places} == {size}
         and len({present[p].start.rank for p in places}) == len(places)
         for places, size in zip(own, sizes, strict=True)
     )
-    processes = {one.start.process for one in present}
     have_met = all(present[p].met for places in own for p in places)
     if any(present[p].again for places in together for p in places):
         return []  # one job that meets anew, and not all of it
@@ -126,7 +127,7 @@ def world_followed(
         together,
         key=lambda places: (
             not all(present[p].over for p in places),
-            not are_helpers(present, places),
+            places not in helpers,
             len(places) < present[places[0]].world_size,
             present[places[0]].world_size,
             max(map(_created(present), places)),
@@ -134,10 +135,8 @@ def world_followed(
     )
 
 
-def are_helpers(present: Sequence[Presence], places: Iterable[int]) -> bool:
-    """Whether processes that have a ring have started all of these."""
-    processes = {one.start.process for one in present}
-    ranks = [present[p] for p in places]
+def _are_helpers(ranks: Iterable[Presence], processes: Collection[tuple[str, int]]) -> bool:
+    """Whether some of these processes, which have a ring each, have started all of the ranks."""
     return all(one.parent and (one.start.process[0], one.parent) in processes for one in ranks)
 
 

@@ -52,7 +52,7 @@ def rank_of_dump(path: Path) -> int | None:
     front of it may hold numbers of their own; a number labelled as rank wins over a mere one, and
     numbers labelled as something else (``_pid_4711``, ``_of_8``) count nowhere.
     """
-    stem = _STAMPS.sub("", _DATES.sub("", _SUFFIXES.sub("", path.name)))
+    stem = without_dates(_SUFFIXES.sub("", path.name))
     stem = _OTHER_NUMBERS.sub("", _SUFFIXES.sub("", stem))
     for pattern in (_LABELLED_END, _TRAILING, _LABELLED):
         found = pattern.search(stem)
@@ -72,7 +72,7 @@ def without_dates(path: str) -> str:
 
 def pid_of_stacks(path: Path) -> int | None:
     """The process in the name of a file with the stacks of one: faulthandler does not write it."""
-    stem = _STAMPS.sub("", _DATES.sub("", _SUFFIXES.sub("", path.name)))
+    stem = without_dates(_SUFFIXES.sub("", path.name))
     found = _PID.search(stem) or (_OF_STACKS.search(stem) and _TRAILING.search(stem))
     return _number(found) if found else None
 

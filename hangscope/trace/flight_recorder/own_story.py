@@ -31,7 +31,6 @@ from hangscope.trace.plain_waits import plain_wait, wait_from
 
 KEY = "hangscope"
 MAX_PHASES = 64
-_MOST = 1e9
 _EXITS = frozenset({"clean", "exception", "code", "signal", "oom", "unknown"})
 
 
@@ -74,7 +73,8 @@ def to_plain(facts: RankFacts) -> dict[str, Any]:
 
 def timeout_s_of(value: Any) -> float | None:
     """Seconds that an operation may wait in this job before it counts as hung."""
-    return (_quantity(value.get("timeout_s")) if isinstance(value, Mapping) else None) or None
+    stated = value.get("timeout_s") if isinstance(value, Mapping) else None
+    return clean.as_quantity(stated) or None
 
 
 def claims_in(value: Any, rank: int) -> tuple[Claim, ...]:
@@ -119,11 +119,11 @@ def from_plain(value: Any, facts: RankFacts) -> RankFacts:
         held_by=clean.as_name(value.get("held_by")) or None,
         wait=wait_from(value.get("wait")),
         gil_blocked=_truth(value.get("gil_blocked")),
-        cpu_busy=_quantity(value.get("cpu_busy")),
+        cpu_busy=clean.as_quantity(value.get("cpu_busy")),
         heartbeat_ns=clean.as_int(value.get("heartbeat_ns"), 0, low=0),
-        heartbeat_interval_s=_quantity(value.get("heartbeat_interval_s")),
+        heartbeat_interval_s=clean.as_quantity(value.get("heartbeat_interval_s")),
         stack_moved=_truth(value.get("stack_moved")),
-        wakeups_hz=_quantity(value.get("wakeups_hz")),
+        wakeups_hz=clean.as_quantity(value.get("wakeups_hz")),
         initialized=_truth(value.get("initialized")),
         finalized=_truth(value.get("finalized")),
         rendezvous=_detail(value.get("rendezvous")) or None,
@@ -140,12 +140,6 @@ def from_plain(value: Any, facts: RankFacts) -> RankFacts:
 
 def _truth(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
-
-
-def _quantity(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if 0 <= value < _MOST else None
 
 
 def _listed(value: Any, most: int) -> Sequence[Any]:

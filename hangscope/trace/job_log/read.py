@@ -126,8 +126,9 @@ def _noted(line: LogLine, evidence: Evidence) -> LogLine:
         evidence.elastic = bool(TORCHRUN.search(line.file) or TORCHRUN.search(line.text))
     evidence.lines += 1
     evidence.thinned |= line.repeated and line.level in ("E", "F") and bool(line.file)
-    if not line.machine.is_unknown:
-        evidence.processes.machines.add(line.machine)
+    machine = line.machine
+    if not machine.is_unknown:
+        evidence.processes.machines.add(machine)
     if line.rank is not None and not line.printed:
         _note_writer(line, line.rank, evidence)
     elif line.pid is not None:

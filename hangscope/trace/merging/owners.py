@@ -42,6 +42,8 @@ class _Known:
 
     ranks: dict[int, dict[int, str]]
     """By process id the ranks that have it, and the host of each."""
+    hosts: frozenset[str]
+    """Where they run, as far as that is told."""
     all_told: bool
     """Whether no rank of the job is without one."""
 
@@ -58,9 +60,11 @@ class _Known:
 
     def _named_in(self, path: str) -> set[str]:
         """The hosts of which a path holds the name."""
-        hosts = {h for ranks in self.ranks.values() for h in ranks.values() if h}
         return {
-            h for h in hosts if re.search(rf"(?<![^\W_]){re.escape(_short(h))}(?![^\W_])", path)
+            h
+            for h in self.hosts
+            if (name := _short(h)) in path
+            and re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", path)
         }
 
 
@@ -79,7 +83,8 @@ def _known(fragments: Sequence[Fragment]) -> _Known:
             ranks[facts.pid][facts.rank] = ranks[facts.pid].get(facts.rank) or facts.host or ""
     # Counted, not listed: a damaged file may claim a world of any size.
     everybody = seen == with_pid and sum(rank < world for rank in seen) == world
-    return _Known(dict(ranks), bool(with_pid) and everybody)
+    hosts = frozenset(host for alike in ranks.values() for host in alike.values() if host)
+    return _Known(dict(ranks), hosts, bool(with_pid) and everybody)
 
 
 def _owner(claim: Claim, known: _Known, path: str) -> int | None:

@@ -29,7 +29,7 @@ from itertools import islice
 from typing import Any
 
 from hangscope.trace import formats
-from hangscope.trace.clean import as_int, as_name, prose
+from hangscope.trace.clean import as_int, as_name, as_quantity, prose
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.files.regular import open_regular
 from hangscope.trace.model import (
@@ -225,12 +225,6 @@ def _ranks(values: list[Any]) -> frozenset[int]:
     return frozenset(v for v in values[:_MOST_NAMED] if type(v) is int and 0 <= v <= MAX_RANK)
 
 
-def _quantity(value: Any) -> float | None:
-    """A number that is neither negative nor absurd."""
-    known = isinstance(value, int | float) and 0 <= value <= _MOST
-    return float(value) if known else None
-
-
 def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
     """A look at a rank's process."""
     process, alive, state = _process(event, head), event.get("alive"), event.get("state")
@@ -244,8 +238,8 @@ def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
         held_by=as_name(event.get("held_by")) or None,
         wait=wait_from(event.get("wait")),
         gil_blocked=blocked if isinstance(blocked, bool) else None,
-        cpu_busy=_quantity(event.get("cpu_busy")),
-        wakeups_hz=_quantity(event.get("wakeups_hz")),
+        cpu_busy=as_quantity(event.get("cpu_busy")),
+        wakeups_hz=as_quantity(event.get("wakeups_hz")),
         stack_moved=moved if isinstance(moved, bool) else None,
         exit=None if alive else ExitFacts("unknown", text=WITHOUT_A_WORD),
         threads=threads_of(event.get("threads")),
