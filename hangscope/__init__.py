@@ -25,9 +25,9 @@ if TYPE_CHECKING:
         configure_deterministic_nccl_env,
         deterministic_all_reduce,
     )
-    from hangscope.toolkit.warming.communicators import WarmupError, warmup_communicators
-    from hangscope.toolkit.warming.parameters import SyncError, sync_parameters
-    from hangscope.toolkit.warming.training import Rewindable, warmup_training
+    from hangscope.toolkit.warmup.communicators import WarmupError, warmup_communicators
+    from hangscope.toolkit.warmup.parameters import SyncError, sync_parameters
+    from hangscope.toolkit.warmup.training import Rewindable, warmup_training
 
 _HOME = {
     "start": "recording.api",
@@ -43,12 +43,12 @@ _HOME = {
     "configure_environment": "toolkit.environments.environment",
     "init_distributed": "toolkit.launching.launch",
     "destroy_distributed": "toolkit.launching.launch",
-    "warmup_communicators": "toolkit.warming.communicators",
-    "WarmupError": "toolkit.warming.communicators",
-    "sync_parameters": "toolkit.warming.parameters",
-    "SyncError": "toolkit.warming.parameters",
-    "warmup_training": "toolkit.warming.training",
-    "Rewindable": "toolkit.warming.training",
+    "warmup_communicators": "toolkit.warmup.communicators",
+    "WarmupError": "toolkit.warmup.communicators",
+    "sync_parameters": "toolkit.warmup.parameters",
+    "SyncError": "toolkit.warmup.parameters",
+    "warmup_training": "toolkit.warmup.training",
+    "Rewindable": "toolkit.warmup.training",
     "deterministic_all_reduce": "toolkit.reductions.deterministic",
     "DeterministicAllReduceConfig": "toolkit.reductions.deterministic",
     "configure_deterministic_nccl_env": "toolkit.reductions.deterministic",

@@ -64,7 +64,7 @@ FROM_BELOW = {
         "quiet",
         "engine",
     ),
-    "toolkit": ("barriers", "environments", "launching", "reductions", "warming", "doctor"),
+    "toolkit": ("barriers", "environments", "launching", "reductions", "warmup", "doctor"),
 }
 """The parts of the large layers: each imports only those before it. What is not listed (the
 tables of a trace, the model of a diagnosis, lists of ranks) lies below all of them."""

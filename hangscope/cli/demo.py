@@ -89,7 +89,7 @@ def _show(demo: Demo, timeout_s: float, directory: Path | None) -> bool:
     from hangscope.cli.analyze import investigate
     from hangscope.demos.launch import run_demo
     from hangscope.diagnosis.model import Diagnosis
-    from hangscope.recording.placement import link_latest
+    from hangscope.recording.ring_location import link_latest
     from hangscope.report.text import render
 
     where = directory or Path("hangscope-runs") / f"demo-{demo.name}"

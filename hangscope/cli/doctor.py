@@ -19,9 +19,9 @@ from hangscope.cli.types import Number, Seconds
 from hangscope.toolkit.barriers.barrier import BarrierTimeout
 from hangscope.toolkit.doctor.devices import check_fit
 from hangscope.toolkit.doctor.examine import check_files, check_process, with_command_environment
-from hangscope.toolkit.doctor.gather import gather
 from hangscope.toolkit.doctor.job import examine, missing_finding
 from hangscope.toolkit.doctor.model import CheckUp, Finding, Surroundings, sort
+from hangscope.toolkit.doctor.surroundings import gather
 from hangscope.toolkit.doctor.timeouts import timeout_rows
 from hangscope.toolkit.launching.world import WorldInfo, get_world_info
 from hangscope.toolkit.ranks import name_ranks

@@ -106,7 +106,7 @@ def _directory(environment: dict[str, str]) -> Path:
 
 def _linked(directory: Path) -> str | None:
     """Let ``latest`` point at the run directory; returns what it pointed at before."""
-    from hangscope.recording.placement import link_latest
+    from hangscope.recording.ring_location import link_latest
 
     link = directory.parent / "latest"
     former = os.readlink(link) if link.is_symlink() else None
@@ -116,7 +116,7 @@ def _linked(directory: Path) -> str | None:
 
 def _take_back(directory: Path, former: str | None) -> None:
     """Remove a run directory in which nothing was recorded: the newest run is still the former."""
-    from hangscope.recording.placement import link_latest
+    from hangscope.recording.ring_location import link_latest
 
     try:
         directory.rmdir()

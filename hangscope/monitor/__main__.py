@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from hangscope.monitor.early import EarlyWatch
+from hangscope.monitor.early_pidfds import EarlyWatch
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hangscope.monitor.processes import ProcessEnd
 from hangscope.replay.observed import seen_event
-from hangscope.ring.place import boot_id, machine_id, pid_namespace
+from hangscope.ring.process_identity import boot_id, machine_id, pid_namespace
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import RankFacts
 from hangscope.trace.witnesses.journal import HEADER_KEY, VERSION

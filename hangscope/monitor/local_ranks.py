@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from hangscope.monitor.journal import Journal
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch
-from hangscope.monitor.signs import is_held_up
-from hangscope.monitor.telling import LOOK_S, Telling
+from hangscope.monitor.rank_state import is_held_up
+from hangscope.monitor.stop_signals import LOOK_S, Telling
 from hangscope.ring.reader import decode_text
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import OpenRing, RunKey

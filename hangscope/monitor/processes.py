@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hangscope.monitor.untold import is_told, is_untold
+from hangscope.monitor.pending_signals import is_told, is_untold
 from hangscope.trace.processes.control_groups import GROUPS, files_of
 from hangscope.trace.processes.procfs import lines_of, stat_of
 
@@ -43,7 +43,7 @@ class ProcessWatch:
 
     ``descriptors`` are pidfds by process id that were opened before, ``ended_ns`` when the
     processes of some of them ended, ``oom_kills_before`` what `oom_kills` gave then (see
-    `hangscope.monitor.early`); by default what it gives now.
+    `hangscope.monitor.early_pidfds`); by default what it gives now.
     """
 
     def __init__(

@@ -11,25 +11,25 @@ from typing import TextIO
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
-from hangscope.monitor.claims import claim
 from hangscope.monitor.clock_steps import ClockSteps
 from hangscope.monitor.corruption import Corruptions
-from hangscope.monitor.elsewhere import (
+from hangscope.monitor.helper_processes import BUSY, STIRS, Helpers
+from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
+from hangscope.monitor.log_output import say, speak
+from hangscope.monitor.main_threads import MainThreads
+from hangscope.monitor.other_nodes import HAND_ON_S, OtherNodes, may_span_nodes
+from hangscope.monitor.partial_view import (
     ENDED,
     in_one_line,
     is_for_all_to_tell,
     only_what_is_seen,
 )
-from hangscope.monitor.helpers import BUSY, STIRS, Helpers
-from hangscope.monitor.judge import Judge, cause_of, is_on_record
-from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
-from hangscope.monitor.main_threads import MainThreads
-from hangscope.monitor.mirror import mirror
-from hangscope.monitor.nodes import HAND_ON_S, OtherNodes, may_span_nodes
-from hangscope.monitor.pace import FIRST_LOOK_S, MAX_INTERVAL_S, Pace
 from hangscope.monitor.processes import ProcessWatch
-from hangscope.monitor.signs import has_failed, is_leaving, is_silent
-from hangscope.monitor.voice import say, speak
+from hangscope.monitor.rank_state import has_failed, is_leaving, is_silent
+from hangscope.monitor.report_claims import claim
+from hangscope.monitor.report_policy import Judge, cause_of, is_on_record
+from hangscope.monitor.ring_links import mirror
+from hangscope.monitor.schedule import FIRST_LOOK_S, MAX_INTERVAL_S, Pace
 from hangscope.trace.attempts.twins import Twins
 from hangscope.trace.live.follow import LiveRun, is_gil_blocked
 from hangscope.trace.live.rings import RunKey

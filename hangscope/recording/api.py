@@ -10,9 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hangscope.recording.complaints import complain
 from hangscope.recording.enable import OWNER
-from hangscope.recording.first_here import is_first_here
 from hangscope.recording.identity import (
     JobPlace,
     place_from_arguments,
@@ -21,10 +19,12 @@ from hangscope.recording.identity import (
     run_directory,
     run_id_from_environment,
 )
+from hangscope.recording.local_leader import is_first_here
 from hangscope.recording.native_dumps import keep_native_dumps
-from hangscope.recording.placement import discard, link_latest, open_ring
+from hangscope.recording.ring_location import discard, link_latest, open_ring
 from hangscope.recording.session import Session
 from hangscope.recording.settings import Settings, settings_from_process
+from hangscope.recording.warn_once import complain
 from hangscope.recording.watcher import HEARTBEAT_INTERVAL_S
 
 MONITORED = "HANGSCOPE_INTERNAL_MONITORED"

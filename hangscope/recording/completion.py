@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from time import time_ns
 from typing import Any
 
-from hangscope.recording.foreign import is_foreign
 from hangscope.recording.groups import GroupState, Pending
+from hangscope.recording.user_exceptions import is_foreign
 from hangscope.ring.atomic import exclusive
 from hangscope.ring.layout import (
     SLOT,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hangscope.recording.described import described
+from hangscope.recording.group_info import described
 from hangscope.ring.layout import SlotFlag
 from hangscope.ring.writer import RingWriter
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hangscope.ring.place import boot_id, pid_namespace, start_ticks
+from hangscope.ring.process_identity import boot_id, pid_namespace, start_ticks
 from hangscope.ring.writer import RingIdentity
 
 _OPEN_MPI = (

@@ -308,6 +308,6 @@ class Lifecycle:
             self._ring.record_exception(described, replace=True)
 
     def _stacks(self) -> bytes:
-        from hangscope.recording.samples import sample_threads
+        from hangscope.recording.stack_samples import sample_threads
 
         return sample_threads()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from hangscope.recording.declared import declaration
+from hangscope.recording.init_arguments import declaration
 from hangscope.ring.writer import RingWriter
 
 WRAPPED = (
@@ -226,7 +226,7 @@ def _start_and_call(
         rank, world_size = declaration(args, kwargs, os.environ).place or (-1, -1)
         start(rank=rank, world_size=world_size)
     except Exception as error:
-        from hangscope.recording.complaints import complain
+        from hangscope.recording.warn_once import complain
 
         complain(f"recording is off: {type(error).__name__}: {error}")
     # Recording has put its own wrapper there by now; without it this is the original.

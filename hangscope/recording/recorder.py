@@ -24,7 +24,7 @@ from hangscope.recording.completion import DRAIN_AT, Completions
 from hangscope.recording.groups import DeviceBackend, GroupRegistry, GroupState, Pending
 from hangscope.recording.operations import OpSpec, pair_manner
 from hangscope.recording.plans import MAX_PLANS, Plan, PlanKey, Planner
-from hangscope.recording.reductions import MAX_UNREAD, Reductions
+from hangscope.recording.reduce_ops import MAX_UNREAD, Reductions
 from hangscope.recording.signatures import FACTOR, INCREMENT, MASK, SignatureInterner
 from hangscope.recording.stacks import HANDLING, StackInterner
 from hangscope.ring.atomic import exclusive

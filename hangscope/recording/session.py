@@ -13,13 +13,11 @@ import weakref
 from pathlib import Path
 from typing import Any, TextIO
 
-from hangscope.recording.complaints import complain
-from hangscope.recording.declared import declaration
-from hangscope.recording.foreign import is_foreign
 from hangscope.recording.hook import DispatcherHook, Listener
+from hangscope.recording.init_arguments import declaration
 from hangscope.recording.lifecycle import Lifecycle
 from hangscope.recording.manual import ManualRecorder
-from hangscope.recording.native import NativeStatus
+from hangscope.recording.native_status import NativeStatus
 from hangscope.recording.phases import (
     WRAPPED,
     Patches,
@@ -30,8 +28,10 @@ from hangscope.recording.phases import (
 from hangscope.recording.recorder import Recorder
 from hangscope.recording.settings import Settings
 from hangscope.recording.store_waits import watch_stores
-from hangscope.recording.waits import watch_waits
+from hangscope.recording.user_exceptions import is_foreign
+from hangscope.recording.warn_once import complain
 from hangscope.recording.watcher import Watcher
+from hangscope.recording.work_waits import watch_waits
 from hangscope.ring.layout import Unobservable
 from hangscope.ring.writer import RingWriter
 
@@ -128,8 +128,8 @@ class Session:
         """The recorder, with checks of all-reduces around it where the user asked for them."""
         if not self.settings.check_reduce:
             return self.recorder
-        from hangscope.recording.check_reduce import ReductionChecks
-        from hangscope.toolkit.reductions.monitor import ReductionSampler
+        from hangscope.recording.reduction_checks import ReductionChecks
+        from hangscope.toolkit.reductions.sampler import ReductionSampler
 
         sampler = ReductionSampler(self.settings.check_reduce, directory=self.ring.path.parent)
         return ReductionChecks(self.recorder, sampler)

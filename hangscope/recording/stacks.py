@@ -14,8 +14,8 @@ import time
 from types import CodeType, FrameType
 from typing import Any
 
-from hangscope.recording.handling import HandledExceptions, is_handling
-from hangscope.recording.leaving import Place, called_away_from, places_of
+from hangscope.recording.handled_exceptions import HandledExceptions, is_handling
+from hangscope.recording.shutdown import Place, called_away_from, places_of
 from hangscope.ring.layout import SlotFlag, ValueKind
 from hangscope.ring.writer import RingWriter
 

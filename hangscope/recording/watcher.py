@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from hangscope.recording.native import NativeStatus
+from hangscope.recording.native_status import NativeStatus
 from hangscope.recording.recorder import Recorder
-from hangscope.recording.samples import sample_threads
+from hangscope.recording.stack_samples import sample_threads
 
 POLL_INTERVAL_S = 0.25
 """Completion is noted by the next operation and by `Work.wait` as a rule; this is for the rest.

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from hangscope.replay.redact import Redactor
 from hangscope.ring import layout
 from hangscope.ring.layout import SLOT, ValueKind
-from hangscope.ring.place import machine_id
+from hangscope.ring.process_identity import machine_id
 from hangscope.ring.reader import RingReader, decode_text
 
 

@@ -20,13 +20,7 @@ from hangscope.diagnosis.durations import duration
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verdict
 from hangscope.report import palette
 from hangscope.report.escape import plain
-from hangscope.report.ranks import compress, named
-from hangscope.report.source_lines import SourceLine, Sources
-from hangscope.report.stack_tree import Branch, merge
-from hangscope.report.timeline import LEFT, ROW, WIDTH, timeline
-from hangscope.report.wait_graph import wait_graph
-from hangscope.report.waits import group_labels, side_groups
-from hangscope.report.words import (
+from hangscope.report.formatting import (
     arguments,
     confidence_note,
     headline,
@@ -37,6 +31,12 @@ from hangscope.report.words import (
     scene,
     short_path,
 )
+from hangscope.report.ranks import compress, named
+from hangscope.report.source_lines import SourceLine, Sources
+from hangscope.report.stack_tree import Branch, merge
+from hangscope.report.timeline import LEFT, ROW, WIDTH, timeline
+from hangscope.report.wait_bundles import group_labels, side_groups
+from hangscope.report.wait_graph import wait_graph
 from hangscope.trace.model import Frame, Trace
 
 _TABLE_ROWS = 2048

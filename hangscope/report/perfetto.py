@@ -17,8 +17,8 @@ import orjson
 
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.report.escape import plain
+from hangscope.report.formatting import place, tensors
 from hangscope.report.spans import End, Spans, spans
-from hangscope.report.words import place, tensors
 from hangscope.trace.model import Flag, Trace, flagged
 
 HOST_TID = 1_000_000_000

@@ -19,11 +19,7 @@ from rich.text import Text
 from hangscope.diagnosis.durations import duration
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verdict
 from hangscope.report.escape import plain
-from hangscope.report.ranks import compress, named
-from hangscope.report.source_lines import Sources
-from hangscope.report.text_stacks import side_stacks
-from hangscope.report.waits import bundles, group_labels, side_groups
-from hangscope.report.words import (
+from hangscope.report.formatting import (
     arguments,
     confidence_note,
     headline,
@@ -34,6 +30,10 @@ from hangscope.report.words import (
     scene,
     short_path,
 )
+from hangscope.report.ranks import compress, named
+from hangscope.report.source_lines import Sources
+from hangscope.report.text_stacks import side_stacks
+from hangscope.report.wait_bundles import bundles, group_labels, side_groups
 
 _ASCII = str.maketrans(
     {"–": "-", "·": "-", "…": "~", "▸": ">", "→": ">", "×": "x", "µ": "u", "—": "-", "≈": "~"}

@@ -8,10 +8,10 @@ from rich.text import Text
 
 from hangscope.diagnosis.model import Side
 from hangscope.report.escape import plain
+from hangscope.report.formatting import short_path
 from hangscope.report.ranks import named
 from hangscope.report.source_lines import Sources
 from hangscope.report.stack_tree import Branch, merge
-from hangscope.report.words import short_path
 from hangscope.trace.model import Frame
 
 _SHARED = 3

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.report.escape import plain
+from hangscope.report.formatting import operation
 from hangscope.report.ranks import named
-from hangscope.report.waits import Bundle, bundles
-from hangscope.report.words import operation
+from hangscope.report.wait_bundles import Bundle, bundles
 
 _LIMIT = 24
 _LABELLED, _LABEL = 10, 27

@@ -15,7 +15,7 @@ _DAEMON = {"main": False, "daemon": True, "plain": False}
 
 
 def parse_sample(text: str, at_ns: int) -> tuple[ThreadStack, ...]:
-    """Stacks out of a ring's sample area (see ``hangscope.recording.samples``)."""
+    """Stacks out of a ring's sample area (see ``hangscope.recording.stack_samples``)."""
     return tuple(
         ThreadStack(name, kind == "main", stack, at_ns, "sample", native_id, _DAEMON.get(kind))
         for name, kind, stack, native_id in _sampled(text)

@@ -10,7 +10,7 @@ from textual.app import SystemCommand
 from textual.markup import escape
 
 from hangscope.report.escape import plain
-from hangscope.report.waits import group_labels
+from hangscope.report.wait_bundles import group_labels
 
 if TYPE_CHECKING:
     from hangscope.tui.app import HangScopeApp

@@ -16,16 +16,16 @@ from textual.widgets import Static
 from hangscope.diagnosis.durations import duration
 from hangscope.diagnosis.model import Finding, Side
 from hangscope.report.escape import plain
-from hangscope.report.ranks import named
-from hangscope.report.source_lines import Sources
-from hangscope.report.timeline import group_index
-from hangscope.report.waits import side_groups
-from hangscope.report.words import (
+from hangscope.report.formatting import (
     arguments,
     operation,
     short_path,
     tensors,
 )
+from hangscope.report.ranks import named
+from hangscope.report.source_lines import Sources
+from hangscope.report.timeline import group_index
+from hangscope.report.wait_bundles import side_groups
 from hangscope.trace.model import Flag, Frame, Stack
 from hangscope.tui.snapshot import Snapshot
 from hangscope.tui.theme import CULPRIT, WAITING

@@ -10,9 +10,9 @@ from textual.binding import Binding, BindingType
 
 from hangscope.diagnosis.durations import duration
 from hangscope.report.escape import plain
+from hangscope.report.formatting import operation, place
 from hangscope.report.ranks import compress
-from hangscope.report.waits import group_labels
-from hangscope.report.words import operation, place
+from hangscope.report.wait_bundles import group_labels
 from hangscope.tui.lines import LineList
 from hangscope.tui.paint import CULPRIT_STYLE
 from hangscope.tui.snapshot import Snapshot

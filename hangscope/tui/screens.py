@@ -15,8 +15,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from hangscope.report.escape import plain
+from hangscope.report.formatting import shown_path
 from hangscope.report.source_lines import Sources
-from hangscope.report.words import shown_path
 from hangscope.trace.model import Frame
 from hangscope.tui.theme import CULPRIT, NOTICE
 

@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.report.escape import plain
-from hangscope.report.words import confidence_note, headline, scene
+from hangscope.report.formatting import confidence_note, headline, scene
 from hangscope.tui.snapshot import Snapshot
 from hangscope.tui.theme import CULPRIT, GOOD, GROUND, NOTICE
 

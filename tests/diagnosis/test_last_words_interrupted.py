@@ -89,7 +89,7 @@ def test_handlers_that_all_run_accuse_nobody() -> None:
 
 def test_a_wait_that_broke_as_its_rank_was_interrupted_is_shown_by_its_callers() -> None:
     """The first traceback begins where the broken connection was caught, inside of a library."""
-    waits = "/env/lib/python3.11/site-packages/hangscope/recording/waits.py"
+    waits = "/env/lib/python3.11/site-packages/hangscope/recording/work_waits.py"
     callers = (*REDUCE, (waits, 45, "wait"))
     text = gave_up(1, IN_LOADER, INTERRUPTED)
     for rank in (0, 2):

@@ -12,9 +12,9 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.monitor.corruption import Corruptions
-from hangscope.monitor.early import EarlyWatch
-from hangscope.monitor.gather import unpack
-from hangscope.monitor.voice import say
+from hangscope.monitor.early_pidfds import EarlyWatch
+from hangscope.monitor.log_output import say
+from hangscope.monitor.node_reports import unpack
 from hangscope.ring import layout
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.witnesses.journal import MAX_BYTES, read_journal

@@ -25,7 +25,7 @@ _RANK = f"""
 import os, sys, time
 from pathlib import Path
 from hangscope.recording.identity import place_from_environment, ring_identity
-from hangscope.recording.placement import open_ring
+from hangscope.recording.ring_location import open_ring
 wanted = int(sys.argv[2])
 while wanted and os.getpid() != wanted:  # go through the pids of this namespace
     child = os.fork()

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import hangscope.recording
-from hangscope.recording import completion, plans, reductions, signatures, stacks
+from hangscope.recording import completion, plans, reduce_ops, signatures, stacks
 from hangscope.recording.groups import GroupState
 from hangscope.recording.operations import spec_for
 from hangscope.recording.session import Session
@@ -38,7 +38,7 @@ def rss_mib() -> float:
         ("stacks remembered", [stacks.MAX_KNOWN_FRAMES, stacks.MAX_FRAMES]),
         ("unfinished operations watched", [completion.MAX_PENDING, completion.MAX_EXPECTED]),
         ("plans remembered", [plans.MAX_PLANS]),
-        ("reduce ops still to be read", [reductions.MAX_UNREAD + reductions.MAX_NEWEST]),
+        ("reduce ops still to be read", [reduce_ops.MAX_UNREAD + reduce_ops.MAX_NEWEST]),
         ("groups", [layout.GROUP_COUNT]),
     ],
 )

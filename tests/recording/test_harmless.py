@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recording import placement
+from hangscope.recording import ring_location
 from hangscope.ring.reader import RingReader
 from hangscope.ring.writer import RingIdentity
 from hangscope.trace.rings.read import read_ring
@@ -130,17 +130,17 @@ def test_network_file_system_gets_a_link(tmp_path: Path, monkeypatch: pytest.Mon
     """On NFS no store of a training step may touch the network: the ring lies in local memory."""
     local = tmp_path / "local"
     local.mkdir()
-    monkeypatch.setattr(placement, "is_network", lambda path: True)
-    monkeypatch.setattr(placement, "LOCAL_PLACES", (local,))
+    monkeypatch.setattr(ring_location, "is_network", lambda path: True)
+    monkeypatch.setattr(ring_location, "LOCAL_PLACES", (local,))
     identity = RingIdentity(run_id="r", rank=0, world_size=1, pid=1)
-    ring = placement.open_ring(tmp_path / "nfs", identity, 16)
+    ring = ring_location.open_ring(tmp_path / "nfs", identity, 16)
     link = tmp_path / "nfs" / "rank_0.ring"
     assert link.is_symlink()
     assert local in ring.path.parents
     assert RingReader(link).header().world_size == 1
-    monkeypatch.setattr(placement, "LOCAL_PLACES", (tmp_path / "nowhere",))
+    monkeypatch.setattr(ring_location, "LOCAL_PLACES", (tmp_path / "nowhere",))
     with pytest.raises(OSError, match="neither"):
-        placement.open_ring(tmp_path / "nfs2", identity, 16)
+        ring_location.open_ring(tmp_path / "nfs2", identity, 16)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_network_file_system_gets_a_link(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_a_process_serves_counts_as_a_network_file_system(
     monkeypatch: pytest.MonkeyPatch, kind: str, far: bool
 ) -> None:
-    monkeypatch.setattr(placement, "file_system_of", lambda path: kind)
-    assert placement.is_network(Path("/run")) == far
+    monkeypatch.setattr(ring_location, "file_system_of", lambda path: kind)
+    assert ring_location.is_network(Path("/run")) == far
 
 
 def test_slow_directory(tmp_path: Path) -> None:

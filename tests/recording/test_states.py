@@ -16,9 +16,9 @@ import torch.distributed as dist
 
 import hangscope
 from hangscope.recording.groups import DeviceBackend
-from hangscope.recording.native import MAX_FAILURES, NativeStatus, native_id
+from hangscope.recording.native_status import MAX_FAILURES, NativeStatus, native_id
 from hangscope.recording.operations import spec_for
-from hangscope.recording.reductions import MAX_NEWEST, MAX_UNREAD
+from hangscope.recording.reduce_ops import MAX_NEWEST, MAX_UNREAD
 from hangscope.recording.session import Session
 from hangscope.ring.layout import SlotFlag
 from hangscope.trace.load import load_trace

@@ -9,7 +9,7 @@ import pytest
 
 from hangscope.diagnosis.model import Verdict
 from hangscope.recording.settings import KNOWN
-from hangscope.report.words import headline
+from hangscope.report.formatting import headline
 
 ROOT = Path(__file__).parents[2]
 FOR_OUR_TESTS = {"HANGSCOPE_FAKE"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import view_samples as samples
 
 from hangscope.report.stack_tree import merge
-from hangscope.report.waits import bundles
+from hangscope.report.wait_bundles import bundles
 from hangscope.trace.model import Frame
 
 

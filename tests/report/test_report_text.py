@@ -11,8 +11,8 @@ import view_samples as samples
 from rich.console import Console
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.report.formatting import confidence_note, short_path
 from hangscope.report.text import render
-from hangscope.report.words import confidence_note, short_path
 from hangscope.trace.model import Frame
 
 

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hangscope.recording.samples import sample_threads
-from hangscope.ring import layout, place
+from hangscope.recording.stack_samples import sample_threads
+from hangscope.ring import layout, process_identity
 from hangscope.ring.layout import ExitKind, ValueKind
+from hangscope.ring.one_time_reader import OneTimeReader
 from hangscope.ring.reader import RingError, RingReader, decode_text
-from hangscope.ring.reader_once import OneTimeReader
 from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
 from hangscope.trace.rings.read import read_ring
 from tests.real_jobs import ROOT
@@ -275,7 +275,10 @@ def test_of_a_recorder_that_gave_up_no_end_is_known(
     """That nothing was noted of it is no sign then."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-    here = {"boot_id": place.boot_id(), "pid_namespace": place.pid_namespace()}
+    here = {
+        "boot_id": process_identity.boot_id(),
+        "pid_namespace": process_identity.pid_namespace(),
+    }
     identity = RingIdentity("run", 0, 1, pid=process.pid, start_ticks=1, **here)
     ring = RingWriter(tmp_path / "rank_0.ring", identity, 16, **SMALL)
     ring.put_u4("disabled", disabled)

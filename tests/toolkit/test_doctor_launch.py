@@ -15,11 +15,11 @@ from hangscope.toolkit.doctor.devices import (
     shared_devices,
 )
 from hangscope.toolkit.doctor.examine import check_files
-from hangscope.toolkit.doctor.gather import parse_devices
 from hangscope.toolkit.doctor.host import check_host, check_variables
 from hangscope.toolkit.doctor.launch import check_launch, port_finding
 from hangscope.toolkit.doctor.model import Device, Finding, Neighbour, Surroundings
 from hangscope.toolkit.doctor.neighbours import check_neighbours
+from hangscope.toolkit.doctor.surroundings import parse_devices
 from hangscope.toolkit.doctor.timeouts import check_timeouts, timeout_rows
 from hangscope.toolkit.environments.interfaces import Interface
 from hangscope.toolkit.environments.variables import VARIABLES

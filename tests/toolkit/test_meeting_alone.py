@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import pytest
 
-from hangscope.toolkit.barriers.life import who_key
 from hangscope.toolkit.barriers.meeting import (
     FIRST_PAUSE_S,
     JUDGE_GRACE_S,
@@ -22,6 +21,7 @@ from hangscope.toolkit.barriers.meeting import (
     _Progress,
     meet,
 )
+from hangscope.toolkit.barriers.store_incarnation import who_key
 from tests.toolkit.stores import CountingStore
 
 _KEY = "test@life/0"

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from hangscope.toolkit.warming.rng import snapshot_rng
-from hangscope.toolkit.warming.training import Rewindable, warmup_training
+from hangscope.toolkit.warmup.rng import snapshot_rng
+from hangscope.toolkit.warmup.training import Rewindable, warmup_training
 
 
 class Counting(nn.Module):

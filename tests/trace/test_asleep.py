@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.ring import place
+from hangscope.ring import process_identity
 from hangscope.trace.facts import RUNS, KernelWait
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import load_trace
@@ -201,9 +201,9 @@ def test_looks_at_a_running_job_tell_since_when(processes: Processes, tmp_path: 
             rank,
             2,
             pid=process.pid,
-            start_ticks=place.start_ticks(process.pid),
-            boot_id=place.boot_id(),
-            pid_namespace=place.pid_namespace(),
+            start_ticks=process_identity.start_ticks(process.pid),
+            boot_id=process_identity.boot_id(),
+            pid_namespace=process_identity.pid_namespace(),
         ).sample(7)
     run = LiveRun(tmp_path)
     first, second = (run.look().ranks for _ in range(2))

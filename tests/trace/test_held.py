@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.ring import place
+from hangscope.ring import process_identity
 from hangscope.trace.processes.held import (
     is_dumping_core,
     is_frozen,
@@ -34,7 +34,7 @@ def sleeper() -> Iterator[int]:
 
 def _look(pid: int, wanted: str) -> ProcessLook:
     deadline_s = time.monotonic() + 10
-    while (look := look_here(pid, place.start_ticks(pid))).state != wanted:
+    while (look := look_here(pid, process_identity.start_ticks(pid))).state != wanted:
         assert time.monotonic() < deadline_s, look
         time.sleep(0.01)
     return look

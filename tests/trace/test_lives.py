@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from hangscope.monitor.claims import claim
+from hangscope.monitor.report_claims import claim
 from hangscope.trace.attempts.lives import Start, of_newest_life
 from hangscope.trace.attempts.newest import keep_newest
 from hangscope.trace.live.rings import RunKey

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.replay.compact import compact_ring
-from hangscope.ring.place import machine_id
+from hangscope.ring.process_identity import machine_id
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Trace

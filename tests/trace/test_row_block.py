@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hangscope.ring.layout import SLOT_FORMAT, ValueKind
-from hangscope.ring.reader_once import OneTimeReader
+from hangscope.ring.one_time_reader import OneTimeReader
 from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
 from hangscope.trace.load import load_trace
 from hangscope.trace.merging.merge import merge

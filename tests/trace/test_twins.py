@@ -62,7 +62,7 @@ _RANK = """
 import os, sys, time
 from pathlib import Path
 from hangscope.recording.identity import place_from_environment, ring_identity
-from hangscope.recording.placement import open_ring
+from hangscope.recording.ring_location import open_ring
 identity = ring_identity(place_from_environment(os.environ), "one-run", timeout_s=9.0,
                          heartbeat_interval_s=1.0)
 ring = open_ring(Path(sys.argv[1]), identity, 64)

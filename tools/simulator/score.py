@@ -21,7 +21,7 @@ from pathlib import Path
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis
 from hangscope.trace.load import load_trace
-from tools.simulator import stock
+from tools.simulator import torchfrtrace
 from tools.simulator.case import Case, Truth, UnsuitableError
 from tools.simulator.dialects import DIALECTS, Dialect, visible
 from tools.simulator.faults import FAULTS, NEEDS_HOST, draw
@@ -202,7 +202,7 @@ def one(case: Case, dialect: Dialect, folder: Path, with_stock: bool) -> Outcome
         outcome, innocents, certain, seconds = CRASH, 0, False, 0.0
         detail = traceback.format_exc()
     if with_stock and dialect.name != "ring" and not dialect.json and not dialect.log:
-        stock_outcome, stock_detail = stock.judge(folder, expected(case, dialect))
+        stock_outcome, stock_detail = torchfrtrace.judge(folder, expected(case, dialect))
     if folder.exists():
         shutil.rmtree(folder)
     return Outcome(

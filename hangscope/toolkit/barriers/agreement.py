@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hangscope.toolkit.barriers.barrier import timeout_error
-from hangscope.toolkit.barriers.circles import call_site
 from hangscope.toolkit.barriers.meeting import Circle, Ranks, meet
+from hangscope.toolkit.barriers.store_group import call_site
 from hangscope.toolkit.ranks import name_ranks
 
 REFUSED = "refused: "

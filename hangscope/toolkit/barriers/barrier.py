@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hangscope.toolkit.barriers.circles import call_site, circle_of, ready
 from hangscope.toolkit.barriers.last_seen import last_seen
 from hangscope.toolkit.barriers.meeting import Circle, Outcome, meet
+from hangscope.toolkit.barriers.store_group import call_site, circle_of, ready
 from hangscope.toolkit.ranks import compress, name_ranks
 
 if TYPE_CHECKING:

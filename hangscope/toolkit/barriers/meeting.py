@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hangscope.toolkit.barriers.life import who_key
+from hangscope.toolkit.barriers.store_incarnation import who_key
 from hangscope.toolkit.ranks import compress, expand
 
 FIRST_PAUSE_S = 0.0003
@@ -78,7 +78,7 @@ class Circle:
     me: int
     label: str = ""
     life: str = ""
-    """Which life of the store this is (see `life`); part of every key."""
+    """Which life of the store this is (see `store_incarnation`); part of every key."""
 
     @property
     def key(self) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hangscope.toolkit.barriers import life as lives
+from hangscope.toolkit.barriers import store_incarnation
 from hangscope.toolkit.barriers.meeting import Circle, meet
 from hangscope.toolkit.doctor.devices import shared_devices
 from hangscope.toolkit.doctor.model import ERROR, WARNING, Finding, Surroundings
@@ -122,7 +122,7 @@ def examine(
     """
     from hangscope.toolkit.barriers.barrier import timeout_error
 
-    life = lives.join(store, world.rank)
+    life = store_incarnation.join(store, world.rank)
     circle = Circle(
         store,
         "hangscope/doctor",

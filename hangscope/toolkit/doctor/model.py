@@ -47,7 +47,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Everything the checks of one process look at, gathered once (see `gather`)."""
+    """Everything the checks of one process look at, gathered once (see `surroundings.gather`)."""
 
     env: Mapping[str, str]
     torch_version: str = ""

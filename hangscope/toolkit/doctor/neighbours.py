@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from hangscope.ring.place import pid_namespace
+from hangscope.ring.process_identity import pid_namespace
 from hangscope.toolkit.doctor.model import WARNING, Finding, Neighbour, Surroundings
 
 _NUMBERED_ALIKE = ("SLURM_JOB_ID",)

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from hangscope.toolkit.barriers import life as lives
-from hangscope.toolkit.barriers import meeting
+from hangscope.toolkit.barriers import meeting, store_incarnation
 from hangscope.toolkit.barriers.barrier import BarrierTimeout, barrier, check_timeout, timeout_error
 from hangscope.toolkit.bounded import TookTooLong, bounded
 from hangscope.toolkit.environments.environment import configure_environment
@@ -229,7 +228,7 @@ def rendezvous_store(world: WorldInfo, timeout_s: float) -> Store:
 def _meet_everybody(store: Store, world: WorldInfo, timeout_s: float, wanted: str) -> str:
     """Wait for all ranks, compare what they want, and return a prefix that is theirs alone."""
     shared = cast(meeting.Store, store)
-    life = lives.join(shared, world.rank)
+    life = store_incarnation.join(shared, world.rank)
     everybody = tuple(range(world.world_size))
     circle = meeting.Circle(shared, "hangscope/rendezvous", everybody, world.rank, "default", life)
     outcome = meeting.meet(circle, timeout_s=timeout_s, say=wanted, compare=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hangscope.toolkit.barriers.agreement import REFUSED, agree, compare, minority
-from hangscope.toolkit.barriers.circles import circle_of, members, ready
+from hangscope.toolkit.barriers.store_group import circle_of, members, ready
 from hangscope.toolkit.reductions.arithmetic import ORDERED, refusal
 from hangscope.toolkit.reductions.chunks import reduce_chunk
 from hangscope.toolkit.tensors import checksum

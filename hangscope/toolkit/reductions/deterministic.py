@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hangscope.toolkit.barriers.agreement import REFUSED, Disagreement, agree
 from hangscope.toolkit.barriers.barrier import check_timeout
-from hangscope.toolkit.barriers.circles import circle_of, members, ready
+from hangscope.toolkit.barriers.store_group import circle_of, members, ready
 from hangscope.toolkit.reductions.arithmetic import (
     MODES,
     ORDERED,

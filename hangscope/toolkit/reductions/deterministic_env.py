@@ -59,6 +59,6 @@ def _initialized() -> bool:
 
     if "torch.distributed" not in sys.modules:
         return False
-    from hangscope.toolkit.barriers.circles import is_ready
+    from hangscope.toolkit.barriers.store_group import is_ready
 
     return is_ready()

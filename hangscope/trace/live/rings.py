@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import HEADER, ExitKind, header_offset
-from hangscope.ring.place import machine_id
+from hangscope.ring.process_identity import machine_id
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.attempts.lives import Member, Start, beside, of_newest_life
 from hangscope.trace.attempts.ring_ranks import Presence, other_world, ranks_of

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
-from hangscope.ring import place
+from hangscope.ring import process_identity
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.shared_values import Receiver, Sender
 from hangscope.trace.model import Unread
@@ -123,7 +123,7 @@ def _is_too_slow(worker: _Worker, task: Task) -> bool:
 
 def _processor_s(pid: int) -> float:
     """Processor time of a process, in seconds; zero where no one tells."""
-    fields = place.stat_fields(pid)
+    fields = process_identity.stat_fields(pid)
     return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 

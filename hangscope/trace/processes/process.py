@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from hangscope.ring import place
+from hangscope.ring import process_identity
 from hangscope.trace.processes.held import tracer_of
 
 _STATES = {
@@ -47,8 +47,8 @@ def look_at(*, pid: int, start_ticks: int, boot_id: str, pid_namespace: int) -> 
 
 def look_here(pid: int, start_ticks: int) -> ProcessLook:
     """Look at a process of this machine and pid namespace (see `is_here`)."""
-    fields = place.stat_fields(pid)
-    if fields is None or (start_ticks and int(fields[place.START_TICKS]) != start_ticks):
+    fields = process_identity.stat_fields(pid)
+    if fields is None or (start_ticks and int(fields[process_identity.START_TICKS]) != start_ticks):
         return ProcessLook(alive=False, state="gone")
     state = _STATES.get(fields[0], "running")
     ticks = int(fields[11]) + int(fields[12])
@@ -56,7 +56,7 @@ def look_here(pid: int, start_ticks: int) -> ProcessLook:
         status = int(fields[49]) if len(fields) > 49 else 0
         return ProcessLook(alive=False, state=state, cpu_ticks=ticks, exit_code=status)
     tracer = tracer_of(pid) if fields[0] == "t" else None
-    slices = place.slices(pid)
+    slices = process_identity.slices(pid)
     return ProcessLook(alive=True, state=state, cpu_ticks=ticks, slices=slices, held_by=tracer)
 
 
@@ -89,5 +89,5 @@ def is_elsewhere(boot_id: str, pid_namespace: int) -> bool:
 @functools.lru_cache(1)
 def _own_place() -> tuple[str, int] | None:
     """This process's boot and pid namespace, which never change; None where one is not known."""
-    boot, namespace = place.boot_id(), place.pid_namespace()
+    boot, namespace = process_identity.boot_id(), process_identity.pid_namespace()
     return (boot, namespace) if boot and namespace else None

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import LEAVING_PHASE, ExitKind, Unobservable, ValueKind
-from hangscope.ring.place import machine_id
+from hangscope.ring.process_identity import machine_id
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace import clean
 from hangscope.trace.facts import LEFT, STALE_BEATS, WITHOUT_A_WORD

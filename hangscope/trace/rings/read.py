@@ -13,8 +13,8 @@ import numpy.typing as npt
 from hangscope.ring import layout
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import GROUP, SLOT
+from hangscope.ring.one_time_reader import OneTimeReader
 from hangscope.ring.reader import RingReader
-from hangscope.ring.reader_once import OneTimeReader
 from hangscope.trace import clean, formats
 from hangscope.trace.model import (
     MEMBER_DTYPE,

@@ -26,9 +26,8 @@ import torch.distributed as dist
 
 import hangscope
 import hangscope.recording
-from hangscope.recording import api, complaints, completion, watcher
-from hangscope.ring import place as ring_place
-from hangscope.ring import writer
+from hangscope.recording import api, completion, warn_once, watcher
+from hangscope.ring import process_identity, writer
 
 watcher.POLL_INTERVAL_S = 0.004
 watcher.HEARTBEAT_INTERVAL_S = 0.004
@@ -144,7 +143,7 @@ def functions() -> list[tuple[object, str]]:
     modules = [
         importlib.import_module(f"hangscope.recording.{info.name}")
         for info in pkgutil.iter_modules(hangscope.recording.__path__)
-    ] + [writer, ring_place]
+    ] + [writer, process_identity]
     found: list[tuple[object, str]] = []
     for module in modules:
         for name, value in vars(module).items():
@@ -225,7 +224,7 @@ def product_failing(owner: object, name: str):  # type: ignore[no-untyped-def]
 
 
 def one(owner: object, name: str, fault=failing) -> dict[str, object]:  # type: ignore[no-untyped-def]
-    complaints._said.clear()
+    warn_once._said.clear()
     err = io.StringIO()
     os.environ["HANGSCOPE_DIR"] = tempfile.mkdtemp(dir=os.environ["RESULTS"])
     real_hook, real_exit = sys.excepthook, sys.exit

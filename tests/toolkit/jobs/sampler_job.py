@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import hangscope
-from hangscope.toolkit.reductions.monitor import ReductionSampler
+from hangscope.toolkit.reductions.sampler import ReductionSampler
 from tests.job_report import Report, raises
 
 report = Report()

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hangscope
 from hangscope import Disagreement, Rewindable, SyncError, WarmupError
-from hangscope.toolkit.warming.replicas import compare_replicas
+from hangscope.toolkit.warmup.replicas import compare_replicas
 from tests.job_report import Report, raises
 
 report = Report()
@@ -146,7 +146,7 @@ with report.check("different_structure_is_refused_by_all_before_anything_is_sent
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 with report.check("corruption_in_transit_is_found"):
-    import hangscope.toolkit.warming.parameters as parameters
+    import hangscope.toolkit.warmup.parameters as parameters
 
     real_unpack = parameters._unpack
     if rank == 2:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hangscope.toolkit.tensors import local_part
-from hangscope.toolkit.warming.rng import snapshot_rng
+from hangscope.toolkit.warmup.rng import snapshot_rng
 
 if TYPE_CHECKING:
     import torch

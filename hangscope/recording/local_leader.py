@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hangscope.ring.header import RingHeader, decode_header
 from hangscope.ring.layout import HEADER_BYTES
-from hangscope.ring.place import start_ticks
+from hangscope.ring.process_identity import start_ticks
 
 
 def is_first_here(ring: Path) -> bool:

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from hangscope.diagnosis import diagnose
-from hangscope.recording.leaving import called_away_from, places_of
 from hangscope.recording.session import Session
+from hangscope.recording.shutdown import called_away_from, places_of
 from hangscope.replay.compact import compact_ring
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Flag

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, GroupRef, Verdict
-from hangscope.monitor.judge import Judge, cause_of
+from hangscope.monitor.report_policy import Judge, cause_of
 
 
 def diagnosis(verdict: Verdict, *culprits: int, seq: int | None = 7) -> Diagnosis:

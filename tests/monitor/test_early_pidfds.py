@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.monitor import early, processes
-from hangscope.monitor.early import EarlyWatch, pid_of
+from hangscope.monitor import early_pidfds, processes
+from hangscope.monitor.early_pidfds import EarlyWatch, pid_of
 from hangscope.monitor.processes import ProcessWatch
 from hangscope.ring import layout
 
@@ -21,19 +21,19 @@ def _ring(directory: Path, pid: int, rank: int = 0) -> Path:
     path = directory / f"rank_{rank}.ring"
     head = bytearray(layout.HEADER_BYTES)
     head[: len(layout.MAGIC)] = layout.MAGIC
-    struct.pack_into("<i", head, early.PID_OFFSET, pid)
+    struct.pack_into("<i", head, early_pidfds.PID_OFFSET, pid)
     path.write_bytes(head)
     return path
 
 
 def test_the_header_is_read_where_the_layout_has_it() -> None:
     dtype, offset = layout.HEADER.fields["pid"][:2]
-    assert (offset, dtype.itemsize) == (early.PID_OFFSET, early.PID.size)
-    assert early.MAGIC == layout.MAGIC
+    assert (offset, dtype.itemsize) == (early_pidfds.PID_OFFSET, early_pidfds.PID.size)
+    assert early_pidfds.MAGIC == layout.MAGIC
 
 
 def test_nothing_heavy_is_imported_for_it() -> None:
-    code = "import hangscope.monitor.early, sys; assert 'numpy' not in sys.modules"
+    code = "import hangscope.monitor.early_pidfds, sys; assert 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.monitor.pace import FIRST_LOOK_S, SETTLE_S, Pace
+from hangscope.monitor.schedule import FIRST_LOOK_S, SETTLE_S, Pace
 
 STEPS = [{0: b"step 1"}, {0: b"step 2"}, {0: b"step 3"}]
 

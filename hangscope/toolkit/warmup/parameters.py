@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hangscope.toolkit.barriers.agreement import REFUSED, agree, compare, minority
 from hangscope.toolkit.barriers.barrier import check_timeout
-from hangscope.toolkit.barriers.circles import circle_of, members, ready
+from hangscope.toolkit.barriers.store_group import circle_of, members, ready
 from hangscope.toolkit.ranks import name_ranks
 from hangscope.toolkit.tensors import as_bytes, checksum, local_part
 

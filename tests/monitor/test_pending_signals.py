@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.monitor.pending_signals import is_told, is_untold
 from hangscope.monitor.processes import ProcessWatch
-from hangscope.monitor.untold import is_told, is_untold
 
 TERM = signal.SIGTERM
 _AS_ALWAYS = "signal.signal(signal.SIGHUP, signal.SIG_DFL)"

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hangscope.toolkit.reductions.judge import Finding, Sample, entry_of, judge
+from hangscope.toolkit.reductions.compare_samples import Finding, Sample, entry_of, judge
 
 if TYPE_CHECKING:
     import torch
@@ -170,7 +170,7 @@ class ReductionSampler:
         return number
 
     def _circle(self, group: Any) -> Circle | None:
-        from hangscope.toolkit.barriers.circles import circle_of, is_member, is_ready
+        from hangscope.toolkit.barriers.store_group import circle_of, is_member, is_ready
 
         if not is_ready() or not is_member(group):
             return None

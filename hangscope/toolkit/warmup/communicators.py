@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hangscope.toolkit.barriers.agreement import Disagreement, agree, compare
 from hangscope.toolkit.barriers.barrier import BarrierTimeout, check_timeout
-from hangscope.toolkit.barriers.circles import circle_of, is_member, label_of, members, ready
+from hangscope.toolkit.barriers.store_group import circle_of, is_member, label_of, members, ready
 from hangscope.toolkit.bounded import TookTooLong, bounded
 from hangscope.toolkit.ranks import compress, name_ranks
 

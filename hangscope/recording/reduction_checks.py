@@ -22,7 +22,7 @@ class ReductionChecks:
     recorder:
         What hears every operator.
     sampler:
-        A `hangscope.toolkit.reductions.monitor.ReductionSampler`, or anything with its ``before``
+        A `hangscope.toolkit.reductions.sampler.ReductionSampler`, or anything with its ``before``
         and ``after``, which never raise.
     """
 

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from hangscope.recording.samples import sample_threads
+from hangscope.recording.stack_samples import sample_threads
 
 
 class Held:

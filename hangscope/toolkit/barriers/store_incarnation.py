@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Protocol
 
-from hangscope.ring.place import start_ticks
+from hangscope.ring.process_identity import start_ticks
 
 OTHER_HOSTS_S = 60.0
 """Where nobody of this host joined a life, its age counts: by this much, as clocks may differ."""

@@ -13,7 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.recording import api
-from hangscope.recording.declared import declaration
+from hangscope.recording.init_arguments import declaration
 from hangscope.recording.session import Session
 from hangscope.report import flight_recorder
 from hangscope.trace.load import load_trace

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hangscope.recording.handling import MOST_KEPT
+from hangscope.recording.handled_exceptions import MOST_KEPT
 from hangscope.recording.session import Session
 from hangscope.replay.compact import compact_ring
 from hangscope.trace.model import Flag

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from hangscope.toolkit.barriers.agreement import compare, minority
 from hangscope.toolkit.barriers.barrier import check_timeout
-from hangscope.toolkit.barriers.circles import circle_of, ready
+from hangscope.toolkit.barriers.store_group import circle_of, ready
 from hangscope.toolkit.tensors import checksum
-from hangscope.toolkit.warming.parameters import is_sharded, named_state
+from hangscope.toolkit.warmup.parameters import is_sharded, named_state
 
 if TYPE_CHECKING:
     import torch.distributed as dist

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from hangscope.diagnosis.model import Verdict, WaitEdge
-from hangscope.monitor.claims import claim
-from hangscope.monitor.elsewhere import only_what_is_seen
-from hangscope.monitor.judge import cause_of
+from hangscope.monitor.partial_view import only_what_is_seen
+from hangscope.monitor.report_claims import claim
+from hangscope.monitor.report_policy import cause_of
 from hangscope.trace.live.rings import RunKey
-from tests.monitor.test_judge import HEALTHY, MISSING, diagnosis
+from tests.monitor.test_report_policy import HEALTHY, MISSING, diagnosis
 
 
 def test_ranks_that_were_seen_may_be_accused() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from hangscope.monitor.processes import ProcessWatch
-from hangscope.monitor.telling import AT_ONCE_S, Telling
+from hangscope.monitor.stop_signals import AT_ONCE_S, Telling
 
 TERM = signal.SIGTERM
 RANK_OF = {101: 1, 102: 2, 103: 3}

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recording.first_here import is_first_here
 from hangscope.recording.identity import (
     JobPlace,
     place_from_arguments,
     place_from_environment,
     ring_identity,
 )
-from hangscope.ring.place import start_ticks
+from hangscope.recording.local_leader import is_first_here
+from hangscope.ring.process_identity import start_ticks
 from hangscope.ring.writer import RingIdentity, RingWriter
 
 

@@ -7,7 +7,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any, cast
 
-from hangscope.toolkit.barriers import life as lives
+from hangscope.toolkit.barriers import store_incarnation
 from hangscope.toolkit.barriers.meeting import Circle, Store
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _life(store: Any, rank: int) -> str:
     for known, life in _STORES:
         if known is store:
             return life
-    life = lives.join(cast(Store, store), rank)
+    life = store_incarnation.join(cast(Store, store), rank)
     _STORES.append((store, life))
     del _STORES[:-4]
     return life

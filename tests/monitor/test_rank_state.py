@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hangscope.monitor.signs import has_failed, is_held_up, is_silent
+from hangscope.monitor.rank_state import has_failed, is_held_up, is_silent
 from hangscope.trace.model import ExceptionFacts, ExitFacts, RankFacts
 
 

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.monitor.voice import speak
+from hangscope.monitor.log_output import speak
 from tests.diagnosis.builder import Job
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hangscope.toolkit.barriers import life
+from hangscope.toolkit.barriers import store_incarnation
 from tests.toolkit.launcher import torchrun
 from tests.toolkit.stores import CountingStore
 
@@ -18,7 +18,9 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "x"}
 
 
 def join(store: CountingStore, rank: int, began: float, now: float, host: str = "a") -> str:
-    return life.join(store, rank, environ=TORCHRUN, started_s=began, host=host, now_s=now)
+    return store_incarnation.join(
+        store, rank, environ=TORCHRUN, started_s=began, host=host, now_s=now
+    )
 
 
 def test_ranks_of_one_attempt_share_a_life() -> None:
@@ -55,7 +57,8 @@ def test_old_life_that_this_host_never_joined() -> None:
 
 def test_start_of_a_process_is_known_to_a_hundredth() -> None:
     """A job may be restarted within the second: the attempt before joined just before that."""
-    code = "from hangscope.toolkit.barriers import life; print(life._process_start())"
+    module = "hangscope.toolkit.barriers.store_incarnation"
+    code = f"from {module} import _process_start; print(_process_start())"
     for _ in range(3):
         before = time.time()
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
@@ -70,7 +73,7 @@ def test_start_of_a_process_is_known_to_a_hundredth() -> None:
 def test_store_that_dies_with_rank_0_has_one_life() -> None:
     store = CountingStore()
     ids = {
-        life.join(store, 0, environ={}, started_s=float(t), host="a", now_s=float(t))
+        store_incarnation.join(store, 0, environ={}, started_s=float(t), host="a", now_s=float(t))
         for t in (1, 100, 1000)
     }
     assert len(ids) == 1

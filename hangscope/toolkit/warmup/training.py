@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hangscope.toolkit.barriers.agreement import REFUSED, agree, compare
 from hangscope.toolkit.barriers.barrier import check_timeout
-from hangscope.toolkit.barriers.circles import circle_of, is_member, is_ready
+from hangscope.toolkit.barriers.store_group import circle_of, is_member, is_ready
 from hangscope.toolkit.ranks import name_ranks
-from hangscope.toolkit.warming.communicators import WarmupError
-from hangscope.toolkit.warming.snapshot import snapshot
+from hangscope.toolkit.warmup.communicators import WarmupError
+from hangscope.toolkit.warmup.snapshot import snapshot
 
 if TYPE_CHECKING:
     import torch.distributed as dist

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hangscope.monitor import helpers
-from hangscope.monitor.helpers import Helpers
+from hangscope.monitor import helper_processes
+from hangscope.monitor.helper_processes import Helpers
 
 RANK = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 
@@ -29,9 +29,9 @@ def judged(program: str) -> list[bool]:
         assert rank.stdout.readline() == b"begun\n"
         found = Helpers()
         # The least that counts: where much else runs, a compiler gets no fifth of a core.
-        said = [found.at_work([rank.pid], least=helpers.STIRS)]
-        time.sleep(2 * helpers.COMPARABLE_S)
-        return [*said, found.at_work([rank.pid], least=helpers.STIRS)]
+        said = [found.at_work([rank.pid], least=helper_processes.STIRS)]
+        time.sleep(2 * helper_processes.COMPARABLE_S)
+        return [*said, found.at_work([rank.pid], least=helper_processes.STIRS)]
     finally:
         os.killpg(rank.pid, signal.SIGKILL)
         rank.communicate()
@@ -67,8 +67,8 @@ def test_what_has_ended_counts_and_what_the_ranks_use_does_not(tmp_path: Path) -
     [
         (10.0, 201, True),
         (10.0, 200, False),
-        (helpers.COMPARABLE_S, 0, False),
-        (helpers.COMPARABLE_S - 0.1, 0, True),  # too early to tell
+        (helper_processes.COMPARABLE_S, 0, False),
+        (helper_processes.COMPARABLE_S - 0.1, 0, True),  # too early to tell
     ],
 )
 def test_a_fifth_of_a_core_is_work(
@@ -79,8 +79,8 @@ def test_a_fifth_of_a_core_is_work(
     at_work: bool,
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(helpers, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(helpers, "_TICKS_PER_SECOND", 100)
+    monkeypatch.setattr(helper_processes, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(helper_processes, "_TICKS_PER_SECOND", 100)
     stat(tmp_path, 10, 1, own=0, ended=0)
     stat(tmp_path, 11, 10, own=50, ended=0)
     found = Helpers(tmp_path)

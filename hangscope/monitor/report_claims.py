@@ -10,7 +10,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from hangscope.monitor.judge import Cause
+from hangscope.monitor.report_policy import Cause
 from hangscope.trace.live.rings import RunKey
 
 

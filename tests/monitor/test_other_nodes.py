@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hangscope.monitor import nodes
-from hangscope.monitor.gather import pack, report_of, unpack
+from hangscope.monitor import other_nodes
+from hangscope.monitor.node_reports import pack, report_of, unpack
 from hangscope.trace.clocks import in_other_time
 from hangscope.trace.live.follow import LiveRun
 from tests.live_rings import RingRank
@@ -38,7 +38,7 @@ def test_the_same_is_not_said_again_and_again(
         rank.issue(group)
     run = LiveRun(tmp_path)
     rings = [(rank, tmp_path / f"rank_{rank}.ring") for rank in range(2)]
-    others = nodes.OtherNodes(5.0)
+    others = other_nodes.OtherNodes(5.0)
     carrier = Carrier()
     monkeypatch.setattr(others, "_relay", carrier)
     others.tell(run.look(), rings)
@@ -53,7 +53,7 @@ def test_the_same_is_not_said_again_and_again(
     assert len(carrier.reports) == 2
     told = unpack(carrier.reports[-1], tmp_path / "opened")
     assert {f.facts.rank: len(f.records) for f in told if len(f.records)} == {0: 1, 1: 2}
-    monkeypatch.setattr(nodes, "REPEAT_S", 0.0)  # long enough ago
+    monkeypatch.setattr(other_nodes, "REPEAT_S", 0.0)  # long enough ago
     others.tell(run.look(), rings)
     assert len(carrier.reports) == 3
 
@@ -66,10 +66,10 @@ def test_each_standstill_has_its_own_patience_for_the_other_nodes(
     trace = LiveRun(tmp_path).look()
     clock, carrier = SimpleNamespace(now_s=100.0), Carrier()
     monkeypatch.setattr(
-        nodes, "time", SimpleNamespace(monotonic=lambda: clock.now_s, time_ns=time.time_ns)
+        other_nodes, "time", SimpleNamespace(monotonic=lambda: clock.now_s, time_ns=time.time_ns)
     )
-    others = nodes.OtherNodes(5.0)
-    monkeypatch.setattr(nodes, "Relay", lambda store, first: carrier)
+    others = other_nodes.OtherNodes(5.0)
+    monkeypatch.setattr(other_nodes, "Relay", lambda store, first: carrier)
     monkeypatch.setenv("MASTER_ADDR", "node0")
     monkeypatch.setenv("MASTER_PORT", "1234")
 
@@ -130,5 +130,5 @@ def test_the_store_that_the_job_itself_uses(
     trace = LiveRun(tmp_path).look()
     ranks = {r: replace(f, rendezvous=met_at) for r, f in trace.ranks.items()}
     variables = {"MASTER_ADDR": "node0", "MASTER_PORT": "1234"}
-    assert nodes.store_of(replace(trace, ranks=ranks), variables) == expected
-    assert met_at is not None or nodes.store_of(replace(trace, ranks=ranks), {}) is None
+    assert other_nodes.store_of(replace(trace, ranks=ranks), variables) == expected
+    assert met_at is not None or other_nodes.store_of(replace(trace, ranks=ranks), {}) is None
