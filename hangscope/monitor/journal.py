@@ -1,6 +1,6 @@
 """The monitor's journal: what only an observer outside the ranks could see, kept for later.
 
-Format: see `hangscope.trace.witnesses.journal`.
+Format: see `hangscope.trace.external_reports.journal`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from hangscope.monitor.processes import ProcessEnd
 from hangscope.replay.observed import seen_event
 from hangscope.ring.process_identity import boot_id, machine_id, pid_namespace
+from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import RankFacts
-from hangscope.trace.witnesses.journal import HEADER_KEY, VERSION
 
 
 class Journal:

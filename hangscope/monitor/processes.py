@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hangscope.monitor.pending_signals import is_told, is_untold
-from hangscope.trace.processes.control_groups import GROUPS, files_of
+from hangscope.trace.processes.cgroups import GROUPS, files_of
 from hangscope.trace.processes.procfs import lines_of, stat_of
 
 _PIDFD_INFO_EXIT = 1 << 3

@@ -30,7 +30,7 @@ from hangscope.monitor.report_claims import claim
 from hangscope.monitor.report_policy import Judge, cause_of, is_on_record
 from hangscope.monitor.ring_links import mirror
 from hangscope.monitor.schedule import FIRST_LOOK_S, MAX_INTERVAL_S, Pace
-from hangscope.trace.attempts.twins import Twins
+from hangscope.trace.job_selection.duplicate_ranks import Twins
 from hangscope.trace.live.follow import LiveRun, is_gil_blocked
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import Fragment, Trace

@@ -3,7 +3,8 @@
 The verdict on a live job rests on more than its rings: whether each process was alive, stopped or
 holding the GIL, how busy it was, whether its stack moved between two looks, and when. A fixture
 keeps this in ``dumps/observed.journal``, in the format of the monitor's journals
-(`hangscope.trace.witnesses.journal`); the header says when the job was looked at, and how often.
+(`hangscope.trace.external_reports.journal`); the header says when the job was looked at, and how
+often.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any
 
 from hangscope.replay.redact import Redactor
 from hangscope.trace import formats
+from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION
 from hangscope.trace.model import RankFacts, Trace
-from hangscope.trace.plain_stacks import plain_threads
-from hangscope.trace.plain_waits import plain_wait
-from hangscope.trace.witnesses.journal import HEADER_KEY, VERSION
+from hangscope.trace.stack_codec import plain_threads
+from hangscope.trace.wait_codec import plain_wait
 
 NAME = "observed.journal"
 

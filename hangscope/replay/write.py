@@ -33,7 +33,7 @@ from hangscope.replay.verify import verify
 from hangscope.ring.reader import RingError
 from hangscope.trace import formats
 from hangscope.trace.files import sniff
-from hangscope.trace.files.packing import packed
+from hangscope.trace.files.compression import packed
 from hangscope.trace.files.unpickle import load_plain
 from hangscope.trace.model import Trace
 

@@ -17,9 +17,9 @@ import numpy as np
 from hangscope.diagnosis.records.blocking_calls import returned
 from hangscope.diagnosis.records.evidence import rank_bounds
 from hangscope.report.json import frames
-from hangscope.trace.attempts.twins import KEY as TWINS
-from hangscope.trace.attempts.twins import doubled
-from hangscope.trace.flight_recorder import own_story
+from hangscope.trace.flight_recorder import hangscope_extension
+from hangscope.trace.job_selection.duplicate_ranks import KEY as TWINS
+from hangscope.trace.job_selection.duplicate_ranks import doubled
 from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, Trace, flagged
 
 VERSION = "2.10"
@@ -178,7 +178,7 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
         },
         "pg_status": {str(numbers[g]): status for g, status in _status(rows, members).items()},
         "entries": _entries(shared, rows, numbers, names, shift),
-        own_story.KEY: {
+        hangscope_extension.KEY: {
             "rank": rank,
             "host": facts.host if facts else None,
             "pid": facts.pid if facts else None,
@@ -189,7 +189,7 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
             "timeout_s": trace.timeout_s,
             "flags": rows["flags"].tolist(),
             "unlisted_groups": [names[g] for g in numbers if not trace.groups[g].listed],
-            **(own_story.to_plain(facts) if facts and told else {}),
+            **(hangscope_extension.to_plain(facts) if facts and told else {}),
         },
     }
 

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from hangscope.ring.layout import SLOT
 from hangscope.trace import formats
-from hangscope.trace.attempts.foreign_logs import without_foreign_logs
-from hangscope.trace.attempts.local_guesses import without_wrong_guesses
-from hangscope.trace.attempts.newest import keep_newest
-from hangscope.trace.attempts.stale_dumps import of_one_life
+from hangscope.trace.interning import SharedGroups
+from hangscope.trace.job_selection.local_rank_guesses import without_wrong_guesses
+from hangscope.trace.job_selection.newest_attempt import keep_newest
+from hangscope.trace.job_selection.stale_dumps import of_one_life
+from hangscope.trace.job_selection.unrelated_logs import without_foreign_logs
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.parallel import read_in_workers
 from hangscope.trace.loading.tasks import HopelessSearch, tasks_of
 from hangscope.trace.merging.log_clock import on_one_clock
 from hangscope.trace.merging.merge import merge
-from hangscope.trace.merging.owners import with_owners
+from hangscope.trace.merging.pid_attribution import with_owners
 from hangscope.trace.model import Fragment, Signature, Stack, Trace, Unread
-from hangscope.trace.rank_lists import SharedGroups
 from hangscope.trace.rings.batch import RingBatch
 
 Progress = Callable[[int, int], None]

@@ -37,7 +37,7 @@ from hangscope.trace.rows import (
     State,
     flagged,
 )
-from hangscope.trace.strangers import Stranger
+from hangscope.trace.unranked_process import Stranger
 
 if TYPE_CHECKING:
     import pandas as pd

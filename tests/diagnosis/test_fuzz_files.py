@@ -20,9 +20,9 @@ from hangscope.trace.model import Fragment
 from tests.trace.dumps import dump, entry, pending
 from tests.trace.logs import timeout
 from tests.trace.test_fuzz import check, paths, replaced, values
-from tests.trace.test_job_log_agreement import DESYNC
-from tests.trace.test_job_log_others import TABLE
-from tests.trace.test_job_log_starters import HYDRA, OPEN_MPI, RICH, SPAWN_ERROR
+from tests.trace.test_job_log_desync import DESYNC
+from tests.trace.test_job_log_gloo_and_launchers import TABLE
+from tests.trace.test_job_log_other_launchers import HYDRA, OPEN_MPI, RICH, SPAWN_ERROR
 
 SOME = settings(max_examples=80, suppress_health_check=list(HealthCheck), derandomize=True)
 MOST_S = 10.0

@@ -8,7 +8,7 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
-from hangscope.trace.attempts.twins import Twins, claims_of
+from hangscope.trace.job_selection.duplicate_ranks import Twins, claims_of
 from hangscope.trace.model import ExitFacts, Phase
 from tests.diagnosis.builder import SECOND, START, Job
 

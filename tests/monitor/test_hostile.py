@@ -16,8 +16,8 @@ from hangscope.monitor.early_pidfds import EarlyWatch
 from hangscope.monitor.log_output import say
 from hangscope.monitor.node_reports import unpack
 from hangscope.ring import layout
+from hangscope.trace.external_reports.journal import MAX_BYTES, read_journal
 from hangscope.trace.live.follow import LiveRun
-from hangscope.trace.witnesses.journal import MAX_BYTES, read_journal
 from tests.live_rings import RingRank
 
 HEAD = b'{"hangscope":"journal/1","run_id":"live","attempt":0,"host":"node0"}\n'

@@ -9,8 +9,8 @@ from pathlib import Path
 from hangscope.replay.observed import NAME, read_moment, write_observed
 from hangscope.replay.redact import Redactor
 from hangscope.replay.verify import load_recorded
+from hangscope.trace.external_reports.journal import read_journal
 from hangscope.trace.model import Frame, ThreadStack, Trace
-from hangscope.trace.witnesses.journal import read_journal
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.trace.files.packing import BZIP2, GZIP, XZ, packed, packing_of, unpacked
+from hangscope.trace.files.compression import BZIP2, GZIP, XZ, packed, packing_of, unpacked
 from hangscope.trace.load import NothingReadable, load_trace
 from hangscope.trace.loading import archives
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.trace.attempts.newest import keep_newest
+from hangscope.trace.job_selection.newest_attempt import keep_newest
 from hangscope.trace.model import Claim, Fragment, RankFacts, Source
 
 HOUR = 3600 * 10**9

@@ -25,8 +25,8 @@ from hangscope.trace.model import Trace
 
 from .dumps import dump, entry, pending, write
 from .logs import timeout
-from .test_job_log_agreement import DESYNC
-from .test_job_log_others import TABLE
+from .test_job_log_desync import DESYNC
+from .test_job_log_gloo_and_launchers import TABLE
 
 QUICK = settings(max_examples=60, derandomize=True)
 

@@ -40,7 +40,7 @@ def test_lists_of_ranks_that_say_more_than_any_job_has() -> None:
 
 
 def test_reports_that_speak_of_everybody_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hangscope.trace.job_log.readers.agreement.MAX_MENTIONS", 1000)
+    monkeypatch.setattr("hangscope.trace.job_log.readers.desync.MAX_MENTIONS", 1000)
     head = "[rank0]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp:1] "
     lines = [f"{head}[0-99999] joined but didn't finish collective #{n}\n" for n in range(1, 50)]
     evidence_of = trace_of("".join(lines))

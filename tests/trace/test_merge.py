@@ -8,7 +8,7 @@ import pytest
 from hangscope.trace import operations
 from hangscope.trace.facts import KernelWait
 from hangscope.trace.flight_recorder.groups import GroupTable, match_status, parse_ranks
-from hangscope.trace.flight_recorder.pairs import global_peer
+from hangscope.trace.flight_recorder.p2p import global_peer
 from hangscope.trace.merging.facts import merge_facts
 from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hangscope.ring.writer import RingIdentity, RingWriter
 from hangscope.trace import formats
-from hangscope.trace.attempts.lives import Start
-from hangscope.trace.attempts.ring_ranks import Presence, ranks_of, with_ranks_of_rings
+from hangscope.trace.job_selection.incarnations import Start
+from hangscope.trace.job_selection.ring_ranks import Presence, ranks_of, with_ranks_of_rings
 from hangscope.trace.live.rings import RingFolder
 from hangscope.trace.model import Fragment, RankFacts, Source
 

@@ -16,10 +16,10 @@ from hangscope.trace.load import load_trace
 from hangscope.trace.merging.merge import merge
 from hangscope.trace.merging.records import counters_of
 from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Group, Records, State, Trace
-from hangscope.trace.rings.areas import AreaKeeper, Decoded
 from hangscope.trace.rings.batch import GroupNumbers
 from hangscope.trace.rings.columns import ColumnReader
 from hangscope.trace.rings.read import read_ring
+from hangscope.trace.rings.value_areas import AreaKeeper, Decoded
 
 WORLD = 4
 _CHANGES = st.tuples(st.integers(0, 199), st.integers(0, 255))

@@ -12,7 +12,7 @@ from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.host import End
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.words.phrases import capital, rank_s
-from hangscope.trace.job_log.own_lines import OWN_REPORT
+from hangscope.trace.job_log.hangscope_output import OWN_REPORT
 from hangscope.trace.model import RankFacts
 from hangscope.trace.signals import SIGABRT, SIGKILL
 

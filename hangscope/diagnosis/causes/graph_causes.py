@@ -31,7 +31,7 @@ from hangscope.diagnosis.processes.host import End, Host
 from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.evidence import cut_off, cut_short, half_told
 from hangscope.diagnosis.words.phrases import capital, label_of, rank_s, title_of
-from hangscope.trace.attempts.twins import doubled
+from hangscope.trace.job_selection.duplicate_ranks import doubled
 from hangscope.trace.model import NONE, Group
 
 _FROM_ONE = ("broadcast", "scatter")

@@ -16,8 +16,8 @@ from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.words.phrases import capital, rank_s
 from hangscope.trace import formats
-from hangscope.trace.attempts.twins import doubled
 from hangscope.trace.facts import tcp_address
+from hangscope.trace.job_selection.duplicate_ranks import doubled
 from hangscope.trace.model import NONE, Flag, State, flagged
 
 _SHOWN_PLACES = 4

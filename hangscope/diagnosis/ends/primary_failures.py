@@ -22,8 +22,8 @@ from hangscope.diagnosis.processes.host import (
 )
 from hangscope.diagnosis.processes.working import newest_threads
 from hangscope.diagnosis.records.evidence import told_of_only
-from hangscope.trace.alike import but_numbers
 from hangscope.trace.facts import WITHOUT_A_WORD
+from hangscope.trace.message_template import but_numbers
 from hangscope.trace.model import Claim, ExitFacts, RankFacts, Trace
 from hangscope.trace.signals import SIGABRT, codes_of
 

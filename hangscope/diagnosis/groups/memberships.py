@@ -20,7 +20,7 @@ from hangscope.diagnosis.groups.local_numbers import with_groups_apart, with_log
 from hangscope.diagnosis.groups.unlisted import NOT_TELLING
 from hangscope.diagnosis.records.agreement import group_size
 from hangscope.trace import formats, operations
-from hangscope.trace.flight_recorder.pairs import global_peer
+from hangscope.trace.flight_recorder.p2p import global_peer
 from hangscope.trace.model import NONE, Flag, Group, Trace, flagged
 
 _MOST_LOST = 8

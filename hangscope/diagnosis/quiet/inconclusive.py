@@ -12,7 +12,7 @@ from hangscope.diagnosis.words import playbook
 from hangscope.diagnosis.words.by_stacks import places_of_stacks
 from hangscope.diagnosis.words.phrases import rank_s
 from hangscope.diagnosis.words.strangers import places_of_strangers, whose_they_are
-from hangscope.trace.job_log.own_lines import OWN_REPORT
+from hangscope.trace.job_log.hangscope_output import OWN_REPORT
 from hangscope.trace.model import Claim
 
 _REPORTED = (

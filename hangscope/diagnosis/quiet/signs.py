@@ -11,7 +11,7 @@ from hangscope.diagnosis.quiet.last_words import places_of_waits
 from hangscope.diagnosis.words.by_stacks import places_of_stacks
 from hangscope.diagnosis.words.phrases import capital, rank_s
 from hangscope.diagnosis.words.strangers import where_strangers_stand
-from hangscope.trace.job_log.own_lines import OWN_ALL_CLEAR
+from hangscope.trace.job_log.hangscope_output import OWN_ALL_CLEAR
 from hangscope.trace.model import Claim
 from hangscope.trace.signals import SIGABRT
 

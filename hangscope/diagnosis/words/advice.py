@@ -32,7 +32,7 @@ from hangscope.diagnosis.words.lines import (
 from hangscope.diagnosis.words.phrases import rank_s, title_of
 from hangscope.diagnosis.words.playbook import Advice
 from hangscope.diagnosis.words.sides import guarded, in_backward
-from hangscope.trace.attempts.twins import doubled
+from hangscope.trace.job_selection.duplicate_ranks import doubled
 from hangscope.trace.model import NONE
 
 _COMMUNICATION_HOOK = re.compile(r"distributed[/\\]algorithms[/\\]ddp_comm_hooks[/\\]")

@@ -21,7 +21,7 @@ from hangscope.diagnosis.words.phrases import (
     title_of,
     wait_s,
 )
-from hangscope.trace.attempts.twins import KEY as TWINS
+from hangscope.trace.job_selection.duplicate_ranks import KEY as TWINS
 from hangscope.trace.model import RankFacts
 
 _MOST_LINES = 17

@@ -31,8 +31,8 @@ from hangscope.diagnosis.words.phrases import (
     title_of,
     wait_s,
 )
-from hangscope.trace.attempts.twins import doubled
 from hangscope.trace.facts import LEFT
+from hangscope.trace.job_selection.duplicate_ranks import doubled
 
 
 def sentences(context: Context, cause: Cause, place: Place | None) -> Words:

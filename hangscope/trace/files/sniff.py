@@ -12,9 +12,9 @@ import orjson
 
 from hangscope.ring.layout import HEADER_BYTES, PREFIX
 from hangscope.ring.reader import expected_records
-from hangscope.trace.files.exports import log_text
-from hangscope.trace.files.packing import AsFarAsWhole, NoReader, packing_of, unpacked
-from hangscope.trace.files.regular import descriptor_of
+from hangscope.trace.files.compression import AsFarAsWhole, NoReader, packing_of, unpacked
+from hangscope.trace.files.log_exports import log_text
+from hangscope.trace.files.regular_files import descriptor_of
 from hangscope.trace.formats import JOURNAL, JSON, LOG, PICKLE, RING
 
 HEAD = 1 << 16
@@ -51,7 +51,7 @@ class Kind:
 
     name: str
     packing: str = ""
-    """How it is compressed (`packing`); empty where it is not."""
+    """How it is compressed (`compression`); empty where it is not."""
     why: str = ""
     """For `UNKNOWN`: what it looks like instead."""
     records: int = 0

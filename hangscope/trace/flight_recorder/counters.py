@@ -10,7 +10,7 @@ import numpy as np
 from hangscope.trace import clean
 from hangscope.trace.flight_recorder.columns import snake_keys
 from hangscope.trace.flight_recorder.groups import GroupTable, match_status
-from hangscope.trace.flight_recorder.hooks import counted_ids, number_of_id
+from hangscope.trace.flight_recorder.hook_recorders import counted_ids, number_of_id
 from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records, State, flagged
 
 

@@ -18,8 +18,8 @@ from hangscope.trace.flight_recorder.columns import (
 )
 from hangscope.trace.flight_recorder.entry_groups import group_column
 from hangscope.trace.flight_recorder.groups import GroupTable
-from hangscope.trace.flight_recorder.numbering import settle_numbers
-from hangscope.trace.flight_recorder.pairs import mark_batches, outermost_batches, set_peers
+from hangscope.trace.flight_recorder.p2p import mark_batches, outermost_batches, set_peers
+from hangscope.trace.flight_recorder.sequence_numbers import settle_numbers
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.flight_recorder.stacks import Stacks
 from hangscope.trace.flight_recorder.states import state_columns

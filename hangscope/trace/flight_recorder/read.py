@@ -16,8 +16,8 @@ import numpy as np
 
 from hangscope.trace import clean, operations
 from hangscope.trace.files.sniff import Unreadable
-from hangscope.trace.flight_recorder import own_story
-from hangscope.trace.flight_recorder.aborted import let_go, take_back
+from hangscope.trace.flight_recorder import hangscope_extension
+from hangscope.trace.flight_recorder.aborted_operations import let_go, take_back
 from hangscope.trace.flight_recorder.columns import OP_FIELDS, SEQ_FIELDS, Entries, pick
 from hangscope.trace.flight_recorder.counters import (
     finished_halves,
@@ -25,12 +25,12 @@ from hangscope.trace.flight_recorder.counters import (
     read_status,
     settle_by_counters,
 )
+from hangscope.trace.flight_recorder.coverage import lists_active_only, oldest_record
 from hangscope.trace.flight_recorder.entry_groups import made_again
 from hangscope.trace.flight_recorder.entry_records import ID_FIELDS, Tables, read_records
-from hangscope.trace.flight_recorder.extent import lists_active_only, oldest_record
 from hangscope.trace.flight_recorder.groups import GroupTable, has_rank, read_config
-from hangscope.trace.flight_recorder.hooks import hide_ends_of_batches, settle_retired
-from hangscope.trace.flight_recorder.pairs import ended_early
+from hangscope.trace.flight_recorder.hook_recorders import hide_ends_of_batches, settle_retired
+from hangscope.trace.flight_recorder.p2p import ended_early
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.flight_recorder.wrappers import find_dumps, names_of, parts_of
 from hangscope.trace.model import (
@@ -101,8 +101,8 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     """The dump of one rank; ``named`` is the number that its key or its file's name gives."""
     dump = _usable(raw)
     rank = _rank_of(dump, named)
-    own = dump.document.get(own_story.KEY)
-    tables = Tables(read_config(dump.config, rank, own_story.unlisted_groups(own)))
+    own = dump.document.get(hangscope_extension.KEY)
+    tables = Tables(read_config(dump.config, rank, hangscope_extension.unlisted_groups(own)))
     counted = bool(dump.status) or not isinstance(dump.status, Mapping)
     records, agree = read_records(dump.entries, rank, tables, counted=counted)
     native_gloo = _is_native_gloo(tables.signatures, dump)
@@ -110,7 +110,7 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
         _settle_gloo(records)
     backends = {s.backend for s in tables.signatures.table}
     at_issue = settle_retired(records, dump.entries, backends)
-    flags = own_story.flags_of(own, len(records))
+    flags = hangscope_extension.flags_of(own, len(records))
     if flags is not None:
         records["flags"] = flags
     status = dump.status if agree and not of_all_groups(dump.status, records) else {}
@@ -142,14 +142,14 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
             records=len(records),
             dropped=dump.skipped,
         ),
-        facts=own_story.from_plain(own, facts),
+        facts=hangscope_extension.from_plain(own, facts),
         records=records,
         members=members,
         groups=tuple(tables.groups.groups),
         signatures=tuple(tables.signatures.table),
         stacks=tuple(tables.stacks.table),
-        claims=own_story.claims_in(own, rank),
-        timeout_s=own_story.timeout_s_of(own),
+        claims=hangscope_extension.claims_in(own, rank),
+        timeout_s=hangscope_extension.timeout_s_of(own),
         warnings=(
             *_warnings(dump, rank, tables.groups, len(aborted)),
             *([_CUT] if origin.cut else []),

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.trace import formats, operations
-from hangscope.trace.job_log.ends import end_of, unexplained
 from hangscope.trace.job_log.group_table import GroupTable
+from hangscope.trace.job_log.rank_ends import end_of, unexplained
 from hangscope.trace.job_log.readers.evidence import (
     UNKNOWN_GROUP,
     Counters,
@@ -20,7 +20,7 @@ from hangscope.trace.job_log.readers.evidence import (
     Seen,
 )
 from hangscope.trace.job_log.readers.stacks import threads_of
-from hangscope.trace.job_log.settling.settle import settle
+from hangscope.trace.job_log.resolving.resolve import settle
 from hangscope.trace.model import (
     MEMBER_DTYPE,
     NONE,

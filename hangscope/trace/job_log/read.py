@@ -1,7 +1,7 @@
 """Plain job logs as fragments: often all that is left of a hang.
 
 Readers gather evidence from the lines (`readers`); once all are read it is settled whose it was,
-in which group, and what it makes of each rank (`settling`). Operations and counters become rows
+in which group, and what it makes of each rank (`resolving`). Operations and counters become rows
 marked as concluded (`Flag.SYNTHETIC`), statements become claims (`fragments`).
 """
 
@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hangscope.trace.files import file_names
-from hangscope.trace.job_log.file_writers import FileWriter, named_by
+from hangscope.trace.job_log.file_attribution import FileWriter, named_by
 from hangscope.trace.job_log.fragments import fragments_of
+from hangscope.trace.job_log.hangscope_output import OwnLines
 from hangscope.trace.job_log.lines.line import LogLine, Machine
-from hangscope.trace.job_log.lines.numbers import TORCHRUN, Meaning, Numbers
+from hangscope.trace.job_log.lines.rank_numbers import TORCHRUN, Meaning, Numbers
 from hangscope.trace.job_log.lines.stream import read_lines
-from hangscope.trace.job_log.lines.unknown import UnknownPrefix
-from hangscope.trace.job_log.own_lines import OwnLines
+from hangscope.trace.job_log.lines.unknown_prefixes import UnknownPrefix
 from hangscope.trace.job_log.readers import watchdog
 from hangscope.trace.job_log.readers.evidence import Evidence
-from hangscope.trace.job_log.readers.roster import Readers
+from hangscope.trace.job_log.readers.registry import Readers
 from hangscope.trace.job_log.restarts import with_restarts
 from hangscope.trace.model import Fragment
 

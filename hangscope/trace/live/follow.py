@@ -13,21 +13,21 @@ import numpy as np
 
 from hangscope.ring.layout import HEADER
 from hangscope.trace import formats
-from hangscope.trace.attempts.ring_ranks import as_rank, with_rank_of_process
-from hangscope.trace.attempts.twins import Twins, claims_of
+from hangscope.trace.external_reports.journal import looks_like_journal, read_journal
+from hangscope.trace.job_selection.duplicate_ranks import Twins, claims_of
+from hangscope.trace.job_selection.ring_ranks import as_rank, with_rank_of_process
 from hangscope.trace.live.facts import Beat, changed_headers
 from hangscope.trace.live.rings import JournalFiles, OpenRing, RingFolder, RunKey
 from hangscope.trace.live.table import LiveTable, StaleError
 from hangscope.trace.merging.facts import merge_facts
 from hangscope.trace.merging.groups import GroupMatcher
-from hangscope.trace.merging.hosts import told_apart
+from hangscope.trace.merging.host_names import told_apart
 from hangscope.trace.merging.merge import in_order, merge
 from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import signal_thread
 from hangscope.trace.rings.facts import main_call
 from hangscope.trace.rings.read import fragment_of
-from hangscope.trace.witnesses.journal import looks_like_journal, read_journal
 
 _DEEP = (
     "rank", "world_size", "run_id", "attempt", "disabled", "values_refused", "groups_refused",

@@ -14,10 +14,10 @@ from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import HEADER, ExitKind, header_offset
 from hangscope.ring.process_identity import machine_id
 from hangscope.ring.reader import RingError, RingReader, decode_text
-from hangscope.trace.attempts.lives import Member, Start, beside, of_newest_life
-from hangscope.trace.attempts.ring_ranks import Presence, other_world, ranks_of
-from hangscope.trace.attempts.twins import Twins, twins
 from hangscope.trace.facts import machine_name
+from hangscope.trace.job_selection.duplicate_ranks import Twins, twins
+from hangscope.trace.job_selection.incarnations import Member, Start, beside, of_newest_life
+from hangscope.trace.job_selection.ring_ranks import Presence, other_world, ranks_of
 from hangscope.trace.live.facts import ProcessView
 from hangscope.trace.model import Fragment
 

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, cast
 
 from hangscope.trace.files import file_names, sniff
-from hangscope.trace.files.packing import AsFarAsWhole, packing_of, unpacked
+from hangscope.trace.files.compression import AsFarAsWhole, packing_of, unpacked
 from hangscope.trace.loading.search import is_left_out
 from hangscope.trace.model import Unread
 

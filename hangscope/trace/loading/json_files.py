@@ -11,13 +11,13 @@ from typing import Any
 
 import orjson
 
-from hangscope.trace.files.cut_dumps import head_of_json, without_entries
-from hangscope.trace.files.exports import log_records, log_text
+from hangscope.trace.external_reports.py_spy import as_text, is_spy_dump
+from hangscope.trace.external_reports.ras import is_ras, read_ras
+from hangscope.trace.files.log_exports import log_records, log_text
 from hangscope.trace.files.sniff import Unreadable
+from hangscope.trace.files.truncated_dumps import head_of_json, without_entries
 from hangscope.trace.flight_recorder.read import Origin, read_document
 from hangscope.trace.model import Fragment
-from hangscope.trace.witnesses.py_spy import as_text, is_spy_dump
-from hangscope.trace.witnesses.ras import is_ras, read_ras
 
 MAX_BYTES = 2 << 30
 MAX_LITERAL = 64 << 20
@@ -50,7 +50,7 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
     if is_spy_dump(document):
         return _read_text(as_text(document), origin, file)
     if isinstance(document, dict) and "message" in document:
-        from hangscope.trace.witnesses.error_file import is_error_file, read_error_file
+        from hangscope.trace.external_reports.error_file import is_error_file, read_error_file
 
         if is_error_file(document):
             return read_error_file(document, origin.path, file)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hangscope.trace import clean, formats
 from hangscope.trace.files import file_names, sniff
-from hangscope.trace.files.cut_dumps import head_of_pickle, without_entries
+from hangscope.trace.files.truncated_dumps import head_of_pickle, without_entries
 from hangscope.trace.files.unpickle import CutPickle, load_checked, load_plain
 from hangscope.trace.flight_recorder.read import Origin, read_document
 from hangscope.trace.loading.json_files import read_json
@@ -76,7 +76,7 @@ def _read(task: Task, isolated: bool, rings: RingBatch | None) -> list[Fragment]
     if kind == formats.RING:
         return [read_ring(task.path, shown=task.shown, batch=rings)]
     if kind == formats.JOURNAL:
-        from hangscope.trace.witnesses.journal import read_journal
+        from hangscope.trace.external_reports.journal import read_journal
 
         return [
             replace(fragment, source=replace(fragment.source, path=task.shown))

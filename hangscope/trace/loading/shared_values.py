@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from hangscope.trace.interning import LONG, Numbered
 from hangscope.trace.model import Fragment
-from hangscope.trace.rank_lists import LONG, Numbered
 
 _MOST_ITEMS = 1 << 22
 """Bound on what a sender keeps: members of lists, frames of stacks, one for a signature."""

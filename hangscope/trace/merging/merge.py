@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.trace import operations
-from hangscope.trace.flight_recorder.pairs import global_peer
+from hangscope.trace.flight_recorder.p2p import global_peer
 from hangscope.trace.merging.facts import TRUST, merge_facts
 from hangscope.trace.merging.groups import GroupMatcher, sizes_by_use
-from hangscope.trace.merging.hosts import told_apart
+from hangscope.trace.merging.host_names import told_apart
 from hangscope.trace.merging.records import (
     combine_rank,
     counters_of,

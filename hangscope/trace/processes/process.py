@@ -10,7 +10,7 @@ import functools
 from dataclasses import dataclass
 
 from hangscope.ring import process_identity
-from hangscope.trace.processes.held import tracer_of
+from hangscope.trace.processes.suspension import tracer_of
 
 _STATES = {
     "R": "running",

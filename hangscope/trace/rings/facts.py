@@ -28,16 +28,16 @@ from hangscope.trace.model import (
     Stack,
     ThreadStack,
 )
-from hangscope.trace.processes.asleep import exec_of, wait_of
 from hangscope.trace.processes.file_locks import FileLocks
-from hangscope.trace.processes.held import (
+from hangscope.trace.processes.kernel_waits import exec_of, wait_of
+from hangscope.trace.processes.process import ProcessLook, look_at
+from hangscope.trace.processes.suspension import (
     DUMPS_CORE,
     FREEZER,
     is_dumping_core,
     is_frozen,
     runs_another_program,
 )
-from hangscope.trace.processes.process import ProcessLook, look_at
 from hangscope.trace.rings.values import frame
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
 

@@ -19,7 +19,7 @@ from hangscope.ring.layout import GROUP, VALUE_HEADER, ValueKind
 from hangscope.trace import clean
 from hangscope.trace.model import MAX_RANK, Frame, Group, Signature, Stack
 from hangscope.trace.operations import canonical
-from hangscope.trace.rings.areas import AreaKeeper, Decoded, KeptArea, Span
+from hangscope.trace.rings.value_areas import AreaKeeper, Decoded, KeptArea, Span
 
 _KEPT_FRAMES = 65_536
 _KEPT_SIGNATURES = 65_536

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from hangscope.trace.job_log.lines.shapes import Remembered, holds_any, shape_of_bytes
+from hangscope.trace.job_log.lines.line_shapes import Remembered, holds_any, shape_of_bytes
 
 BLOCK = 1 << 18
 MAX_LINE = 1 << 15

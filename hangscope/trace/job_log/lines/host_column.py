@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hangscope.trace.job_log.lines.shapes import shape_of
+from hangscope.trace.job_log.lines.line_shapes import shape_of
 
 _ADDRESS = r"(?:\d{1,3}\.){3}\d{1,3}"
 _NUMBERED = r"(?:node|host|machine|pod)[ #]\d{1,5}"

@@ -66,7 +66,7 @@ class LogLine(NamedTuple):
     number: int = 0
     """Physical line, from 1."""
     shape: str = ""
-    """That of the text (`shapes`), where it is known already."""
+    """That of the text (`line_shapes`), where it is known already."""
     rank: int | None = None
     """The global rank, from a prefix that means it."""
     task: int | None = None

@@ -14,18 +14,18 @@ from typing import BinaryIO
 
 import orjson
 
-from hangscope.trace.files.exports import columns_of_csv, log_text, records_of_csv
+from hangscope.trace.files.log_exports import columns_of_csv, log_text, records_of_csv
 from hangscope.trace.job_log.lines.blocks import BLOCK, Physical, telling
 from hangscope.trace.job_log.lines.blocks import MAX_LINE as MAX_LINE
-from hangscope.trace.job_log.lines.join import STARTS, Joiner
+from hangscope.trace.job_log.lines.fast_path import PlainLines
 from hangscope.trace.job_log.lines.line import LogLine as LogLine
 from hangscope.trace.job_log.lines.line import Machine
-from hangscope.trace.job_log.lines.partial import whole_lines
-from hangscope.trace.job_log.lines.plain import PlainLines
+from hangscope.trace.job_log.lines.line_shapes import shape_of_bytes
+from hangscope.trace.job_log.lines.message_joiner import STARTS, Joiner
+from hangscope.trace.job_log.lines.partial_lines import whole_lines
 from hangscope.trace.job_log.lines.prefixes import ANSI, Style, judge_style
-from hangscope.trace.job_log.lines.shapes import shape_of_bytes
-from hangscope.trace.job_log.lines.strip import outer_prefixes, split_glue, strip
-from hangscope.trace.job_log.lines.wrap import unwrapped, wrap_width
+from hangscope.trace.job_log.lines.strip_prefixes import outer_prefixes, split_glue, strip
+from hangscope.trace.job_log.lines.terminal_wrap import unwrapped, wrap_width
 
 _LABELLED = re.compile(r"(?:\[pod/[\w.\-]+/-\] )?(?:\[RANK \d{1,7}\] )?")
 _FIRST_LINES = 400

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hangscope.trace.job_log.lines.line import SOMEWHERE, LogLine, Machine
-from hangscope.trace.job_log.lines.numbers import Meaning
-from hangscope.trace.job_log.readers.machines import Processes
+from hangscope.trace.job_log.lines.rank_numbers import Meaning
 from hangscope.trace.job_log.readers.process_ends import Ends
+from hangscope.trace.job_log.readers.process_ranks import Processes
 from hangscope.trace.model import MAX_RANK, Claim, ClaimDetails, Frame, Signature
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Evidence:
     """All that one log has told so far; reset when a new attempt starts.
 
     Filled in by the readers line by line, and completed in place once all lines are read
-    (`settling`).
+    (`resolving`).
     """
 
     ranks: dict[int, RankNotes] = field(default_factory=dict)

@@ -8,8 +8,8 @@ from hangscope.trace import signals
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.readers import rendezvous
 from hangscope.trace.job_log.readers.evidence import Evidence
-from hangscope.trace.job_log.readers.machines import Process
 from hangscope.trace.job_log.readers.process_ends import LauncherFailure, TaskEnd
+from hangscope.trace.job_log.readers.process_ranks import Process
 from hangscope.trace.model import MAX_RANK
 
 _FAILED = re.compile(

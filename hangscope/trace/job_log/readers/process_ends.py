@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hangscope.trace.job_log.lines.line import SOMEWHERE, Machine
-from hangscope.trace.job_log.readers.machines import Process
+from hangscope.trace.job_log.readers.process_ranks import Process
 
 
 class LauncherFailure(NamedTuple):
@@ -37,7 +37,7 @@ class TaskEnd(NamedTuple):
 class Ends:
     """How processes ended, as launchers, schedulers and kernels tell it.
 
-    They speak of process ids, local ranks and tasks; `settling` finds out which ranks those are.
+    They speak of process ids, local ranks and tasks; `resolving` finds out which ranks those are.
     """
 
     failures: list[LauncherFailure] = field(default_factory=list)

@@ -6,7 +6,7 @@ import re
 
 from hangscope.trace.job_log.lines.line import SOMEWHERE, LogLine, Machine
 from hangscope.trace.job_log.readers.evidence import Evidence
-from hangscope.trace.job_log.readers.machines import Process
+from hangscope.trace.job_log.readers.process_ranks import Process
 
 _RAYLET = re.compile(r"Worker PID: (\d{1,9}) Worker exit type: SYSTEM_ERROR")
 _ACTOR = re.compile(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from hangscope.trace import operations
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers import overdue, work_counters
+from hangscope.trace.job_log.readers import timeouts, work_counters
 from hangscope.trace.job_log.readers.evidence import UNKNOWN_GROUP, Evidence
 from hangscope.trace.job_log.readers.watchdog_message import Message, message_of
 
@@ -155,10 +155,10 @@ def _aborted(message: Message, evidence: Evidence) -> bool:
 
 
 _KINDS: tuple[Callable[[Message, Evidence], bool], ...] = (
-    overdue.timed_out,
+    timeouts.timed_out,
     work_counters.counted,
     _dumps,
-    overdue.of_torchcomms,
+    timeouts.of_torchcomms,
     _xccl,
     _gives_up,
     _signalled,

@@ -1,0 +1,247 @@
+"""Reads a monitor's journal: what was seen of the ranks from outside, above all how they ended.
+
+JSON lines. The first names the format and the run; every other is an event::
+
+    {"hangscope": "journal/1", "run_id": "...", "attempt": 0, "host": "...", "started_ns": 0}
+    {"event": "exit", "rank": 2, "pid": 4711, "at_ns": 0, "code": null, "signal": 9, "oom": false,
+     "by_launcher": false, "untold": [0, 3], "told": [1]}
+    {"event": "verdict", "at_ns": 0, "verdict": "missing_rank", "culprits": [2], "summary": "...",
+     "confidence": "certain"}
+    {"event": "seen", "rank": 0, "pid": 4709, "at_ns": 0, "alive": true, "state": "sleeping",
+     "gil_blocked": false, "cpu_busy": 0.0, "stack_moved": false, "wakeups_hz": 0.1,
+     "wait": {"kind": "child", "names": ["git fetch (pid 4720)"], "since_ns": 0, "seen_ns": 0},
+     "threads": [{"name": "MainThread", "main": true, "source": "signal", "at_ns": 0,
+     "frames": [["step", "train.py", 7]]}]}
+
+``seen`` events are what a look at the living processes told, which their rings alone cannot tell
+once they are gone: a monitor writes them of a job that hangs, when a rank begins or ceases to be
+held up, when what it waits for changes, and as it ends. Recorded fixtures have them, too. The last
+of each process counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from hangscope.trace import formats
+from hangscope.trace.clean import as_int, as_name, as_quantity, prose
+from hangscope.trace.facts import WITHOUT_A_WORD
+from hangscope.trace.files.regular_files import open_regular
+from hangscope.trace.model import (
+    MAX_RANK,
+    NONE,
+    Claim,
+    ExitFacts,
+    Fragment,
+    RankFacts,
+    Source,
+)
+from hangscope.trace.stack_codec import threads_of
+from hangscope.trace.wait_codec import wait_from
+
+HEADER_KEY = "hangscope"
+VERSION = "journal/1"
+MAX_LINES = 1_000_000
+MAX_BYTES = 128 << 20
+"""No more is read of a journal: that of thousands of ranks holds some tens of megabytes."""
+OWN_VERDICT = "own_verdict"
+"""The kind of the claim that holds what the monitor concluded while the job ran."""
+_MOST_NAMED, _MOST_VERDICTS = 100_000, 16
+_MOST = 1 << 31
+"""Larger numbers are no process ids, statuses or attempts."""
+
+
+def looks_like_journal(prefix: bytes) -> bool:
+    """Whether a file that begins so is a monitor's journal."""
+    return prefix.lstrip().startswith(b'{"hangscope":"journal/')
+
+
+def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
+    """One fragment a rank whose end the monitor saw, or of which a look was recorded.
+
+    Raises
+    ------
+    ValueError
+        If the first line is not a journal's.
+    OSError
+        If it cannot be read.
+    """
+    first, *rest = _lines(path)
+    head = _event(first)
+    if head is not None and str(head.get(HEADER_KEY, "")).startswith("reduction/"):
+        return [_reductions(str(path), [head, *map(_event, rest)])]
+    if head is None or not str(head.get(HEADER_KEY, "")).startswith("journal/"):
+        raise ValueError("not a HangScope journal")
+    version = str(head[HEADER_KEY])
+    if version != VERSION:
+        raise ValueError(f"{version}; this HangScope reads {VERSION}")
+    events = list(filter(None, map(_event, rest)))
+    fragments = [
+        Fragment(Source(str(path), formats.JOURNAL, VERSION, facts.rank, 0), facts)
+        for facts in _of_ranks(events, head)
+    ]
+    if fragments:
+        fragments[0] = replace(fragments[0], claims=_said(events))
+    return fragments
+
+
+def _lines(path: str | os.PathLike[str]) -> list[str]:
+    """The first of its lines; there is always one, if an empty one."""
+    with open_regular(path) as file:
+        # A file system that lost what was written leaves zeros, as many as the file is long.
+        data = file.read(MAX_BYTES).translate(None, b"\0")
+    return data.decode("utf-8", "replace").split("\n", MAX_LINES)[:MAX_LINES]
+
+
+def _of_ranks(events: Iterable[dict[str, Any]], head: dict[str, Any]) -> list[RankFacts]:
+    """How ranks ended, by the first word on each, and how they looked, by the last."""
+    ends: dict[int, RankFacts] = {}
+    seen: dict[int, RankFacts] = {}
+    for event in events:
+        if event.get("event") == "exit" and (facts := _exit(event, head)) is not None:
+            ends.setdefault(facts.rank, facts)
+        elif event.get("event") == "seen" and (facts := _seen(event, head)) is not None:
+            seen[facts.rank] = facts
+    return [*ends.values(), *seen.values()]
+
+
+def _said(events: Iterable[dict[str, Any]]) -> tuple[Claim, ...]:
+    """What the monitor itself concluded while the job ran, the first first."""
+    verdicts = (event for event in events if event.get("event") == "verdict")
+    return tuple(map(_verdict, islice(verdicts, _MOST_VERDICTS)))
+
+
+def _verdict(event: dict[str, Any]) -> Claim:
+    named, summary = event.get("culprits"), event.get("summary")
+    ranks = map(_rank, named[:_MOST_NAMED] if isinstance(named, list) else ())
+    return Claim(
+        OWN_VERDICT,
+        text=prose(summary) if isinstance(summary, str) else "",
+        at_ns=as_int(event.get("at_ns"), 0, low=0),
+        certain=False,
+        details={
+            "verdict": as_name(event.get("verdict")),
+            "confidence": as_name(event.get("confidence")),
+            "culprits": tuple(rank for rank in ranks if rank is not None),
+        },
+    )
+
+
+def _reductions(path: str, events: list[dict[str, Any] | None]) -> Fragment:
+    """What ``HANGSCOPE_CHECK_REDUCE`` found: which all-reduce was wrong, and on which ranks."""
+    claims = []
+    for event in events[:MAX_LINES]:
+        if event is None:
+            continue
+        accused = event.get("accused")
+        ranks = map(_rank, accused if isinstance(accused, list) else ())
+        claims.append(
+            Claim(
+                "reduction_corrupt",
+                accused=tuple(rank for rank in ranks if rank is not None),
+                text=prose(str(event.get("text", ""))),
+                at_ns=as_int(event.get("at_ns"), 0, low=0),
+                certain=not event.get("ambiguous"),
+            )
+        )
+    return Fragment(
+        source=Source(path, formats.JOURNAL, "reduction/1"),
+        facts=RankFacts(rank=-1),
+        claims=tuple(claims),
+    )
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    """One line; None for a torn or foreign one (the monitor may have been killed while writing)."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _rank(value: Any) -> int | None:
+    """A rank; None for what can be none: readers make lists up to the largest."""
+    return value if type(value) is int and 0 <= value <= MAX_RANK else None
+
+
+def _process(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
+    """Of which process an event speaks; None where that is no rank's."""
+    rank = _rank(event.get("rank"))
+    if rank is None:
+        return None
+    attempt = as_int(head.get("attempt"), NONE, low=0, high=_MOST)
+    return RankFacts(
+        rank=rank,
+        host=as_name(head.get("host")) or None,
+        machine=as_name(head.get("machine")),
+        pid=as_int(event.get("pid"), 0, low=0, high=_MOST) or None,
+        run_id=as_name(head.get("run_id")) or None,
+        attempt=None if attempt == NONE else attempt,
+    )
+
+
+def _exit(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
+    """How a rank's process ended."""
+    process = _process(event, head)
+    if process is None:
+        return None
+    code, signal = event.get("code"), event.get("signal")
+    code = code if type(code) is int and abs(code) <= _MOST else None
+    signal = signal if type(signal) is int and 0 < signal <= _MOST else None
+    if event.get("oom"):
+        kind = "oom"
+    elif signal is not None:
+        kind = "signal"
+    elif code is None:
+        kind = "unknown"
+    else:
+        kind = "clean" if code == 0 else "code"
+    at_ns = as_int(event.get("at_ns"), 0, low=0)
+    by_launcher = bool(event.get("by_launcher"))
+    untold, told = event.get("untold"), event.get("told")
+    return replace(
+        process,
+        alive=False,
+        process_state="gone",
+        exit=ExitFacts(
+            kind,
+            code=code,
+            signal=signal,
+            at_ns=at_ns,
+            by_launcher=by_launcher,
+            untold=_ranks(untold) if isinstance(untold, list) else None,
+            told=_ranks(told) if isinstance(told, list) else frozenset(),
+        ),
+    )
+
+
+def _ranks(values: list[Any]) -> frozenset[int]:
+    return frozenset(v for v in values[:_MOST_NAMED] if type(v) is int and 0 <= v <= MAX_RANK)
+
+
+def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
+    """A look at a rank's process."""
+    process, alive, state = _process(event, head), event.get("alive"), event.get("state")
+    if process is None or not isinstance(alive, bool):
+        return None
+    blocked, moved = event.get("gil_blocked"), event.get("stack_moved")
+    return replace(
+        process,
+        alive=alive,
+        process_state=as_name(state) if isinstance(state, str) else None,
+        held_by=as_name(event.get("held_by")) or None,
+        wait=wait_from(event.get("wait")),
+        gil_blocked=blocked if isinstance(blocked, bool) else None,
+        cpu_busy=as_quantity(event.get("cpu_busy")),
+        wakeups_hz=as_quantity(event.get("wakeups_hz")),
+        stack_moved=moved if isinstance(moved, bool) else None,
+        exit=None if alive else ExitFacts("unknown", text=WITHOUT_A_WORD),
+        threads=threads_of(event.get("threads")),
+        observed_ns=as_int(event.get("at_ns"), 0, low=0),
+    )

@@ -1,0 +1,200 @@
+"""What a Flight Recorder dump has no place for, under the key ``hangscope`` of our own dumps.
+
+The format knows operations. How the rank ended, what it raised, which phase it was in and where its
+threads stood go beside them, as builtins; other readers pass over the key. What is read here comes
+from a file like any other: everything may be missing, wrong or made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.trace import clean
+from hangscope.trace.job_selection.duplicate_ranks import KEY as TWINS
+from hangscope.trace.job_selection.duplicate_ranks import claim_of
+from hangscope.trace.model import (
+    MAX_RANK,
+    Claim,
+    ExceptionFacts,
+    ExitFacts,
+    Flag,
+    Phase,
+    RankFacts,
+)
+from hangscope.trace.stack_codec import frames_of, plain_threads, stack_of, threads_of
+from hangscope.trace.wait_codec import plain_wait, wait_from
+
+KEY = "hangscope"
+MAX_PHASES = 64
+_EXITS = frozenset({"clean", "exception", "code", "signal", "oom", "unknown"})
+
+
+def to_plain(facts: RankFacts) -> dict[str, Any]:
+    """The rank's own story as builtins."""
+    story: dict[str, Any] = {
+        "observed_ns": facts.observed_ns,
+        "phases": [[p.name, p.since_ns, p.detail] for p in facts.phases],
+        "threads": plain_threads(facts.threads),
+        "alive": facts.alive,
+        "process_state": facts.process_state,
+        "held_by": facts.held_by,
+        "gil_blocked": facts.gil_blocked,
+        "cpu_busy": facts.cpu_busy,
+        "heartbeat_ns": facts.heartbeat_ns,
+        "heartbeat_interval_s": facts.heartbeat_interval_s,
+        "stack_moved": facts.stack_moved,
+        "wakeups_hz": facts.wakeups_hz,
+        "initialized": facts.initialized,
+        "finalized": facts.finalized,
+        "rendezvous": facts.rendezvous,
+        "declared": facts.declared,
+        "freed_ns": facts.freed_ns,
+        "started_ns": facts.started_ns,
+        "unobservable": list(facts.unobservable),
+    }
+    if facts.wait is not None:
+        story["wait"] = plain_wait(facts.wait)
+    if facts.exit is not None:
+        untold, told = facts.exit.untold, facts.exit.told
+        story["exit"] = asdict(facts.exit) | {
+            "untold": None if untold is None else sorted(untold),
+            "told": sorted(told),
+        }
+    for key, error in (("exception", facts.exception), ("handled", facts.handled)):
+        if error is not None:
+            story[key] = asdict(replace(error, stack=())) | {"stack": frames_of(error.stack)}
+    return story
+
+
+def timeout_s_of(value: Any) -> float | None:
+    """Seconds that an operation may wait in this job before it counts as hung."""
+    stated = value.get("timeout_s") if isinstance(value, Mapping) else None
+    return clean.as_quantity(stated) or None
+
+
+def claims_in(value: Any, rank: int) -> tuple[Claim, ...]:
+    """What our own dump of a rank claims beside its records: that two processes are that rank."""
+    text = value.get(TWINS) if isinstance(value, Mapping) else None
+    return (claim_of(rank, clean.prose(text)),) if isinstance(text, str) and text else ()
+
+
+def unlisted_groups(value: Any) -> frozenset[str]:
+    """Groups of our own dump whose members no source listed: ``pg_config`` has who used them."""
+    names = value.get("unlisted_groups") if isinstance(value, Mapping) else None
+    return (
+        frozenset(clean.as_name(name) for name in names) if isinstance(names, list) else frozenset()
+    )
+
+
+def flags_of(value: Any, count: int) -> npt.NDArray[np.uint16] | None:
+    """What else is known of each of a dump's entries (`Flag`); None where that is not told."""
+    flags = value.get("flags") if isinstance(value, Mapping) else None
+    if not isinstance(flags, list) or len(flags) != count:
+        return None
+    known = int(~Flag.SYNTHETIC & sum(Flag))
+    return np.array([flag & known if type(flag) is int else 0 for flag in flags], np.uint16)
+
+
+def from_plain(value: Any, facts: RankFacts) -> RankFacts:
+    """The facts together with what the key of a dump tells."""
+    if not isinstance(value, Mapping):
+        return facts
+    exit_ = _exit(value.get("exit"))
+    return replace(
+        facts,
+        world_size=facts.world_size
+        or clean.as_int(value.get("world_size"), 0, low=0, high=MAX_RANK + 1)
+        or None,
+        run_id=facts.run_id or clean.as_name(value.get("run_id")) or None,
+        host=facts.host or clean.as_name(value.get("host")) or None,
+        observed_ns=clean.as_int(value.get("observed_ns"), 0, low=0) or facts.observed_ns,
+        phases=_phases(value.get("phases")),
+        threads=threads_of(value.get("threads")),
+        process_state=clean.as_name(value.get("process_state")) or None,
+        held_by=clean.as_name(value.get("held_by")) or None,
+        wait=wait_from(value.get("wait")),
+        gil_blocked=_truth(value.get("gil_blocked")),
+        cpu_busy=clean.as_quantity(value.get("cpu_busy")),
+        heartbeat_ns=clean.as_int(value.get("heartbeat_ns"), 0, low=0),
+        heartbeat_interval_s=clean.as_quantity(value.get("heartbeat_interval_s")),
+        stack_moved=_truth(value.get("stack_moved")),
+        wakeups_hz=clean.as_quantity(value.get("wakeups_hz")),
+        initialized=_truth(value.get("initialized")),
+        finalized=_truth(value.get("finalized")),
+        rendezvous=_detail(value.get("rendezvous")) or None,
+        declared=_truth(value.get("declared")),
+        freed_ns=clean.as_int(value.get("freed_ns"), 0, low=0),
+        started_ns=clean.as_int(value.get("started_ns"), 0, low=0),
+        unobservable=tuple(map(clean.as_name, _listed(value.get("unobservable"), MAX_PHASES))),
+        exit=exit_,
+        alive=False if exit_ is not None else _truth(value.get("alive")),
+        exception=_exception(value.get("exception")),
+        handled=_exception(value.get("handled")),
+    )
+
+
+def _truth(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _listed(value: Any, most: int) -> Sequence[Any]:
+    return value[:most] if isinstance(value, (list, tuple)) else ()
+
+
+def _phases(value: Any) -> tuple[Phase, ...]:
+    rows = _listed(value, MAX_PHASES)
+    return tuple(
+        Phase(clean.as_name(row[0]), clean.as_int(row[1], 0, low=0), _detail(row[2]))
+        for row in rows
+        if isinstance(row, (list, tuple)) and len(row) == 3 and isinstance(row[0], str)
+    )
+
+
+def _detail(value: Any) -> str:
+    """A list of members may be longer than a name."""
+    return clean.prose(value) if isinstance(value, str) else clean.as_name(value)
+
+
+def _number(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) < 1 << 31 else None
+
+
+def _exit(value: Any) -> ExitFacts | None:
+    if not isinstance(value, Mapping) or value.get("kind") not in _EXITS:
+        return None
+    return ExitFacts(
+        kind=str(value["kind"]),
+        code=_number(value.get("code")),
+        signal=_number(value.get("signal")),
+        at_ns=clean.as_int(value.get("at_ns"), 0, low=0),
+        by_launcher=value.get("by_launcher") is True,
+        text=clean.as_name(value.get("text")),
+        untold=_ranks(value.get("untold")),
+        told=_ranks(value.get("told")) or frozenset(),
+    )
+
+
+def _ranks(value: Any) -> frozenset[int] | None:
+    """Ranks; None where they were not told, or are none."""
+    known = isinstance(value, list) and all(type(r) is int and 0 <= r <= MAX_RANK for r in value)
+    return frozenset(value) if known else None
+
+
+def _exception(value: Any) -> ExceptionFacts | None:
+    if not isinstance(value, Mapping) or not isinstance(value.get("type_name"), str):
+        return None
+    message = value.get("message")
+    return ExceptionFacts(
+        type_name=clean.as_name(value["type_name"]),
+        message=clean.prose(message) if isinstance(message, str) else "",
+        stack=stack_of(value.get("stack")),
+        at_ns=clean.as_int(value.get("at_ns"), 0, low=0),
+        thread_name=clean.as_name(value.get("thread_name"), "MainThread"),
+        is_main_thread=value.get("is_main_thread") is not False,
+        native_id=clean.as_int(value.get("native_id"), 0, low=0),
+    )

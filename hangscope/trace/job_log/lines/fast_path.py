@@ -1,0 +1,111 @@
+"""The fast path for ordinary lines: printable, whole, one message each, prefixes in front.
+
+Where the message begins follows from the line's shape (`line_shapes`), and what the prefixes say
+from their text. A log has few distinct shapes and prefixes, so each is worked out once. All other
+lines take the slow path (`stream`), which unwraps, splits and joins them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hangscope.trace.job_log.lines.blocks import MAX_LINE
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.lines.line_shapes import Remembered
+from hangscope.trace.job_log.lines.message_joiner import is_open
+from hangscope.trace.job_log.lines.prefixes import Style
+from hangscope.trace.job_log.lines.strip_prefixes import (
+    C10,
+    behind,
+    outer_prefixes,
+    split_glue,
+    strip,
+    with_c10,
+)
+
+_FRACTION = re.compile(rb"(?<=[0-9]{2}:[0-9]{2}:[0-9]{2}[.,])[0-9]{1,9}")
+_MOST_PREFIXES = 20_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plain:
+    """Where the parts are in ordinary lines of one shape."""
+
+    message: int
+    """Where the message begins."""
+    c10: int | None
+    """Where the prefix of c10 begins that is in front of it, if any."""
+    fraction: tuple[int, int]
+    """Where a fraction of a second stands in front of all that: nobody reads it, and it would make
+    every prefix another one."""
+    shape: str
+    """Of the message."""
+
+
+class PlainLines:
+    """Takes the prefixes off ordinary lines."""
+
+    def __init__(self, style: Style) -> None:
+        self._style = style
+        self._plain = Remembered(partial(_plain, style))
+        self._said: dict[tuple[_Plain, bytes], tuple[Any, ...]] = {}
+        """By prefix what it said: the fields of `LogLine` behind the first three."""
+
+    def line(self, number: int, raw: bytes, shape: bytes) -> LogLine | None:
+        """The message of a line; None where it has to go the slow way."""
+        plain = self._plain[shape]
+        if plain is None:
+            return None
+        text = raw[plain.message :].rstrip().decode("ascii")
+        if not plain.message:
+            return LogLine(text, number, plain.shape)
+        outer = plain.message if plain.c10 is None else plain.c10
+        said = self._outer(plain, raw, outer) if outer else ()
+        if plain.c10 is None:
+            return LogLine(text, number, plain.shape, *said)
+        found = C10.match(raw[: plain.message].decode("ascii"), plain.c10)
+        assert found is not None
+        return with_c10(LogLine(text, number, plain.shape, *said), found)
+
+    def _outer(self, plain: _Plain, raw: bytes, end: int) -> tuple[Any, ...]:
+        begins, ends = plain.fraction
+        key = (plain, raw[:begins] + raw[ends:end])
+        said = self._said.get(key)
+        if said is None:
+            text = raw.decode("ascii").rstrip()
+            if plain.c10 is None:
+                line = strip(text, self._style, 0)
+            else:
+                line, rest = outer_prefixes(text, self._style)
+                line = behind(line, rest[: end - len(text) + len(rest)])
+            assert line is not None
+            said = line[3:]
+            if len(self._said) >= _MOST_PREFIXES:
+                self._said.clear()
+            self._said[key] = said
+        return said
+
+
+def _plain(style: Style, shape: bytes) -> _Plain | None:
+    """Where the parts are in lines of a shape; None where such lines have to go the slow way."""
+    if not shape.isascii() or len(shape) >= MAX_LINE:
+        return None
+    text = shape.decode("ascii").rstrip()
+    if not text.isprintable() or text[:1] == "{" or "&" in text or "PID:" in text or is_open(text):
+        return None
+    parts = split_glue(text, style)
+    line = strip(text, style, 0) if len(parts) == 1 else None
+    if line is None or line.repeated or not text.endswith(line.text):
+        return None
+    message = len(text) - len(line.text)
+    _, rest = outer_prefixes(text, style)
+    before = len(text) - len(rest)
+    c10 = C10.search(rest)
+    if c10 is not None and before + c10.end() != message:
+        return None
+    start = None if c10 is None else before + c10.start()
+    fraction = _FRACTION.search(shape[: message if start is None else start])
+    return _Plain(message, start, fraction.span() if fraction else (0, 0), line.text)

@@ -1,0 +1,321 @@
+"""Operations that a log announces when they are issued, and communicators when they are made.
+
+Two writers do so: torch's debug wrapper (``Running collective: CollectiveFingerPrint(...)``, at the
+level of information) and NCCL (``AllReduce: opCount 1c ... comm 0x...``, with ``NCCL_DEBUG=INFO``
+and its ``COLL`` subsystem). Where nobody says what he waits in, who parted from whom is told here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
+
+from hangscope.trace import operations
+from hangscope.trace.flight_recorder.columns import dtypes
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.readers.desync import fingerprint
+from hangscope.trace.job_log.readers.evidence import DEFAULT_GROUP, Evidence, GroupId, Operation
+from hangscope.trace.model import Claim, Signature, State
+
+_WRAPPER = re.compile(r"\[Rank (?P<place>\d{1,7})\]\s+Running collective: (?P<print>Coll.*)")
+_ISSUED = re.compile(
+    r"^(?P<host>[\w.\-]+):(?P<pid>\d{1,9}):\d+ \[(?P<device>\d{1,4})\] NCCL INFO "
+    r"(?P<name>[A-Z][A-Za-z]{2,20}): opCount (?P<n>[0-9a-f]{1,15}) .{0,400}? "
+    r"count (?P<count>\d{1,18}) datatype (?P<type>\d{1,2}) .{0,400}?root (?P<root>-?\d{1,9}) "
+    r"comm (?P<comm>0x[0-9a-f]+)(?: \[nranks=(?P<size>\d{1,7})\])?"
+)
+_MEMBER = re.compile(
+    r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,7}) n[rR]anks (?P<size>\d{1,7}) "
+)
+_COMM_ID = re.compile(r"commId (0x[0-9a-f]{1,16})")
+_SPEAKS = re.compile(r"^([\w.\-]+):(\d{1,9}):\d+ \[(\d{1,4})\] NCCL (?:INFO|WARN)")
+_TWICE = re.compile(r"Bootstrap Root : rank (\d{1,7}) of (\d{1,7}) ranks has already checked in")
+_COUNTS = re.compile(r"Bootstrap Root : mismatch in rank count from procs (\d{1,7}) : (\d{1,7})")
+WORDS = (
+    " NCCL ", "Running collective:", "opCount", "Bootstrap Root", "Init START", "Init COMPLETE",
+)  # fmt: skip
+_NCCL_NAMES = {
+    "AllReduce": "all_reduce",
+    "AllGather": "_all_gather_base",
+    "ReduceScatter": "_reduce_scatter_base",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+}
+_NCCL_TYPES = ("char", "byte", "int", "uint32", "long", "uint64", "half", "float", "double")
+_BFLOAT16 = 9
+_PAIRS = ("Send", "Recv")
+_KEPT = 512
+"""Announcements of one rank in one group: who parted did so near the end."""
+_SHOWN = 32
+_LARGEST = 1 << 14
+_STOOD = frozenset(
+    {"timeout", "dump_signal", "network_error", "rendezvous", "launcher_failure", "barrier_timeout"}
+    | {"monitored_barrier", "desync_report"}
+)
+"""Statements after which the end of a log is no moment of a job that moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    seq: int
+    signature: Signature
+    at_ns: int
+    line: LogLine
+
+
+@dataclass(slots=True)
+class _Communicator:
+    """One process's end of a communicator. ``size`` and ``rank`` are -1 where not told."""
+
+    device: int = -1
+    rank: int = -1
+    size: int = -1
+    name: str = ""
+    pairs: bool = False
+    steps: deque[_Step] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+
+class Announced:
+    """Follows who announced what; what it means is known at the end of the log."""
+
+    def __init__(self) -> None:
+        self._wrapped: dict[int, deque[_Step]] = defaultdict(lambda: deque(maxlen=_KEPT))
+        self._one_group = True
+        self._ends: dict[tuple[str, int, str], _Communicator] = {}
+        self._begun: dict[tuple[str, int], dict[int, LogLine]] = defaultdict(dict)
+        self._newest: dict[tuple[str, int], int] = {}
+        """After how many lines the last rank began to make a communicator."""
+        self._made: set[tuple[str, int]] = set()
+        self._speakers: dict[tuple[str, int], int] = {}
+
+    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+        """Note an announcement. Returns whether the line was one."""
+        speaks = _SPEAKS.search(line.text) if " NCCL " in line.text else None
+        if speaks:
+            self._speakers[speaks[1], int(speaks[2])] = int(speaks[3])
+        if "Running collective:" in line.text:
+            return self._wrapper(line, at_ns)
+        if "opCount" in line.text:
+            return self._issued(line, at_ns)
+        if "Bootstrap Root" in line.text:
+            return _at_root(line, at_ns, evidence)
+        if "Init START" in line.text or "Init COMPLETE" in line.text:
+            self._member(line, speaks, evidence)
+        return False  # whose process that is, others read
+
+    def finish(self, evidence: Evidence) -> None:
+        """Make operations of what was announced, unless ranks themselves say what they wait in."""
+        evidence.world_size = max(evidence.world_size or 0, self._processes()) or None
+        told = any(n.operations or n.counters for n in evidence.ranks.values())
+        if told or evidence.comparisons:
+            return
+        stood = _has_stood(evidence)
+        for name, begun in self._begun.items():
+            if name not in self._made:
+                went_on = evidence.lines - self._newest[name] >= name[1]
+                _not_begun(name[1], begun, stood or went_on, evidence)
+        if self._one_group:
+            _note(DEFAULT_GROUP, {r: [*s] for r, s in self._wrapped.items()}, stood, evidence)
+        for group, ends in self._communicators(evidence).items():
+            steps = {rank: _alone(end.steps) for rank, end in ends.items()}
+            pairs = any(end.pairs for end in ends.values())
+            _note(group, steps, stood and not pairs, evidence)
+
+    def _processes(self) -> int:
+        """How many processes NCCL speaks of, each of a device of its own: the world has as many.
+
+        0 where one device has had several: a job that was started again, or two on one device.
+        """
+        devices = {(host, device) for (host, _), device in self._speakers.items()}
+        return len(devices) if len(devices) == len(self._speakers) else 0
+
+    def _wrapper(self, line: LogLine, at_ns: int) -> bool:
+        found = _WRAPPER.search(line.text)
+        told = fingerprint(found["print"]) if found else None
+        if found is None or told is None or told[0] is None:
+            return False
+        place, (seq, signature) = int(found["place"]), told
+        rank = line.rank_or(place)
+        known = self._wrapped[rank]
+        # Groups are not named: numbers that go back, or places that are no ranks, are another's.
+        if line.is_place(place) or (known and seq is not None and seq <= known[-1].seq):
+            self._one_group = False
+        known.append(_Step(seq or 0, signature, at_ns, line))
+        return True
+
+    def _issued(self, line: LogLine, at_ns: int) -> bool:
+        found = _ISSUED.search(line.text)
+        if not found:
+            return False
+        end = self._end(found["host"], found["pid"], found["comm"])
+        end.device = int(found["device"])
+        if found["size"]:
+            end.size = int(found["size"])
+        if found["name"] in _PAIRS:
+            end.pairs = True
+        else:
+            step = _Step(int(found["n"], 16) + 1, _signature(found, end.size), at_ns, line)
+            end.steps.append(step)
+        return True
+
+    def _member(self, line: LogLine, speaks: re.Match[str] | None, evidence: Evidence) -> None:
+        """Note that a process begins to make a communicator, or has made it."""
+        member = _MEMBER.search(line.text)
+        if not member:
+            return
+        rank, size = int(member["rank"]), int(member["size"])
+        found = _COMM_ID.search(line.text, member.end())
+        complete = line.text.find("Init COMPLETE", member.end()) >= 0
+        if found:
+            name = found[1], size
+            self._begun[name][rank] = line
+            self._newest[name] = evidence.lines
+            self._made |= {name} if complete else set()
+        if complete and speaks:
+            end = self._end(speaks[1], speaks[2], member["comm"])
+            end.rank, end.size = rank, size
+            end.name = found[1] if found else ""
+
+    def _end(self, host: str, pid: str, comm: str) -> _Communicator:
+        return self._ends.setdefault((host, int(pid), comm), _Communicator())
+
+    def _communicators(self, evidence: Evidence) -> dict[GroupId, dict[int, _Communicator]]:
+        """Ends that belong together, by group and global rank, as far as that can be told."""
+        world = max((e.size for e in self._ends.values()), default=-1)
+        ranks = self._ranks(world)
+        largest = Counter(k[:2] for k, e in self._ends.items() if e.size == world and e.steps)
+        alone = bool(largest) and max(largest.values()) == 1
+        groups: dict[GroupId, dict[int, _Communicator]] = defaultdict(dict)
+        for key, end in self._ends.items():
+            rank = ranks.get(key[:2])
+            if rank is None or not end.steps:
+                continue
+            group = DEFAULT_GROUP if alone and end.size == world else (end.name, "communicator")
+            if group[0]:
+                groups[group][rank] = end
+                if group != DEFAULT_GROUP:
+                    evidence.of(rank).places[group] = end.rank
+        return groups
+
+    def _ranks(self, world: int) -> dict[tuple[str, int], int]:
+        """The rank of each process: its place in the largest communicator, or its device where all
+        run on one host.
+        """
+        ranks = {k[:2]: e.rank for k, e in self._ends.items() if e.size == world and e.rank >= 0}
+        if ranks:
+            return ranks
+        devices = {k[:2]: e.device for k, e in self._ends.items() if e.size == world}
+        one_host = len({host for host, _ in devices}) == 1
+        told = len(set(devices.values())) == len(devices) and max(devices.values(), default=0)
+        return devices if one_host and told and max(devices.values()) < world else {}
+
+
+def _at_root(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """What the first rank of a communicator says of those that reported to it."""
+    twice, counts = _TWICE.search(line.text), _COUNTS.search(line.text)
+    if twice:
+        evidence.claim("rendezvous", line, at_ns, certain=False, twice=int(twice[1]))
+    elif counts:
+        sizes = (int(counts[1]), int(counts[2]))
+        evidence.claim("rendezvous", line, at_ns, certain=False, sizes=sizes)
+    return bool(twice or counts)
+
+
+def _not_begun(size: int, begun: dict[int, LogLine], waited: bool, evidence: Evidence) -> None:
+    """A communicator that nobody has made, because a few members did not begin to.
+
+    ``waited``: the log goes on after the last one began, so what is absent is not merely cut off.
+    """
+    absent = sorted(set(range(size)) - set(begun)) if size <= _LARGEST else []
+    if not absent or len(absent) * 2 >= size:
+        return
+    text = f"{len(begun)} of {size} ranks began to make a communicator of NCCL's, not "
+    line = next(iter(begun.values())).saying(text + str(absent)[1:-1][:80])._replace(rank=None)
+    accused = tuple(absent) if waited else ()
+    evidence.claim("rendezvous", line, 0, accused=accused, certain=len(absent) == 1)
+
+
+def _signature(found: re.Match[str], size: int) -> Signature:
+    name, count, kind = found["name"], int(found["count"]), int(found["type"])
+    op = _NCCL_NAMES.get(name, operations.canonical(name.upper()))
+    many = count * size if size > 0 else None
+    dtype = "bfloat16" if kind == _BFLOAT16 else ""
+    return Signature(
+        op=op,
+        raw=name,
+        backend="nccl",
+        input_dtypes=dtypes(dtype or (_NCCL_TYPES[kind] if kind < len(_NCCL_TYPES) else "")),
+        input_numel=many if op == "_reduce_scatter_base" else count,
+        output_numel=many if op == "_all_gather_base" else count,
+    )
+
+
+def _alone(steps: deque[_Step]) -> list[_Step]:
+    """Without operations of one batch: those carry one number, and their order proves nothing."""
+    times = Counter(step.seq for step in steps)
+    return [step for step in steps if times[step.seq] == 1]
+
+
+def _has_stood(evidence: Evidence) -> bool:
+    """Whether anything in the log says that the job stood still or was ended."""
+    return bool(
+        any(c.kind in _STOOD or c.details.get("stopped") for c, _ in evidence.claims)
+        or evidence.troubles
+        or evidence.nobodys
+        or evidence.ends.failures
+        or evidence.ends.stopped
+        or any(n.troubles for n in evidence.ranks.values())
+    )
+
+
+def _note(group: GroupId, told: dict[int, list[_Step]], stood: bool, evidence: Evidence) -> None:
+    """Operations of one group, where its members differ in them or some stayed behind.
+
+    Who announced a later one had done with those before as far as all others announced them too. A
+    log may end anywhere: that somebody is behind counts only where it says that the job stood.
+    """
+    told = {rank: steps for rank, steps in told.items() if steps}
+    if len(told) < 2:
+        return
+    first = max(steps[0].seq for steps in told.values())
+    last = {rank: steps[-1].seq for rank, steps in told.items()}
+    common, newest = min(last.values()), max(last.values())
+    kinds: dict[int, set[tuple[object, ...]]] = defaultdict(set)
+    for steps in told.values():
+        for step in steps:
+            kinds[step.seq].add((step.signature.op, step.signature.input_numel or step.signature))
+    parted = min((s for s, k in kinds.items() if len(k) > 1 and s >= first), default=None)
+    if parted is None and (common == newest or not stood):
+        _last_announced(told, evidence)
+        return
+    evidence.claims.append((Claim("other", certain=False, details={"announced": True}), None))
+    upto = common if parted is None else parted - 1
+    for rank, steps in told.items():
+        notes = evidence.of(rank)
+        for step in steps:
+            if max(first, upto - _SHOWN) <= step.seq <= (newest if parted is None else parted):
+                state = State.COMPLETED if step.seq <= upto else State.SCHEDULED
+                notes.operations.append(_operation(group, step, state))
+
+
+def _last_announced(told: dict[int, list[_Step]], evidence: Evidence) -> None:
+    """What every rank announced last, where that accuses nobody: an end may be anywhere."""
+    last: dict[str, list[int]] = defaultdict(list)
+    for rank, steps in sorted(told.items()):
+        last[f"{steps[-1].signature.op} #{steps[-1].seq}"].append(rank)
+    text = "; ".join(f"{what} by rank {str(r[:8])[1:-1]}" for what, r in last.items())
+    claim = Claim("other", text=text[:300], certain=False, details={"announced_last": True})
+    evidence.claims.append((claim, None))
+
+
+def _operation(group: GroupId, step: _Step, state: State) -> Operation:
+    return Operation(
+        seq=step.seq,
+        signature=step.signature,
+        group=group,
+        state=state,
+        at_ns=step.at_ns,
+        line=step.line.number,
+        text=step.line.excerpt,
+    )

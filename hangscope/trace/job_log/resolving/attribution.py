@@ -1,0 +1,66 @@
+"""Whose an exception or a stack is, where its lines tell a local rank or a process id only."""
+
+from __future__ import annotations
+
+from hangscope.trace.helper_stacks import helper
+from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.job_log.readers.stacks import threads_of
+from hangscope.trace.job_log.resolving.local_ranks import several_nodes
+from hangscope.trace.job_log.resolving.unattributed import dead_thread
+
+
+def settle_writers(evidence: Evidence) -> None:
+    """Give exceptions of writers known only by local rank or pid to a rank."""
+    several = several_nodes(evidence)
+    several_in_a_task = evidence.elastic or evidence.ends.failures or evidence.shared_tasks
+    processes = evidence.processes
+    for trouble, local, pid, machine in evidence.troubles:
+        node = machine.node
+        rank = processes.of_pid(pid, machine)
+        if rank is None and local is not None:
+            rank = processes.of_local(local, machine)
+            if rank is not None and processes.is_counted(rank):
+                evidence.of(rank).by_local_rank = True
+            if rank is None and not node and not several:
+                rank = local
+                evidence.of(rank).by_local_rank = True
+                evidence.of(rank).local_as_rank = not processes.is_one_node
+        unknown = rank is None and local is None and pid is None
+        if unknown and node is not None and not several_in_a_task:
+            rank = node  # srun --label with one task per rank
+            evidence.of(rank).by_local_rank = True
+        if rank is not None:
+            evidence.of(rank).troubles.append(trouble)
+        elif local is not None or node is not None or pid is not None:
+            evidence.strangers.append(trouble)
+        else:
+            evidence.nobodys.append(trouble)
+            if trouble.thread_name != "MainThread":
+                evidence.claims.append((dead_thread(trouble), None))
+    evidence.troubles.clear()
+
+
+def settle_stacks(evidence: Evidence) -> None:
+    """Give stacks to the ranks whose they are; what is left belongs to nobody.
+
+    Processes that are no ranks, but were started by them or have started them, stand wherever they
+    like.
+    """
+    rest = []
+    several = several_nodes(evidence)
+    for seen in evidence.stacks:
+        rank = seen.rank
+        if rank is None and seen.pid is not None:
+            rank = evidence.processes.of_pid(seen.pid, seen.machine)
+        if rank is None and seen.local_rank is not None:
+            rank = evidence.processes.of_local(seen.local_rank, seen.machine)
+            if rank is None and not several:
+                rank = seen.local_rank
+        main = next((t.stack for t in threads_of(seen) if t.is_main), ())
+        if not main or helper(main):
+            continue
+        if rank is None:
+            rest.append(seen)
+        else:
+            evidence.of(rank).seen = seen
+    evidence.stacks[:] = rest

@@ -1,0 +1,57 @@
+"""Which rank a local rank is: on every further node another process has the same number."""
+
+from __future__ import annotations
+
+from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.job_log.readers.process_ends import LauncherFailure
+from hangscope.trace.job_log.readers.process_ranks import Process
+from hangscope.trace.signals import SIGABRT, codes_of
+
+ABORTED = codes_of(SIGABRT)
+"""Statuses of a process that aborted itself, as a watchdog does after a timeout."""
+_ON_ONE_NODE = 8
+"""Ranks from this one on may belong to another node, however few processes a log speaks of."""
+
+
+def several_nodes(evidence: Evidence) -> bool:
+    """Whether a local rank in this log need not be the rank."""
+    locals_seen = {n.local_rank for n in evidence.ranks.values() if n.local_rank is not None}
+    hosts = {n.host for n in evidence.ranks.values() if n.host}
+    largest = max(evidence.ranks, default=0)
+    processes = evidence.processes
+    if len(hosts) > 1 or (bool(locals_seen) and largest > max(locals_seen)):
+        return True
+    if processes.nodes > 1 or len(processes.machines) > 1:
+        return True
+    # Each node has an agent of its own; logs of several lie one behind the other, or side by side.
+    ends = evidence.ends
+    if len({agent.pid for agent in ends.agents}) > 1 or ends.agents_go_back:
+        return True
+    # A hang makes nearly every rank of a launcher's node speak up: where most numbers up to the
+    # largest are silent, or more ranks are about than a node has, it is another node's launcher.
+    failed = {Process(f.pid, f.machine) for f in evidence.ends.failures if f.pid is not None}
+    told = failed | evidence.ends.stopped
+    if largest >= max(_ON_ONE_NODE, len(told)):
+        return True
+    heard = set(evidence.ranks) | {f.local_rank for f in evidence.ends.failures}
+    return bool(evidence.ranks) and len(heard) * 2 <= largest + 1
+
+
+def of_local_rank(evidence: Evidence, failure: LauncherFailure) -> int | None:
+    """The rank of a local rank that ended, where several nodes have written.
+
+    Of those that have this number on their node, the one that did not give up waiting itself.
+    """
+    local, code = failure.local_rank, failure.exit_code
+    known = [n for n in evidence.ranks.values() if n.local_rank is not None]
+    per_node = max((n.local_rank or 0 for n in known), default=-1) + 1
+    if any(n.rank % per_node != n.local_rank for n in known):
+        return evidence.processes.of_local(
+            local, failure.machine
+        )  # as many on each node, in their order, or unknown
+    first = evidence.processes.first_ranks(failure.machine) if local < per_node else []
+    alike = [rank + local for rank in first]
+    if len(alike) < 2:
+        return alike[0] if alike else None
+    quiet = [r for r in alike if r not in evidence.ranks or not evidence.ranks[r].operations]
+    return quiet[0] if len(quiet) == 1 and code not in ABORTED else None

@@ -1,0 +1,66 @@
+"""Exceptions of which a log does not say whose they are.
+
+Nobody is accused by them. But where some ranks wait for others of which nothing is heard, they are
+the next thing to look at; and where a log holds nothing else, all that it tells.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace.job_log.readers.evidence import Evidence, Trouble
+from hangscope.trace.job_log.readers.gloo import gave_up
+from hangscope.trace.message_template import but_numbers
+from hangscope.trace.model import Claim, ClaimDetails
+
+_SIGINT = 2
+_MOST = 4
+_NO_FAILURES = frozenset({"KeyboardInterrupt", "SystemExit", "GeneratorExit"})
+_NOT_OWN = re.compile(
+    r"[/\\]lib[/\\]python|site-packages|dist-packages|^<|[/\\]hangscope[/\\]recording[/\\]"
+)
+
+
+def settle_unsigned(evidence: Evidence) -> None:
+    """Note what nobody is known to have raised: all that did not come out of waiting, or the last
+    of it where a log tells nothing else.
+    """
+    raised = [*evidence.nobodys, *evidence.strangers]
+    own = [t for t in raised if not gave_up(t.message) and _name(t) not in _NO_FAILURES]
+    alone = not any(notes.tells() for notes in evidence.ranks.values())
+    if alone and not evidence.claims:
+        own = raised[-1:]
+    shown = {(t.type_name, but_numbers(t.message.partition("\n")[0])): t for t in reversed(own)}
+    for trouble in [*shown.values()][: -_MOST - 1 : -1]:
+        after_stop = 0 < evidence.stopped_line < trouble.line
+        evidence.claims.append((_words(trouble, after_stop=after_stop), None))
+
+
+def dead_thread(trouble: Trouble) -> Claim:
+    """A thread of some rank's that died: its process lives on, and others may wait for it."""
+    text = f"thread {trouble.thread_name} ended with {trouble.type_name}: {trouble.message}"
+    text += _where(trouble, " at {}")
+    return Claim("other", text=text[:400], at_ns=trouble.at_ns, details={"dead_thread": True})
+
+
+def _words(trouble: Trouble, *, after_stop: bool) -> Claim:
+    said = trouble.message.strip().partition("\n")[0][:300]
+    text = f"{_name(trouble)}: {said}".rstrip(": ") + _where(trouble, " ({})")
+    interrupted = _name(trouble) == "KeyboardInterrupt"
+    details = ClaimDetails(stopped=_SIGINT) if interrupted else ClaimDetails(nobodys=True)
+    if after_stop:
+        details["after_stop"] = True
+    return Claim("other", text=text, at_ns=trouble.at_ns, certain=False, details=details)
+
+
+def _name(trouble: Trouble) -> str:
+    return trouble.type_name.rpartition(".")[2]
+
+
+def _where(trouble: Trouble, form: str) -> str:
+    """The innermost line of the user's own, where one is in it."""
+    at = next((f for f in trouble.frames if not _NOT_OWN.search(f.filename)), None)
+    if at is None:
+        return ""
+    file = re.split(r"[/\\]", at.filename)[-1]
+    return form.format(f"{file}:{at.line} in {at.name}")

@@ -1,0 +1,143 @@
+"""What our own dumps tell beside the format, written and read again."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import view_samples as samples
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.replay import find_fixtures
+from hangscope.report import flight_recorder
+from hangscope.trace.flight_recorder import hangscope_extension
+from hangscope.trace.load import load_trace
+from hangscope.trace.model import (
+    ExceptionFacts,
+    ExitFacts,
+    Flag,
+    Frame,
+    Phase,
+    RankFacts,
+    State,
+    ThreadStack,
+    flagged,
+)
+
+ROOT = Path(__file__).resolve().parents[2] / "fixtures"
+STACK = (Frame("load", "data.py", 7), Frame("main", "train.py", 40))
+FACTS = RankFacts(
+    rank=3,
+    alive=False,
+    process_state="gone",
+    gil_blocked=False,
+    cpu_busy=0.5,
+    heartbeat_ns=5,
+    heartbeat_interval_s=1.0,
+    observed_ns=9,
+    initialized=True,
+    finalized=False,
+    phases=(Phase("checkpoint", 11, "step 7"),),
+    threads=(
+        ThreadStack("MainThread", True, STACK, 12, native_id=77),
+        ThreadStack("MainThread", True, STACK[1:], 15, source="signal"),
+    ),
+    freed_ns=16,
+    started_ns=2,
+    unobservable=("cuda graph replay",),
+    exit=ExitFacts(
+        "signal",
+        signal=9,
+        at_ns=13,
+        by_launcher=True,
+        text="killed",
+        untold=frozenset({0, 2}),
+        told=frozenset({3}),
+    ),
+    exception=ExceptionFacts("builtins.ValueError", "no label", STACK, 14, "loader", False),
+    handled=ExceptionFacts("builtins.KeyError", "step", STACK[1:], 8),
+)
+
+
+def test_a_story_comes_back_as_it_was() -> None:
+    plain = pickle.loads(pickle.dumps(hangscope_extension.to_plain(FACTS)))
+    assert hangscope_extension.from_plain(plain, RankFacts(rank=3)) == FACTS
+
+
+def _hostile(value: Any) -> list[dict[str, Any]]:
+    story = hangscope_extension.to_plain(FACTS)
+    return [story | {key: value} for key in story]
+
+
+@pytest.mark.parametrize("value", [None, -1, 1 << 80, 1e400, "x" * 9, [], [[]], {}, [{}], [[1, 2]]])
+def test_wrong_types_leave_the_rest_readable(value: Any) -> None:
+    for story in _hostile(value):
+        found = hangscope_extension.from_plain(story, RankFacts(rank=3))
+        assert found.rank == 3
+        assert found.exit is None or found.exit.kind == "signal"
+    assert hangscope_extension.from_plain(value, RankFacts(rank=3)).exit is None
+
+
+def test_control_characters_do_not_come_through() -> None:
+    story = hangscope_extension.to_plain(FACTS)
+    story["exception"]["message"] = "no\x1b[31m label"
+    story["phases"] = [["check\x1b]0;x\x07point", 1, "d"]]
+    found = hangscope_extension.from_plain(story, RankFacts(rank=3))
+    assert found.exception is not None
+    assert "\x1b" not in found.exception.message + found.phases[0].name
+
+
+@pytest.mark.parametrize("flags", [None, "16", [16], [16, "x", 3]])
+def test_flags_are_taken_only_where_they_fit(flags: Any) -> None:
+    found = hangscope_extension.flags_of({"flags": flags}, 3)
+    if flags is None or len(flags) != 3:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.tolist() == [16, 0, 3]
+    cleaned = hangscope_extension.flags_of({"flags": [int(Flag.SYNTHETIC) | 16]}, 1)
+    assert cleaned is not None
+    assert cleaned.tolist() == [16]
+
+
+def test_what_only_a_log_says_is_no_story() -> None:
+    trace = samples.hang().trace
+    (source, *_) = trace.sources
+    trace = replace(trace, sources=(replace(source, format="job-log"),))
+    assert "phases" not in flight_recorder.to_dump(trace, 0)["hangscope"]
+
+
+@pytest.mark.skipif(not ROOT.is_dir(), reason="no recorded hangs beside the tests")
+def test_exports_are_judged_like_what_they_were_made_of(tmp_path: Path) -> None:
+    """Of all recorded hangs but those of which only a log is there."""
+    judged, differing = 0, []
+    for path in find_fixtures([ROOT]):
+        trace = load_trace([path / "dumps"])
+        if {source.format for source in trace.sources} == {"job-log"}:
+            continue
+        target = tmp_path / path.name
+        flight_recorder.write(trace, target)
+        mine, theirs = diagnose(trace), diagnose(load_trace([target]))
+        judged += 1
+        if (mine.verdict, mine.culprits) != (theirs.verdict, theirs.culprits):
+            differing.append(path.name)
+    assert judged > 90
+    # A monitor's own words on a running job have no place in the format.
+    assert differing == ["data-server-lost"]
+
+
+@pytest.mark.skipif(not ROOT.is_dir(), reason="no recorded hangs beside the tests")
+def test_an_export_leaves_open_what_its_source_left_open(tmp_path: Path) -> None:
+    """Native Gloo lists no members and notes no ends: neither is known of its export."""
+    trace = load_trace([ROOT / "native-healthy" / "dumps"])
+    flight_recorder.write(trace, tmp_path)
+    again = load_trace([tmp_path])
+    assert {g.name: g.listed for g in again.groups} == {g.name: g.listed for g in trace.groups}
+    assert {g.name: g.listed for g in trace.groups}["0"] is False
+    assert again.records["flags"].tolist() == trace.records["flags"].tolist()
+    unobserved = flagged(again.records["flags"], Flag.UNOBSERVED)
+    assert unobserved.sum() == 3
+    assert set(again.records["state"][unobserved].tolist()) == {State.SCHEDULED}

@@ -1,0 +1,102 @@
+"""Dumps of jobs that ran at the same time, collected into one place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.trace.job_selection import concurrent_jobs
+from hangscope.trace.load import load_trace
+from hangscope.trace.model import Fragment
+from tests.trace.dumps import BASE_NS, dump, entry, pending, write
+
+SECOND = 10**9
+
+
+def _run(
+    folder: Path, name: str, begin_s: float, *, late: int | None, dumped_s: float, ranks: int = 4
+) -> None:
+    """Twelve steps of a second; rank ``late`` does not come to the last one."""
+    folder.mkdir(exist_ok=True)
+    for rank in range(ranks):
+        rows: list[dict[str, Any]] = []
+        for step in range(1, 13):
+            at = BASE_NS + int((begin_s + step) * SECOND) + rank
+            end = {"time_discovered_completed_ns": at + SECOND // 2}
+            if step < 12 or late is None:
+                rows.append(entry(step, time_created_ns=at, **end))
+            elif rank != late:
+                rows.append(pending(step, time_created_ns=at))
+        path = write(folder, name.format(rank), dump(rows, 4))
+        os.utime(path, ns=(BASE_NS + int(dumped_s * SECOND),) * 2)
+
+
+def _judged(folder: Path) -> tuple[str, tuple[int, ...]]:
+    found = diagnose(load_trace([folder]))
+    return found.verdict.value, found.culprits
+
+
+@pytest.mark.parametrize("began", [-3.25, 3.25])
+def test_a_job_that_ended_well_beside_one_that_hangs(tmp_path: Path, began: float) -> None:
+    """The rank whose dump is missing is not taken from the other job."""
+    _run(tmp_path / "a", "trace_{}", 0, late=2, dumped_s=640)
+    (tmp_path / "a" / "trace_3").unlink()
+    _run(tmp_path / "b", "trace_{}", began, late=None, dumped_s=20)
+    trace = load_trace([tmp_path])
+    assert trace.missing_ranks == (3,)
+    assert any("another job that ran at the same time" in text for text in trace.warnings)
+    assert 2 in diagnose(trace).culprits
+
+
+def test_one_that_ran_while_the_other_hung(tmp_path: Path) -> None:
+    _run(tmp_path / "a", "trace_{}", 0, late=2, dumped_s=640)
+    _run(tmp_path / "b", "trace_{}", 300, late=None, dumped_s=320)
+    assert _judged(tmp_path) == ("missing_rank", (2,))
+
+
+def test_names_tell_jobs_of_one_folder_apart(tmp_path: Path) -> None:
+    _run(tmp_path, "blue_rank_{}", 0, late=1, dumped_s=640)
+    _run(tmp_path, "red_rank_{}", 2.5, late=None, dumped_s=640)
+    assert _judged(tmp_path) == ("missing_rank", (1,))
+
+
+def test_attempts_follow_each_other(tmp_path: Path) -> None:
+    """The first attempt hung and was dumped; the second began after that, and is the newest."""
+    _run(tmp_path / "a", "trace_{}", 0, late=2, dumped_s=640)
+    _run(tmp_path / "b", "trace_{}", 700, late=None, dumped_s=1400)
+    assert _judged(tmp_path)[1] == ()
+
+
+def test_two_dumps_of_one_process_are_one_job(tmp_path: Path) -> None:
+    """Dumped on demand, and by its watchdog ten minutes later."""
+    _run(tmp_path / "early", "trace_{}", 0, late=2, dumped_s=30)
+    _run(tmp_path / "late", "trace_{}", 0, late=2, dumped_s=640)
+    trace = load_trace([tmp_path])
+    assert not any("another job" in text for text in trace.warnings)
+    assert diagnose(trace).culprits == (2,)
+
+
+def test_many_dumps_of_one_process_are_not_all_compared_with_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some collectors dump every few seconds, for days."""
+    compared = 0
+    beside = concurrent_jobs._beside
+
+    def counting(a: Fragment, b: Fragment) -> bool:
+        nonlocal compared
+        compared += 1
+        return beside(a, b)
+
+    monkeypatch.setattr(concurrent_jobs, "_beside", counting)
+    many = 100
+    for number in range(many):
+        at = BASE_NS + number * SECOND
+        path = write(tmp_path, f"dump_{number}_rank_0", dump([entry(1, time_created_ns=at)], 2))
+        os.utime(path, ns=(at + 2 * SECOND,) * 2)
+    load_trace([tmp_path])
+    assert many <= compared <= many * concurrent_jobs._NEXT

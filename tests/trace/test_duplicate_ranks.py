@@ -1,0 +1,116 @@
+"""Two processes that call themselves the same rank."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.trace.job_selection.duplicate_ranks import Twins, claims_of, twins
+from hangscope.trace.job_selection.incarnations import Start
+from hangscope.trace.live.follow import LiveRun
+from hangscope.trace.load import load_trace
+from tests.diagnosis.builder import Job
+
+SECOND = 1_000_000_000
+
+
+def _start(pid: int, first_s: float, last_s: float, host: str = "a") -> Start:
+    return Start(1, int(first_s * SECOND), (host, pid), int(last_s * SECOND))
+
+
+def test_processes_that_lived_at_the_same_time_are_told() -> None:
+    (pair,) = twins([_start(22, 110, 150), _start(11, 100, 160), Start(0, 0, ("a", 9), 0)])
+    assert pair == Twins(1, ("a", 11), ("a", 22))
+    assert "two processes are rank 1" in pair.text
+    assert "pid 11 on host a and pid 22 on host a" in pair.text
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(_start(22, 161, 190), id="a successor"),
+        pytest.param(_start(22, 159, 190), id="a successor that began while the first one ended"),
+        pytest.param(_start(11, 110, 150), id="the same process, which began to record again"),
+        pytest.param(_start(22, 130, 190, host="b"), id="another host, whose clock may be off"),
+    ],
+)
+def test_one_after_the_other_is_no_mistake(second: Start) -> None:
+    assert twins([_start(11, 100, 160), second]) == []
+
+
+def test_two_living_processes_need_no_times() -> None:
+    starts = [_start(11, 0, 0), _start(22, 0, 0, host="b")]
+    assert twins(starts) == []
+    assert twins(starts, [("a", 11)]) == []
+    assert len(twins(starts, [("a", 11), ("b", 22)])) == 1
+
+
+def test_two_worlds_have_a_rank_of_the_same_number_each() -> None:
+    one, two = _start(11, 100, 160), _start(22, 110, 150)
+    assert twins([replace(one, meets_at="tcp://a:1"), replace(two, meets_at="tcp://a:2")]) == []
+    assert len(twins([replace(one, meets_at="tcp://a:1"), two])) == 1
+
+
+_RANK = """
+import os, sys, time
+from pathlib import Path
+from hangscope.recording.identity import place_from_environment, ring_identity
+from hangscope.recording.ring_location import open_ring
+identity = ring_identity(place_from_environment(os.environ), "one-run", timeout_s=9.0,
+                         heartbeat_interval_s=1.0)
+ring = open_ring(Path(sys.argv[1]), identity, 64)
+ring.beat()
+ring.put_u4("ready", 1)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_readers_keep_one_of_two_living_processes_and_say_so(tmp_path: Path) -> None:
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in (0, 1, 1):
+            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"}
+            process = subprocess.Popen(
+                [sys.executable, "-c", _RANK, str(tmp_path)],
+                env=environment,
+                stdout=subprocess.PIPE,
+            )
+            processes.append(process)
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            time.sleep(0.01)
+        pids = [p.pid for p in processes]
+        for trace in (LiveRun(tmp_path).look(), load_trace([tmp_path])):
+            assert trace.ranks[1].pid == pids[2]
+            (note,) = [w for w in trace.warnings if "two processes are rank 1" in w]
+            assert str(pids[1]) in note
+            assert str(pids[2]) in note
+            assert [c.accused for c in trace.claims] == [(1,)]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def test_a_rank_that_is_there_twice_explains_a_collective_that_nobody_finishes() -> None:
+    job = Job(3)
+    job.steps(2)
+    job.all(done=False)
+    plain = diagnose(job.trace())
+    assert (plain.verdict.value, plain.culprits) == ("stuck_collective", ())
+    said = claims_of([Twins(1, ("a", 11), ("a", 22))])
+    found = diagnose(replace(job.trace(), claims=said))
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", (1,))
+    assert found.confidence.value == "likely"
+    assert "Two processes are rank 1" in found.summary
+    assert "a RANK of its own" in found.findings[0].fix

@@ -1,0 +1,87 @@
+"""Jobs that go by one name: launchers without a name of their own give the next job the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from hangscope.monitor.report_claims import claim
+from hangscope.trace.job_selection.incarnations import Start, of_newest_life
+from hangscope.trace.job_selection.newest_attempt import keep_newest
+from hangscope.trace.live.rings import RunKey
+from hangscope.trace.model import ExitFacts, Fragment, RankFacts, Source
+
+MINUTE = 60 * 10**9
+
+
+def start(rank: int, at: float, pid: int, seen: float | None = None) -> Start:
+    """A ring made ``at`` minutes, its process last seen at ``seen`` (a minute later)."""
+    last = at + 1 if seen is None else seen
+    return Start(rank, int(at * MINUTE), ("node0", pid), int(last * MINUTE))
+
+
+def test_one_life_is_whole() -> None:
+    assert all(of_newest_life([start(0, 1, 10), start(1, 1.1, 11), start(2, 3, 12)]))
+
+
+def test_the_job_before_goes_with_all_its_ranks() -> None:
+    before = [start(rank, 1 + rank / 100, 10 + rank) for rank in range(4)]
+    now = [start(rank, 9 + rank / 100, 20 + rank) for rank in range(2)]
+    assert of_newest_life([*before, *now]) == [False] * 4 + [True] * 2
+
+
+def test_a_rank_that_is_new_stays() -> None:
+    before = [start(0, 1, 10)]
+    now = [start(1, 8.9, 21), start(0, 9, 20), start(2, 9.2, 22)]
+    assert of_newest_life([*before, *now]) == [False, True, True, True]
+
+
+def test_a_process_that_begins_again_is_no_other_job() -> None:
+    assert all(of_newest_life([start(0, 1, 10), start(0, 5, 10), start(1, 1, 11)]))
+
+
+def test_ranks_that_outlive_one_that_was_started_again_stay() -> None:
+    stuck = [start(0, 1, 10, seen=7), start(2, 1, 12, seen=7)]
+    assert of_newest_life([*stuck, start(1, 1, 11, seen=2), start(1, 5, 99)]) == [
+        True,
+        True,
+        False,
+        True,
+    ]
+
+
+def ring(rank: int, at: int, pid: int) -> Fragment:
+    facts = RankFacts(
+        rank=rank, host="node0", pid=pid, run_id="run-29500", attempt=0,
+        started_ns=at * MINUTE, heartbeat_ns=(at + 1) * MINUTE, alive=False,
+    )  # fmt: skip
+    return Fragment(Source(f"runs/rank_{rank}.{pid}.ring", "hangscope-ring", rank=rank), facts)
+
+
+def journal(rank: int, pid: int) -> Fragment:
+    facts = RankFacts(
+        rank=rank, host="node0", pid=pid, run_id="run-29500", attempt=0, alive=False,
+        exit=ExitFacts("code", code=1),
+    )  # fmt: skip
+    return Fragment(Source("runs/monitor.journal", "hangscope-journal", rank=rank), facts)
+
+
+def test_rings_and_journals_of_the_job_before_are_left_out() -> None:
+    before = [ring(rank, 1, 10 + rank) for rank in range(3)]
+    now = [ring(rank, 9, 20 + rank) for rank in range(2)]
+    seen = [journal(0, 10), journal(1, 21)]
+    kept, notes = keep_newest([*before, *now, *seen])
+    assert [f.facts.pid for f in kept] == [20, 21, 21]
+    assert notes == ["runs: also holds an earlier job of the same name, 3 ranks; ignored"]
+
+
+def test_rings_that_do_not_say_when_they_began_are_kept() -> None:
+    fragments = [replace(f, facts=replace(f.facts, started_ns=0)) for f in (ring(0, 1, 1),) * 2]
+    assert keep_newest(fragments) == (fragments, [])
+
+
+def test_the_same_cause_is_said_again_in_the_next_job(tmp_path: Path) -> None:
+    key, cause = RunKey("run-29500", 0), ("missing_rank", (1,), "0", 7)
+    assert claim(tmp_path, key, cause, 1)
+    assert not claim(tmp_path, key, cause, 1)
+    assert claim(tmp_path, key, cause, 2)

@@ -1,0 +1,203 @@
+"""What is found out once for all lines of a shape holds for each of them."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from hangscope.trace.job_log.lines import blocks, fast_path, line_shapes, stream
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.readers import (
+    debug_traces,
+    desync,
+    elastic_table,
+    fatal_errors,
+    framework_reports,
+    gloo,
+    kernel_timeouts,
+    launcher,
+    other_launchers,
+    ras,
+    ray,
+    rendezvous,
+    schedulers,
+    stacks,
+    timeouts,
+    watchdog,
+    watchdog_message,
+    work_counters,
+)
+from hangscope.trace.job_log.readers.registry import Reader, Readers
+from hangscope.trace.load import load_trace
+from hangscope.trace.loading import parallel
+from tests.trace.logs import timeout
+
+PIECES = [
+    "[rank3]:", "[rank12]: ", "[default7]:", "[trainer1|3]:", "[Rank 3] ", "[RANK 4] ", "12: ",
+    "[5] ", "node-1: ", "(Worker pid=77, ip=10.0.0.7) ", "[pod/train-0/pytorch] ", "> ",
+    "2025-11-21T10:00:00.123456789Z stderr F ", "2025-11-21 10:00:00,123 ", "[1,2]<stderr>:",
+    "[E1121 10:11:12.123456789 ProcessGroupNCCL.cpp:632] ", "[E ProcessGroupNCCL.cpp:821] ",
+    "W1121 10:11:12.123456 1234 torch/distributed/run.py:793] ", "[rank3[]:[E", "Traceback ",
+    "Watchdog caught collective operation timeout: ", "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, ",
+    "NumelIn=1, NumelOut=1, Timeout(ms)=600000)", " ran for 600030 milliseconds before timing out.",
+    "frame #3: c10d::ProcessGroupNCCL::watchdogHandler() + 0x233 (0x7f1234abcdef in /x/libc.so)",
+    "comm 0x55aabbccddee rank 3 nranks 8 ", "step 100 loss 2.345 lr 1e-05", "] ", ": ", "[", "7",
+    "\r", "\t", "\x1b[31m", "&gt;", "é", " [repeated 3x across cluster]", "  ", "0xdead", "abc",
+]  # fmt: skip
+LINES = st.lists(st.sampled_from(PIECES), max_size=7).map("".join)
+LOGS = st.lists(LINES, min_size=1, max_size=12).map("\n".join)
+
+EXAMPLES = 4
+"""Of every pattern: most are slow to make up, and one that lacks its word shows at once."""
+
+READERS: list[tuple[ModuleType, frozenset[str]]] = [
+    (ray, frozenset({"_FIELD"})),
+    (watchdog, frozenset({"_LINE_BEGINS", "_FOR_S"})),
+    (timeouts, frozenset({"_RAN", "_WORK"})),
+    (watchdog_message, frozenset()),
+    (work_counters, frozenset({"_SIGNAL_FROM", "_STATUS", "_LAST_STARTED", "_DUMP_SIGNAL"})),
+    (debug_traces, frozenset({"_MEMBER", "_COMM_ID"})),
+    (desync, frozenset({"_FINGERPRINT", "_MISMATCH"})),
+    (gloo, frozenset({"_GLOO_CLOSED"})),
+    (schedulers, frozenset()),
+    (other_launchers, frozenset({"_MPI_CODE", "_HYDRA_END", "_ENDED_BY_HYDRA", "_ERROR",
+                                              "_MONITORED_RANK"})),
+    (framework_reports, frozenset({"_TENSOR", "_MISSING_HEAD", "_MISSING_ROW", "_TASK",
+                                          "_SHAPES_OP", "_SHAPES_ROW"})),
+    (launcher, frozenset()),
+    (rendezvous, frozenset()),
+    (elastic_table, frozenset({"_EXIT", "_TRACE", "_NEXT", "FORM"})),
+    (fatal_errors, frozenset({"_NCCL_PID", "_BUS", "RAISED", "FORM"})),
+    (kernel_timeouts, frozenset()),
+]  # fmt: skip
+"""Readers, and those patterns of its that are looked for in lines known already."""
+PARTS_OF_WATCHDOG = (timeouts, watchdog_message, work_counters)
+"""They are shown the lines that the watchdog's reader is shown."""
+
+
+def _with_shapes(raw: bytes) -> list[LogLine]:
+    return list(stream.read_lines(io.BytesIO(raw)))
+
+
+def _with_care(raw: bytes) -> list[LogLine]:
+    with patch.object(fast_path.PlainLines, "line", lambda *_: None):
+        return list(stream.read_lines(io.BytesIO(raw)))
+
+
+@settings(max_examples=150)
+@given(LOGS)
+def test_a_plain_line_is_read_as_with_care(text: str) -> None:
+    raw = ("Watchdog of a job\n" + text).encode()
+    quick, careful = _with_shapes(raw), _with_care(raw)
+    assert [line._replace(shape="") for line in quick] == careful
+    for line in quick:
+        assert not line.shape or len(line.shape) == len(line.text)
+
+
+@settings(max_examples=100)
+@given(LINES)
+def test_every_byte_of_a_shape_keeps_its_place(text: str) -> None:
+    raw = text.encode()
+    shape = line_shapes.shape_of_bytes(raw)
+    assert len(shape) == len(raw)
+    assert all(a == b or chr(b) == "0" for a, b in zip(raw, shape, strict=True))
+    assert line_shapes.shape_of_bytes(shape) == shape
+    assert line_shapes.shape_of(text) == shape.decode()
+
+
+def test_other_numbers_are_no_other_shape() -> None:
+    one, other = timeout(11, 104), timeout(38, 977)
+    assert one != other
+    assert line_shapes.shape_of(one) == line_shapes.shape_of(other)
+
+
+def _patterns() -> list[tuple[str, ModuleType]]:
+    inner = {(module.__name__, name) for module, inside in READERS for name in inside}
+    reports = [(name, ras) for name in ("_HEAD", "_GPUS", "_GROUP_ROW", "_DEAD")]
+    told = [
+        (name, module)
+        for module, _ in READERS
+        for name, value in vars(module).items()
+        if isinstance(value, re.Pattern) and (module.__name__, name) not in inner
+    ]
+    return reports + told
+
+
+@pytest.mark.parametrize(("name", "module"), _patterns())
+def test_a_line_that_is_not_shown_to_a_reader_is_none_of_its(name: str, module: ModuleType) -> None:
+    shown = watchdog if module in PARTS_OF_WATCHDOG else module
+    words, form = getattr(shown, "WORDS", ()), getattr(shown, "FORM", None)
+    reader = Reader(lambda *_: False, words, form)
+
+    @settings(max_examples=EXAMPLES, database=None, phases=[Phase.generate])
+    @given(st.from_regex(getattr(module, name)))
+    def check(text: str) -> None:
+        assert reader.may_know(line_shapes.shape_of(text)), text
+
+    check()
+
+
+def test_words_hold_no_digit_but_zero() -> None:
+    readers = Readers(2025).first_to_know
+    words = [word for reader in readers for word in reader.words]
+    assert len(words) > 100
+    assert all(line_shapes.shape_of(word) == word for word in words)
+    forms = [reader.form.pattern for reader in readers if reader.form is not None]
+    assert not any(re.search(r"(?<![{,\d])[1-9](?![,}\d])", form) for form in forms), forms
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_shapes, "_MOST_BYTES", 10_000)
+    asked = []
+    remembered = line_shapes.Remembered[str, int](lambda shape: asked.append(shape) or len(shape))
+    for n in range(2000):
+        assert remembered["x" * (n % 500)] == n % 500
+        assert len(remembered) <= 10_000 // 400 + 1
+    assert remembered["y" * 5000] == 5000
+    assert "y" * 5000 not in remembered
+    before = len(asked)
+    assert remembered["x" * (1999 % 500)] == 1999 % 500
+    assert len(asked) == before
+
+
+def test_prefixes_that_never_come_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_path, "_MOST_PREFIXES", 50)
+    raw = "".join(f"[rank{n}]: Error: {n}\n" for n in range(1000, 3000)).encode()
+    found = _with_shapes(raw)
+    assert [line.rank for line in found] == list(range(1000, 3000))
+
+
+def test_a_word_may_stand_behind_a_carriage_return() -> None:
+    raw = b"step 1\rstep 2\rTraceback (most recent call last):\r\nnext\n"
+    told = list(blocks.telling(raw, io.BytesIO(b"")))
+    assert next(number for number, _, _ in told) == 1
+
+
+def test_stacks_are_found_by_their_forms() -> None:
+    reader = Reader(lambda *_: False, stacks.WORDS, stacks.FORM)
+    known = [
+        "Process 417: python train.py --rank 3", 'Thread 0x7f1234567890 (idle): "MainThread"',
+        "Current thread 0x00007f12 (most recent call first):", "=== Rank 3: node1 ===",
+        "<h2>Rank 3: node1</h2>", "## rank 3", "#0  0x00007f in wait () from libc.so.6",
+        "==== FR Trace ====",
+    ]  # fmt: skip
+    assert all(reader.may_know(line_shapes.shape_of(text)) for text in known)
+    assert not reader.may_know("frame #0: c10d::ProcessGroupNCCL::watchdogHandler()")
+
+
+def test_a_log_that_takes_long_is_said_to_be_read_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "_LOOKS_UP_S", 0.001)
+    (tmp_path / "job.log").write_text("".join(timeout(n % 64, 7) for n in range(10_000)))
+    calls: list[tuple[int, int]] = []
+    load_trace([tmp_path], progress=lambda done, found: calls.append((done, found)))
+    assert calls[-1] == (1, 1)
+    assert calls[0] == (0, 1)

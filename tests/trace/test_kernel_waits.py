@@ -1,0 +1,302 @@
+"""What the main thread of a real process does not go on for, told from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hangscope.ring import process_identity
+from hangscope.trace.facts import RUNS, KernelWait
+from hangscope.trace.live.follow import LiveRun
+from hangscope.trace.load import load_trace
+from hangscope.trace.model import RankFacts
+from hangscope.trace.processes import kernel_waits
+from hangscope.trace.processes.cgroups import limit_of
+from hangscope.trace.processes.descriptors import at_other_end
+from hangscope.trace.processes.kernel_waits import named_process, wait_of
+from hangscope.trace.wait_codec import plain_wait, wait_from
+from tests.live_rings import RingRank
+
+HOLD = "import {module}, sys, time; f = open(sys.argv[1], 'w'); {call}; print(1, flush=True)"
+FLOCK = HOLD.format(module="fcntl", call="fcntl.flock(f, fcntl.LOCK_EX)") + "; time.sleep(60)"
+LOCKF = HOLD.format(module="fcntl", call="fcntl.lockf(f, fcntl.LOCK_EX)") + "; time.sleep(60)"
+
+
+class Processes:
+    """Python programs that are ended with the test."""
+
+    def __init__(self) -> None:
+        self._all: list[subprocess.Popen[str]] = []
+
+    def start(self, code: str, *arguments: str) -> subprocess.Popen[str]:
+        """Run a line of Python."""
+        command = [sys.executable, "-c", code, *arguments]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+        )
+        self._all.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self._all:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    if not Path("/proc/self/wchan").exists() or Path("/proc/self/syscall").read_text() == "":
+        pytest.skip("the kernel does not say what processes wait for")
+    started = Processes()
+    yield started
+    started.end()
+
+
+def _waits(pid: int, kind: str) -> KernelWait:
+    """Looks until the process waits for that."""
+    deadline_s = time.monotonic() + 10
+    while (wait := wait_of(pid)) is None or wait.kind != kind:
+        if time.monotonic() > deadline_s:
+            told = (Path("/proc") / str(pid) / "wchan").read_text()
+            if told in ("", "0"):
+                pytest.skip("the kernel does not say where this process waits")
+            raise AssertionError((wait, told))
+        time.sleep(0.01)
+    return wait
+
+
+@pytest.mark.parametrize("code", [FLOCK, LOCKF])
+def test_who_holds_the_lock_of_a_file(code: str, processes: Processes, tmp_path: Path) -> None:
+    path = str(tmp_path / "cache.lock")
+    holder = processes.start(code, path)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "1\n"
+    first, second = (processes.start(code, path) for _ in range(2))
+    for waiter in (first, second):
+        wait = _waits(waiter.pid, "lock")
+        assert (wait.what, wait.processes) == (path, (holder.pid,))
+        assert wait.names[0].endswith(f"(pid {holder.pid})")
+        assert wait.locked == ()
+    held = wait_of(holder.pid)
+    assert held is not None
+    assert held.locked == (path,)
+
+
+def test_a_file_that_another_one_has_locked(processes: Processes, tmp_path: Path) -> None:
+    """Who polls for a lock is seen to sleep, with the file open."""
+    path = str(tmp_path / "meta.db")
+    holder = processes.start(FLOCK, path)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "1\n"
+    other = processes.start("import sys, time; f = open(sys.argv[1]); time.sleep(60)", path)
+    wait = _waits(other.pid, "locked file")
+    assert (wait.what, wait.processes) == (path, (holder.pid,))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("import os; r, w = os.pipe(); os.read(r, 1)", "pipe"),
+        ("import os; r, w = os.pipe(); os.write(w, b'x' * 1_000_000)", "full pipe"),
+    ],
+)
+def test_a_pipe_without_anybody_at_its_other_end(
+    code: str, kind: str, processes: Processes
+) -> None:
+    wait = _waits(processes.start(code).pid, kind)
+    if not wait.alone:
+        pytest.skip("others' descriptors are hidden here")
+    assert wait.processes == ()
+
+
+def test_who_cannot_be_seen_may_be_at_the_other_end(processes: Processes) -> None:
+    """As the runtime of a container that reads what its processes write."""
+    writer = processes.start("import os; os.write(1, b'x' * 1_000_000)")
+    wait = _waits(writer.pid, "full pipe")
+    hidden = at_other_end(writer.pid, os.readlink(f"/proc/{writer.pid}/fd/1"), True)
+    assert hidden in (None, [os.getpid()])
+    assert wait.alone is False
+
+
+def test_who_does_not_read_a_pipe(processes: Processes) -> None:
+    code = (
+        "import os, subprocess; p = subprocess.Popen(['sleep', '60'], stdin=subprocess.PIPE); "
+        "print(p.pid, flush=True); os.write(p.stdin.fileno(), b'x' * 1_000_000)"
+    )
+    writer = processes.start(code)
+    assert writer.stdout is not None
+    reader = int(writer.stdout.readline())
+    wait = _waits(writer.pid, "full pipe")
+    if not wait.processes:
+        pytest.skip("others' descriptors are hidden here")
+    assert wait.processes == (reader,)
+    assert wait.names == (f"sleep 60 (pid {reader})",)
+
+
+def test_a_child_that_does_not_end_and_one_that_is_dead(processes: Processes) -> None:
+    code = (
+        "import os, subprocess as s; p = s.Popen(['sleep', '60']); q = s.Popen(['sleep', '60']); "
+        "q.kill(); print(p.pid, q.pid, flush=True); os.waitpid(p.pid, 0)"
+    )
+    parent = processes.start(code)
+    assert parent.stdout is not None
+    child, dead = map(int, parent.stdout.readline().split())
+    wait = _waits(parent.pid, "child")
+    assert wait.names == (f"sleep 60 (pid {child})",)
+    deadline_s = time.monotonic() + 10
+    while not (wait := _waits(parent.pid, "child")).helpers:
+        assert time.monotonic() < deadline_s
+    assert wait.helpers == (f"sleep (pid {dead}, killed by SIGKILL)",)
+    os.kill(child, signal.SIGSTOP)
+    while len((wait := _waits(parent.pid, "child")).helpers) < 2:
+        assert time.monotonic() < deadline_s
+    assert f"sleep 60 (pid {child}, stopped)" in wait.helpers
+
+
+def test_a_named_pipe_that_nobody_opens(processes: Processes, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "checkpoint")
+    writer = processes.start("import sys; open(sys.argv[1], 'w')", str(tmp_path / "checkpoint"))
+    assert _waits(writer.pid, "fifo").what == ""
+
+
+@pytest.mark.parametrize("limit", ["None", "60"])
+def test_the_address_of_a_silent_peer(limit: str, processes: Processes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = (
+            f"import socket; c = socket.create_connection(('127.0.0.1', {port})); "
+            f"c.settimeout({limit}); c.recv(1)"
+        )
+        assert _waits(processes.start(code).pid, "socket").what == f"127.0.0.1:{port}"
+
+
+def test_a_peer_on_the_same_host(processes: Processes) -> None:
+    code = "import socket; a, b = socket.socketpair(); a.recv(1)"
+    assert "Unix socket" in _waits(processes.start(code).pid, "socket").what
+
+
+def test_a_lock_inside_of_a_process(processes: Processes) -> None:
+    code = "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()"
+    assert _waits(processes.start(code).pid, "thread").processes == ()
+
+
+def test_looks_at_a_running_job_tell_since_when(processes: Processes, tmp_path: Path) -> None:
+    path = str(tmp_path / "cache.lock")
+    holder = processes.start(FLOCK, path)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "1\n"
+    waiter = processes.start(FLOCK, path)
+    _waits(waiter.pid, "lock")
+    for rank, process in enumerate((holder, waiter)):
+        RingRank(
+            tmp_path,
+            rank,
+            2,
+            pid=process.pid,
+            start_ticks=process_identity.start_ticks(process.pid),
+            boot_id=process_identity.boot_id(),
+            pid_namespace=process_identity.pid_namespace(),
+        ).sample(7)
+    run = LiveRun(tmp_path)
+    first, second = (run.look().ranks for _ in range(2))
+    run.close()
+    for rank in (0, 1):
+        one, two = first[rank].wait, second[rank].wait
+        assert one is not None
+        assert two is not None
+        assert (two.locked, two.kind == "lock") == (((path,), ())[rank], rank == 1)
+        assert two.is_same(one)
+        assert (two.since_ns, two.seen_ns > one.seen_ns) == (one.since_ns, True)
+    assert load_trace([tmp_path]).ranks[1].wait is not None
+
+
+def test_nothing_is_told_of_a_process_that_is_not_there(tmp_path: Path) -> None:
+    assert wait_of(7, proc=tmp_path) is None
+    assert limit_of(7, tmp_path, tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"cpu.max": "5000 1000000"}, "0.5% of one"),
+        ({"cpu.max": "max 100000"}, ""),
+        ({"cpu.max": "200000 100000"}, ""),
+        ({"cpu.max": "nonsense"}, ""),
+    ],
+)
+def test_the_share_of_a_processor(files: dict[str, str], told: str, tmp_path: Path) -> None:
+    (tmp_path / "proc" / "7").mkdir(parents=True)
+    (tmp_path / "proc" / "7" / "cgroup").write_text("0::/job\n")
+    (tmp_path / "groups" / "job").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / "groups" / "job" / name).write_text(text)
+    assert limit_of(7, tmp_path / "proc", tmp_path / "groups") == told
+    assert limit_of(7, tmp_path / "proc", tmp_path / "groups", below=0.001) == ""
+
+
+@pytest.mark.parametrize(("share", "kind"), [(0.002, RUNS), (0.5, "thread")])
+def test_who_may_use_next_to_nothing_of_a_processor_waits_for_that(
+    share: float, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads wait for each other, as each runs but now and then."""
+
+    def limit(pid: int, proc: Path, *, below: float = 1.0) -> str:
+        return "some" if share < below else ""
+
+    monkeypatch.setattr(kernel_waits, "limit_of", limit)
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "wchan").write_text("futex_wait_queue")
+    wait = wait_of(7, proc=tmp_path)
+    assert wait is not None
+    assert wait.kind == kind
+
+
+def test_a_wait_comes_back_as_it_was_written() -> None:
+    wait = KernelWait("lock", "/a", (7,), ("x (pid 7)",), True, ("/b",), ("y",), 1, 2)
+    assert wait_from(plain_wait(wait)) == wait
+    assert RankFacts(0, wait=wait).wait == wait
+
+
+@pytest.mark.parametrize("said", [None, 7, [], "lock"])
+def test_what_can_be_no_wait_is_none(said: object) -> None:
+    assert wait_from(said) is None
+
+
+def test_a_wait_that_was_made_up_does_no_harm() -> None:
+    said = {"kind": 7, "processes": ["x", None, -3], "names": 5, "since_ns": "soon", "helpers": {}}
+    assert wait_from(said) == KernelWait("7", processes=(0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["sleep", "60"], "sleep 60"),
+        (["sh", "-c", "sleep 60; : secret"], "sh"),
+        (["timeout", "--foreground", "60", "sleep", "60"], "timeout"),
+        (["cat", "-", "hf_secret"], "cat"),
+        (["tail", "/dev/null/eyJhbGciOi.J9", "-f", "/dev/null"], "tail"),
+    ],
+)
+def test_arguments_of_processes_are_not_told(arguments: list[str], shown: str) -> None:
+    """They may be secrets, and what a report says goes into a log."""
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        # The arguments are what a new program gets last: until then the name may be the old one's.
+        given = b"".join(argument.encode() + b"\0" for argument in arguments)
+        deadline_s = time.monotonic() + 10
+        while Path(f"/proc/{process.pid}/cmdline").read_bytes() != given:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        told = named_process(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    assert told.startswith(f"{shown} (pid {process.pid}")

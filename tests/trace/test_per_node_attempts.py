@@ -1,0 +1,74 @@
+"""Nodes of an elastic job count their attempts each for itself; the job lives once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hangscope.ring.writer import RingIdentity, RingWriter
+from hangscope.trace.job_selection.incarnations import Member, Start, beside
+from hangscope.trace.live.follow import LiveRun
+from hangscope.trace.live.rings import RunKey
+from hangscope.trace.load import load_trace
+from hangscope.trace.model import Trace
+
+SECOND = 1_000_000_000
+START = 1_700_000_000 * SECOND
+
+
+def _ring(
+    directory: Path, rank: int, attempt: int, *, agent: int, pid: int, began_s: int, last_s: int
+) -> None:
+    identity = RingIdentity(
+        run_id="job", rank=rank, world_size=4, attempt=attempt, host=f"node{agent}", pid=pid,
+        parent_pid=agent, local_world_size=2,
+    )  # fmt: skip
+    ring = RingWriter(directory / f"rank_{rank}.{pid}.ring", identity, 64, group_count=8)
+    ring.put_world(rank, 4)
+    ring.put_i8("created_ns", START + began_s * SECOND)
+    ring.put_i8("heartbeat_ns", START + last_s * SECOND)
+
+
+@pytest.fixture
+def elastic(tmp_path: Path) -> Path:
+    """Rank 1 of node 1 failed: its agent counts a second attempt, that of node 2 does not."""
+    for rank in range(4):
+        agent = 1 + rank // 2
+        _ring(tmp_path, rank, 0, agent=agent, pid=10 + rank, began_s=0, last_s=60)
+        again = {1: 1, 2: 0}[agent]
+        _ring(tmp_path, rank, again, agent=agent, pid=20 + rank, began_s=70 + rank, last_s=99)
+    return tmp_path
+
+
+def _pids(trace: Trace) -> dict[int, int | None]:
+    return {rank: facts.pid for rank, facts in trace.ranks.items()}
+
+
+def test_the_ranks_of_all_nodes_are_of_one_life(elastic: Path) -> None:
+    newest = {rank: 20 + rank for rank in range(4)}
+    assert _pids(load_trace([elastic])) == newest
+    assert _pids(LiveRun(elastic).look()) == newest
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_each_nodes_monitor_sees_them(elastic: Path, attempt: int) -> None:
+    trace = LiveRun(elastic, RunKey("job", attempt)).look()
+    assert _pids(trace) == {rank: 20 + rank for rank in range(4)}
+
+
+def test_a_job_that_goes_on_with_fewer_ranks_has_no_others(tmp_path: Path) -> None:
+    for rank in range(4):
+        _ring(tmp_path, rank, 0, agent=1 + rank // 2, pid=10 + rank, began_s=0, last_s=60)
+    for rank in range(2):
+        _ring(tmp_path, rank, 1, agent=1, pid=20 + rank, began_s=70, last_s=99)
+    assert _pids(load_trace([tmp_path])) == {0: 20, 1: 21}
+    assert _pids(LiveRun(tmp_path).look()) == {0: 20, 1: 21}
+
+
+def test_what_one_launcher_left_behind_is_no_rank_of_its_next_attempt() -> None:
+    own = [Member(Start(0, 70, ("a", 20), 99), ("a", 1))]
+    stuck = Member(Start(1, 0, ("a", 11), 99), ("a", 1))
+    other = Member(Start(1, 60, ("b", 11), 99), ("b", 2))
+    assert beside(own, [stuck, other]) == [False, True]
+    assert beside([], [other]) == [False]
