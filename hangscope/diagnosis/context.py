@@ -12,10 +12,10 @@ import numpy as np
 from hangscope.diagnosis.graph.places import Place, Waits
 from hangscope.diagnosis.groups.dimensions import kinds_of_groups
 from hangscope.diagnosis.model import GroupRef, LastOperation
-from hangscope.diagnosis.processes.host import End, Host
-from hangscope.diagnosis.processes.working import group_stack
+from hangscope.diagnosis.processes.active_thread import group_stack
+from hangscope.diagnosis.processes.process_state import End, Host
 from hangscope.diagnosis.records.agreement import family
-from hangscope.diagnosis.records.evidence import (
+from hangscope.diagnosis.records.coverage import (
     collective_row,
     gaps,
     hidden_ranks,

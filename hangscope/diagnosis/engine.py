@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hangscope.diagnosis.cause import Cause
-from hangscope.diagnosis.causes.at_work import doubt_at_work
+from hangscope.diagnosis.causes.busy_ranks import doubt_at_work
 from hangscope.diagnosis.causes.consequences import without_consequences
 from hangscope.diagnosis.causes.contradictions import (
     doubt_contradicted,
@@ -27,54 +27,54 @@ from hangscope.diagnosis.causes.doubts import (
     doubt_unheard,
 )
 from hangscope.diagnosis.causes.graph_causes import graph_causes
-from hangscope.diagnosis.causes.lanes import in_lanes
 from hangscope.diagnosis.causes.mismatches import (
     conflict_causes,
     habit_causes,
     mismatch_causes,
 )
-from hangscope.diagnosis.causes.odd_ones import doubt_equal_sides
+from hangscope.diagnosis.causes.outliers import doubt_equal_sides
 from hangscope.diagnosis.causes.remote_calls import name_handlers
-from hangscope.diagnosis.causes.vanished import name_all_that_vanished
+from hangscope.diagnosis.causes.sibling_causes import in_lanes
+from hangscope.diagnosis.causes.vanished_hosts import name_all_that_vanished
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.callsites import with_first_parting
-from hangscope.diagnosis.differences.crossed_pairs import doubt_crossed_pairs
-from hangscope.diagnosis.differences.group_order import with_group_order
-from hangscope.diagnosis.differences.worlds import world_causes
-from hangscope.diagnosis.ends.after_standstill import (
+from hangscope.diagnosis.differences.crossed_p2p import doubt_crossed_pairs
+from hangscope.diagnosis.differences.group_creation_order import with_group_order
+from hangscope.diagnosis.differences.world_conflicts import world_causes
+from hangscope.diagnosis.exits.after_standstill import (
     not_before_last_record,
     without_ends_after_standstill,
 )
-from hangscope.diagnosis.ends.giving_up import before_the_first_gave_up
-from hangscope.diagnosis.ends.killed_together import Stop, stop_of
-from hangscope.diagnosis.ends.latecomers import without_latecomers
-from hangscope.diagnosis.ends.primary_failures import judge
-from hangscope.diagnosis.ends.vanished import with_vanished
-from hangscope.diagnosis.groups.hypotheses import by_meshes
+from hangscope.diagnosis.exits.external_stop import Stop, stop_of
+from hangscope.diagnosis.exits.first_timeout import before_the_first_gave_up
+from hangscope.diagnosis.exits.late_arrivals import without_latecomers
+from hangscope.diagnosis.exits.primary_failures import judge
+from hangscope.diagnosis.exits.vanished_hosts import with_vanished
 from hangscope.diagnosis.groups.memberships import with_believable_members
+from hangscope.diagnosis.groups.mesh_hypotheses import by_meshes
 from hangscope.diagnosis.model import Diagnosis, Verdict
-from hangscope.diagnosis.processes.embedded import with_original_exceptions
-from hangscope.diagnosis.quiet.nothing_found import without_cause
-from hangscope.diagnosis.quiet.said_live import with_said_live
+from hangscope.diagnosis.no_cause.monitor_verdict import with_said_live
+from hangscope.diagnosis.no_cause.nothing_found import without_cause
+from hangscope.diagnosis.processes.embedded_exceptions import with_original_exceptions
 from hangscope.diagnosis.records.counters import with_first_numbers, with_own_counters
 from hangscope.diagnosis.records.frontier import frontiers
 from hangscope.diagnosis.records.inferred_numbers import with_laid_numbers
 from hangscope.diagnosis.records.mismatch import mismatches, parted_before
 from hangscope.diagnosis.records.refused_calls import with_compared_operations
 from hangscope.diagnosis.records.unobserved_p2p import with_lone_halves
-from hangscope.diagnosis.waiting import duration
+from hangscope.diagnosis.waiting import wait_duration
 from hangscope.diagnosis.waiting.early_dumps import (
     doubt_dumped_before,
     doubt_overtaken,
     without_dumps_of,
 )
 from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
-from hangscope.diagnosis.waiting.moments import Moment, moment_of
-from hangscope.diagnosis.words.answer import answer
-from hangscope.diagnosis.words.findings import to_finding
-from hangscope.diagnosis.words.lanes import told_as_one
-from hangscope.diagnosis.words.phrases import rank_s
-from hangscope.diagnosis.words.unsigned import with_unsigned_words
+from hangscope.diagnosis.waiting.snapshots import Moment, moment_of
+from hangscope.diagnosis.wording.answer import answer
+from hangscope.diagnosis.wording.findings import to_finding
+from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.diagnosis.wording.sibling_findings import told_as_one
+from hangscope.diagnosis.wording.unattributed_messages import with_unsigned_words
 from hangscope.trace.clocks import align_clocks
 from hangscope.trace.model import Trace
 
@@ -166,16 +166,16 @@ def _standstill(trace: Trace) -> _Standstill:
     hosts = without_ends_after_standstill(trace, front, hosts)
     stop = stop_of(trace, front, hosts)
     if stop is not None:
-        hosts = duration.as_victims(hosts, stop.told_ns)
+        hosts = wait_duration.as_victims(hosts, stop.told_ns)
     context = Context(trace, front, hosts, GraphBuilder(trace, front, hosts).build())
-    duration.overdue_only(context)
+    wait_duration.overdue_only(context)
     moment = moment_of(context)
     if moment is not None:
         context.waits.forget_all()
     # One that left nothing may be the one whose failure the launcher answered with SIGTERM.
     answered = stop is not None and stop.way == "SIGTERM" and bool(trace.missing_ranks)
     if stop is not None and not answered:
-        duration.lasting_only(context)
+        wait_duration.lasting_only(context)
     return _Standstill(context, stop, moment)
 
 
@@ -204,10 +204,10 @@ def _doubted(
 
     Gives the ranks as well whose dumps were written too early for an answer.
     """
-    causes = duration.doubt_staircases(context, causes)
-    causes = duration.doubt_unobserved(context, causes)
-    causes = duration.doubt_short_waits(context, causes)
-    causes = duration.doubt_ended_early(context, causes)
+    causes = wait_duration.doubt_staircases(context, causes)
+    causes = wait_duration.doubt_unobserved(context, causes)
+    causes = wait_duration.doubt_short_waits(context, causes)
+    causes = wait_duration.doubt_ended_early(context, causes)
     causes = doubt_equal_sides(context, causes)
     causes = doubt_concluded(context, causes, concluded)
     causes = doubt_logs(context, causes)

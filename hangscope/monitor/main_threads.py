@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from hangscope.diagnosis.words.blocked import asks_again
+from hangscope.diagnosis.wording.blocked import asks_again
 from hangscope.trace.model import RankFacts
 
 _SWITCHES = re.compile(r"ctxt_switches:\s*(\d+)")

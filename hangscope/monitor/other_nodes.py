@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hangscope.diagnosis.differences.worlds import is_loopback
+from hangscope.diagnosis.differences.world_conflicts import is_loopback
 from hangscope.monitor.node_reports import Relay, pack
 from hangscope.trace.facts import tcp_address
 from hangscope.trace.model import Fragment, Trace

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
-from hangscope.diagnosis.words.phrases import capital, rank_s
+from hangscope.diagnosis.wording.phrases import capital, rank_s
 
 _FIX = (
     "see whether the host of those ranks is up and has the same HangScope switched on, and look at "

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hangscope.diagnosis.records.blocking_calls import returned
-from hangscope.diagnosis.records.evidence import rank_bounds
+from hangscope.diagnosis.records.coverage import rank_bounds
 from hangscope.report.json import frames
 from hangscope.trace.flight_recorder import hangscope_extension
 from hangscope.trace.job_selection.duplicate_ranks import KEY as TWINS

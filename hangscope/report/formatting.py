@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from hangscope.diagnosis.durations import duration
+from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Side, Verdict
 from hangscope.report.escape import plain
 from hangscope.trace.dtypes import spoken

@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 
 from hangscope._version import __version__
-from hangscope.diagnosis.durations import duration
+from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verdict
 from hangscope.report import palette
 from hangscope.report.escape import plain

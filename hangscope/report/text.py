@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from hangscope.diagnosis.durations import duration
+from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verdict
 from hangscope.report.escape import plain
 from hangscope.report.formatting import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hangscope.diagnosis.durations import duration
+from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side
 from hangscope.report.palette import KINDS, kind_of
 from hangscope.report.spans import End, Int64, Spans, spans

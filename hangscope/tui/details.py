@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from hangscope.diagnosis.durations import duration
+from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Finding, Side
 from hangscope.report.escape import plain
 from hangscope.report.formatting import (

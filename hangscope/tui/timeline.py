@@ -13,7 +13,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from hangscope.diagnosis.durations import duration
+from hangscope.diagnosis.duration_text import duration
 from hangscope.report.palette import KINDS, kind_of
 from hangscope.tui import paint
 from hangscope.tui.lines import LineList

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from hangscope.diagnosis.durations import duration
+from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Verdict
 from hangscope.report.escape import plain
 from hangscope.report.formatting import operation, place, short_path

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.diagnosis.processes.host import End, Host, activity, host_of
-from hangscope.diagnosis.words.blocked import blocked_in
-from hangscope.diagnosis.words.playbook import missing
+from hangscope.diagnosis.processes.process_state import End, Host, activity, host_of
+from hangscope.diagnosis.wording.blocked import blocked_in
+from hangscope.diagnosis.wording.playbook import missing
 from hangscope.trace.model import Frame, KernelWait, RankFacts
 
 LIB = "/usr/lib/python3.11"

@@ -9,7 +9,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis
-from hangscope.diagnosis.processes.host import LOADER
+from hangscope.diagnosis.processes.process_state import LOADER
 from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames
 from hangscope.trace.model import (
     ExceptionFacts,

@@ -8,7 +8,7 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.host import host_of
+from hangscope.diagnosis.processes.process_state import host_of
 from hangscope.trace import formats
 from hangscope.trace.model import (
     ExceptionFacts,

@@ -8,7 +8,7 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from tests.diagnosis.builder import blame
-from tests.diagnosis.last_words import table
+from tests.diagnosis.tracebacks import table
 from tests.trace.logs import timeout, trace_of
 
 HEAD = "[rank{r}]:[E816 12:10:03.111111111 ProcessGroupNCCL.cpp"

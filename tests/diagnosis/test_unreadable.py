@@ -10,7 +10,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
-from hangscope.diagnosis.records.evidence import unreadable
+from hangscope.diagnosis.records.coverage import unreadable
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import RankFacts, Unread
 from tests.diagnosis.builder import Job

@@ -7,7 +7,7 @@ from typing import Any
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.records.evidence import hidden_ranks
+from hangscope.diagnosis.records.coverage import hidden_ranks
 from hangscope.diagnosis.records.frontier import frontiers
 from hangscope.diagnosis.records.pairing import pending_halves
 from hangscope.trace.load import load_trace

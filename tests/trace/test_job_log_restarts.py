@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
-from tests.diagnosis.test_last_words import REDUCE, TIMED_OUT, gave_up
+from tests.diagnosis.test_final_tracebacks import REDUCE, TIMED_OUT, gave_up
 from tests.trace.logs import timeout, trace_of
 
 API = "torch/distributed/elastic/multiprocessing/api.py"

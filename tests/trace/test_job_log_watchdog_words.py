@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.diagnosis.records.evidence import half_told
+from hangscope.diagnosis.records.coverage import half_told
 from hangscope.trace.model import Claim
 from tests.trace.logs import trace_of
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.host import End, is_unseen
+from hangscope.diagnosis.processes.process_state import End, is_unseen
 from hangscope.trace.model import Flag
 
 _UNSEEN_NS = 2 * SECOND_NS

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.told_together import signal_of, told_alone
+from hangscope.diagnosis.exits.shared_stop_signals import signal_of, told_alone
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.failures import lost_a_peer
-from hangscope.diagnosis.processes.host import End
+from hangscope.diagnosis.processes.failure_messages import lost_a_peer
+from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.shorten import shortened
-from hangscope.diagnosis.words.phrases import capital, rank_s
+from hangscope.diagnosis.wording.phrases import capital, rank_s
 from hangscope.trace.job_log.hangscope_output import OWN_REPORT
 from hangscope.trace.model import RankFacts
 from hangscope.trace.signals import SIGABRT, SIGKILL

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.primary_failures import (
+from hangscope.diagnosis.exits.exit_status_only import may_have_given_up, told_by_status
+from hangscope.diagnosis.exits.primary_failures import (
     aborted_alone,
     alike,
     had_left,
     primary_crashes,
 )
-from hangscope.diagnosis.ends.status_only import may_have_given_up, told_by_status
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.processes.host import End, Host, is_unseen
+from hangscope.diagnosis.processes.process_state import End, Host, is_unseen
 
 
 def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from hangscope.diagnosis.cause import Cause, shown_place
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.records.coverage import cut_off, cut_short
 from hangscope.diagnosis.records.device_counts import counts_as_unfinished
-from hangscope.diagnosis.records.evidence import cut_off, cut_short
-from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag
 

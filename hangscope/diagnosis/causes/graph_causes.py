@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words, began
-from hangscope.diagnosis.causes.circles import circle, only_sent
+from hangscope.diagnosis.causes.cycles import circle, only_sent
 from hangscope.diagnosis.causes.halted import needs_a_cause, without_own_waiting
-from hangscope.diagnosis.causes.rows_of_circles import Circle, mates_in_rows
+from hangscope.diagnosis.causes.sibling_cycles import Circle, mates_in_rows
 from hangscope.diagnosis.causes.sinks import Union, from_roots
 from hangscope.diagnosis.causes.unlisted_members import outside, waits_outside
-from hangscope.diagnosis.causes.untold import (
+from hangscope.diagnosis.causes.unrecorded import (
     accuse_who_is_stopped,
     accuse_who_was_never_seen,
     doubt_polled_locks,
@@ -21,16 +21,16 @@ from hangscope.diagnosis.causes.untold import (
 )
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.new_groups import name_different_calls
-from hangscope.diagnosis.differences.worlds import different_worlds, note_loopback
-from hangscope.diagnosis.ends.dead_threads import ranks_of_dead_threads
+from hangscope.diagnosis.differences.world_conflicts import different_worlds, note_loopback
+from hangscope.diagnosis.exits.dead_threads import ranks_of_dead_threads
 from hangscope.diagnosis.graph.components import circles_without, components
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.totals import odd_totals
-from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.pattern.operation_totals import odd_totals
+from hangscope.diagnosis.processes.process_state import End, Host
 from hangscope.diagnosis.records.agreement import family
-from hangscope.diagnosis.records.evidence import cut_off, cut_short, half_told
-from hangscope.diagnosis.words.phrases import capital, label_of, rank_s, title_of
+from hangscope.diagnosis.records.coverage import cut_off, cut_short, half_told
+from hangscope.diagnosis.wording.phrases import capital, label_of, rank_s, title_of
 from hangscope.trace.job_selection.duplicate_ranks import doubled
 from hangscope.trace.model import NONE, Group
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place, Waits
-from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.processes.process_state import End, Host
 from hangscope.diagnosis.records.blocking_calls import blocks_caller
 from hangscope.diagnosis.records.kinds import is_one_sided
 

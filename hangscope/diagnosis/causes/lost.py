@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from hangscope.diagnosis.cause import Cause, began
-from hangscope.diagnosis.causes.beside_lost import (
+from hangscope.diagnosis.causes.alternatives_to_lost import (
     Lost,
     another_order,
     another_partner,
@@ -18,9 +18,9 @@ from hangscope.diagnosis.causes.beside_lost import (
 )
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.processes.host import End
-from hangscope.diagnosis.records.evidence import could_not_be_recorded, cut_short
-from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.diagnosis.processes.process_state import End
+from hangscope.diagnosis.records.coverage import could_not_be_recorded, cut_short
+from hangscope.diagnosis.wording.phrases import rank_s
 
 
 def lost_ranks(

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, verdict_of
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.differences.exchange import broken_exchanges, size_conflict
+from hangscope.diagnosis.differences.exchange_sizes import broken_exchanges, size_conflict
 from hangscope.diagnosis.differences.unknown_operations import unlike_before
-from hangscope.diagnosis.ends.dead_threads import race_of_threads
+from hangscope.diagnosis.exits.dead_threads import race_of_threads
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence
+from hangscope.diagnosis.pattern.deviations import decide_mismatch
 from hangscope.diagnosis.pattern.majority import may_be_even
-from hangscope.diagnosis.pattern.totals import odd_totals
-from hangscope.diagnosis.pattern.yardstick import decide_mismatch
+from hangscope.diagnosis.pattern.operation_totals import odd_totals
 from hangscope.diagnosis.records.agreement import has_rules
 from hangscope.diagnosis.records.mismatch import Mismatch, minority
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
-from hangscope.diagnosis.processes.host import End, is_at_work
+from hangscope.diagnosis.processes.process_state import End, is_at_work
 from hangscope.diagnosis.processes.stacks import innermost, is_library, where
-from hangscope.diagnosis.words.phrases import address, capital, rank_s
+from hangscope.diagnosis.wording.phrases import address, capital, rank_s
 from hangscope.trace.model import RankFacts, Stack, Trace
 
 _RPC = re.compile(r"[\\/]torch[\\/](?:distributed[\\/]rpc|futures)[\\/]")

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause, Words, began
-from hangscope.diagnosis.causes.case_against import (
+from hangscope.diagnosis.causes.awaited_ranks import (
     WHO_SETS_THE_KEY,
     case_against,
     gave_up,
@@ -19,13 +19,13 @@ from hangscope.diagnosis.causes.case_against import (
 )
 from hangscope.diagnosis.causes.lost import lost_ranks
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.ends.latecomers import came_too_late
-from hangscope.diagnosis.ends.primary_failures import first_to_fail, own_errors
-from hangscope.diagnosis.graph.stores import without_store_waits
+from hangscope.diagnosis.exits.late_arrivals import came_too_late
+from hangscope.diagnosis.exits.primary_failures import first_to_fail, own_errors
+from hangscope.diagnosis.graph.store_places import without_store_waits
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.processes.host import End
+from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import innermost, where
-from hangscope.diagnosis.words.phrases import rank_s, title_of
+from hangscope.diagnosis.wording.phrases import rank_s, title_of
 
 _GLOO = re.compile(r"gloo.{0,200}timed out", re.IGNORECASE | re.DOTALL)
 

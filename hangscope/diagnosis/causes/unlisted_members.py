@@ -10,7 +10,7 @@ from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.words.phrases import rank_s, title_of, wait_s
+from hangscope.diagnosis.wording.phrases import rank_s, title_of, wait_s
 
 
 def waits_outside(context: Context, place: Place) -> bool:

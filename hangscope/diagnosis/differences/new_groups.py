@@ -14,7 +14,7 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import NEW_GROUP, Place, detail_in
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.words.phrases import rank_s
+from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import RankFacts
 
 _CALL = re.compile(r"call (\d{1,9})\b(?:, )?(.*)", re.DOTALL)

@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from hangscope.diagnosis.graph.places import NEW_GROUP, Place, detail_in
-from hangscope.diagnosis.processes.host import Host
-from hangscope.diagnosis.records.evidence import told_of_only
+from hangscope.diagnosis.processes.process_state import Host
+from hangscope.diagnosis.records.coverage import told_of_only
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace.model import NONE, RankFacts, Trace
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.processes.host import End, Host
+from hangscope.diagnosis.processes.process_state import End, Host
 from hangscope.trace.model import NONE, Trace
 
 PREFIX = "file lock"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.processes.host import End, Host, in_communication
+from hangscope.diagnosis.processes.process_state import End, Host, in_communication
 from hangscope.diagnosis.processes.stacks import is_library
 from hangscope.diagnosis.records.any_source import debtors
 from hangscope.diagnosis.records.frontier import Frontiers

@@ -10,9 +10,9 @@ import numpy as np
 
 from hangscope.diagnosis.graph.local_groups import local_places, members_asked_for
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
-from hangscope.diagnosis.processes.failures import WAITED_IN_VAIN
-from hangscope.diagnosis.processes.host import End, Host
-from hangscope.diagnosis.records.evidence import told_of_only
+from hangscope.diagnosis.processes.failure_messages import WAITED_IN_VAIN
+from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.records.coverage import told_of_only
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace.model import NONE, RankFacts, Trace
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.groups import meshes
-from hangscope.diagnosis.groups.hidden_groups import with_hidden_groups_apart
+from hangscope.diagnosis.groups.ambiguous_names import with_hidden_groups_apart
 from hangscope.diagnosis.groups.local_numbers import with_groups_apart, with_logged_groups_apart
-from hangscope.diagnosis.groups.unlisted import NOT_TELLING
+from hangscope.diagnosis.groups.unlisted_members import NOT_TELLING
 from hangscope.diagnosis.records.agreement import group_size
 from hangscope.trace import formats, operations
 from hangscope.trace.flight_recorder.p2p import global_peer

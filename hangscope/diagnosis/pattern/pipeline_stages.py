@@ -17,7 +17,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.stacks import where
-from hangscope.diagnosis.records.evidence import hidden_ranks
+from hangscope.diagnosis.records.coverage import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_sending, which
 from hangscope.trace.model import Frame
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hangscope.diagnosis.records.evidence import end_is_unseen
+from hangscope.diagnosis.records.coverage import end_is_unseen
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.trace.model import NONE, Trace
 

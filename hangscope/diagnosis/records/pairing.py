@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hangscope.diagnosis.records.alignment import Side, shift
-from hangscope.diagnosis.records.evidence import recorded_ranks
+from hangscope.diagnosis.records.coverage import recorded_ranks
 from hangscope.diagnosis.records.frontier import Bools, Frontiers, Ints
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, which
 from hangscope.trace.model import NONE, Flag, Trace, flagged

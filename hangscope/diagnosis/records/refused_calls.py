@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.diagnosis.records.evidence import rank_bounds
+from hangscope.diagnosis.records.coverage import rank_bounds
 from hangscope.trace.job_log.readers.desync import comparison
 from hangscope.trace.job_log.readers.gloo import held_up_at_barrier, waited_at_barrier_ms
 from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Signature, Stack, State, Trace

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.records.evidence import hidden_ranks, told_of_only
+from hangscope.diagnosis.records.coverage import hidden_ranks, told_of_only
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, which
 from hangscope.trace.model import Flag, Records, State, Trace, flagged
 

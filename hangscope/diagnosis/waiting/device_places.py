@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.device_counts import counted_by_backend
 from hangscope.diagnosis.records.frontier import Frontiers
-from hangscope.diagnosis.waiting.told import Told
+from hangscope.diagnosis.waiting.collective_facts import Told
 from hangscope.trace.model import Trace
 
 

@@ -10,21 +10,21 @@ import numpy as np
 
 from hangscope.diagnosis.graph.blocking_sends import held_up_by_sends
 from hangscope.diagnosis.graph.lock_places import lock_places
+from hangscope.diagnosis.graph.logged_batches import unnamed_batches
 from hangscope.diagnosis.graph.p2p_places import HalfPlaces, blocking_sends
 from hangscope.diagnosis.graph.phase_places import phase_places
 from hangscope.diagnosis.graph.places import Place, Waits
-from hangscope.diagnosis.graph.stores import store_places
-from hangscope.diagnosis.graph.unnamed_batches import unnamed_batches
-from hangscope.diagnosis.groups.unlisted import Unlisted
-from hangscope.diagnosis.processes.host import End, Host
-from hangscope.diagnosis.records.evidence import end_is_unseen
+from hangscope.diagnosis.graph.store_places import store_places
+from hangscope.diagnosis.groups.unlisted_members import Unlisted
+from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.records.coverage import end_is_unseen
 from hangscope.diagnosis.records.frontier import UNKNOWN, Frontiers, Ints
 from hangscope.diagnosis.records.issue_order import in_turn
 from hangscope.diagnosis.records.pairing import Half, pending_halves
+from hangscope.diagnosis.waiting.collective_facts import Told
+from hangscope.diagnosis.waiting.device_not_started import behind_their_devices
 from hangscope.diagnosis.waiting.device_places import device_places
 from hangscope.diagnosis.waiting.group_progress import GroupProgress
-from hangscope.diagnosis.waiting.not_begun import behind_their_devices
-from hangscope.diagnosis.waiting.told import Told
 from hangscope.trace.model import NONE, Flag, Trace
 
 

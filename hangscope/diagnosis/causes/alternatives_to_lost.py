@@ -1,0 +1,284 @@
+"""Ranks on record that explain the waiting as well as a lost rank does, or better (rule 8).
+
+Each of these functions looks at one kind of suspicion and gives None where nobody is under it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hangscope.diagnosis.cause import Cause, Words, began, verdict_of
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.collective_order import alone_against_order
+from hangscope.diagnosis.pattern.counterparts import unlike_siblings
+from hangscope.diagnosis.pattern.deviations import came_as_siblings, unlike_before
+from hangscope.diagnosis.pattern.habits import came_as_before, left_partner, left_size
+from hangscope.diagnosis.pattern.lost_rank_waiters import Left, left_pattern
+from hangscope.diagnosis.pattern.step_deviations import has_strayed, lost_step
+from hangscope.diagnosis.processes.process_state import End, in_communication
+from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
+from hangscope.diagnosis.records.coverage import recorded_ranks
+from hangscope.diagnosis.records.pairing import Half
+from hangscope.diagnosis.wording.phrases import describe, rank_s, title_of
+from hangscope.trace.model import NONE
+
+_MOST_COMPARED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Ranks of which nothing is left, and the places at which others wait for them."""
+
+    ranks: tuple[int, ...]
+    places: tuple[int, ...]
+    began_ns: int
+    """When anybody began to wait for them; 0 where that is not known."""
+
+
+def _instead(lost: Lost, verdict: Verdict, suspects: tuple[int, ...]) -> Cause | None:
+    """The suspects alone, if they are no more than the lost: those are victims then."""
+    if not 0 < len(suspects) <= len(lost.ranks):
+        return None
+    victims = frozenset(lost.ranks)
+    return Cause(verdict, suspects, lost.places, Confidence.LIKELY, lost.began_ns, victims)
+
+
+def _either(lost: Lost, verdict: Verdict, suspects: set[int], words: Words) -> Cause:
+    """Suspects and lost ranks: nothing decides between them."""
+    both = tuple(sorted({*suspects, *lost.ranks}))
+    return Cause(verdict, both, lost.places, Confidence.AMBIGUOUS, lost.began_ns, words=words)
+
+
+def idle_beside(context: Context, lost: Lost) -> Cause | None:
+    """Ranks in a group with a lost one that wait for nobody although the job stands still.
+
+    Were the lost rank the cause, they would be waiting for it.
+    """
+    idle = sorted(
+        r
+        for r in _neighbours(context, lost)
+        if not context.waits.places_of.get(r)
+        and not context.hosts[r].gone
+        and not context.trace.ranks[r].finalized
+        and _lags(context, r)
+    )
+    return _instead(lost, Verdict.MISSING_RANK, tuple(idle))
+
+
+def left_beside(context: Context, lost: Lost) -> Cause | None:
+    """Ranks that ended well after they had done less in a group with a lost one than their
+    counterparts in its siblings did."""
+    gone = set(lost.ranks)
+    shared = [i for i, g in enumerate(context.trace.groups) if not gone.isdisjoint(g.ranks)]
+    left = sorted(
+        r
+        for r in _neighbours(context, lost)
+        if context.hosts[r].end is End.CLEAN and unlike_siblings(context, r, shared)
+    )
+    return _instead(lost, Verdict.RANK_EXITED, tuple(left))
+
+
+def standing_elsewhere(context: Context, lost: Lost) -> Cause | None:
+    """Ranks in a group with a lost one that stood in their own code for as long as others waited.
+
+    A victim of the lost rank would wait as well, and its own dump shows that it does not.
+    """
+    standing = [r for r in sorted(_neighbours(context, lost)) if _stood(context, r, lost.began_ns)]
+    if not 0 < len(standing) <= len(lost.ranks):
+        return None
+    at = where(innermost(context.hosts[standing[0]].stack))
+    words = Words(
+        f"{rank_s(standing).capitalize()} stood at {at} all the time that others waited, and "
+        f"{rank_s(lost.ranks)}, for whom they wait, left no dump",
+        f"{rank_s(lost.ranks)} may wait for {rank_s(standing)}, which waits for nobody",
+        f"look at {at} first, and for the process of {rank_s(lost.ranks)}",
+    )
+    return _either(lost, Verdict.MISSING_RANK, set(standing), words)
+
+
+def _stood(context: Context, rank: int, began_ns: int) -> bool:
+    """Whether the rank stood in its own code from when others began to wait, for the timeout."""
+    host, row = context.hosts[rank], context.last_row(rank)
+    if context.waits.places_of.get(rank) or host.end not in (End.TORN_DOWN, End.UNKNOWN):
+        return False
+    if row < 0 or context.trace.ranks[rank].finalized or not user_frames(host.stack):
+        return False
+    issued_ns = int(context.trace.records["created_ns"][row])
+    until_ns = host.end_ns or context.now_ns(rank)
+    before = 0 < issued_ns < began_ns + SECOND_NS
+    long = until_ns - issued_ns >= int(context.trace.timeout_s * SECOND_NS)
+    return before and long and not in_communication(host.stack)
+
+
+def another_partner(context: Context, lost: Lost) -> Cause | None:
+    """Ranks whose line names a lost one as its partner and had always named one other rank."""
+    strange = [h for h in _halves_for(context, lost) if left_partner(context, h) != NONE]
+    suspects = {half.rank for half in strange}
+    if not 0 < len(suspects) <= len(lost.ranks):
+        return None
+    half, gone = strange[0], rank_s(lost.ranks)
+    at = where(innermost(context.stack(half.row)))
+    words = Words(
+        f"Rank {half.rank} {_verb(half)} rank {half.peer} at {at}, which had always named another "
+        f"rank, and {gone} left no dump",
+        f"either rank {half.rank} names the wrong rank, or {gone} did not come",
+        f"look at how {at} comes to its partner, and for the process of {gone}",
+    )
+    return _either(lost, Verdict.P2P_UNMATCHED, suspects, words)
+
+
+def another_size(context: Context, lost: Lost) -> Cause | None:
+    """Ranks that exchange another size with a lost one than ever before."""
+    unusual = [h for h in _halves_for(context, lost) if left_size(context, h) is not None]
+    suspects = {half.rank for half in unusual}
+    if not 0 < len(suspects) <= len(lost.ranks):
+        return None
+    half, gone = unusual[0], rank_s(lost.ranks)
+    now = describe(context.signature(half.row))
+    words = Words(
+        f"Rank {half.rank} {_verb(half)} rank {half.peer} as {now}, where it had always been "
+        f"{left_size(context, half)} elements, and {gone} left no dump",
+        f"either rank {half.rank} has another size than its partner or {gone} did not come",
+        f"look at what decides the size on rank {half.rank}, and for the process of {gone}",
+    )
+    return _either(lost, Verdict.SHAPE_MISMATCH, suspects, words)
+
+
+def _halves_for(context: Context, lost: Lost) -> list[Half]:
+    halves = [context.waits.places[i].half for i in lost.places]
+    return [half for half in halves if half is not None and half.peer in lost.ranks]
+
+
+def _verb(half: Half) -> str:
+    return "sends to" if half.is_send else "receives from"
+
+
+def left_their_pattern(context: Context, lost: Lost) -> Cause | None:
+    """The one rank that waits for a lost one where its siblings did something else."""
+    limit_ns = int(context.trace.timeout_s * SECOND_NS)
+    latest_ns = lost.began_ns + limit_ns if lost.began_ns else 1 << 62
+    odd = left_pattern(context, set(lost.ranks), latest_ns)
+    if len(odd) != 1:
+        return None
+    (left,) = odd
+    either = left.aspect == "numel"  # sizes may differ from replica to replica
+    return Cause(
+        verdict_of(left.aspect),
+        tuple(sorted([left.rank, *lost.ranks])) if either else (left.rank,),
+        tuple(context.waits.places_of[left.rank]),
+        Confidence.AMBIGUOUS if either else Confidence.LIKELY,
+        began(context, lost.places),
+        frozenset({*lost.ranks, *context.waits.reachers(lost.ranks, lost.places)}),
+        words=_words_of_left(context, left, lost),
+    )
+
+
+def _words_of_left(context: Context, left: Left, lost: Lost) -> Words:
+    its = context.signature(left.row)
+    what = "by another way than its counterparts in sibling groups"
+    if left.aspect == "pair":
+        what = "and has sent or received something else than its counterparts in sibling groups"
+    elif its is not None:
+        what = f"where its counterparts in sibling groups issued {describe(its)}"
+    mine = f" as {describe(context.signature(left.place.row))}" if its is not None else ""
+    return Words(
+        f"Rank {left.rank} came to {title_of(context, left.place)}{mine}, {what}",
+        f"{rank_s(lost.ranks)} left no dump and may wait for it, as others do",
+        "compare what that rank runs there with what the same rank of a sibling group runs",
+    )
+
+
+def another_way(context: Context, lost: Lost) -> Cause | None:
+    """The one rank that came by another way than ever before to where it waits for a lost one.
+
+    Who left its way holds others up by itself, and so does a rank that is gone.
+    """
+    rank = _astray(context, lost) if len(lost.ranks) == 1 else None
+    if rank is None:
+        return None
+    own, gone = context.waits.places_of.get(rank, []), rank_s(lost.ranks)
+    what = title_of(context, context.waits.places[own[0]]) if own else "where it waits"
+    paired = bool(own) and context.waits.places[own[0]].p2p
+    words = Words(
+        f"Rank {rank} came to {what} by another way than ever before, and {gone}, for whom others "
+        "wait, left no dump",
+        f"either rank {rank} left out what the others wait for, or {gone} did not come",
+        f"look at what rank {rank} ran before that, and for the process of {gone}",
+    )
+    verdict = Verdict.P2P_UNMATCHED if paired else Verdict.COLLECTIVE_MISMATCH
+    return replace(_either(lost, verdict, {rank}, words), places=(*own, *lost.places))
+
+
+def another_order(context: Context, lost: Lost) -> Cause | None:
+    """The one rank that came to two collectives in another order than all others on record."""
+    waiting = sorted(context.waits.reachers(lost.ranks, lost.places) & context.bounds.keys())
+    if len(waiting) > _MOST_COMPARED or len(lost.ranks) > 1:
+        return None
+    own = sorted({i for r in waiting for i in context.waits.places_of.get(r, ())})
+    rank = alone_against_order(context, waiting, (context.waits.places[i] for i in own))
+    if rank is None:
+        return None
+    gone = rank_s(lost.ranks)
+    words = Words(
+        f"Rank {rank} took another order of collectives than the others, and {gone}, for whom "
+        "others wait, left no dump",
+        f"either rank {rank} put off what the others wait for, or {gone} did not come",
+        f"look at the order of what rank {rank} ran last, and for the process of {gone}",
+    )
+    cause = _either(lost, Verdict.COLLECTIVE_MISMATCH, {rank}, words)
+    return replace(cause, places=(*context.waits.places_of.get(rank, ()), *lost.places))
+
+
+def _astray(context: Context, lost: Lost) -> int | None:
+    """The only one of those who wait, in the end, for a lost rank that came to where it waits by
+    another way than ever before, where somebody else came as always.
+
+    Where all came there as always, it may have left the way since it was together with the lost
+    rank, or have left out what ends a step with it.
+    """
+    gone = list(lost.ranks)
+    waiting = sorted(context.waits.reachers(gone, lost.places) & context.bounds.keys())
+    if len(waiting) > _MOST_COMPARED:
+        return None
+    ways = {rank: came_as_before(context, rank) for rank in waiting}
+    left = [rank for rank, as_before in ways.items() if as_before is False]
+    behind = [r for r in waiting if lost_step(context, r, gone)] if not left else []
+    if len(behind) == 1 < len(waiting):
+        return behind[0]
+    for is_unusual in (unlike_before, has_strayed) if not left else ():
+        unusual = {r: is_unusual(context, r, [r, *gone]) for r in waiting}
+        ways = {r: None if is_new is None else not is_new for r, is_new in unusual.items()}
+        left = [r for r in waiting if unusual[r]]
+        if left:
+            break
+    if len(left) != 1 or True not in ways.values() or came_as_siblings(context, left[0]):
+        return None
+    return left[0]
+
+
+def _neighbours(context: Context, lost: Lost) -> set[int]:
+    """Ranks that left a record and share a group with a lost one."""
+    gone = set(lost.ranks)
+    beside = {r for g in context.trace.groups if gone & set(g.ranks) for r in g.ranks}
+    return beside & recorded_ranks(context.trace)
+
+
+def _lags(context: Context, rank: int) -> bool:
+    """Whether the rank is less far in one of its groups than others are in groups of that kind.
+
+    One that is as far as anybody has no part of its own left to do.
+    """
+    front, groups = context.front, context.trace.groups
+    for pair in context.pairs_of_rank.get(rank, ()):
+        group = int(front.group[pair])
+        desc = groups[group].desc
+        kind = [group]
+        if desc and desc not in ("default_pg", "undefined"):
+            kind = [i for i, g in enumerate(groups) if g.desc == desc]
+        furthest = int(front.enqueued[np.isin(front.group, kind)].max())
+        if front.enqueued[pair] < furthest:
+            return True
+    return not len(context.pairs_of_rank.get(rank, ()))

@@ -1,0 +1,212 @@
+"""The case against ranks that are waited for, with all that speaks for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hangscope.diagnosis.cause import Cause, Words, began
+from hangscope.diagnosis.causes.outliers import both_sides, odd_ones, waiting_alone
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.exits.primary_failures import alike, own_errors
+from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
+from hangscope.diagnosis.graph.store_places import PREFIX, key_given_up, waits_in_store
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.habits import sent_otherwise
+from hangscope.diagnosis.processes.process_state import End, in_communication, is_unseen
+from hangscope.diagnosis.records.coverage import half_told
+from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.trace.model import NONE, State
+
+_MOST_UNKNOWN = 2
+"""Ranks of which nothing is on record that are still accused though fewer wait for them."""
+WHO_SETS_THE_KEY = "who is to set the key that is waited for in the store"
+
+
+def case_against(
+    context: Context, verdict: Verdict, ranks: tuple[int, ...], places: tuple[int, ...]
+) -> Cause:
+    """What follows from others waiting for these ranks at these places.
+
+    The verdict is what each of the ranks would get by itself; the cause may come to another, and
+    may accuse nobody.
+    """
+    cause = Cause(verdict, ranks, places, began_ns=began(context, places))
+    here = [context.waits.places[i] for i in places]
+    if half_told(context.trace).issuperset(ranks):
+        untold = f"what {rank_s(ranks)} waits in: it is not in this excerpt"
+        return cause.naming_nobody(untold)
+    if not any(set(ranks) & set(place.absent + place.behind) for place in here):
+        waiters = {rank for place in here for rank in place.waiters}
+        if verdict is Verdict.MISSING_RANK and len(ranks) > max(len(waiters), _MOST_UNKNOWN):
+            return cause.naming_nobody(f"what {rank_s(ranks)} issued, which is not on record")
+        cause = replace(cause, confidence=_one_or_several(ranks)).with_unknown(
+            "what the accused issued is not on record; nobody else is left"
+        )
+    cause = _doubt_who_sets_the_key(context, cause, here)
+    if verdict is Verdict.RANK_CRASHED:
+        return _against_crashed(context, cause, here)
+    return _against_who_is_alone(context, _doubt_receives_from_any_source(cause, here))
+
+
+def gave_up(context: Context, rank: int) -> bool:
+    """Whether a rank ended because others did not come.
+
+    Where it ended without a word and had finished the last that it issued, its stack is only that
+    of its newest call.
+    """
+    host = context.hosts[rank]
+    _, high = context.bounds.get(rank, (0, 0))
+    silent = context.trace.ranks[rank].exception is None
+    if silent and high and context.trace.records["state"][high - 1] == int(State.COMPLETED):
+        return False
+    ended = host.end is End.CRASHED and host.secondary and bool(host.stack)
+    return ended and in_communication(host.stack)
+
+
+def keys_waited_for(context: Context, ranks: list[int]) -> list[str]:
+    """What some of these ranks wait for in the store, in words."""
+    said = []
+    for rank in ranks[:4]:
+        if given_up := key_given_up(context.hosts.get(rank)):
+            said.append(f"rank {rank} waited in vain for {given_up!r} in the store")
+            continue
+        phase = context.trace.ranks[rank].phases[-1]
+        key = f" {phase.detail!r}" if phase.detail else ""
+        said.append(f"rank {rank} waits in {phase.name}{key} for another rank")
+    return said
+
+
+def _doubt_who_sets_the_key(context: Context, cause: Cause, here: list[Place]) -> Cause:
+    """Somebody else may have forgotten to set a key, one of those who wait for it perhaps."""
+    ranks = cause.culprits
+    if all(place.phase.startswith(PREFIX) for place in here):
+        sure = _one_or_several(ranks)
+        cause = replace(cause, confidence=sure).with_unknown(WHO_SETS_THE_KEY)
+    hosts = {rank: context.hosts.get(rank) for rank in ranks}
+    stored = [r for r, host in hosts.items() if waits_in_store(host) or key_given_up(host)]
+    if cause.verdict is Verdict.MISSING_RANK and len(stored) == len(ranks):
+        return cause.with_evidence(*keys_waited_for(context, stored)).doubted(WHO_SETS_THE_KEY)
+    return cause
+
+
+def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause:
+    """The case against ranks that crashed: they may have failed of others, or with others."""
+    ranks = cause.culprits
+    hosts = [context.hosts[rank] for rank in ranks]
+    if all(is_unseen(context.trace.ranks[rank]) for rank in ranks):
+        cause = cause.doubted(
+            "nobody saw how that rank ended: one that is stopped, or in which C code holds the "
+            "GIL, falls silent as well"
+        )
+    if all(host.secondary for host in hosts):
+        cause = cause.doubted("their errors speak of somebody else's failure")
+        if context.gaps and all(gave_up(context, rank) for rank in ranks):
+            return _acquitted(cause, f"what {rank_s(context.gaps)} did, of which nothing is left")
+        if all(place.phase in (INIT, NEW_GROUP) for place in here):
+            return _could_not_connect(context, cause, here)
+    if beside := _exchanging_alone_with(context, ranks, here) - set(ranks):
+        words = Words(
+            f"{rank_s(ranks).capitalize()} aborted in an exchange with {rank_s(beside)} alone and "
+            "left no record",
+            "Gloo aborts a rank that receives more than it asked for, whichever side is wrong",
+            "compare the sizes that both sides use in that group",
+        )
+        either = tuple(sorted({*ranks, *beside}))
+        return replace(cause, culprits=either, confidence=Confidence.AMBIGUOUS, words=words)
+    if not alike(hosts):
+        cause = replace(cause, confidence=Confidence.AMBIGUOUS)
+        cause = cause.with_unknown("which of the accused failed first")
+    cause = _doubt_receives_from_any_source(cause, here)
+    if context.trace.only_logs and _only_aborted(context, ranks):
+        return _acquitted(
+            cause,
+            f"{rank_s(ranks)} aborted, as a watchdog does after a timeout; nothing says for whom "
+            "it waited",
+        )
+    return cause
+
+
+def _acquitted(cause: Cause, unknown: str) -> Cause:
+    """The accused are victims of something that is not known; how sure that is stays as it was."""
+    victims = frozenset(cause.culprits)
+    nobody = replace(cause, verdict=Verdict.INCONCLUSIVE, culprits=(), victims=victims)
+    return nobody.with_unknown(unknown)
+
+
+def _could_not_connect(context: Context, cause: Cause, here: list[Place]) -> Cause:
+    """Who cannot reach the others while they get to know each other does not tell who is wrong."""
+    ranks = cause.culprits
+    words = Words(
+        f"{rank_s(ranks).capitalize()} could not connect to the other ranks in {here[0].phase}: "
+        f"{context.hosts[ranks[0]].end_text}",
+        "nobody listens at that address, or it cannot be reached from there; nothing shows whose "
+        "it is",
+        "check whether it belongs to a process that is gone (after a restart, new groups find old "
+        "addresses in a store that outlived them) or to the wrong interface "
+        "(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)",
+    )
+    nobody = replace(cause, verdict=Verdict.INCONCLUSIVE, culprits=(), words=words)
+    return nobody.with_victims({*ranks, *(w for place in here for w in place.waiters)})
+
+
+def _exchanging_alone_with(context: Context, ranks: tuple[int, ...], here: list[Place]) -> set[int]:
+    """Who waits for ranks that aborted unrecorded in a collective of two: either may be wrong.
+
+    So may the one rank that sent them something else than ever before. Of more members those that
+    agree with each other are right.
+    """
+    aborted = all(context.hosts[rank].aborted for rank in ranks)
+    if not aborted or not context.unrecorded.issuperset(ranks):
+        return set()
+    two = {w for p in here if not p.phase and not p.p2p and len(p.members) == 2 for w in p.waiters}
+    senders = {r for r in context.bounds if any(sent_otherwise(context, r, to) for to in ranks)}
+    return two or (senders if len(senders) == 1 else set())
+
+
+def _doubt_receives_from_any_source(cause: Cause, here: list[Place]) -> Cause:
+    if any(place.half is None or place.half.peer != NONE for place in here):
+        return cause
+    return replace(cause, confidence=Confidence.LIKELY).with_unknown(
+        "a receive from any source does not say whom it waits for; the accused sent less often"
+    )
+
+
+def _only_aborted(context: Context, ranks: tuple[int, ...]) -> bool:
+    """Whether nothing is known of these ends but that the processes aborted themselves."""
+    hosts = [context.hosts[rank] for rank in ranks]
+    own = own_errors(context.trace.claims)
+    return all(h.secondary and h.aborted for h in hosts) and not own.keys() & {*ranks}
+
+
+def _against_who_is_alone(context: Context, cause: Cause) -> Cause:
+    """Who waits alone for ranks that agree with each other may be the one that is wrong."""
+    ranks, places, verdict = cause.culprits, cause.places, cause.verdict
+    waits = context.waits.places
+    odd: tuple[int, ...] = ()
+    if verdict in (Verdict.MISSING_RANK, Verdict.RANK_EXITED):
+        odd = odd_ones(context, ranks, places)
+    if odd:
+        theirs = tuple(i for i in places if set(waits[i].waiters) & set(odd))
+        turned = replace(
+            cause,
+            verdict=Verdict.COLLECTIVE_MISMATCH,
+            culprits=odd,
+            odd_one=True,
+            confidence=Confidence.LIKELY,
+            victims=frozenset(ranks),
+            sides=(ranks, odd),
+            places=theirs,
+        )
+        unknown = {rank for i in theirs for rank in waits[i].unknown}
+        even = len(odd) + len(unknown) >= len(ranks)
+        return both_sides(context, turned, tuple(sorted(unknown))) if even else turned
+    if verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
+        alone = waiting_alone(context, ranks, places)
+        if alone:
+            return both_sides(context, replace(cause, sides=(ranks, alone)), ())
+    return cause
+
+
+def _one_or_several(ranks: tuple[int, ...]) -> Confidence:
+    """How sure it is that these are to blame where nothing is known but that one of them is."""
+    return Confidence.LIKELY if len(ranks) == 1 else Confidence.AMBIGUOUS

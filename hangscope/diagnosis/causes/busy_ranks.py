@@ -1,0 +1,45 @@
+"""Who does something may come yet: slow and stuck look alike on a running job for a while."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.duration_text import lasting
+from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.processes.process_state import End
+from hangscope.diagnosis.wording.blocked import blocked_in
+from hangscope.diagnosis.wording.phrases import is_are, rank_s
+from hangscope.trace.facts import RUNS
+
+_OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED)
+
+
+def doubt_at_work(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Doubt that those are stuck whom the others wait for while they are seen to go on."""
+    if not context.trace.live:
+        return causes
+    return [_doubt_at_work(context, cause) for cause in causes]
+
+
+def _doubt_at_work(context: Context, cause: Cause) -> Cause:
+    if cause.verdict not in _OF_THE_ABSENT or not cause.culprits:
+        return cause
+    if not all(_goes_on(context, rank) for rank in cause.culprits):
+        return cause
+    limit = f"HANGSCOPE_TIMEOUT ({lasting(context.trace.timeout_s)})"
+    who = f"{rank_s(cause.culprits)} {is_are(cause.culprits)} at work"
+    return cause.doubted(f"whether the job hangs: {who}, and may only take longer than {limit}")
+
+
+def _goes_on(context: Context, rank: int) -> bool:
+    """Whether a process was seen to run, and not only to ask again and again for what it awaits."""
+    host, facts = context.hosts.get(rank), context.trace.ranks.get(rank)
+    if host is None or facts is None or host.end is not End.ALIVE:
+        return False
+    if host.wait is not None and host.wait.kind == RUNS:
+        return True  # whenever it gets a processor
+    if host.cannot_run:
+        return False
+    if host.state == "busy":
+        return True
+    return not blocked_in(host) and (bool(facts.stack_moved) or host.wakes)

@@ -1,0 +1,164 @@
+"""Circles of waiting: who has to be taken out to break them?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from hangscope.diagnosis.cause import Cause, began, rank_list
+from hangscope.diagnosis.causes.awaited_ranks import WHO_SETS_THE_KEY
+from hangscope.diagnosis.causes.cycle_breakers import breakers_of, few_together, places_at
+from hangscope.diagnosis.causes.p2p_cycles import circle_of_pairs
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.lock_places import is_lock
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.graph.store_places import PREFIX
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.collective_order import against_order
+from hangscope.diagnosis.pattern.deviations import deviants
+from hangscope.diagnosis.pattern.majority import may_be_even
+from hangscope.diagnosis.pattern.operation_totals import odd_totals
+from hangscope.diagnosis.pattern.step_deviations import alone_as_ever, out_of_step, strayed
+from hangscope.diagnosis.pattern.unordered_groups import order_is_free
+from hangscope.diagnosis.processes.process_state import in_communication
+from hangscope.trace.model import NONE
+
+
+def only_sent(context: Context, ranks: set[int]) -> list[int]:
+    """Ranks of a circle that have nothing unfinished but sends, where others really wait.
+
+    A send is fired and forgotten as a rule: such a rank need not be waiting at all.
+    """
+    waits = context.waits
+    weak = [r for r in ranks if all(waits.places[i].weak for i in waits.out(r))]
+    if len(weak) == len(ranks):
+        return []
+    return [r for r in weak if not in_communication(context.hosts[r].stack)]
+
+
+def circle(
+    context: Context, ranks: set[int], places: set[int], mates: frozenset[int] = frozenset()
+) -> Cause:
+    """A circle of waiting: who has to be taken out to break it?
+
+    ``mates``: the ranks of circles of the same shape that stand beside it in sibling groups.
+    """
+    here = places_at(context, places)
+    cause = Cause(
+        Verdict.DEADLOCK_CYCLE,
+        tuple(sorted(ranks)),
+        tuple(sorted(places)),
+        began_ns=began(context, places),
+        sides=_sides(context, ranks, places),
+    )
+    groups = {place.group for place in here}
+    made_up = any(not context.trace.groups[group].ranks for group in groups)
+    if untold := ranks & context.without_order:
+        who = rank_list(tuple(sorted(untold)))
+        return cause.naming_nobody(f"the log does not say which of its waits {who} reached first")
+    if any(place.p2p and place.half is None and place.behind for place in here):
+        return cause.naming_nobody("the log does not say for whom the waiting batch is meant")
+    if any(place.phase.startswith(PREFIX) for place in here):
+        return _through_a_key(context, cause, ranks)
+    if any(map(is_lock, here)):
+        return _through_a_lock(context, cause, ranks)
+    if context.unlisted or (made_up and context.gaps):
+        return cause.naming_nobody(
+            f"members are not listed, and {rank_list(context.gaps)} left no dump"
+        )
+    if any(place.p2p for place in here):
+        return circle_of_pairs(context, cause, ranks, groups - {NONE}, mates)
+    return _circle_of_collectives(context, cause, ranks, groups - {NONE}, mates)
+
+
+def _sides(context: Context, ranks: set[int], places: set[int]) -> tuple[tuple[int, ...], ...]:
+    """The ranks of a circle by the places that they wait at, the most first."""
+    waiting_at: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank in sorted(ranks):
+        waiting_at[tuple(i for i in context.waits.out(rank) if i in places)].append(rank)
+    return tuple(sorted(map(tuple, waiting_at.values()), key=lambda side: (-len(side), side)))
+
+
+def _through_a_key(context: Context, cause: Cause, ranks: set[int]) -> Cause:
+    """A key that nobody has set: one of the others was to, and has gone on to what comes after."""
+    places = context.waits.places
+    keys = [i for i in cause.places if places[i].phase.startswith(PREFIX)]
+    # Either the key was not set before a half, or the half was left out before the key.
+    either = any(places[i].p2p for i in cause.places)
+    setters = tuple(r for r in places[keys[0]].targets if r in ranks)
+    found = replace(
+        cause,
+        verdict=Verdict.COLLECTIVE_MISMATCH,
+        culprits=tuple(sorted(ranks)) if either else setters,
+        confidence=Confidence.AMBIGUOUS if either else Confidence.LIKELY,
+        sides=(),
+    )
+    return found.with_first(keys).with_unknown(WHO_SETS_THE_KEY)
+
+
+def _circle_of_collectives(
+    context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
+) -> Cause:
+    """Settle who of a circle without pairs is accused; until then all of them are."""
+    here = places_at(context, cause.places)
+    if order_is_free(context, ranks, here):
+        return cause.naming_nobody(
+            "what holds these ranks up: they have come to these groups in different orders before, "
+            "as threads do, and went on"
+        )
+    if any(place.blind for place in here):
+        cause = replace(cause, confidence=Confidence.LIKELY)
+    return _doubt_the_untold(_who_broke_off(context, cause, ranks, groups, mates), here)
+
+
+def _who_broke_off(
+    context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
+) -> Cause:
+    """The circle with those of its ranks as culprits that explain it; all, where nothing tells."""
+    everybody = replace(cause, culprits=tuple(sorted(ranks)), confidence=Confidence.AMBIGUOUS)
+    sides, here = cause.sides, places_at(context, cause.places)
+    breakers = breakers_of(here, ranks)
+    out_of_order = against_order(context, ranks, here)
+    if len(breakers) == 1 and (breakers[0] in out_of_order or not out_of_order):
+        as_ever = alone_as_ever(context, breakers[0], ranks)
+        return everybody if as_ever else replace(cause, culprits=(breakers[0],))
+    if out_of_order:
+        return replace(cause, culprits=out_of_order, confidence=Confidence.LIKELY)
+    if len(sides) == 2 and len(sides[1]) < len(sides[0]):
+        lost = {rank for place in here for rank in place.members} - context.on_record
+        even = may_be_even(len(sides[0]), len(sides[1]), len(lost))
+        return everybody if even else replace(cause, culprits=sides[1])
+    # Who only waits for one of those who could break it has not left the pattern.
+    odd = deviants(context, breakers or ranks, groups, mates, pairs=False)
+    odd = odd if len(odd) * 2 <= len(ranks) else ()
+    odd = odd or strayed(context, ranks) or out_of_step(context, breakers)
+    odd = odd or odd_totals(context, breakers or ranks, groups, mates)
+    odd = odd or (() if breakers else few_together(here, ranks))
+    if odd:
+        return replace(cause, culprits=odd, confidence=Confidence.LIKELY)
+    # Any of the breakers alone explains it all; who only waits for one of them does not.
+    return replace(everybody, culprits=tuple(breakers)) if breakers else everybody
+
+
+def _doubt_the_untold(cause: Cause, here: list[Place]) -> Cause:
+    """Of some of the accused it is not on record what they issued there: one of them is enough."""
+    untold = {rank for place in here for rank in place.unknown}.intersection(cause.culprits)
+    if not untold or not cause.is_certain:
+        return cause
+    cause = cause.doubted(f"what {rank_list(tuple(sorted(untold)))} issued there is not on record")
+    return cause if len(untold) == 1 else replace(cause, confidence=Confidence.AMBIGUOUS)
+
+
+def _through_a_lock(context: Context, cause: Cause, ranks: set[int]) -> Cause:
+    """Who holds the lock of a file waits for ranks that cannot come before they have had it."""
+    places = places_at(context, cause.places)
+    breakers = breakers_of(places, ranks)
+    lock = next(p for p in places if is_lock(p))
+    holders = tuple(sorted(ranks.intersection(lock.targets)))
+    alone = len(breakers) == 1 and holders == tuple(breakers)
+    return replace(
+        cause,
+        culprits=holders if alone else tuple(sorted(ranks)),
+        confidence=Confidence.LIKELY if alone else Confidence.AMBIGUOUS,
+        places=tuple(sorted(cause.places, key=lambda i: not is_lock(context.waits.places[i]))),
+    )

@@ -1,0 +1,194 @@
+"""Who issued an operation more than the others, where those did nothing wrong by not coming."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.process_state import End
+from hangscope.diagnosis.processes.stacks import innermost
+from hangscope.diagnosis.wording.phrases import rank_s, title_of
+from hangscope.trace.model import NONE, Flag
+
+
+def both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> Cause:
+    """As many wait as are absent, or may: either side has issued one more, or the other one fewer.
+
+    ``unknown``: members that left nothing and may be on either side.
+    """
+    absent, waiting = cause.sides
+    title = title_of(context, context.waits.places[cause.places[0]])
+    words = Words(
+        f"{rank_s(waiting).capitalize()} issued {title}, {rank_s(absent)} did not",
+        "one side issued one operation too many, or the other one too few; "
+        f"{rank_s(unknown)} left nothing and may be on either"
+        if unknown
+        else "one half issued one operation too many, or the other one too few; both sides are "
+        "equally large, so nothing decides between them",
+        "look for the condition under which only some ranks reach this line: a collective must not "
+        "depend on it",
+    )
+    return replace(
+        cause,
+        culprits=tuple(sorted((*absent, *waiting))),
+        victims=frozenset(),
+        confidence=Confidence.AMBIGUOUS,
+        words=words,
+    )
+
+
+def odd_ones(context: Context, absent: tuple[int, ...], places: Sequence[int]) -> tuple[int, ...]:
+    """The ranks that wait, where no more ranks wait than are waited for and those are at one.
+
+    Three ranks that all finished are not wrong because a fourth issued one more collective. Where
+    as many wait, that counts only if nothing is known of what the absent do. Members that left
+    nothing may have come or not: they do not make the fewer who wait right where the absent are
+    seen to do the same. One whose ring is gone, and which a journal has seen to end well, has not.
+    """
+    waits = context.waits
+    if any(waits.places[i].phase for i in places):
+        return ()
+    waiters = sorted({r for i in places for r in waits.places[i].waiters})
+    unknown = {r for i in places for r in waits.places[i].unknown}
+    finished = {r for r in unknown & context.unrecorded if context.hosts[r].end is End.CLEAN}
+    unknown -= finished
+    many = len(absent) + len(finished)
+    tie = len(waiters) == many and not unknown
+    if (len(waiters) >= many and not tie) or many < 2:
+        return ()
+    group = _where_they_meet(context, waiters, absent, places)
+    if group is None:
+        return ()
+    fronts = {context.last_in_group(r, group)[0] for r in absent}
+    if len(fronts) != 1:
+        return ()
+    if any(not _can_go_on(context, rank) for rank in absent):
+        return ()
+    doing = {"finished"} if finished else set()
+    doing |= {_doing(context, rank) for rank in absent}
+    if tie and (doing != {""} or _is_unobserved(context, places)):
+        return ()  # what the absent do instead is known, or they may wait in what is not recorded
+    if len(waiters) + len(unknown) >= many and not tie and doing == {""}:
+        return ()  # nothing says that the absent do the same
+    return tuple(waiters) if len(doing) == 1 else ()
+
+
+def _can_go_on(context: Context, rank: int) -> bool:
+    """Whether a rank has left a record, and is neither stopped nor without the GIL."""
+    host = context.hosts.get(rank)
+    if host is None or rank not in context.trace.ranks:
+        return False
+    return not host.cannot_run
+
+
+def _doing(context: Context, rank: int) -> str:
+    """What a rank does instead of joining the others; empty where that is not seen."""
+    host = context.hosts[rank]
+    if host.end is End.CLEAN or context.trace.ranks[rank].finalized:
+        return "finished"
+    if host.phase is not None:
+        return host.phase
+    frame = innermost(host.stack)
+    return f"{frame.filename}:{frame.name}" if frame is not None else ""
+
+
+def _where_they_meet(
+    context: Context, waiters: list[int], absent: tuple[int, ...], places: Sequence[int]
+) -> int | None:
+    """The group in which all who wait wait for all that are absent; None where there is none.
+
+    A device goes on issuing: who waits in a collective may wait for some of them elsewhere as well.
+    """
+    here = [context.waits.places[i] for i in places]
+    if len({place.group for place in here}) == 1 and not any(place.p2p for place in here):
+        return here[0].group
+    shared = (
+        place.group
+        for place in here
+        if not place.p2p and list(place.waiters) == waiters and set(absent) <= set(place.absent)
+    )
+    return next(shared, None)
+
+
+def waiting_alone(
+    context: Context, absent: tuple[int, ...], places: Sequence[int]
+) -> tuple[int, ...]:
+    """The ranks that wait for ``absent``, where these did as much as most others.
+
+    Where most ranks wait for nothing, not counting who stands behind those that wait here, and
+    sibling groups have not come to this operation either, or all of those went together to the last
+    that they finished, who waits may have issued one more.
+    """
+    trace, waits = context.trace, context.waits
+    if context.gaps or any(waits.places[i].phase for i in places):
+        return ()
+    waiting = {r for i in places for r in waits.places[i].waiters}
+    idle = [r for r in trace.ranks if not waits.places_of.get(r)]
+    others = set(idle) - set(absent)
+    behind = waits.reachers(waiting) - waiting
+    asked = len(trace.ranks) - len(behind)
+    if len(waiting) > len(absent) or not others or 2 * len(idle) <= asked:
+        return ()
+    if any(is_seen(context, r) for r in idle):
+        return ()
+    groups = {waits.places[i].group for i in places}
+    descriptions = {trace.groups[g].desc for g in groups if g >= 0} - {""}
+    siblings = [
+        r
+        for i, group in enumerate(trace.groups)
+        if group.desc in descriptions and i not in groups
+        for r in group.ranks
+    ]
+    together = others.intersection(siblings) or _stand_together(context, idle)
+    return tuple(sorted(waiting)) if together else ()
+
+
+def _stand_together(context: Context, ranks: list[int]) -> bool:
+    """Whether the newest that all of these have issued is one collective of the whole job."""
+    rows = [context.last_row(rank) for rank in ranks]
+    if min(rows, default=NONE) < 0:
+        return False
+    newest = context.trace.records[rows]
+    last = {(int(r["group"]), int(r["collective_seq"])) for r in newest}
+    group = context.trace.groups[int(newest[0]["group"])]
+    whole = set(context.trace.ranks) <= set(group.ranks)
+    return len(last) == 1 and whole and bool(context.front.collective[rows].all())
+
+
+def doubt_equal_sides(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Of two ranks nobody can tell whether one left an operation out or the other issued one more.
+
+    Whose process is seen, and whoever keeps more ranks waiting than are accused, is surely absent.
+    """
+    few = "as few wait as are accused: they may have issued one operation too many"
+    return [c.doubted(few) if _may_be_even(context, c) else c for c in causes]
+
+
+def _may_be_even(context: Context, cause: Cause) -> bool:
+    """Whether as few wait as are accused, and nothing is known of what those do."""
+    if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
+        return False
+    behind = cause.victims - set(cause.culprits)
+    few = len(behind) <= len(cause.culprits)
+    return few and not any(is_seen(context, rank) for rank in cause.culprits)
+
+
+def is_seen(context: Context, rank: int) -> bool:
+    """Whether anything is known of what the process does, or how it ended."""
+    host = context.hosts.get(rank)
+    return host is not None and (
+        host.state != "unknown"
+        or bool(host.stack)
+        or host.phase is not None
+        or host.end is not End.UNKNOWN
+    )
+
+
+def _is_unobserved(context: Context, places: Sequence[int]) -> bool:
+    """Whether the recorder of those who wait does not say what has finished (Gloo's own)."""
+    rows = [context.waits.places[i].row for i in places]
+    flags = context.trace.records["flags"]
+    return any(row >= 0 and int(flags[row]) & int(Flag.UNOBSERVED) for row in rows)

@@ -1,0 +1,353 @@
+"""Circles of waiting with sends or receives in them: did one rank leave its half out?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hangscope.diagnosis.cause import Cause, rank_list
+from hangscope.diagnosis.causes.cycle_breakers import breakers_of, few_together, places_at
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.collective_order import collective_first
+from hangscope.diagnosis.pattern.deviations import deviants, furthest_counterpart, ran_ahead
+from hangscope.diagnosis.pattern.operation_totals import odd_totals
+from hangscope.diagnosis.pattern.pipeline_stages import OddStage, odd_stage
+from hangscope.diagnosis.pattern.step_deviations import out_of_step, strayed
+from hangscope.diagnosis.records.coverage import hidden_ranks, recorded_ranks
+from hangscope.trace.model import NONE
+
+_COMPANY = 2
+"""So many who meet, and so many halves that nobody met, make the one who is elsewhere wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Circle:
+    """A circle of waiting, of which all ranks are accused so far."""
+
+    context: Context
+    cause: Cause
+    ranks: set[int]
+    groups: set[int]
+    """Those of its places, as indexes."""
+    mates: frozenset[int]
+    """The ranks of circles of its shape that stand beside it. Where there are any, the graph tells
+    of no single rank."""
+    places: list[Place]
+    lonely: list[int]
+    """Indexes of the places of halves that are due and that nobody has met."""
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether some rank's records list unfinished operations only: nothing can be compared."""
+        known = self.context.trace.ranks
+        return any(r in known and known[r].only_active for r in self.ranks)
+
+
+def circle_of_pairs(
+    context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
+) -> Cause:
+    """Settle who of a circle is accused; until then all of them are.
+
+    Parameters
+    ----------
+    context:
+        The trace and all that was found in it.
+    cause:
+        The circle.
+    ranks, groups:
+        Who is on it, and the groups (indexes) of its places.
+    mates:
+        The ranks of circles of its shape that stand beside it.
+    """
+    waits = context.waits
+    # What a host has issued behind its first half is not due yet: nobody has left it out.
+    first = _first_halves(context, ranks)
+    halves = [i for i in cause.places if waits.places[i].p2p]
+    lonely = [i for i in halves if _stands_at(context, waits.places[i], first)] or halves
+    places = places_at(context, cause.places)
+    circle = _Circle(context, cause, ranks, groups, mates, places, lonely)
+    for settle in _IN_TURN:
+        settled = settle(circle)
+        if settled is not None:
+            return settled
+    return _doubt_one_mistake_of_all(context, cause, ranks, places, lonely)
+
+
+def _run_ahead(circle: _Circle) -> Cause | None:
+    """The doing of the one that left a collective out, or began a round more."""
+    context, cause = circle.context, circle.cause
+    ahead = _left_early(context, cause, circle.lonely)
+    ahead = ahead or _a_round_more(context, circle.ranks, circle.places)
+    return _accusing(cause, ahead, alone=True) if len(ahead) == 1 else None
+
+
+def _left_pattern(circle: _Circle) -> Cause | None:
+    """The doing of those who did not do as their counterparts, or as they had done before."""
+    context, cause, ranks = circle.context, circle.cause, circle.ranks
+    stage = odd_stage(context, ranks, circle.groups)
+    if stage is not None:
+        return _of_halves(
+            context, _accusing(cause.with_evidence(_often(stage)), (stage.rank,), alone=True)
+        )
+    # What the ranks have finished has to be on record to be compared.
+    odd = () if circle.is_blank else deviants(context, ranks, circle.groups, circle.mates)
+    closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
+    if closed:
+        # They wait for one another; who also receives there may only wait for who left the pattern.
+        return _accusing(cause, tuple(sorted(closed)), alone=len(closed) == len(odd))
+    if len(odd) * 2 > len(ranks):
+        odd = ()  # where most of them left the pattern, it is the code of all
+    odd = odd or odd_totals(context, ranks, circle.groups, circle.mates)
+    # One that left the pattern keeps those who share a group with it from theirs.
+    return _of_halves(context, _accusing(cause, odd, alone=len(odd) == 1)) if odd else None
+
+
+def _another_order(circle: _Circle) -> Cause | None:
+    """The doing of the one that came to a collective and a half in another order."""
+    if circle.mates:
+        return None
+    astray = _against_counterparts(circle.context, circle.ranks, circle.places)
+    if len(astray) != 1:
+        return None
+    cause = _accusing(circle.cause, astray, alone=True)
+    owes = any(p.p2p and astray[0] in p.absent for p in circle.places)
+    return _of_halves(circle.context, cause) if owes else cause
+
+
+def _without_its_half(circle: _Circle) -> Cause | None:
+    """The doing of the one that went on without its half, or without whom the circle falls apart;
+    only of circles with collectives in them."""
+    context, cause, ranks, lonely = circle.context, circle.cause, circle.ranks, circle.lonely
+    if len(lonely) == len(cause.places) or circle.mates:
+        return None
+    odd = _who_went_on(context, ranks, lonely)
+    if odd and len(ranks) == 2 and _may_be_either(circle):
+        return replace(cause, confidence=Confidence.AMBIGUOUS)
+    if odd:
+        hidden = len(ranks) > 2 and bool(ranks & hidden_ranks(context.trace))
+        sure = Confidence.LIKELY if hidden else cause.confidence
+        return _of_halves(context, replace(cause, culprits=odd, confidence=sure))
+    breakers = breakers_of(circle.places, ranks)
+    return replace(cause, culprits=(breakers[0],)) if len(breakers) == 1 else None
+
+
+def _may_be_either(circle: _Circle) -> bool:
+    """Whether either of two ranks may have done more or less than the other.
+
+    Not one half is missing then but a whole row of them, or nothing tells what was before, and
+    nobody's halves were counted.
+    """
+    row = len({circle.context.waits.places[i].seq for i in circle.lonely}) > 1
+    counted = any(p.half is not None and p.half.peer == NONE for p in circle.places)
+    return row or (circle.is_blank and not counted)
+
+
+def _out_of_its_steps(circle: _Circle) -> Cause | None:
+    """The doing of those whose last step was no repetition of an earlier one."""
+    if circle.is_blank:
+        return None
+    odd = strayed(circle.context, circle.ranks) or out_of_step(circle.context, circle.ranks)
+    if not odd:
+        return None
+    return _of_halves(circle.context, _accusing(circle.cause, odd, alone=True))
+
+
+def _accusing(cause: Cause, culprits: tuple[int, ...], *, alone: bool) -> Cause:
+    """The circle with these as culprits; ``alone``: none of them may only wait for another."""
+    confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
+    return replace(cause, culprits=culprits, confidence=confidence)
+
+
+def _gone_on_to_collectives(circle: _Circle) -> Cause | None:
+    """The doing of the one, or the few, that wait for its others in collectives."""
+    cause, ranks, places = circle.cause, circle.ranks, circle.places
+    breakers = breakers_of(places, ranks)
+    one = set(breakers) if len(breakers) == 1 < len(ranks) - 1 else set()
+    if one and _in_collectives(places, ranks, one) and len(_who_wait_with(places, one)) == 1:
+        return replace(cause, culprits=tuple(one))
+    few = set(few_together(places, ranks))
+    if len(few) > 1 and _in_collectives(places, ranks, few):
+        # Others who have come to the same without holding anybody up may be right to be there.
+        there = _who_wait_with(places, few)
+        return _accusing(cause, there, alone=len(there) == len(few))
+    return None
+
+
+_IN_TURN: tuple[Callable[[_Circle], Cause | None], ...] = (
+    _run_ahead,
+    _gone_on_to_collectives,
+    _left_pattern,
+    _another_order,
+    _without_its_half,
+    _out_of_its_steps,
+)
+"""Ways to settle a circle, those that prove most first; None where they settle nothing."""
+
+
+def _often(stage: OddStage) -> str:
+    """How often the odd rank and the others came to a line, in words."""
+    others = f"{rank_list(stage.others)} {stage.usual} times"
+    return f"rank {stage.rank} came to {stage.line} {stage.times} times, {others} each"
+
+
+def _of_halves(context: Context, cause: Cause) -> Cause:
+    """The accused have left out halves that others wait for, on the circle or behind it."""
+    accused, places = set(cause.culprits), context.waits.places
+    due = [i for i, p in enumerate(places) if p.p2p and not accused.isdisjoint(p.targets)]
+    return replace(cause, verdict=Verdict.P2P_UNMATCHED).with_first(due) if due else cause
+
+
+def _doubt_one_mistake_of_all(
+    context: Context, cause: Cause, ranks: set[int], places: list[Place], lonely: list[int]
+) -> Cause:
+    """Nobody stands out. Only where all do the same can it be one mistake in the code of all."""
+    # Where some have issued all that the others need, one mistake may be behind it all.
+    lacking = {r for p in places for r in p.absent}
+    # So it may where they stand at different lines, a framework's too (one of the user's may run a
+    # whole schedule of stages): then it is no loop that is wrong for all.
+    stacks = {context.stack(p.row) for p in places}
+    one_kind = len(lonely) == len(cause.places) and len(stacks) == 1 and () not in stacks
+    if one_kind and not ranks - lacking and not ranks & hidden_ranks(context.trace):
+        return cause
+    ends = _ends_of_what_is_missing(places, ranks) or cause.culprits
+    return replace(cause, culprits=ends, confidence=Confidence.AMBIGUOUS)
+
+
+def _first_halves(context: Context, ranks: set[int]) -> dict[int, int]:
+    """Per rank the record of the first half that it waits at."""
+    found = {}
+    for rank in ranks:
+        places = [context.waits.places[i] for i in context.waits.out(rank)]
+        found[rank] = min((p.row for p in places if p.p2p and not p.weak), default=NONE)
+    return found
+
+
+def _stands_at(context: Context, place: Place, first: dict[int, int]) -> bool:
+    """Whether a rank that waits at this half waits for none of an earlier batch or call."""
+    batch = context.front.batch_row
+    return any(
+        first.get(rank, NONE) in (NONE, place.row) or NONE != batch[first[rank]] == batch[place.row]
+        for rank in place.waiters
+    )
+
+
+def _ends_of_what_is_missing(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
+    """The ranks between which something was never issued, where all else on a circle has been.
+
+    The others only stand in line: they have issued what their partners have issued.
+    """
+    missing = [p for p in places if p.absent or not p.behind]
+    ends = {r for p in missing for r in (*p.waiters, *p.targets)} & ranks
+    between = {frozenset((frozenset(p.waiters), frozenset(p.targets))) for p in missing}
+    return tuple(sorted(ends)) if len(between) == 1 and 1 < len(ends) < len(ranks) else ()
+
+
+def _in_collectives(places: list[Place], ranks: set[int], few: set[int]) -> bool:
+    """Whether these of a circle wait in collectives only, for all who wait for them elsewhere.
+
+    They have gone on to what comes later, and nobody has followed.
+    """
+    own = [p for p in places if not few.isdisjoint(p.waiters)]
+    return bool(own) and all(not p.p2p and ranks.intersection(p.waiters) == few for p in own)
+
+
+def _who_wait_with(places: list[Place], few: set[int]) -> tuple[int, ...]:
+    """These and all others who have come to the same places."""
+    return tuple(sorted(few.union(*(p.waiters for p in places if not few.isdisjoint(p.waiters)))))
+
+
+def _left_early(context: Context, cause: Cause, lonely: list[int]) -> tuple[int, ...]:
+    """Ranks at a pair that no counterpart has come to, absent where most others of them wait.
+
+    They left a collective out and went on.
+    """
+    waits = context.waits
+    due = [waits.places[i] for i in cause.places if not waits.places[i].p2p]
+    found = set()
+    for place in (waits.places[i] for i in lonely):
+        for rank in place.waiters:
+            missed = any(rank in p.absent and len(p.waiters) > len(p.absent) for p in due)
+            if missed and ran_ahead(context, rank, place.group, place.seq):
+                found.add(rank)
+    return tuple(sorted(found))
+
+
+def _against_counterparts(
+    context: Context, ranks: set[int], places: list[Place]
+) -> tuple[int, ...]:
+    """Those who came to a collective and to a half in another order than their counterparts, where
+    the two of one group between whom this happened are on the circle."""
+    at = {(p.group, r): p for p in places if not p.p2p and p.group >= 0 for r in p.waiters}
+    odd = set()
+    for pair in (p for p in places if p.half is not None and len(p.absent) == len(p.waiters) == 1):
+        (waiting,), (wanted,) = pair.waiters, pair.absent
+        place = at.get((pair.group, wanted))
+        if place is not None and waiting in place.absent and {waiting, wanted} <= ranks:
+            first = collective_first(context, place, pair)
+            odd |= {waiting} if first else {wanted} if first is False else set()
+    return tuple(odd)
+
+
+def _a_round_more(context: Context, ranks: set[int], places: list[Place]) -> tuple[int, ...]:
+    """The one rank of which a whole row of halves was never met, while all others meet elsewhere.
+
+    They wait for it in a collective, and no counterpart in a sibling group has come to such a row
+    either. What one batch exchanges is no row: one call issues it all.
+    """
+    waiting = {r for p in places if p.p2p for r in p.waiters} & ranks
+    met = [p for p in places if not p.p2p and not waiting.intersection(p.waiters)]
+    others = {r for p in met for r in p.waiters}
+    if (
+        len(waiting) != 1
+        or len(met) != 1
+        or len(others) < _COMPANY
+        or not ranks - waiting <= others
+    ):
+        return ()
+    (rank,) = waiting
+    begun = [(p.group, p.seq) for p in places if p.p2p and rank in p.waiters]
+    if any(furthest_counterpart(context, rank, group) >= number for group, number in begun):
+        return ()
+    told = others & recorded_ranks(context.trace)
+    more = max((_calls(context, rank, r) - _calls(context, r, rank) for r in told), default=0)
+    return (rank,) if waiting == set(met[0].targets) and more >= _COMPANY else ()
+
+
+def _calls(context: Context, rank: int, peer: int) -> int:
+    """How many sends and receives between two ranks one of them has issued, as far as its records
+    go back; a batch counts once."""
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    halves = part[context.front.p2p[low:high] & (part["peer"] == peer)]
+    return len({*zip(halves["group"].tolist(), halves["p2p_seq"].tolist(), strict=True)})
+
+
+def _who_went_on(context: Context, ranks: set[int], lonely: list[int]) -> tuple[int, ...]:
+    """The one rank that left its half out and went on to something that needs the waiting side."""
+    waits = context.waits
+    waiting = {r for i in lonely for r in waits.places[i].waiters}
+    wanted = {r for i in lonely for r in waits.places[i].absent} & ranks
+    ends = wanted - waiting
+    if len(ends) != 1:
+        return ()
+    (end,) = ends
+    needs = {t for i in waits.out(end) for t in waits.places[i].targets}
+    return (end,) if needs & waiting else ()
+
+
+def _among_themselves(context: Context, ranks: set[int]) -> set[int]:
+    """The circle of receives that ``ranks`` are part of, if each waits for one who never sent."""
+    waits = context.waits
+    closed, queue = set(ranks), list(ranks)
+    while queue:
+        rank = queue.pop()
+        wanted = {
+            t for i in waits.out(rank) if waits.places[i].p2p for t in waits.places[i].targets
+        }
+        if not wanted:
+            return set()
+        queue += wanted - closed
+        closed |= wanted
+    return closed

@@ -1,0 +1,93 @@
+"""One cause that shows in every lane: ranks side by side that did the same in sibling groups.
+
+A data-parallel replica or a pipeline stage is a row of ranks, each in a group of its own with its
+counterparts. What all of such a row left out shows once in each of these groups, at one number; no
+lane explains another one, and yet it is one mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hangscope.diagnosis.cause import Cause, shown_place
+from hangscope.diagnosis.causes.cycle_breakers import places_at
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.model import NONE
+
+_Shape = tuple[object, ...]
+
+
+def in_lanes(context: Context, causes: Sequence[Cause]) -> list[list[Cause]]:
+    """The causes in their order, those of one shape that name different ranks together."""
+    shapes = _Shapes(context)
+    lanes: list[list[Cause]] = []
+    of_shape: dict[_Shape, tuple[list[Cause], set[int]]] = {}
+    for cause in causes:
+        shape = shapes.of(cause)
+        known, named = of_shape.get(shape, ([], set()))
+        if shape and known and named.isdisjoint(cause.culprits):
+            known.append(cause)
+            named.update(cause.culprits)
+            continue
+        lanes.append([cause])
+        of_shape[shape] = lanes[-1], set(cause.culprits)
+    return lanes
+
+
+class _Shapes:
+    """What causes of one mistake have in common."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._places: dict[int, dict[int, int]] = {}
+        """Per group the place of each member; lists may hold thousands of ranks."""
+
+    def of(self, cause: Cause) -> _Shape:
+        """The kind of group, the number there, who of its members is accused, and what was issued;
+        empty where that cannot be said."""
+        if not cause.culprits or cause.crossed or cause.conflict:
+            return ()
+        named = cause.verdict, cause.confidence is Confidence.AMBIGUOUS, cause.odd_one
+        found = cause.mismatch
+        if found is not None:
+            issued = tuple(self._op(part.row) for part in found.parts)
+            place = self._position(found.group, found.seq, cause.culprits)
+            return (*named, found.aspect, issued, *place) if place else ()
+        if cause.verdict is Verdict.DEADLOCK_CYCLE:
+            return (*named, *self._of_circle(cause))
+        shown = shown_place(self._context, cause)
+        if shown is None or shown.group < 0:
+            return ()
+        position = self._position(shown.group, shown.seq, cause.culprits)
+        return (*named, shown.p2p, self._op(shown.row), *position) if position else ()
+
+    def _of_circle(self, cause: Cause) -> _Shape:
+        """The places of a circle; its own alone where one of them is in no group."""
+        here = places_at(self._context, cause.places)
+        if any(place.group < 0 for place in here):
+            return (cause.places,)
+        edges = {
+            (p.p2p, self._op(p.row), *self._position(p.group, 0, cause.culprits)) for p in here
+        }
+        return (frozenset(edges),)
+
+    def _op(self, row: int) -> str:
+        """The operation of a record; empty where that is not on record."""
+        signature = self._context.trace.records["signature"][row] if row >= 0 else NONE
+        return self._context.families[signature] if signature >= 0 else ""
+
+    def _position(self, group: int, seq: int, ranks: Sequence[int]) -> _Shape:
+        """A number in a group of some kind and size, and which of the members these ranks are.
+
+        Empty where no source lists the members.
+        """
+        of_group = self._context.trace.groups[group]
+        if not of_group.listed:
+            return ()
+        members = self._places.get(group)
+        if members is None:
+            members = {rank: place for place, rank in enumerate(of_group.ranks)}
+            self._places[group] = members
+        places = tuple(members.get(rank, NONE) for rank in ranks)
+        return self._context.kinds[group], len(members), seq, places

@@ -1,0 +1,181 @@
+"""What the records of the accused do not tell, and who is accused in their place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.causes.outliers import is_seen
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.deviations import deviants
+from hangscope.diagnosis.records.coverage import half_told, hidden_ranks
+from hangscope.diagnosis.records.kinds import is_on_host
+from hangscope.diagnosis.records.pace import stood_before
+from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.trace.model import NONE, Flag
+
+_TELLS = int(Flag.BLOCKING | Flag.ASYNC)
+
+
+def accuse_who_is_stopped(context: Context, cause: Cause) -> Cause:
+    """Accuse who is stopped inside the collective, not who left no record of what it issued."""
+    if not _is_unrecorded(context, cause, Verdict.MISSING_RANK, Verdict.RANK_LOST):
+        return cause
+    stopped_at = ((index, stopped_in(context, index)) for index in cause.places)
+    index, stopped = next((found for found in stopped_at if found[1]), (NONE, ()))
+    if not stopped:
+        return cause
+    named = cause.accusing(stopped, cause.confidence)
+    return replace(named, verdict=Verdict.STUCK_COLLECTIVE, places=(index,), unknowns=()).doubted(
+        f"whether {rank_s(cause.culprits)} issued it, too, is not on record"
+    )
+
+
+def accuse_who_was_never_seen(context: Context, cause: Cause) -> Cause:
+    """Of two that left no record, accuse the one of which there is no sign of life at all.
+
+    The other's process is seen to live: its record was not collected.
+    """
+    trace = context.trace
+    if not _is_unrecorded(context, cause, Verdict.MISSING_RANK):
+        return cause
+    places = [context.waits.places[i] for i in cause.places]
+    never = {r for place in places for r in place.unknown if r not in trace.ranks}
+    if not 0 < len(never) * 2 < len(trace.ranks) + len(never):
+        return cause  # half a world without a sign of life is a collection that failed
+    named = cause.accusing(tuple(sorted(never)), cause.confidence)
+    untold = f"what {rank_s(cause.culprits)} issued is not on record"
+    return replace(named, verdict=Verdict.RANK_LOST, unknowns=()).doubted(untold)
+
+
+def _is_unrecorded(context: Context, cause: Cause, *verdicts: Verdict) -> bool:
+    """Whether it has one of these verdicts on ranks of which only a journal tells."""
+    named = cause.verdict in verdicts and bool(cause.culprits)
+    return named and context.unrecorded.issuperset(cause.culprits)
+
+
+def stopped_in(context: Context, index: int) -> tuple[int, ...]:
+    """Ranks that have begun a collective and cannot carry their part of it out.
+
+    ``index``: of the place. Whether such a rank has finished may be what it could not write down.
+    """
+    place, ranks = context.waits.places[index], context.trace.ranks
+    if place.phase or place.p2p:
+        return ()
+    over = {*place.done, *place.absent, *place.behind, *place.unknown}
+    begun = {*place.waiters, *place.members} - over
+    stopped = [r for r in begun if r in ranks and ranks[r].process_state == "stopped"]
+    if not stopped:
+        return ()
+    here = context.rows_at(place.group, place.seq)
+    last_ns = int(context.trace.records["created_ns"][here].max(initial=0))
+    beats = {r: ranks[r].heartbeat_ns for r in stopped}
+    return tuple(r for r in sorted(beats) if not stood_before(context.trace, last_ns, beats[r]))
+
+
+def doubt_untold_sends(context: Context, cause: Cause, idle: set[int]) -> Cause:
+    """Who has nothing unfinished but sends may wait for them, where the source does not tell.
+
+    ``idle``: those who were taken not to wait.
+    """
+    flags = context.trace.records["flags"]
+
+    def may_wait(rank: int) -> bool:
+        halves = [context.waits.places[i].half for i in context.waits.places_of.get(rank, ())]
+        return any(half is not None and not int(flags[half.row]) & _TELLS for half in halves)
+
+    accused = sorted(idle.intersection(cause.culprits))
+    return cause.doubted(
+        *(f"whether rank {r} waits for its send to be received" for r in accused if may_wait(r))
+    )
+
+
+def name_who_never_received(context: Context, cause: Cause) -> Cause:
+    """Whose send one that waits for it never received, or not in time, may wait for that one.
+
+    Either it is somewhere else after it had sent, or the other left the receive out and went on.
+    Who alone left its pattern is the likelier one; what is overwritten shows no pattern.
+    """
+    if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
+        return cause
+    if len(cause.culprits) != 1 or is_seen(context, *cause.culprits):
+        return cause
+    (accused,) = cause.culprits
+    sent = [place for place in context.waits.places if _is_left_alone(context, place, accused)]
+    waiting = {r for i in cause.places for r in context.waits.places[i].waiters}
+    waiting |= {
+        p.half.rank
+        for p in context.waits.places
+        if p.half is not None and p.half.matched is False and p.half.rank in cause.victims
+    }
+    partners = {p.half.peer for p in sent if p.half is not None} & waiting
+    both = tuple(sorted({accused, *partners}))
+    ranks = context.trace.ranks
+    in_part = half_told(context.trace) | {r for r in both if r in ranks and ranks[r].only_active}
+    if not partners or not in_part.isdisjoint(both):
+        return cause
+    overwritten = not hidden_ranks(context.trace).isdisjoint(both)
+    odd = () if overwritten else deviants(context, both, {place.group for place in sent})
+    if not odd and all(p.half is not None and p.half.matched for p in sent):
+        return cause  # the receive was issued as well: it is what comes before that hangs
+    confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
+    found = cause.accusing(odd or both, confidence).with_victims(partners)
+    if found.culprits == cause.culprits:
+        return found
+    to = rank_s(sorted(partners))
+    words = Words(
+        f"What rank {accused} sent to {to} was never received there, and others wait for rank "
+        f"{accused}",
+        f"{to} skipped a receive, or rank {accused} sent once too often or went elsewhere after "
+        "sending",
+        "compare how often each rank reaches its send and its receive",
+    )
+    sides = tuple((rank,) for rank in both)
+    return replace(found, verdict=Verdict.P2P_UNMATCHED, words=words, sides=sides)
+
+
+def _is_left_alone(context: Context, place: Place, rank: int) -> bool:
+    """Whether it is a send of the rank that a device carries out and that has not ended."""
+    half = place.half
+    if half is None or half.rank != rank or not half.is_send:
+        return False
+    signature = context.signature(half.row)
+    return signature is not None and not is_on_host(signature)
+
+
+def doubt_unmade_groups(context: Context, cause: Cause) -> Cause:
+    """Who was due to use a group for the first time, and was not seen, may still be making it.
+
+    What a rank does between its collectives is told by its stack or its phase; a native dump has
+    neither.
+    """
+    trace = context.trace
+    seen = any(
+        facts.threads or facts.phases or facts.alive is not None or facts.exit
+        for facts in (trace.ranks[r] for r in cause.culprits if r in trace.ranks)
+    )
+    if seen or cause.verdict is not Verdict.MISSING_RANK or not cause.culprits:
+        return cause
+    places = [context.waits.places[i] for i in cause.places]
+    first = [p for p in places if not p.phase and not p.p2p and p.seq == 1]
+    if all(len(trace.groups[place.group].ranks) == trace.world_size for place in first):
+        return cause
+    return cause.doubted(
+        f"whether {rank_s(cause.culprits)} had created this group: new_group waits for ranks "
+        "that create another one first, and a dump does not show that"
+    )
+
+
+def doubt_polled_locks(context: Context, cause: Cause) -> Cause:
+    """Which lock somebody tries for again and again is not recorded, only which one is held."""
+    accused = set(cause.culprits)
+    for place in filter(is_lock, context.waits.places):
+        polled = any(is_polled(context.hosts.get(rank)) for rank in place.waiters)
+        if polled and accused.intersection(place.targets):
+            return cause.doubted(
+                f"which lock {rank_s(place.waiters)} wants is inferred: it is the only one held"
+            )
+    return cause

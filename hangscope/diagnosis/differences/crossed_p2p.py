@@ -1,0 +1,243 @@
+"""Two halves that miss each other: a receive from the wrong rank, a send to the wrong one.
+
+Rank 1 waits for a send of rank 0, and a send of rank 2 to rank 1 lies there without a receive.
+Either rank 0 left its send out, or rank 1 asks the wrong rank: one mistake explains both halves,
+whichever it is. What passed between the three before tells them apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.habits import left_partner
+from hangscope.diagnosis.records.kinds import is_sending, which
+from hangscope.diagnosis.records.pairing import Half
+from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.trace.model import NONE
+
+_OF_PAIRS = (Verdict.P2P_UNMATCHED, Verdict.DEADLOCK_CYCLE, Verdict.RANK_LOST)
+_ACCUSING = (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK, Verdict.RANK_EXITED)
+
+
+def doubt_crossed_pairs(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Where a rank is accused for one half that never came: was it asked for by mistake?"""
+    strays = _strays(context)
+    return [
+        _of_stray(context, cause, strays)
+        or _of_wrong_partner(context, cause)
+        or _of_rival(context, cause)
+        or cause
+        for cause in causes
+    ]
+
+
+def _strays(context: Context) -> list[tuple[Half, int]]:
+    """Halves whose line had always named one other rank until now, and that rank.
+
+    Where several ranks turn to somebody new it is the program that does.
+    """
+    found = []
+    for place in context.waits.places:
+        half = place.half
+        if half is None or half.peer == NONE or half.matched or half.rank not in place.waiters:
+            continue
+        usual = left_partner(context, half)
+        if usual != NONE and not _Pairs(context, half).asked_before():
+            found.append((half, usual))
+    return found if len({half.rank for half, _ in found}) == 1 else []
+
+
+def _of_stray(context: Context, cause: Cause, strays: list[tuple[Half, int]]) -> Cause | None:
+    """A rank that names somebody new while the rank it always named waits for it is at fault.
+
+    Where a rank that left nothing is accused, or the usual partner left nothing and the new one is
+    accused, either may be. None where the cause does not speak of it.
+    """
+    if cause.verdict not in _OF_PAIRS or not strays:
+        return None
+    half, usual = strays[0]
+    told = cause.verdict is not Verdict.DEADLOCK_CYCLE and half.rank in cause.culprits
+    if half.rank not in cause.involved or told:
+        return None
+    left_waiting = any(
+        p.half is not None
+        and usual in p.waiters
+        and p.half.peer == half.rank
+        and p.half.is_send != half.is_send
+        and not p.half.matched
+        for p in context.waits.places
+    )
+    lost = cause.verdict is Verdict.RANK_LOST
+    doubtful = usual not in context.bounds and cause.culprits in ((half.peer,), (usual,))
+    if not left_waiting and not doubtful:
+        return None
+    sure = left_waiting and not lost
+    named = (half.rank,) if sure else tuple(sorted({half.rank, *cause.culprits}))
+    if left_waiting:
+        told_of = _between(context, cause, half, usual, usual=True)
+        crossed = told_of.crossed
+        crossed += f", and {rank_s(cause.culprits)} left no dump" if lost else ""
+    else:
+        told_of = cause
+        does = "sends to" if half.is_send else "waits for"
+        gone = ", which left no dump" if usual not in context.bounds else ""
+        crossed = f"Rank {half.rank} {does} rank {half.peer} at a line that had always named rank "
+        crossed += f"{usual}{gone}"
+    found = told_of.accusing(named, Confidence.LIKELY if sure else Confidence.AMBIGUOUS)
+    return replace(found, verdict=Verdict.P2P_UNMATCHED, crossed=crossed)
+
+
+def _own_half(context: Context, cause: Cause) -> Half | None:
+    """The one half that never meets its partner in which the single accused waits itself."""
+    if cause.verdict is not Verdict.P2P_UNMATCHED or len(cause.culprits) != 1:
+        return None
+    (accused,) = cause.culprits
+    halves = [context.waits.places[i].half for i in context.waits.places_of.get(accused, ())]
+    own = [half for half in halves if half is not None and half.matched is False]
+    return own[0] if len(own) == 1 else None
+
+
+def _of_wrong_partner(context: Context, cause: Cause) -> Cause | None:
+    """The accused asks somebody it never had to do with for what another offers, if it does."""
+    half = _own_half(context, cause)
+    if half is None:
+        return None
+    pairs = _Pairs(context, half)
+    rival = pairs.rival(overlooked=True)
+    if rival == NONE or pairs.asked_before() or not pairs.paired_before(rival):
+        return None
+    return _between(context, cause, half, rival, usual=True)
+
+
+def _of_rival(context: Context, cause: Cause) -> Cause | None:
+    """Who waits for the accused asks the wrong one, if another offers what it waits for."""
+    half = _only_half(context, cause)
+    if half is None:
+        return None
+    pairs = _Pairs(context, half)
+    rival = pairs.rival()
+    if rival == NONE or pairs.asked_before():
+        return None
+    usual = pairs.paired_before(rival)
+    if not usual and cause.verdict is not Verdict.P2P_UNMATCHED:
+        return None  # the accused is known to be elsewhere: that is why its half is missing
+    named = (half.rank,) if usual else tuple(sorted({half.rank, *cause.culprits}))
+    found = cause.accusing(named, Confidence.LIKELY if usual else Confidence.AMBIGUOUS)
+    found = replace(found.with_victims([rival]), verdict=Verdict.P2P_UNMATCHED)
+    return _between(context, found, half, rival, usual=usual)
+
+
+def _only_half(context: Context, cause: Cause) -> Half | None:
+    """The one half for whose partner a single rank is accused."""
+    if cause.verdict not in _ACCUSING or len(cause.culprits) != 1:
+        return None
+    (accused,) = cause.culprits
+    asking = [p for p in (context.waits.places[i] for i in cause.places) if accused in p.targets]
+    halves = [p.half for p in asking if p.half is not None and p.half.peer == accused]
+    if len(halves) != 1 or halves[0].matched:
+        return None
+    # A collective that the accused does not join either is a reason of its own, unless it was
+    # issued after the half and its members wait for the asking rank as well.
+    half = halves[0]
+    if any(not p.p2p and half.rank not in p.targets for p in asking):
+        return None
+    return half
+
+
+def _between(context: Context, cause: Cause, half: Half, rival: int, *, usual: bool) -> Cause:
+    """The cause as one of two halves: they are its sides, and the accused where it may be wrong
+    as well."""
+    places = context.waits.places
+    own = [i for i, p in enumerate(places) if p.half is half]
+    met = [
+        i
+        for i, p in enumerate(places)
+        if p.half is not None and p.half.rank == rival and p.half.peer == half.rank
+    ]
+    others = {rival, *cause.culprits} - {half.rank}
+    sides = tuple((rank,) for rank in (half.rank, *sorted(others)))
+    crossed = _words(half, rival, usual=usual)
+    return replace(cause.with_first(own + met), sides=sides, crossed=crossed)
+
+
+class _Pairs:
+    """Sends and receives around one half that waits."""
+
+    def __init__(self, context: Context, half: Half) -> None:
+        records = context.trace.records
+        rows = context.halves_around(half.rank)
+        rows = rows[records["group"][rows] == half.group]
+        self._half = half
+        self._rank = records["rank"][rows].astype(np.int64)
+        self._peer = records["peer"][rows].astype(np.int64)
+        self._is_send = which(context.trace, is_sending, rows)
+        self._hidden = context.hidden
+        self._context = context
+
+    def _count(self, rank: int, peer: int, *, sends: bool) -> int:
+        """How many sends (receives) of ``rank`` name ``peer``."""
+        hits = (self._rank == rank) & (self._peer == peer) & (self._is_send == sends)
+        return int(np.count_nonzero(hits))
+
+    def rival(self, *, overlooked: bool = False) -> int:
+        """The one rank whose half towards the waiting rank has no partner, or -1.
+
+        ``overlooked``: of several the one of whose halves the fewest were taken; the others are
+        only further on.
+        """
+        half = self._half
+        if half.rank in self._hidden or half.peer in self._hidden:
+            return self._left_alone()
+        mine = (self._rank == half.rank) & (self._is_send == half.is_send)
+        if (self._peer[mine] < 0).any():
+            return NONE  # a receive from any source may have taken it
+        others = self._peer == half.rank
+        others &= (self._is_send != half.is_send) & (self._rank != half.peer)
+        found: list[tuple[int, int]] = []
+        for rank in np.unique(self._rank[others]).tolist():
+            offered = self._count(rank, half.rank, sends=not half.is_send)
+            taken = self._count(half.rank, rank, sends=half.is_send)
+            if rank not in self._hidden and offered > taken:
+                found.append((taken, rank))
+        found.sort()
+        if len(found) > 1 and overlooked and found[0][0] < found[1][0]:
+            return found[0][1]
+        return found[0][1] if len(found) == 1 else NONE
+
+    def _left_alone(self) -> int:
+        """The rival where records begin in the middle: counts are off, what is left alone is not.
+
+        Only one with whom the waiting rank had to do before counts.
+        """
+        half = self._half
+        found = {
+            h.rank
+            for h in self._context.pending_halves
+            if h.peer == half.rank and h.is_send != half.is_send and not h.matched
+        }
+        found -= {half.peer}
+        return found.pop() if len(found) == 1 and self.paired_before(min(found)) else NONE
+
+    def asked_before(self) -> bool:
+        """Whether the waiting rank has asked the accused before, or the accused has served it."""
+        half = self._half
+        asked = self._count(half.rank, half.peer, sends=half.is_send)
+        return asked > 1 or self._count(half.peer, half.rank, sends=not half.is_send) > 0
+
+    def paired_before(self, rival: int) -> bool:
+        """Whether such pairs of the waiting rank and its rival have met before."""
+        return self._count(self._half.rank, rival, sends=self._half.is_send) > 0
+
+
+def _words(half: Half, rival: int, *, usual: bool) -> str:
+    if half.is_send:
+        asks, offers = f"sends to rank {half.peer}", f"rank {rival} waits for a send of rank"
+    else:
+        asks, offers = f"waits for rank {half.peer}", f"rank {rival} has sent to rank"
+    past = f", as before; it never had to do with rank {half.peer}" if usual else ""
+    return f"Rank {half.rank} {asks} while {offers} {half.rank}{past}"

@@ -1,0 +1,287 @@
+"""Ranks that make their groups in another order than the others.
+
+Groups are named after the number of the call, and only a group's members keep it. So each rank
+tells of some numbers which ranks they stand for. Two ranks that tell different things of one number
+contradict each other, and so does a rank that is past a number it knows nothing of although others
+say that it is a member. The fewest ranks without which nothing is contradicted are named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from itertools import combinations, islice, product
+
+import numpy as np
+
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.differences.new_groups import Call, call_of
+from hangscope.diagnosis.graph.places import NEW_GROUP, Place
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.trace import formats
+from hangscope.trace.model import NONE, Trace
+
+_SHOWN = 16
+"""As many members the recorder's detail of a call shows."""
+_MAX_EDGES = 4096
+_NUMBER = re.compile(r"[1-9]\d{0,8}")
+
+Told = dict[int, dict[int, tuple[int, ...]]]
+"""number of the call -> rank -> members that it stands for there"""
+Edge = tuple[int, int, int]
+"""number of a call and two ranks that contradict each other about it"""
+Calls = dict[int, Call]
+"""rank -> the call that it is in"""
+
+
+def with_group_order(context: Context, causes: list[Cause]) -> list[Cause]:
+    """``causes``, with one more where ranks contradict each other about groups that hold them up.
+
+    What counts calls alone has said of ``new_group`` is replaced, unless it named the same ranks.
+    """
+    calls = {rank: call for rank, f in context.trace.ranks.items() if (call := call_of(f))}
+    foreign = _foreign(context)
+    if foreign and not calls:
+        told = _in_use(context)
+        edges = _stood_in_vain(context, told)
+    else:
+        told = _told(context, calls)
+        under_way = {(call.number, rank) for rank, call in calls.items()}
+        edges = _contradictions(told, _past(told, calls), under_way, foreign)
+    if not edges or not _held_up(context, edges):
+        return causes
+    culprits, decided = _fewest(edges)
+    counted = [c for c in causes if c.conflict and _is_new_group(context, c)]
+    if any(c.culprits == culprits for c in counted):
+        return causes
+    cause = _cause(context, told, calls, culprits, decided, edges)
+    if not calls:
+        cause = cause.doubted("that groups are named after calls of new_group is inferred")
+    return [c for c in causes if c not in counted] + [cause]
+
+
+def _numbered(trace: Trace) -> dict[int, tuple[int, tuple[int, ...]]]:
+    """Per group of the newest world its number and members."""
+    newest = max((g.epoch for g in trace.groups), default=0)
+    return {
+        i: (int(g.name), g.ranks)
+        for i, g in enumerate(trace.groups)
+        if g.epoch == newest and g.ranks and _NUMBER.fullmatch(g.name)
+    }
+
+
+def _in_use(context: Context) -> Told:
+    """What the numbers stand for of those groups that ranks have used, and whose members a source
+    lists."""
+    groups, numbered = context.trace.groups, _numbered(context.trace)
+    told: Told = defaultdict(dict)
+    front = context.front
+    used = front.enqueued > 0
+    for rank, group in zip(front.rank[used].tolist(), front.group[used].tolist(), strict=True):
+        if group in numbered and groups[group].listed:
+            number, ranks = numbered[group]
+            told[number][rank] = ranks
+    return told
+
+
+def _stood_in_vain(context: Context, told: Told) -> list[Edge]:
+    """(number, rank, rank) of pairs of which one is a member of the other's group of that number
+    and uses another one of its own, where one of the two groups has never carried anything out.
+
+    Groups that all members have used together were made alike, however each rank counts them.
+    Where such pairs are, so are those contradictions in which ranks stand in vain in one group
+    under different numbers.
+    """
+    front, groups = context.front, context.trace.groups
+    worked = {
+        (int(groups[group].name), groups[group].ranks)
+        for group in np.unique(front.group[front.completed > 0]).tolist()
+        if _NUMBER.fullmatch(groups[group].name)
+    }
+    edges: list[Edge] = []
+    in_vain: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(dict)
+    for number, by_rank in sorted(told.items()):
+        users: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for rank, ranks in sorted(by_rank.items()):
+            users[ranks].append(rank)
+        for ranks, by in users.items():
+            if (number, ranks) not in worked:
+                in_vain[ranks][number] = by
+        for ranks, by in users.items() if len(users) > 1 else ():
+            strangers = [r for r in ranks if by_rank.get(r, ranks) != ranks]
+            if (number, ranks) in worked:
+                strangers = [r for r in strangers if (number, by_rank[r]) not in worked]
+            edges += [(number, a, b) for a, b in islice(product(by, strangers), _MAX_EDGES)]
+            if len(edges) > _MAX_EDGES:
+                return edges[:_MAX_EDGES]
+    renamed = [numbers for numbers in in_vain.values() if edges and len(numbers) > 1]
+    edges += [
+        (number, a, b)
+        for numbers in renamed
+        for (number, by), (_, rest) in combinations(sorted(numbers.items()), 2)
+        for a, b in islice(product(by, rest), _MAX_EDGES)
+        if a != b
+    ]
+    return edges[: 2 * _MAX_EDGES]
+
+
+def _told(context: Context, calls: Calls) -> Told:
+    trace = context.trace
+    told: Told = defaultdict(dict)
+    numbered = _numbered(trace)
+    for rank, group in zip(
+        trace.members["rank"].tolist(), trace.members["group"].tolist(), strict=True
+    ):
+        if group in numbered:
+            number, ranks = numbered[group]
+            told[number][rank] = ranks
+    for rank, call in calls.items():
+        if call.members:
+            told[call.number].setdefault(rank, call.members)
+    return told
+
+
+def _foreign(context: Context) -> bool:
+    """Whether not everything comes from rings: groups that were never used may be left out."""
+    return any(s.format not in (formats.RING, formats.JOURNAL) for s in context.trace.sources)
+
+
+def _past(told: Told, calls: Calls) -> dict[int, int]:
+    """Per rank the highest number that it is known to have come to."""
+    past = {rank: call.number for rank, call in calls.items()}
+    for number, by_rank in told.items():
+        for rank in by_rank:
+            past[rank] = max(past.get(rank, 0), number)
+    return past
+
+
+def _contradictions(
+    told: Told, past: dict[int, int], under_way: set[tuple[int, int]], foreign: bool
+) -> list[Edge]:
+    """(number, rank, rank) of pairs that cannot both have made the same groups.
+
+    Who is past a number and knows nothing of it contradicts those who tell of it: all of them, or,
+    where groups made long ago may not be on record (``foreign``), those whose call is
+    ``under_way``.
+    """
+    edges: list[Edge] = []
+    for number, by_rank in sorted(told.items()):
+        lists: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        members: dict[tuple[int, ...], set[int]] = defaultdict(set)
+        for rank, ranks in sorted(by_rank.items()):
+            lists[ranks[:_SHOWN]].append(rank)
+            members[ranks[:_SHOWN]].update(ranks)
+        # Where each list is what all its members say, every part of the job numbers its own; that
+        # it may do so is not sure before they have all returned from the call.
+        apart = {
+            key
+            for key, by in lists.items()
+            if members[key] <= set(by) and not any((number, r) in under_way for r in by)
+        }
+        for key, by in lists.items():
+            for other, rest in lists.items():
+                if key < other and not {key, other} <= apart:
+                    edges += [(number, a, b) for a in by for b in rest]
+            silent = [r for r in members[key] if r not in by_rank and past.get(r, 0) > number]
+            sure = [a for a in by if not foreign or (number, a) in under_way]
+            edges += [(number, a, b) for a in sure for b in silent]
+            if len(edges) > _MAX_EDGES:
+                return edges[:_MAX_EDGES]
+    return edges
+
+
+def _fewest(edges: list[Edge]) -> tuple[tuple[int, ...], bool]:
+    """The ranks without which nothing is contradicted, and whether that was decided."""
+    rest = {(min(a, b), max(a, b)) for _, a, b in edges}
+    chosen: list[int] = []
+    while rest:
+        degrees = Counter(r for pair in rest for r in pair)
+        (first, most), *others = degrees.most_common(2)
+        if others and others[0][1] == most:
+            return tuple(sorted({*chosen, *(r for pair in rest for r in pair)})), False
+        chosen.append(first)
+        rest = {pair for pair in rest if first not in pair}
+    return tuple(sorted(chosen)), True
+
+
+def _is_new_group(context: Context, cause: Cause) -> bool:
+    return any(context.waits.places[i].phase == NEW_GROUP for i in cause.places)
+
+
+def _held_up(context: Context, edges: list[Edge]) -> bool:
+    """Whether one of those who contradict each other waits for anything."""
+    involved = {r for _, a, b in edges for r in (a, b)}
+    return any(not involved.isdisjoint(p.waiters) for p in context.waits.places)
+
+
+def _cause(
+    context: Context,
+    told: Told,
+    calls: Calls,
+    culprits: tuple[int, ...],
+    decided: bool,
+    edges: list[Edge],
+) -> Cause:
+    trace = context.trace
+    about = [n for n, a, b in edges if not decided or {a, b} & set(culprits)]
+    number = next((n for n in about if told[n].keys() & set(culprits)), about[0])
+    place = Place(
+        NONE,
+        NONE,
+        tuple(sorted(calls)),
+        members=tuple(sorted(trace.ranks)),
+        phase=NEW_GROUP,
+        began_ns=_since_ns(trace),
+    )
+    conflict = _conflict(told[number], number, culprits, edges)
+    confidence = Confidence.LIKELY if trace.missing_ranks else Confidence.CERTAIN
+    involved = {r for _, a, b in edges for r in (a, b)}
+    rest = tuple(sorted(involved - set(culprits)))
+    return Cause(
+        Verdict.COLLECTIVE_MISMATCH,
+        culprits,
+        (context.waits.add(place),),
+        confidence if decided else Confidence.AMBIGUOUS,
+        began_ns=1,
+        victims=frozenset(trace.ranks.keys() - set(culprits)),
+        sides=(rest, culprits) if calls.keys() >= involved and rest else (),
+        conflict=conflict,
+        words=_words(culprits, decided, f"call {number} of new_group is {conflict}"),
+    )
+
+
+def _since_ns(trace: Trace) -> int:
+    """When the first of the ranks that are in ``new_group`` has entered it."""
+    newest = [phase for facts in trace.ranks.values() for phase in facts.phases[-1:]]
+    return min((p.since_ns for p in newest if p.name == NEW_GROUP and p.since_ns), default=1)
+
+
+def _conflict(
+    by_rank: Mapping[int, tuple[int, ...]],
+    number: int,
+    culprits: tuple[int, ...],
+    edges: list[Edge],
+) -> str:
+    """``for ranks 0, 1 on rank 0 and for ranks 2, 3 on ranks 1-3``: what one call makes where."""
+    sides: dict[str, list[int]] = defaultdict(list)
+    for rank, ranks in sorted(by_rank.items()):
+        sides[rank_s(ranks)].append(rank)
+    silent = {r for n, a, b in edges if n == number for r in (a, b)} - by_rank.keys()
+    if silent:
+        sides["others"] += sorted(silent)
+    odd_first = sorted(sides.items(), key=lambda item: not set(item[1]) & set(culprits))
+    return " and ".join(f"for {what} on {rank_s(by)}" for what, by in odd_first)
+
+
+def _words(culprits: tuple[int, ...], decided: bool, where: str) -> Words:
+    who = rank_s(culprits).capitalize() if decided else "Ranks"
+    verb = "makes" if decided and len(culprits) == 1 else "make"
+    what = "other groups than the others" if decided else "different groups"
+    return Words(
+        f"{who} {verb} {what}, or in another order: {where}",
+        "every rank must create every group, in the same order: members are matched by the "
+        "number of the call",
+    )

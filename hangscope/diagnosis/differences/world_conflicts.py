@@ -1,0 +1,226 @@
+"""Ranks whose places in the job contradict each other: they never get to know each other.
+
+A mistake of the launch, on record from the first moment on: it needs neither a timeout nor anybody
+who waits, and whatever the ranks fail in afterwards is its consequence.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.places import INIT, Place
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.wording.phrases import capital, rank_s
+from hangscope.trace import formats
+from hangscope.trace.facts import tcp_address
+from hangscope.trace.job_selection.duplicate_ranks import doubled
+from hangscope.trace.model import NONE, Flag, State, flagged
+
+_SHOWN_PLACES = 4
+_OWN_WORD = (formats.RING, formats.JOURNAL, *formats.DUMPS)
+"""Kinds of sources that tell what a rank was told, rather than what a reader concluded."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Contradiction:
+    """Places in the job that contradict each other, and whose are wrong."""
+
+    culprits: Iterable[int]
+    conflict: str
+    summary: str
+    why: str
+    decided: bool = True
+    """Whether it is known who is wrong."""
+    unknowns: tuple[str, ...] = ()
+
+
+def different_worlds(context: Context, ranks: Iterable[int], cause: Cause) -> Cause:
+    """``cause`` as one of places that contradict each other, if those of ``ranks`` do.
+
+    Their sizes may differ, a rank may lie outside of its own world, two processes be one rank, or
+    ranks wait for the others at different addresses.
+    """
+    ranks = sorted(ranks)
+    for contradiction in (_sizes, _outside, _twice, _apart):
+        found = contradiction(context, ranks)
+        if found is not None:
+            return replace(
+                cause,
+                verdict=Verdict.ARGUMENT_MISMATCH,
+                culprits=tuple(sorted(found.culprits)),
+                confidence=Confidence.CERTAIN if found.decided else Confidence.AMBIGUOUS,
+                conflict=found.conflict,
+                words=Words(found.summary, found.why),
+            ).doubted(*found.unknowns)
+    return cause
+
+
+def _sizes(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
+    worlds: dict[int, list[int]] = defaultdict(list)
+    for rank, size in _told(context, ranks).items():
+        worlds[size].append(rank)
+    if len(worlds) < 2:
+        return None
+    most = max(len(told) for told in worlds.values())
+    usual = [told for told in worlds.values() if len(told) == most]
+    decided = len(usual) == 1
+    culprits = [r for told in worlds.values() if not decided or told is not usual[0] for r in told]
+    conflict = " and ".join(
+        f"{rank_s(told)} expect{'s' if len(told) == 1 else ''} {size} ranks"
+        for size, told in sorted(worlds.items(), key=lambda item: len(item[1]))
+    )
+    return _Contradiction(
+        culprits,
+        conflict,
+        f"The ranks disagree on the world size: {conflict}",
+        "ranks that expect different numbers of ranks never meet in init_process_group, or fail in "
+        "their first collective",
+        decided=decided,
+    )
+
+
+def _told(context: Context, ranks: Iterable[int]) -> dict[int, int]:
+    """How many ranks there are, as each rank was told.
+
+    What the job itself has said counts before what its launcher's variables were: a program may
+    change those, and one that has not come so far may yet do so.
+    """
+    known = {rank: context.trace.ranks[rank] for rank in ranks if rank in context.trace.ranks}
+    told = {rank: facts for rank, facts in known.items() if facts.world_size}
+    said = {rank: facts for rank, facts in told.items() if facts.declared is not False}
+    return {rank: facts.world_size or 0 for rank, facts in (said or told).items()}
+
+
+def _outside(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
+    worlds = _told(context, ranks)
+    outside = [rank for rank, size in worlds.items() if rank >= size]
+    if not outside:
+        return None
+    size = worlds[outside[0]]
+    conflict = f"there {'is' if len(outside) == 1 else 'are'} no {rank_s(outside)} of {size}"
+    return _Contradiction(
+        outside,
+        conflict,
+        f"{capital(conflict)} ranks: they are numbered from 0 to {size - 1}",
+        f"{rank_s(outside)} cannot take part, and the others wait in vain for a rank that should "
+        "have had a smaller number",
+    )
+
+
+def _twice(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
+    twice = doubled(context.trace)
+    if not twice:
+        return None
+    absent = context.trace.missing_ranks
+    spelled = "; ".join(text.partition(";")[0] for _, text in sorted(twice.items()))
+    nobody = f", and nobody is {rank_s(absent)}" if 0 < len(absent) <= len(twice) else ""
+    return _Contradiction(
+        sorted(twice),
+        spelled,
+        f"{capital(spelled)}{nobody}",
+        "messages for a rank reach one of its processes, and the other one is waited for, or "
+        "waits, in vain",
+        decided=len(twice) * 2 <= (context.trace.world_size or 0),
+    )
+
+
+def _apart(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
+    where: dict[str, list[int]] = defaultdict(list)
+    names: dict[str, str] = {}
+    known = [context.trace.ranks[rank] for rank in ranks if rank in context.trace.ranks]
+    home = known[0].host if known else None  # the lowest rank's: there the store should be
+    on_own_host = False
+    for facts in known:
+        if told := facts.rendezvous:
+            key, name = _meeting(told, facts.rank), told
+            if facts.host != home and is_loopback(told):
+                key, name = f"{key} of {facts.host}", f"{told} of host {facts.host}"
+                on_own_host = True
+            names.setdefault(key, name)
+            where[key].append(facts.rank)
+    if len(where) < 2:
+        return None
+    most = max(len(here) for here in where.values())
+    usual = [here for here in where.values() if len(here) == most]
+    decided = len(usual) == 1
+    shown = sorted(where.items(), key=lambda item: (len(item[1]), item[1]))[:_SHOWN_PLACES]
+    unknowns = []
+    if any("://" in name and not name.startswith("tcp") for name in names.values()):
+        unknowns.append("one file may have several names")
+    if on_own_host:
+        unknowns.append(
+            "whether hosts of other names are this one: containers may share an address"
+        )
+    conflict = " and ".join(f"{rank_s(here)} at {names[key]}" for key, here in shown)
+    return _Contradiction(
+        [r for here in where.values() if not decided or here is not usual[0] for r in here],
+        conflict,
+        f"The ranks use different rendezvous addresses: {conflict}",
+        "init_process_group meets the other ranks in a store, and these are different stores",
+        decided=decided,
+        unknowns=tuple(unknowns),
+    )
+
+
+def is_loopback(meeting: str) -> bool:
+    """Whether an address reaches no other host: ``tcp://localhost:29500``, ``tcp://127.0.0.1:1``."""
+    host, _ = tcp_address(meeting) or ("", "")
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def note_loopback(context: Context, cause: Cause) -> Cause:
+    """Say so where ranks wait at an address of their own host for a rank 0 that is not on it.
+
+    Rank 0 hosts the store. Which ranks a host has is told by the numbers that they have on it.
+    """
+    if all(context.waits.places[i].phase != INIT for i in cause.places) or cause.conflict:
+        return cause
+    ranks = context.trace.ranks
+    waiters = sorted({w for i in cause.places for w in context.waits.places[i].waiters})
+    if 0 in ranks or not waiters:
+        return cause
+    facts = [ranks[r] for r in waiters]
+    elsewhere = all(f.local_rank is not None and 0 <= f.local_rank < f.rank for f in facts)
+    meetings = sorted({f.rendezvous or "" for f in facts})
+    if not elsewhere or not all(map(is_loopback, meetings)):
+        return cause
+    return cause.with_evidence(
+        f"{rank_s(waiters)} meet the others at {meetings[0]}, which is an address of their own "
+        "host, and rank 0 seems to be on another one: MASTER_ADDR must be that host's"
+    )
+
+
+def _meeting(told: str, rank: int) -> str:
+    """What must be the same: hosts have many names, ports have one."""
+    if address := tcp_address(told):
+        return f"port {address[1]}"
+    return told if "://" in told else f"{told} of rank {rank}"
+
+
+def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Places that contradict each other, where no place of the graph has shown it already.
+
+    Only a job in which no collective was ever finished is sure to be one that never met.
+    """
+    trace = context.trace
+    if any(c.conflict for c in causes) or not trace.ranks:
+        return []
+    if any(s.format not in _OWN_WORD for s in trace.sources):
+        return []
+    pairs = flagged(trace.records["flags"], Flag.P2P)
+    if ((trace.records["state"] == int(State.COMPLETED)) & ~pairs).any():
+        return []
+    if all(facts.finalized for facts in trace.ranks.values()):
+        return []
+    cause = different_worlds(context, trace.ranks, Cause(Verdict.INCONCLUSIVE, ()))
+    if cause.verdict is Verdict.INCONCLUSIVE:
+        return []
+    if len(trace.missing_ranks) > len(doubled(trace)) and cause.is_certain:
+        cause = replace(cause, confidence=Confidence.LIKELY)
+    ranks = tuple(sorted(trace.ranks))
+    place = context.waits.add(Place(NONE, NONE, (), members=ranks, phase=INIT))
+    return [replace(cause, places=(place,)).with_victims(ranks)]

@@ -1,0 +1,133 @@
+"""Ranks that came to a collective only when those who had waited for them had given up.
+
+Where no launcher ends the job with its first failure, a rank that was busy elsewhere goes on,
+issues what the others timed out in, and fails of their being gone. All have issued it then; but
+they were never there together, and the one at fault is the one that came too late.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.diagnosis.processes.failure_messages import WAITED_IN_VAIN
+from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.records.coverage import rank_bounds
+from hangscope.trace.model import NONE, Flag, RankFacts, Records, State, Trace, flagged
+
+MARGIN_NS = 1_000_000_000
+"""Clocks of hosts differ by less, once they were put on one."""
+
+
+def without_latecomers(trace: Trace) -> Trace:
+    """The trace without operations that were issued when all others there had given up waiting."""
+    gave_up = gave_up_ns(trace)
+    if not gave_up:
+        return trace
+    records = trace.records
+    last = {rank: stop - 1 for rank, (_, stop) in rank_bounds(trace).items()}
+    failed: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+    for rank, at_ns in gave_up.items():
+        row = records[last[rank]]
+        pair = int(row["flags"]) & int(Flag.P2P)
+        if row["group"] != NONE and not pair and row["state"] != int(State.COMPLETED):
+            failed[int(row["group"]), int(row["collective_seq"])][rank] = at_ns
+    late: list[int] = []
+    for place, rows in _rows_at(records, failed.keys()).items():
+        by_rank = failed[place]
+        if (records["state"][rows] == int(State.COMPLETED)).any():
+            continue
+        rows = rows[np.argsort(records["created_ns"][rows], kind="stable")]
+        until_ns = 0
+        for position, row in enumerate(rows.tolist()):
+            if until_ns and int(records["created_ns"][row]) > until_ns + MARGIN_NS:
+                late += rows[position:].tolist()
+                break
+            rank = int(records["rank"][row])
+            if rank not in by_rank:
+                break  # it was still waiting
+            until_ns = max(until_ns, by_rank[rank])
+    return _without(trace, late) if late else trace
+
+
+def _rows_at(
+    records: Records, places: Collection[tuple[int, int]]
+) -> dict[tuple[int, int], npt.NDArray[np.intp]]:
+    """Rows of the collectives (group, sequence number), found in one walk over all records."""
+    groups, numbers = np.array(sorted(places), np.int64).reshape(-1, 2).T
+    found = np.flatnonzero(
+        np.isin(records["group"], groups)
+        & np.isin(records["collective_seq"], numbers)
+        & ~flagged(records["flags"], Flag.P2P)
+    )
+    rows: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for row, group, seq in zip(
+        found.tolist(),
+        records["group"][found].tolist(),
+        records["collective_seq"][found].tolist(),
+        strict=True,
+    ):
+        if (group, seq) in places:
+            rows[group, seq].append(row)
+    return {place: np.array(own) for place, own in rows.items()}
+
+
+def came_too_late(
+    host: Host, waiters: Sequence[Host | None], ranks: Mapping[int, RankFacts]
+) -> bool:
+    """Whether a rank failed of the end of all who had waited for it, and in vain.
+
+    Its own end comes after theirs and explains nothing: until then it was elsewhere.
+    ``ranks``: on one host, times are exact.
+    """
+    if host.end is not End.CRASHED or not host.secondary or not host.end_ns:
+        return False
+    known = [one for one in waiters if one is not None and one.gone and one.secondary]
+    here = ranks[host.rank].host
+    exact = here is not None and all(ranks[one.rank].host == here for one in known)
+    before_ns = host.end_ns - (0 if exact else MARGIN_NS)
+    return (
+        len(known) == len(waiters) > 0
+        and any(WAITED_IN_VAIN.search(one.end_text) for one in known)
+        and all(0 < one.end_ns < before_ns for one in known)
+    )
+
+
+def gave_up_ns(trace: Trace) -> dict[int, int]:
+    """Ranks that ended because they had waited in vain, and when (ns)."""
+    recorded = rank_bounds(trace)
+    return {
+        rank: facts.exception.at_ns
+        for rank, facts in trace.ranks.items()
+        if facts.exception is not None
+        and rank in recorded
+        and facts.exception.is_main_thread
+        and facts.exception.at_ns
+        and WAITED_IN_VAIN.search(facts.exception.message)
+    }
+
+
+def set_back(members: Records, undone: Mapping[str, Records]) -> None:
+    """Have counters stand before the collectives that do not count, where they lie.
+
+    ``undone``: rows of such collectives by the counter that they are taken from.
+    """
+    of = zip(members["rank"].tolist(), members["group"].tolist(), strict=True)
+    place = {pair: i for i, pair in enumerate(of)}
+    for counter, rows in undone.items():
+        for row in rows:
+            mine = place.get((int(row["rank"]), int(row["group"])))
+            if mine is not None:
+                before = int(row["collective_seq"]) - 1
+                members[counter][mine] = min(int(members[counter][mine]), before)
+
+
+def _without(trace: Trace, late: list[int]) -> Trace:
+    """The trace without some rows, and with counters that do not count what they stand for."""
+    members = trace.members.copy()
+    set_back(members, {"enqueued": trace.records[late]})
+    return replace(trace, records=np.delete(trace.records, late), members=members)

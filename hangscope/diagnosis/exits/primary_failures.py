@@ -1,0 +1,277 @@
+"""Whose ends were their own doing: how the ends of all ranks look beside each other.
+
+A launcher ends everybody once one has failed, and peers fail of its failure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hangscope.diagnosis.exits.shared_stop_signals import ANSWERED_NS
+from hangscope.diagnosis.exits.stop_signals import stopped_alone, told_on_several_hosts
+from hangscope.diagnosis.processes.active_thread import newest_threads
+from hangscope.diagnosis.processes.embedded_exceptions import failed_ranks, own_places
+from hangscope.diagnosis.processes.process_state import (
+    End,
+    Host,
+    host_of,
+    in_communication,
+    is_unseen,
+)
+from hangscope.diagnosis.records.coverage import told_of_only
+from hangscope.trace.facts import WITHOUT_A_WORD
+from hangscope.trace.message_template import but_numbers
+from hangscope.trace.model import Claim, ExitFacts, RankFacts, Trace
+from hangscope.trace.signals import SIGABRT, codes_of
+
+_TWIN_NS = 2_000_000_000
+
+_GLOO_BROKE = re.compile(r"gloo/transport.{0,200}(?:closed by peer|reset by peer)", re.DOTALL)
+_MODEL = re.compile(
+    r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params", re.IGNORECASE
+)
+"""What DDP raises on every rank; each compares itself with one other."""
+
+
+def judge(trace: Trace) -> dict[int, Host]:
+    """A `Host` for every rank that any source speaks about."""
+    threads = newest_threads(trace)
+    of_host: dict[str | None, dict[int, int]] = defaultdict(dict)
+    for rank, facts in trace.ranks.items():
+        if facts.pid:
+            of_host[facts.host][facts.pid] = rank
+    hosts = {
+        rank: host_of(facts, threads.get(rank), of_host[facts.host])
+        for rank, facts in trace.ranks.items()
+    }
+    hosts = told_on_several_hosts(_told_by_all(hosts, trace), trace)
+    hosts = stopped_alone(hosts, trace)
+    hosts = _answering(_after_the_stop(hosts, trace), trace)
+    return _outlived_a_failure(_victims_of_launcher(hosts, trace), trace)
+
+
+def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Mark aborts that a log explains: a watchdog that gave up is a victim's end, and Gloo aborts
+    the rank that gets a message of another size than it asked for, whoever is wrong. Without a log
+    that is what an abort in an exchange may be, where a member of it left nothing.
+    """
+    strangers = bool(trace.missing_ranks or told_of_only(trace))
+    timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
+    got_other_size = {c.reporter for c in trace.claims if c.kind == "size_mismatch"}
+    alone = aborted_alone(trace)
+    result = dict(hosts)
+    for rank, host in hosts.items():
+        exit_ = trace.ranks[rank].exit
+        if host.end is not End.CRASHED or not _aborted(exit_):
+            continue
+        unsaid = None in got_other_size and trace.ranks[rank].exception is None
+        # Of a log alone nobody knows why a process aborted itself: mostly its watchdog gave up.
+        silent = trace.only_logs and trace.ranks[rank].exception is None and rank != alone
+        exchanging = strangers and not trace.ranks[rank].exception and in_communication(host.stack)
+        if rank in timed_out or rank in got_other_size or unsaid or silent or exchanging:
+            result[rank] = replace(host, secondary=True)
+    return result
+
+
+def _aborted(end: ExitFacts | None) -> bool:
+    """Whether a process aborted itself, as its signal or its status says."""
+    return end is not None and (end.signal == SIGABRT or end.code in codes_of(SIGABRT))
+
+
+def aborted_alone(trace: Trace) -> int | None:
+    """The one rank that aborted itself, where all that others say is that their connections broke.
+
+    That is so over Gloo, which has no watchdog that gives up, where nobody had waited until a
+    timeout and nobody got more than it had asked for.
+    """
+    aborted = [rank for rank, f in trace.ranks.items() if _aborted(f.exit)]
+    said = [f.exception.message for f in trace.ranks.values() if f.exception is not None]
+    broken = bool(said) and all(_GLOO_BROKE.search(words) for words in said)
+    gave_up = any(c.kind in ("timeout", "size_mismatch") for c in trace.claims)
+    return aborted[0] if len(aborted) == 1 and broken and not gave_up else None
+
+
+def _told_by_all(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Where every rank raises because some failed, and the message names those: only they did."""
+    result = dict(hosts)
+    places = own_places(trace)
+    for rank, host in hosts.items():
+        exception = trace.ranks[rank].exception
+        failed = failed_ranks(exception.message) if exception is not None else None
+        if failed and host.end is End.CRASHED:
+            result[rank] = replace(host, secondary=places.get(rank, rank) not in failed)
+    return _with_another_model(result, trace)
+
+
+def _with_another_model(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Where DDP finds that models differ every rank raises: those of the usual size are right.
+
+    The message numbers the members of DDP's group: of whom else it speaks is known only where each
+    writer's number is its rank.
+    """
+    told = {}
+    for rank, host in hosts.items():
+        exception = trace.ranks[rank].exception
+        said = _MODEL.search(exception.message) if exception is not None else None
+        if said is not None and host.end is End.CRASHED:
+            told[rank] = said
+    sizes = {rank: said[2] for rank, said in told.items()}
+    if all(int(said[1]) == rank for rank, said in told.items()):
+        sizes = {int(said[3]): said[4] for said in told.values()} | sizes
+    if not trace.only_logs:  # there, what each says is compared word by word
+        hosts = {r: replace(h, secondary=False) if r in told else h for r, h in hosts.items()}
+    usual = [size for size, count in Counter(sizes.values()).items() if count * 2 > len(sizes)]
+    if len(sizes) < 3 or not usual:
+        return hosts
+    right = {rank for rank in told if sizes[rank] == usual[0]}
+    return {r: replace(h, secondary=True) if r in right else h for r, h in hosts.items()}
+
+
+def _after_the_stop(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Ranks that failed when others of their host had been stopped already, and nobody before.
+
+    They were told to stop as well and have said so in their own way: a handler that saves and
+    leaves with a status, or raises. What stopped the others was no failure of theirs.
+    """
+    stopped: dict[str, int] = {}
+    for rank, host in hosts.items():
+        name = trace.ranks[rank].host
+        if host.end is End.TORN_DOWN and name and host.end_ns:
+            stopped[name] = min(stopped.get(name, host.end_ns), host.end_ns)
+    failed = {r: h for r, h in hosts.items() if h.end is End.CRASHED and not h.secondary}
+    late = {
+        rank
+        for rank, host in failed.items()
+        if 0 < stopped.get(trace.ranks[rank].host or "", 0) < host.end_ns - ANSWERED_NS
+        and left_by_itself(trace.ranks[rank])
+    }
+    if late != failed.keys():
+        return hosts
+    return {
+        r: replace(h, end=End.TORN_DOWN, secondary=True) if r in late else h
+        for r, h in hosts.items()
+    }
+
+
+def _answering(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Ranks that left no word but a status, after a signal had killed another one of their host, or
+    one on record had left without destroying its groups and a third says what that breaks.
+
+    What they raised is gone with their record: as likely as not that the connection was closed.
+    """
+    gone: dict[str, int] = {}
+    quiet = told_of_only(trace)
+    broken = any(h.end is End.CRASHED and h.secondary for r, h in hosts.items() if r not in quiet)
+    for rank, host in hosts.items():
+        facts = trace.ranks[rank]
+        exit_, name = facts.exit, facts.host
+        killed = host.end is End.CRASHED and exit_ is not None and exit_.signal
+        left = broken and host.end is End.CLEAN and not facts.finalized and rank not in quiet
+        if (killed or left) and name and host.end_ns:
+            gone[name] = min(gone.get(name, host.end_ns), host.end_ns)
+    result = dict(hosts)
+    for rank in quiet if gone else ():
+        host, facts = hosts[rank], trace.ranks[rank]
+        after = 0 < gone.get(facts.host or "", 0) < host.end_ns
+        if after and host.end is End.CRASHED and left_by_itself(facts):
+            result[rank] = replace(host, secondary=True)
+    return result
+
+
+def left_by_itself(facts: RankFacts) -> bool:
+    exit_ = facts.exit
+    return exit_ is not None and exit_.kind in ("code", "exception") and exit_.signal is None
+
+
+def had_left(facts: RankFacts) -> bool:
+    """Whether a rank that left without a word had left its groups before: its part was done.
+
+    Whoever ends it then may give it any status: Ray's workers end with 1 when their driver is done.
+    """
+    exit_ = facts.exit
+    silent = exit_ is not None and exit_.kind == "code" and exit_.text == WITHOUT_A_WORD
+    return (silent or is_unseen(facts)) and bool(facts.finalized)
+
+
+def _outlived_a_failure(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+    """Ranks whose end nobody saw, and which were alive after another one had failed.
+
+    They did not break it: the launcher ended them, or its failure did. Clocks of different hosts
+    are not compared.
+    """
+    failed: dict[str, int] = {}
+    for rank, host in hosts.items():
+        name = trace.ranks[rank].host
+        if host.end is End.CRASHED and not is_unseen(trace.ranks[rank]) and name and host.end_ns:
+            failed[name] = min(failed.get(name, host.end_ns), host.end_ns)
+    result = dict(hosts)
+    for rank, host in hosts.items():
+        facts = trace.ranks[rank]
+        first_ns = failed.get(facts.host or "")
+        unseen = host.end is End.CRASHED and is_unseen(facts)
+        if unseen and first_ns is not None and facts.heartbeat_ns > first_ns:
+            result[rank] = replace(host, end=End.TORN_DOWN, secondary=True)
+    return result
+
+
+def primary_crashes(hosts: Mapping[int, Host], waits_on: Mapping[int, set[int]]) -> list[Host]:
+    """Failures nobody else explains, earliest first.
+
+    ``waits_on`` says for whom each rank was waiting: a failure of one's own while waiting for a
+    rank that had ended before is that rank's doing.
+    """
+    crashed = [h for h in hosts.values() if h.end is End.CRASHED]
+    own = [h for h in crashed if not h.secondary]
+    result = []
+    for host in own:
+        ended_before = [
+            hosts[other]
+            for other in waits_on.get(host.rank, ())
+            if other in hosts
+            and hosts[other].gone
+            and hosts[other].end is not End.TORN_DOWN
+            and (not host.end_ns or not hosts[other].end_ns or hosts[other].end_ns <= host.end_ns)
+            and other != host.rank
+        ]
+        if not ended_before:
+            result.append(host)
+    return first_to_fail(result or own)  # some may have waited for each other
+
+
+def first_to_fail(failed: Sequence[Host]) -> list[Host]:
+    """Of failures that nobody else explains those that came first, earliest first.
+
+    Later ones are as a rule consequences, except those of the same kind at the same moment; one of
+    which nobody noted the time may have been the first.
+    """
+    dated = sorted((h for h in failed if h.end_ns), key=lambda h: (h.end_ns, h.rank))
+    undated = sorted((h for h in failed if not h.end_ns), key=lambda h: h.rank)
+    if not dated:
+        return undated
+    first, words = dated[0], but_numbers(dated[0].end_text)
+    return undated + [
+        h
+        for h in dated
+        if h is first or (but_numbers(h.end_text) == words and h.end_ns - first.end_ns <= _TWIN_NS)
+    ]
+
+
+def alike(failed: Sequence[Host]) -> bool:
+    """Whether all failed of the same: one fault in all of them."""
+    return len({but_numbers(h.end_text) for h in failed}) < 2
+
+
+_OWN_ERRORS = frozenset({"device_error", "oom", "nan", "ddp_unused_parameters", "ddp_marked_twice"})
+
+
+def own_errors(claims: tuple[Claim, ...]) -> dict[int, Claim]:
+    """Per rank the first claim of an error of its own."""
+    named: dict[int, Claim] = {}
+    for claim in sorted(claims, key=lambda c: c.at_ns or 1 << 62):
+        if claim.kind in _OWN_ERRORS:
+            for rank in claim.accused or ((claim.reporter,) if claim.reporter is not None else ()):
+                named.setdefault(rank, claim)
+    return named

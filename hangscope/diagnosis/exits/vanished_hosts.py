@@ -1,0 +1,116 @@
+"""Ranks that ended together with whatever could have seen it: hosts that vanished.
+
+Read on another machine, a ring without a note of an end says as little as one of a process that
+lives. The other ranks tell: connections close when a process ends, and where no connection closes
+(the link went with the host) they are heard of long after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from hangscope.diagnosis.processes.failure_messages import lost_a_peer
+from hangscope.trace.model import ExitFacts, RankFacts, Trace
+
+_BEATS = 2
+"""A heartbeat may have been written just before, and the next one been late."""
+_SILENT_NS = 10 * 10**9
+"""Who is heard of for so much longer has outlived the others."""
+
+
+UNHEARD = "fell silent together with the whole host"
+"""How such a rank ended."""
+
+
+def with_vanished(trace: Trace) -> Trace:
+    """The trace, in which the ranks of hosts that vanished have ended."""
+    of_host: dict[str | None, list[RankFacts]] = {}
+    for facts in trace.ranks.values():
+        of_host.setdefault(facts.host, []).append(facts)
+    silent = {h: own for h, own in of_host.items() if all(map(_nobody_knows, own))}
+    others = [f for host, own in of_host.items() if host not in silent for f in own]
+    if not silent or not others:
+        return trace
+    if _is_first_failure(trace, silent, others):
+        gone = [replace(facts, alive=False) for own in silent.values() for facts in own]
+    else:
+        gone = [_ended(facts) for facts in _outlived(trace, silent, others)]
+    return replace(trace, ranks={**trace.ranks, **{f.rank: f for f in gone}}) if gone else trace
+
+
+def _is_first_failure(
+    trace: Trace, silent: Mapping[str | None, list[RankFacts]], others: list[RankFacts]
+) -> bool:
+    """Whether all others lost the connections to hosts, and nothing was heard of these since.
+
+    That is concluded only where the first failure is such a connection, and where every rank of the
+    other hosts is known to have ended, none of them in order.
+    """
+    gone = [facts for own in silent.values() for facts in own]
+    if trace.live or trace.missing_ranks:
+        return False
+    if any(f.alive is not False or (f.exit and f.exit.kind == "clean") for f in others):
+        return False
+    failures = [f.exception for f in others if f.exception is not None and f.exception.at_ns]
+    first = min(failures, key=lambda failure: failure.at_ns, default=None)
+    if first is None or not lost_a_peer(first):
+        return False
+    return max(f.heartbeat_ns - _late_ns(f) for f in gone) <= first.at_ns
+
+
+def _outlived(
+    trace: Trace, silent: Mapping[str | None, list[RankFacts]], others: list[RankFacts]
+) -> list[RankFacts]:
+    """The ranks of hosts that fell silent as the others began to wait, long before these did.
+
+    A ring that was copied while the job hung was written for longer, and one that was copied before
+    knows less than the others have finished with its rank.
+    """
+    found: list[RankFacts] = []
+    last_ns = max(map(_heard_ns, others))
+    known = {facts.rank for facts in others}
+    for own in silent.values():
+        beat_ns, late_ns = max(f.heartbeat_ns for f in own), max(map(_late_ns, own))
+        issued_ns, finished_ns = _newest(trace, known, {facts.rank for facts in own})
+        if (
+            last_ns - beat_ns >= _SILENT_NS
+            and finished_ns - late_ns <= beat_ns <= issued_ns + late_ns
+        ):
+            found += own
+    return found
+
+
+def _newest(trace: Trace, ranks: Collection[int], members: Collection[int]) -> tuple[int, int]:
+    """When these ranks have issued and finished something last in groups of these members (ns)."""
+    groups = [n for n, g in enumerate(trace.groups) if not set(g.ranks).isdisjoint(members)]
+    records = trace.records
+    rows = records[np.isin(records["rank"], list(ranks)) & np.isin(records["group"], groups)]
+    if not len(rows):
+        return 0, 0
+    return int(rows["created_ns"].max()), int(rows["completed_ns"].max())
+
+
+def _ended(facts: RankFacts) -> RankFacts:
+    return replace(
+        facts,
+        alive=False,
+        exit=ExitFacts("unknown", at_ns=facts.heartbeat_ns, text=UNHEARD),
+    )
+
+
+def _heard_ns(facts: RankFacts) -> int:
+    """When a process was last heard of."""
+    ends = (facts.exit, facts.exception)
+    return max([facts.heartbeat_ns, *(end.at_ns for end in ends if end is not None)])
+
+
+def _late_ns(facts: RankFacts) -> int:
+    return int(_BEATS * 1e9 * (facts.heartbeat_interval_s or 1))
+
+
+def _nobody_knows(facts: RankFacts) -> bool:
+    """Whether a rank has recorded, and neither it nor anybody else tells whether it has ended."""
+    return facts.alive is None and facts.exit is None and facts.heartbeat_ns > 0

@@ -1,0 +1,86 @@
+"""Waiting in the job's key-value store, for whoever is to set a key: nobody says who that is."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.records.coverage import told_of_only
+from hangscope.trace.model import NONE, Trace
+
+PREFIX = "store."
+"""How the recorder's phases of such waits begin."""
+_TIMED_OUT = re.compile(r"wait timeout after \d+ ?ms, keys: (\S+)")
+
+
+def waits_in_store(host: Host | None) -> bool:
+    """Whether a rank sits in a call that returns once another rank has set a key."""
+    if host is None or (host.gone and host.end is not End.TORN_DOWN):
+        return False
+    return (host.phase or "").startswith(PREFIX)
+
+
+def key_given_up(host: Host | None) -> str:
+    """The key of the store that a rank failed of waiting for; empty where it failed otherwise."""
+    said = _TIMED_OUT.search(host.end_text) if host is not None else None
+    return said[1] if said is not None else ""
+
+
+def without_store_waits(roots: Iterable[int], hosts: Mapping[int, Host]) -> list[int]:
+    """Of ranks that did not come, those that are not themselves waiting for a key.
+
+    Where every one of them waits in the store nothing tells them apart: all of them stay.
+    """
+    chosen = list(roots)
+    return [r for r in chosen if not waits_in_store(hosts.get(r))] or chosen
+
+
+def store_places(trace: Trace, hosts: Mapping[int, Host], waiting: frozenset[int]) -> list[Place]:
+    """The key that most ranks wait for, where no rank waits in an operation.
+
+    Those who do not wait for it are the ones that can set it. Only where at least as many wait as
+    do not: otherwise this is a helper's matter, not a meeting of the ranks. Where all the others
+    wait in operations, the most ranks in the store are held up by those few, too.
+
+    Parameters
+    ----------
+    waiting
+        Ranks that wait in operations of process groups.
+    """
+    by_key: dict[tuple[str, str], list[int]] = defaultdict(list)
+    since: dict[tuple[str, str], int] = {}
+    for rank, host in sorted(hosts.items()):
+        phases = trace.ranks[rank].phases
+        if rank in waiting or not phases or not waits_in_store(host):
+            continue
+        key = (phases[-1].name, phases[-1].detail)
+        by_key[key].append(rank)
+        if phases[-1].since_ns:
+            since[key] = min(since.get(key, phases[-1].since_ns), phases[-1].since_ns)
+    if not by_key:
+        return []
+    key = max(by_key, key=lambda k: (len(by_key[k]), -since.get(k, 0)))
+    inside = by_key[key]
+    everybody = set(trace.ranks) | set(trace.missing_ranks)
+    outside = sorted(everybody - set(inside))
+    if not outside or len(outside) > len(inside):
+        return []
+    unrecorded = told_of_only(trace)
+    known = [r for r in outside if r in trace.ranks and r not in unrecorded]
+    if waiting and (not waiting.issuperset(known) or len(known) == len(inside)):
+        return []
+    return [
+        Place(
+            NONE,
+            0,
+            tuple(inside),
+            absent=tuple(known),
+            unknown=tuple(r for r in outside if r not in known),
+            phase=f"{key[0]} {key[1]!r}" if key[1] else key[0],
+            began_ns=since.get(key, 0),
+            members=tuple(sorted(everybody)),
+        )
+    ]

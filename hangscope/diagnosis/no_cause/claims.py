@@ -1,0 +1,107 @@
+"""What others say of a rank outright: statements of a log, exceptions that name who failed."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.processes.embedded_exceptions import failed_ranks, original, own_places
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.processes.stacks import user_frames, where
+from hangscope.diagnosis.wording import ordering_advice, playbook
+from hangscope.diagnosis.wording.crash_advice import crash
+from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.trace.model import Claim
+
+_CLAIM_VERDICTS = {
+    "monitored_barrier": Verdict.MISSING_RANK,
+    "unreachable": Verdict.RANK_LOST,
+    "missing_ranks": Verdict.MISSING_RANK,
+    "desync_report": Verdict.MISSING_RANK,
+    "barrier_timeout": Verdict.MISSING_RANK,
+    "fingerprint_mismatch": Verdict.COLLECTIVE_MISMATCH,
+    "size_mismatch": Verdict.SHAPE_MISMATCH,
+    "ddp_model_mismatch": Verdict.SHAPE_MISMATCH,
+    "shared_device": Verdict.RANK_CRASHED,
+    "oom": Verdict.RANK_CRASHED,
+    "device_error": Verdict.RANK_CRASHED,
+    "launcher_failure": Verdict.RANK_CRASHED,
+    "ddp_unused_parameters": Verdict.RANK_CRASHED,
+    "ddp_marked_twice": Verdict.RANK_CRASHED,
+    "rendezvous": Verdict.MISSING_RANK,
+}
+_CLAIM_ORDER = list(_CLAIM_VERDICTS)
+_SAME_MOMENT_NS = SECOND_NS
+
+
+def told_of(context: Context) -> Finding | None:
+    """Ranks that left nothing, and of which the exceptions of the others say that they failed."""
+    errors = [f.exception for f in context.trace.ranks.values() if f.exception is not None]
+    said = [(error, failed_ranks(error.message) or ()) for error in errors]
+    member = {place: rank for rank, place in own_places(context.trace).items()}
+    named = {member.get(place, place): place for _, failed in said for place in failed}
+    accused = sorted(named.keys() - context.hosts.keys())
+    if not accused:
+        return None
+    error = next(e for e, failed in said if named[accused[0]] in failed)
+    first = original(error, named[accused[0]]) if len(accused) == 1 else error
+    words = f"{first.type_name.removeprefix('builtins.')}: {first.message}".splitlines()[0]
+    how = shortened(words)
+    frames = user_frames(first.stack) if first is not error else ()
+    advice = crash(how, where(frames[0]) if frames else "")
+    return Finding(
+        Verdict.RANK_CRASHED,
+        tuple(accused),
+        tuple(sorted(context.hosts)),
+        Confidence.LIKELY,
+        f"{rank_s(accused).capitalize()} failed: {how}",
+        "the others raise because it failed, and say so",
+        advice.fix,
+        advice.playbook,
+        evidence=tuple(f"rank {r}: {h.end_text}" for r, h in [*context.hosts.items()][:8]),
+        unknowns=(f"{rank_s(accused)} left no dump",),
+    )
+
+
+def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
+    """What a log states outright, the most telling kind first."""
+    for kind in _CLAIM_ORDER:
+        naming = [c for c in claims if c.kind == kind and c.accused]
+        if not naming:
+            continue
+        verdict = _CLAIM_VERDICTS[kind]
+        if verdict is Verdict.RANK_CRASHED:
+            naming = _first_of(naming)
+        accused = tuple(sorted({r for c in naming for r in c.accused}))
+        # One fault in all of them, or one of them and its echoes: a log cannot tell.
+        among_several = verdict is Verdict.RANK_CRASHED and len(accused) > 1
+        certain = all(c.certain for c in naming) and not among_several
+        advice = ordering_advice.mismatch("op")
+        if verdict is Verdict.RANK_CRASHED:
+            advice = crash(naming[0].text, "")
+        elif verdict is Verdict.RANK_LOST:
+            advice = playbook.by_verdict(verdict)
+        elif verdict is Verdict.MISSING_RANK:
+            advice = playbook.missing(first=kind == "rendezvous")
+        words = naming[0].text.strip().splitlines()
+        return Finding(
+            verdict,
+            tuple(sorted(accused)),
+            (),
+            Confidence.LIKELY if certain else Confidence.AMBIGUOUS,
+            f"The log names {rank_s(accused)}: {shortened(words[0], 160) if words else kind}",
+            "",
+            advice.fix,
+            advice.playbook,
+            seq=naming[0].seq,
+            op=naming[0].op,
+            evidence=tuple(f"log: {shortened(c.text)}" for c in naming[:8]),
+            began_ns=naming[0].at_ns,
+        )
+    return None
+
+
+def _first_of(claims: list[Claim]) -> list[Claim]:
+    """The earliest, with all that came at the same moment or at a moment nobody noted."""
+    dated = [c.at_ns for c in claims if c.at_ns]
+    first = min(dated, default=0)
+    return [c for c in claims if not c.at_ns or c.at_ns - first <= _SAME_MOMENT_NS]

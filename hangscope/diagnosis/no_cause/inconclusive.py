@@ -1,0 +1,138 @@
+"""Signs of a hang that name nobody: what they do tell, and what to collect."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.no_cause.final_tracebacks import places_of_waits
+from hangscope.diagnosis.no_cause.log_symptoms import NO_MORE, how_to_meet, signs
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.processes.stacks import innermost, where
+from hangscope.diagnosis.wording import playbook
+from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.diagnosis.wording.stack_summary import places_of_stacks
+from hangscope.diagnosis.wording.unidentified_processes import places_of_strangers, whose_they_are
+from hangscope.trace.job_log.hangscope_output import OWN_REPORT
+from hangscope.trace.model import Claim
+
+_REPORTED = (
+    "the evidence for that report is in the run directory, not in this log",
+    "read that report in the log; the command at its end (more: hangscope analyze ...) reads the "
+    "run directory with the evidence",
+)
+"""Why HangScope's own words in a log are no verdict, and what to do."""
+
+
+def inconclusive(context: Context) -> Finding:
+    """The finding that something hangs or failed, with all that is told of it and what to do."""
+    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    fix, missing = advice.fix, context.trace.missing_ranks
+    standing = places_of_stacks(context)
+    strangers = places_of_strangers(context)
+    if strangers:
+        fix = whose_they_are(context)
+    elif standing:
+        fix = (
+            "compare where the ranks are: one that is not communicating may be the one the others "
+            "wait for; stacks of more ranks, dumps or the job's log would tell more"
+        )
+    fix = how_to_meet(context.trace.claims) or fix
+    summary, why = signs(context), "the evidence does not show who is waited for"
+    said = _own_words(context.trace.claims)
+    if said and context.trace.only_logs:
+        # Where nothing else tells, that is all there is.
+        summary = "" if summary == NO_MORE else f"{summary}; "
+        summary = f"{summary}HangScope had said before: {said[0]}"
+        why, fix = _REPORTED
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        (),
+        Confidence.LIKELY,
+        summary,
+        why,
+        fix,
+        advice.playbook,
+        unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
+        evidence=places_of_waits(context)
+        + standing
+        + strangers
+        + tuple(f"HangScope said in this log: {text}" for text in said)
+        + tuple(
+            f"log: {shortened(c.text)}"
+            for c in context.trace.claims[:8]
+            if c.text and c.kind != OWN_REPORT
+        ),
+    )
+
+
+def told_to_stop(context: Context, words: str) -> Finding:
+    """Somebody ended the job, and no rank said before whether it waited: a hang looks no other."""
+    said = _own_words(context.trace.claims)
+    if said:
+        before = f"HangScope had said before: {said[0]}"
+        why, fix = _REPORTED
+    else:
+        before = "nothing in this log shows whether it was hanging, or why"
+        why = "waiting ranks log nothing until a timeout of theirs expires, and none had expired"
+        fix = (
+            "if its last step came long before, it hung: run it with HANGSCOPE=1, or take the "
+            "stacks of all ranks (py-spy dump) before stopping it"
+        )
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        tuple(sorted(context.hosts)),
+        Confidence.LIKELY,
+        f"The job was told to stop from outside, and {before}",
+        why,
+        fix,
+        playbook.by_verdict(Verdict.INCONCLUSIVE).playbook,
+        evidence=(f"log: {shortened(words)}",),
+    )
+
+
+def _own_words(claims: tuple[Claim, ...]) -> tuple[str, ...]:
+    """What HangScope's own reports in a log say: no evidence, but worth repeating."""
+    return tuple(c.text for c in claims if c.kind == OWN_REPORT)[:4]
+
+
+def ended_unseen(context: Context, status: str = "") -> Finding:
+    """Every process is gone and left no word: killed from outside, or by one of them first.
+
+    ``status``: the one that all left with at one moment.
+    """
+    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    missing = context.trace.missing_ranks
+    stood = {r: where(innermost(h.stack)) for r, h in context.hosts.items() if h.stack}
+    if missing:
+        summary = (
+            f"The ranks on record were all ended from outside, and {rank_s(missing)} left nothing"
+        )
+        if len(context.hosts) == 1:
+            only = next(iter(context.hosts))
+            summary = f"Only rank {only} left anything, and nothing on record says how it ended"
+        why = "nothing on record says whether one followed from the other"
+    elif status:
+        summary = f"Every rank left at one moment with {status}, and nothing on record says why"
+        why = (
+            "some were in a collective, which no program leaves on its own: whoever started them "
+            "ended them, as Ray does when one of its tasks has failed or the driver is gone"
+        )
+    else:
+        summary = "Every rank ended at about the same time, and nothing on record says how"
+        why = "no exit status, signal or exception was seen of any of them"
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        tuple(sorted(context.hosts)),
+        Confidence.LIKELY,
+        summary,
+        why,
+        "read the log of whoever started the ranks: the first error is there"
+        if status and not missing
+        else advice.fix,
+        advice.playbook,
+        evidence=tuple(f"rank {r}: last seen at {at}" for r, at in sorted(stood.items())[:8]),
+        unknowns=("the launcher's log and the kernel's (dmesg) may tell which one ended first",),
+    )

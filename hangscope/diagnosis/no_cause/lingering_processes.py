@@ -1,0 +1,219 @@
+"""What is left of a job that does not end: nobody waits there in a collective, but the launcher.
+
+Ranks whose program is over may live on, as Python waits for every thread that is no daemon before
+it exits, and then for whatever is registered for its exit. Others may be stuck in what one rank
+does when all are done: an upload, an evaluation, a program that it has started.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.duration_text import lasting
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.processes.process_state import End, Host, is_at_work
+from hangscope.diagnosis.processes.stacks import innermost, is_library, is_over, where
+from hangscope.diagnosis.wording.blocked import blocked_in
+from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.diagnosis.wording.stack_summary import places_of_threads
+from hangscope.trace.facts import STALE_BEATS
+from hangscope.trace.model import RankFacts, ThreadStack
+
+_TEARDOWN_S = 30.0
+"""So long may libraries take to give back what they hold, on a machine that is short of it."""
+_JOINED_BY_EXECUTOR = "concurrent/futures/"
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Lingering:
+    """One such rank."""
+
+    rank: int
+    since_ns: int
+    until_ns: int
+    alive: bool
+    why: str
+    fix: str
+
+
+def lingering(context: Context) -> Finding | None:
+    """The finding where all that is left of a job are such ranks, for `Trace.timeout_s` and more.
+
+    None where any rank is in its program still: what keeps the others is then no matter, or where
+    they are at work: who ends may have to write something first.
+    """
+    trace = context.trace
+    # Other nodes may know more of their ranks; but what is over here is over.
+    if (trace.missing_ranks and not trace.live) or (trace.live and trace.looks < 2):
+        return None
+    left: list[_Lingering] = []
+    for rank, facts in sorted(trace.ranks.items()):
+        host = context.hosts[rank]
+        if host.end is End.CLEAN and not facts.freed_ns:
+            continue
+        one = _lingers(context, facts, host)
+        if one is None:
+            return None
+        left.append(one)
+    if not left:
+        return None
+    stood_s = (min(one.until_ns for one in left) - _newest_ns(context, left)) / SECOND_NS
+    return _finding(left, stood_s) if stood_s >= trace.timeout_s else None
+
+
+def left_standing(context: Context) -> Finding | None:
+    """The finding where others have ended, and who is still in its program stands still.
+
+    Whether it has stood long enough only more looks can tell: what one rank does at the end may
+    take as long as it likes, if it does anything.
+    """
+    left = [
+        rank
+        for rank, facts in sorted(context.trace.ranks.items())
+        if context.hosts[rank].end is End.ALIVE and facts.leaving is None
+    ]
+    stacks = [context.hosts[rank].stack for rank in left]
+    if not left or not all(stacks):
+        return None
+    host, several = context.hosts[left[0]], len(left) > 1
+    at = where(innermost(host.stack))
+    waits_for = f": {words}" if (words := blocked_in(host)) else ""
+    of = "the ranks seen here" if context.trace.missing_ranks else "the job"
+    who = f"{rank_s(left).capitalize()} {'are' if several else 'is'} all that is left of {of}"
+    stand = f"{'have' if several else 'has'} not moved from {at}"
+    on = f" on rank {left[0]}" if several else ""
+    return Finding(
+        Verdict.QUIESCENT,
+        (),
+        (),
+        Confidence.LIKELY,
+        f"{who}, and {stand}{waits_for}",
+        "all others have ended: nobody but the launcher waits for what is left",
+        f"look at {at}{on}: give what it waits for a time limit",
+        "D23",
+        evidence=places_of_threads(context),
+        unchanged_s=context.trace.timeout_s,
+    )
+
+
+def _newest_ns(context: Context, left: list[_Lingering]) -> int:
+    """Since when nothing has happened any more."""
+    return max(context.newest_ns, *(one.since_ns for one in left))
+
+
+def _lingers(context: Context, facts: RankFacts, host: Host) -> _Lingering | None:
+    phase = facts.leaving
+    if phase is None or not phase.since_ns or (host.frozen and host.end is End.ALIVE):
+        return None
+    if host.end not in (End.ALIVE, End.TORN_DOWN) and not facts.freed_ns:
+        return None
+    if is_at_work(facts) and not facts.freed_ns:  # what goes on after that is its exit
+        return None
+    # Of a process that noted its own end before, that is all the end of its program.
+    until_ns = facts.freed_ns or max(context.now_ns(facts.rank), facts.observed_ns)
+    if _is_torn_down(facts) and until_ns - phase.since_ns < _TEARDOWN_S * SECOND_NS:
+        return None
+    why, fix = _why(facts, host, phase.since_ns)
+    alive = host.end is End.ALIVE and not facts.freed_ns
+    return _Lingering(facts.rank, phase.since_ns, until_ns, alive, why, fix)
+
+
+def _why(facts: RankFacts, host: Host, since_ns: int) -> tuple[str, str]:
+    """What keeps the process, and what to do about it."""
+    if host.wait is not None and host.wait.kind == "child":
+        return (
+            blocked_in(host),
+            "end that process before the program's last line, or start it as a daemon "
+            "(multiprocessing joins all others at exit)",
+        )
+    if _is_torn_down(facts):
+        told = f" ({words})" if (words := blocked_in(host)) else ""
+        return (
+            f"what runs last when it exits does not return{told}",
+            "py-spy dump --native shows where it is: functions registered with atexit before "
+            "HangScope, or a library's own teardown (a device, a C++ thread)",
+        )
+    sampled = max((t.sampled_ns for t in facts.threads if t.source == "sample"), default=0)
+    now = [t for t in facts.threads if t.sampled_ns == sampled and sampled > since_ns]
+    main = next((t.stack for t in now if t.is_main), ())
+    if is_over(main):
+        kept_by = [t for t in now if t.daemon is False and not t.is_main]
+        return _threads(kept_by)
+    frame = innermost(main)
+    at = f" at {where(frame)}" if frame is not None else ""
+    inside = f": {words}" if (words := blocked_in(host)) else ""
+    return (
+        f"a function that runs at exit is{at}{inside}" if at else "it has begun to exit",
+        f"look{at or ' at what runs at exit'}: it does not return",
+    )
+
+
+def _is_torn_down(facts: RankFacts) -> bool:
+    """Whether the interpreter itself is being taken down, as far as HangScope's own end in it.
+
+    The watcher ends there: silent for so long, it has.
+    """
+    beats_ns = int(STALE_BEATS * SECOND_NS * (facts.heartbeat_interval_s or 1.0))
+    return facts.observed_ns - facts.heartbeat_ns > beats_ns
+
+
+def _threads(kept_by: list[ThreadStack]) -> tuple[str, str]:
+    """For the threads that Python waits for."""
+    if not kept_by:
+        return (
+            "it waits for a non-daemon thread",
+            "py-spy dump shows which thread that is: let it end before the program's last line, or "
+            "make it a daemon",
+        )
+    places = [_place(thread) for thread in kept_by]
+    first = kept_by[0]
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    pool = any(_JOINED_BY_EXECUTOR in f.filename.replace("\\", "/") for f in first.stack)
+    if pool:
+        fix = (
+            f"the task at {places[0]} does not return: give what it waits for a time limit, or "
+            "tell it to stop before the program's last line (executors wait for their tasks)"
+        )
+    else:
+        fix = (
+            f"tell thread {first.name} to stop and join it before the program's last line, or "
+            "start it with daemon=True: Python waits for every non-daemon thread"
+        )
+    return f"it waits for thread {first.name} ({places[0]}){more}", fix
+
+
+def _place(thread: ThreadStack) -> str:
+    """The innermost line of the user's that a thread is at; without one, its outermost."""
+    mine = [frame for frame in thread.stack if not is_library(frame)]
+    return where(mine[0] if mine else thread.stack[0])
+
+
+def _finding(left: list[_Lingering], stood_s: float) -> Finding:
+    alike: dict[str, list[int]] = defaultdict(list)
+    for one in left:
+        alike[one.why].append(one.rank)
+    why, first = next(iter(alike.items()))
+    ranks = [one.rank for one in left]
+    several = len(ranks) > 1
+    programs = "programs" if several else "program"
+    processes = "their processes" if several else "its process"
+    have, were = ("have", "were") if several else ("has", "was")
+    lasts = f"ago and {processes} {have} not ended"
+    if not all(one.alive for one in left):
+        lasts = f"before {processes} {were} stopped"
+    of = f" on {rank_s(first)}" if len(alike) > 1 else ""
+    return Finding(
+        Verdict.QUIESCENT,
+        (),
+        (),
+        Confidence.CERTAIN,
+        f"The {programs} of {rank_s(ranks)} {were} over {lasting(stood_s)} {lasts}: {why}{of}",
+        "no rank waits in a collective: the launcher waits for the processes to end",
+        left[0].fix,
+        "D23",
+        evidence=tuple(f"{rank_s(those)}: {words}" for words, those in alike.items())[:_SHOWN],
+        began_ns=max(one.since_ns for one in left),
+    )

@@ -1,0 +1,175 @@
+"""What a log that names nobody does tell, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.no_cause.final_tracebacks import places_of_waits
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.wording.phrases import capital, rank_s
+from hangscope.diagnosis.wording.stack_summary import places_of_stacks
+from hangscope.diagnosis.wording.unidentified_processes import where_strangers_stand
+from hangscope.trace.job_log.hangscope_output import OWN_ALL_CLEAR
+from hangscope.trace.model import Claim
+from hangscope.trace.signals import SIGABRT
+
+DEAD_THREAD: Final = "dead_thread"
+"""What a job log's reader notes of a thread that died of an exception nobody caught."""
+_SIGNS = (
+    ("oom", "A process ran out of memory"),
+    ("device_error", "A device failed"),
+    ("size_mismatch", "Ranks exchanged messages of different sizes"),
+    ("launcher_failure", "A process ended"),
+    ("network_error", "A connection between ranks failed"),
+    ("rendezvous", "Ranks did not all meet"),
+    ("timeout", "A collective timed out"),
+    ("ddp_unused_parameters", "Parameters got no gradient"),
+    ("dump_signal", "A rank announced a collective timeout"),
+)
+"""Kinds of statements that may name nobody, the most telling first."""
+_Detail = Literal["watchdog_failed", "gave_up", "store_gone", "watchdog_stuck", "blocked"]
+_DETAILS: tuple[tuple[_Detail, str], ...] = (
+    ("watchdog_failed", "A watchdog failed itself, {nobody}"),
+    ("gave_up", "A collective failed or timed out, {nobody}"),
+    (
+        "store_gone",
+        "The process that serves the store (rank 0 or its launcher) has ended: its own log says "
+        "why",
+    ),
+    ("watchdog_stuck", "A watchdog got stuck itself, {nobody}"),
+    (
+        "blocked",
+        "The kernel waits for storage or a device that does not answer, {nobody}",
+    ),
+)
+"""What is noted of other statements."""
+NO_MORE = "There are signs of a hang, but the evidence names no rank"
+"""What is said where there is nothing to be said."""
+_NOBODY = "and the evidence names no rank as the cause"
+_SILENCE = "There was no sign of progress for too long"
+
+
+def signs(context: Context) -> str:
+    """What a log that names nobody does tell: the most telling of it."""
+    claims = context.trace.claims
+    return (
+        _of_a_kind(context)
+        or _of_a_failure(claims)
+        or _of_a_detail(claims)
+        or _of_the_last(context)
+        or (NO_MORE if claims else "Nothing in the evidence shows whether or why the job hangs")
+    )
+
+
+def _of_a_kind(context: Context) -> str:
+    """What statements of a known kind tell."""
+    for kind, words in _SIGNS:
+        told = [c for c in context.trace.claims if c.kind == kind and not c.accused]
+        if told:
+            silent = kind == "timeout" and all(c.details.get("silence") for c in told)
+            return f"{_SILENCE if silent else words}{_whose(context, kind, told)}, {_NOBODY}"
+    return ""
+
+
+def _of_a_failure(claims: Sequence[Claim]) -> str:
+    """Of what a thread, or a process, failed whose rank is not known."""
+    dead = next((c.text for c in claims if c.details.get(DEAD_THREAD)), "")
+    if dead:
+        words = shortened(capital(dead))
+        return f"{words}; the log does not say of which rank, or who waits for it"
+    alone = next((c.text for c in claims if c.details.get("nobodys")), "")
+    if alone:
+        words = shortened(alone)
+        return f"{words} was raised; the log does not say by which rank, or how the others fared"
+    return ""
+
+
+def _of_a_detail(claims: Sequence[Claim]) -> str:
+    """What is noted beside other statements."""
+    for detail, words in _DETAILS:
+        if any(c.details.get(detail) for c in claims):
+            return words.format(nobody=_NOBODY)
+    return ""
+
+
+def _of_the_last(context: Context) -> str:
+    """What was issued, waited in or said last."""
+    claims = context.trace.claims
+    last = next((c.text for c in claims if c.details.get("announced_last")), "")
+    if last:
+        return f"The log announces operations but no waits; the last were {last}"
+    waited = places_of_waits(context)
+    if waited:
+        return f"{capital(waited[0])}, {_NOBODY}"
+    clear = next((c.text for c in reversed(claims) if c.kind == OWN_ALL_CLEAR), "")
+    if clear:
+        return f"HangScope had said of this job that it hung, and then: {clear}"
+    standing = () if claims else places_of_stacks(context)
+    return where_strangers_stand(context) or (
+        f"{capital(standing[0])}, {_NOBODY}" if standing else ""
+    )
+
+
+def how_to_meet(claims: Iterable[Claim]) -> str:
+    """Advice where ranks that wait for one another say how many had come; empty elsewhere."""
+    told = [c for c in claims if c.kind == "rendezvous"]
+    if any(_too_many(told)):
+        return (
+            "end what is left of an earlier launch, and give every launch its own MASTER_PORT or "
+            "file; the launcher and the script must agree on WORLD_SIZE"
+        )
+    if _came(told):
+        return (
+            "look for a process that was not started, or whose MASTER_ADDR, MASTER_PORT or "
+            "WORLD_SIZE differs from the others'"
+        )
+    return ""
+
+
+def _whose(context: Context, kind: str, told: list[Claim]) -> str:
+    """Who said so, or more of what was said."""
+    by = tuple(sorted({c.reporter for c in told if c.reporter is not None}))
+    whose = f" (reported by {rank_s(by)})" if by else ""
+    if kind == "rendezvous":
+        return _came(told) or whose
+    aborted = _aborted(context) if kind == "size_mismatch" else ()
+    if not aborted:
+        return whose
+    # Gloo aborts who has less room than comes, whichever of the two is wrong.
+    they, have = ("it", "has") if len(aborted) == 1 else ("they", "have")
+    return (
+        f": {rank_s(aborted)} aborted on receiving more than {they} had room for, so {they} or a "
+        f"sender {have} issued a different operation or size than the others"
+    )
+
+
+def _too_many(meetings: Iterable[Claim]) -> Iterator[tuple[int, int]]:
+    """How many came to a meeting, and of how many they had been told."""
+    for details in (claim.details for claim in meetings):
+        came, world = details.get("joined", 0), details.get("world_size", 0)
+        if came > world > 0:
+            yield came, world
+
+
+def _came(meetings: list[Claim]) -> str:
+    """Why a meeting did not come about, where those who wait there say so."""
+    for came, world in _too_many(meetings):
+        return f": {came} processes came to a rendezvous of {world}"
+    for details in (claim.details for claim in meetings):
+        came, due = details.get("joined", 0), details.get("clients", 0)
+        if 0 < came < due:
+            return f": the store that rank 0 serves waited for {due} clients and {came} had come"
+        if "twice" in details:
+            return f": two processes said that they are rank {details['twice']}"
+        if "sizes" in details:
+            first, other = details["sizes"]
+            return f": some ranks count {first} members of a communicator and others {other}"
+    return ""
+
+
+def _aborted(context: Context) -> tuple[int, ...]:
+    """Ranks that ended themselves by SIGABRT."""
+    ends = {r: f.exit for r, f in context.trace.ranks.items() if f.exit is not None}
+    return tuple(sorted(r for r, e in ends.items() if e.signal == SIGABRT or e.code == -SIGABRT))

@@ -1,0 +1,87 @@
+"""What the monitor had concluded while the job ran, where less than that is left of it.
+
+It had seen the processes and all of their rings. Of a job that was killed at once afterwards, or
+of which files are missing, its journal may tell more than everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.processes.process_state import End
+from hangscope.diagnosis.records.coverage import recorded_ranks
+from hangscope.trace.external_reports.journal import OWN_VERDICT
+from hangscope.trace.model import Claim
+
+_NOTHING = (Verdict.HEALTHY, Verdict.INCONCLUSIVE)
+_NOBODY = (Verdict.INCONCLUSIVE, Verdict.QUIESCENT)
+
+
+def with_said_live(context: Context, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings, behind what the monitor had said where that rests on more than they do."""
+    undecided = all(finding.verdict in _NOBODY for finding in findings)
+    lost = frozenset() if undecided else _without_record(context)
+    said = _said(context) if undecided or lost else None
+    if said is None:
+        return tuple(findings)
+    if undecided:
+        stood = any(finding.verdict is Verdict.QUIESCENT for finding in findings)
+        return (said, *findings) if said.culprits or not stood else tuple(findings)
+    found = findings[0]
+    if lost.issuperset(found.culprits) or set(found.culprits) != set(said.culprits):
+        # That its ring is gone now is no fault of a rank whose ring the monitor had read.
+        return (replace(said, evidence=found.evidence),)
+    return tuple(findings)
+
+
+def _without_record(context: Context) -> frozenset[int]:
+    """Ranks of which no record of their operations is left."""
+    trace = context.trace
+    return frozenset({*trace.ranks, *trace.missing_ranks}) - recorded_ranks(trace)
+
+
+def _said(context: Context) -> Finding | None:
+    """The monitor's first verdict since the job stood still; None where it ended in order.
+
+    Later ones may be about what followed from that.
+    """
+    trace = context.trace
+    said = [
+        claim
+        for claim in trace.claims
+        if claim.kind == OWN_VERDICT and claim.at_ns and claim.at_ns >= context.newest_ns
+    ]
+    if trace.live or not said:
+        return None
+    first = min(said, key=lambda claim: claim.at_ns)
+    verdict = _verdict(first)
+    if verdict in _NOTHING:
+        return None
+    known = {*context.hosts, *trace.missing_ranks}
+    culprits = tuple(r for r in first.details.get("culprits", ()) if r in known)
+    others = [host for rank, host in context.hosts.items() if rank not in culprits]
+    if others and all(host.end is End.CLEAN for host in others):
+        return None
+    ambiguous = first.details.get("confidence") == Confidence.AMBIGUOUS.value
+    return Finding(
+        verdict,
+        culprits,
+        tuple(sorted(host.rank for host in others)),
+        Confidence.AMBIGUOUS if ambiguous else Confidence.LIKELY,
+        first.text,
+        "HangScope said so while the job ran; what is left of the job tells less",
+        "read its report in the job's log, after [hangscope]: it has the lines and the stacks",
+        "D19",
+        unknowns=("what the monitor had seen when it said so",),
+    )
+
+
+def _verdict(claim: Claim) -> Verdict:
+    """A journal may hold anything."""
+    try:
+        return Verdict(claim.details.get("verdict"))
+    except ValueError:
+        return Verdict.INCONCLUSIVE

@@ -1,0 +1,166 @@
+"""What to say when nothing in the graph is a cause: healthy, quiescent or inconclusive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hangscope.diagnosis.causes.remote_calls import unanswered
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.exits.exit_status_only import may_have_given_up
+from hangscope.diagnosis.exits.external_stop import STATUS, UNSEEN
+from hangscope.diagnosis.exits.primary_failures import had_left
+from hangscope.diagnosis.model import Finding
+from hangscope.diagnosis.no_cause.claims import from_claims
+from hangscope.diagnosis.no_cause.final_tracebacks import by_last_words
+from hangscope.diagnosis.no_cause.inconclusive import ended_unseen, inconclusive, told_to_stop
+from hangscope.diagnosis.no_cause.lingering_processes import lingering
+from hangscope.diagnosis.no_cause.log_symptoms import DEAD_THREAD
+from hangscope.diagnosis.no_cause.secondary_failures import secondary_failures
+from hangscope.diagnosis.no_cause.standstill import (
+    after_silence,
+    never_began,
+    of_dumps,
+    quiescent,
+    stood_before_the_end,
+    stopped_after_a_standstill,
+)
+from hangscope.diagnosis.processes.process_state import End
+from hangscope.diagnosis.waiting.snapshots import Moment
+from hangscope.diagnosis.wording.stack_summary import by_stacks
+from hangscope.trace.model import Claim, Trace
+
+_SEEN_BY_LAUNCHER = "launcher_failure"
+_DISTRESS = frozenset(
+    {
+        "timeout",
+        "dump_signal",
+        "network_error",
+        "rendezvous",
+        _SEEN_BY_LAUNCHER,
+        "size_mismatch",
+    }
+)
+"""Kinds of statements that show a hang or a failure, even where they name nobody."""
+_FAILURES = frozenset({"oom", "device_error"})
+
+
+def without_cause(context: Context, killed: str | None, moment: Moment | None) -> Finding | None:
+    """Judge a trace in which nobody is found to wait for anybody.
+
+    Parameters
+    ----------
+    killed:
+        How every rank was ended from outside at about the same time; None if they were not.
+    moment:
+        What shows that the dumps are a moment of a moving job; None if nothing does.
+
+    Returns
+    -------
+    Finding or None
+        Who is accused by something else than the graph, or else that the job is ``inconclusive``
+        or ``quiescent``; None for a healthy one.
+    """
+    gave_up = may_have_given_up(context.trace)
+    told = (c for c in context.trace.claims if killed is None or not _tells_of_signals(context, c))
+    found = (
+        from_claims(tuple(c for c in told if gave_up.isdisjoint(c.accused)))
+        or by_stacks(context)
+        or by_last_words(context)
+        or unanswered(context)
+        or lingering(context)
+    )
+    if found is not None:
+        return found
+    if gave_up:
+        return inconclusive(context)
+    if moment is not None and not _shows_movement(context, moment):
+        return inconclusive(context)
+    if killed is not None:
+        return _ended_from_outside(context, killed, moving=moment is not None)
+    if moment is not None:
+        return None
+    return _neither_killed_nor_moving(context)
+
+
+def _shows_movement(context: Context, moment: Moment) -> bool:
+    """Whether the dumps are of a job that has moved; what half of the ranks did tells little."""
+    return moment.moved and len(context.trace.missing_ranks) < len(context.trace.ranks)
+
+
+def _ended_from_outside(context: Context, killed: str, moving: bool) -> Finding | None:
+    """A job of which every rank was ended at once: did it hang before?"""
+    trace = context.trace
+    finished = all(facts.finalized for facts in trace.ranks.values())
+    if killed.startswith(STATUS) and not finished:
+        return ended_unseen(context, killed)
+    if not moving and not finished:
+        if killed == UNSEEN or trace.missing_ranks:
+            return ended_unseen(context)
+        stood_s = stood_before_the_end(context)
+        if stood_s >= trace.timeout_s:
+            return quiescent(context, stood_s)
+        if (found := never_began(context)) is not None:
+            return found
+    if trace.only_logs and not len(trace.records):
+        stopped = _stopped(trace)
+        return told_to_stop(context, stopped.text if stopped is not None else killed)
+    return None
+
+
+def _neither_killed_nor_moving(context: Context) -> Finding | None:
+    """A job whose ranks ended one by one, or stand still, or of which only a log is left."""
+    trace, hosts = context.trace, context.hosts
+    ends = [h.end for h in hosts.values() if not (h.gone and had_left(trace.ranks[h.rank]))]
+    over = bool(ends) or (bool(hosts) and all(host.gone for host in hosts.values()))
+    if over and all(e is End.CLEAN for e in ends) and not trace.missing_ranks:
+        return None
+    told = _failed_or_stopped(context, ends)
+    if told is not None:
+        return told
+    if trace.live:
+        return after_silence(context)
+    stood = stopped_after_a_standstill(context)
+    if stood is not None:
+        return stood
+    nothing_issued = trace.only_logs and not len(trace.records)
+    if any(e is not End.UNKNOWN for e in ends) and not nothing_issued:
+        return None
+    if not len(trace.records) and not len(trace.members):
+        return inconclusive(context)
+    return of_dumps(context)
+
+
+def _failed_or_stopped(context: Context, ends: Sequence[End]) -> Finding | None:
+    """What is told of a job in which something failed, or which was told to stop."""
+    trace = context.trace
+    if any(c.kind in _DISTRESS for c in trace.claims):
+        return inconclusive(context)
+    if any(e is End.CRASHED for e in ends):
+        return secondary_failures(context)
+    stopped = _stopped(trace)
+    if stopped is None:
+        return None
+    if any(_failed_before(c, stopped) for c in trace.claims):
+        return inconclusive(context)
+    return told_to_stop(context, stopped.text) if not len(trace.records) else None
+
+
+def _failed_before(claim: Claim, stopped: Claim) -> bool:
+    """Whether a statement is of something that failed before the job was told to stop."""
+    if claim.details.get(DEAD_THREAD):
+        return True
+    failed = claim.details.get("nobodys") or (claim.kind in _FAILURES and not claim.accused)
+    later = 0 < stopped.at_ns < claim.at_ns or claim.details.get("after_stop")
+    return bool(failed and not later)
+
+
+def _tells_of_signals(context: Context, claim: Claim) -> bool:
+    """Whether all that a claim says is by which signal ranks ended, as the launcher has seen it."""
+    ends = [context.trace.ranks[r].exit for r in claim.accused if r in context.trace.ranks]
+    by_signal = all(end is not None and end.signal is not None for end in ends)
+    return claim.kind == _SEEN_BY_LAUNCHER and bool(ends) and by_signal
+
+
+def _stopped(trace: Trace) -> Claim | None:
+    """The first line of a log which says that the job was told to stop."""
+    return next((c for c in trace.claims if c.details.get("stopped")), None)

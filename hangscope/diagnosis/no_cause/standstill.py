@@ -1,0 +1,181 @@
+"""Jobs that stood still with nobody waiting for another on record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.duration_text import lasting
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.no_cause.inconclusive import inconclusive
+from hangscope.diagnosis.no_cause.lingering_processes import left_standing
+from hangscope.diagnosis.processes.process_state import End, is_at_work
+from hangscope.diagnosis.records.coverage import end_is_unseen
+from hangscope.diagnosis.wording import playbook
+from hangscope.diagnosis.wording.blocked import blocked_in
+from hangscope.diagnosis.wording.phrases import capital, rank_s
+from hangscope.diagnosis.wording.stack_summary import places_of_threads, where_to_look
+from hangscope.trace.model import Flag
+
+_UNSEEN_ENDS = "no rank waits for another on record; what its device has finished is not known"
+
+
+def stood_before_the_end(context: Context) -> float:
+    """For how long (s) no rank had issued or finished anything when the first of them was ended."""
+    ends = [h.end_ns for h in context.hosts.values() if h.end_ns]
+    if not ends or not context.newest_ns:
+        return 0.0
+    return (min(ends) - context.newest_ns) / SECOND_NS
+
+
+def stopped_after_a_standstill(context: Context) -> Finding | None:
+    """Ranks with something left to do were ended after `Trace.timeout_s` of silence.
+
+    Others may have left in order before: what the former waited for is not on record then.
+    """
+    stopped = {
+        rank: host.end_ns
+        for rank, host in sorted(context.hosts.items())
+        if host.end is End.TORN_DOWN and host.end_ns and not context.trace.ranks[rank].finalized
+    }
+    if not stopped or not context.newest_ns:
+        return None
+    stood_s = (min(stopped.values()) - context.newest_ns) / SECOND_NS
+    if stood_s < context.trace.timeout_s:
+        return None
+    who = f"{rank_s([*stopped])} {'were' if len(stopped) > 1 else 'was'}"
+    return replace(
+        inconclusive(context),
+        summary=f"Nothing was issued for {lasting(stood_s)} before {who} ended, "
+        "and nothing shows why",
+    )
+
+
+def never_began(context: Context) -> Finding | None:
+    """Ranks that were ended before any of them had issued anything, and that all stood in something
+    which does not return by itself, `Trace.timeout_s` after they had been started.
+    """
+    hosts, ranks = context.hosts, context.trace.ranks
+    ends = [host.end_ns for host in hosts.values() if host.end_ns]
+    started = [facts.started_ns for facts in ranks.values() if facts.started_ns]
+    if context.newest_ns or not ends or not started or not all(map(blocked_in, hosts.values())):
+        return None
+    stood_s = (min(ends) - min(started)) / SECOND_NS
+    if stood_s < context.trace.timeout_s:
+        return None
+    places = places_of_threads(context)
+    return replace(
+        inconclusive(context),
+        summary=f"{capital(rank_s([*hosts]))} had issued nothing for {lasting(stood_s)} when "
+        f"{'they were' if len(hosts) > 1 else 'it was'} ended",
+        why="all of them were in something that does not return on its own",
+        fix=f"look at what is waited for there: {places[0]}",
+        evidence=places,
+    )
+
+
+def _does_not_begin(context: Context) -> Finding | None:
+    """A running job in which no rank has issued anything, and all stand in something which does not
+    return by itself. They have been there for long enough; whether there, only more looks can tell.
+    """
+    trace, hosts = context.trace, context.hosts
+    waits = all(host.end is End.ALIVE and blocked_in(host) for host in hosts.values())
+    started_ns = max((facts.started_ns for facts in trace.ranks.values()), default=0)
+    lived_s = (trace.observed_ns - started_ns) / SECOND_NS
+    if trace.missing_ranks or not waits or not started_ns or lived_s < trace.timeout_s:
+        return None
+    places = places_of_threads(context)
+    first = places[0] if len(places) > 1 else places[0].partition(": ")[2]
+    return Finding(
+        Verdict.QUIESCENT,
+        (),
+        (),
+        Confidence.LIKELY,
+        f"The job has not begun, and {rank_s([*hosts])} {'stand' if len(hosts) > 1 else 'stands'} "
+        f"still{': ' if len(places) > 1 else ' '}{first}",
+        "no rank has issued anything: none waits for another in a collective",
+        f"look at what is waited for {first}",
+        playbook.by_verdict(Verdict.QUIESCENT).playbook,
+        evidence=places,
+        unchanged_s=trace.timeout_s,
+    )
+
+
+def after_silence(context: Context) -> Finding | None:
+    """A running job: ``quiescent`` once it has been silent for `Trace.timeout_s`, else None.
+
+    Where some ranks are done already, what is told is who does not end.
+    """
+    trace = context.trace
+    newest = context.newest_ns
+    moving = any(map(is_at_work, trace.ranks.values()))
+    if not newest or not trace.observed_ns:
+        return None if moving or trace.looks < 2 else _does_not_begin(context)
+    silent_s = (trace.observed_ns - newest) / SECOND_NS
+    # A single process owes nobody an operation, unless it shares a group with another job's.
+    alone = trace.world_size == 1 and not any(group.outsiders for group in trace.groups)
+    if silent_s < trace.timeout_s or moving or alone or trace.looks < 2:
+        return None
+    finishing = any(h.end is End.CLEAN for h in context.hosts.values()) or any(
+        f.finalized and f.leaving is not None for f in trace.ranks.values()
+    )
+    if finishing:
+        return left_standing(context)
+    return quiescent(context, silent_s)
+
+
+def of_dumps(context: Context) -> Finding | None:
+    """Dumps of processes nobody looked at: all finished, and yet somebody dumped."""
+    if (context.trace.records["flags"] & int(Flag.UNOBSERVED)).any():
+        return inconclusive(context)  # whether the last operations finished is not known
+    front, numbers = context.front, context.trace.records["collective_seq"]
+    if (front.pending > 0).any() or (front.unfinished & ~front.p2p & (numbers <= 0)).any():
+        return inconclusive(context)  # somebody waits, and nothing tells for whom
+    return quiescent(context, None)
+
+
+def quiescent(context: Context, silent_s: float | None) -> Finding:
+    """The finding that nobody issues anything; ``silent_s``: for how long, where it is known."""
+    last = None
+    for rank in sorted(context.trace.ranks):
+        last = last or context.last_operation(rank)
+    # A dump of active entries alone has counters, and no name for what they count.
+    where = f" ({f'{last.op} ' if last.op else ''}#{last.seq})" if last is not None else ""
+    since = f" for {lasting(silent_s)}" if silent_s is not None else ""
+    advice = playbook.by_verdict(Verdict.QUIESCENT)
+    seen = all(_end_is_seen(context, rank) for rank in context.trace.ranks)
+    did = "finished" if seen else "issued"
+    return Finding(
+        Verdict.QUIESCENT,
+        (),
+        (),
+        Confidence.LIKELY,
+        f"{_went_to(context, did, where)} and none has issued another{since}",
+        "no rank waits in a collective" if seen else _UNSEEN_ENDS,
+        where_to_look(context) or advice.fix,
+        advice.playbook,
+        evidence=places_of_threads(context),
+    )
+
+
+def _went_to(context: Context, did: str, where: str) -> str:
+    """What the ranks did last: the same, as far as their records tell."""
+    lasts = {context.last_operation(rank) for rank in context.trace.ranks} - {None}
+    ends = {(last.op, last.seq) for last in lasts if last is not None}
+    if len(ends) < 2:
+        return f"Every rank {did} the same last collective{where}"
+    return f"No rank waits for another in what it {did} last"
+
+
+def _end_is_seen(context: Context, rank: int) -> bool:
+    """Whether it is known how a rank's newest operation stands."""
+    row, front = context.last_row(rank), context.front
+    if row < 0:
+        return True
+    if not end_is_unseen(context.trace, row):
+        return True
+    record = context.trace.records[row]
+    pairs = context.pairs_of_rank[rank]
+    here = pairs[front.group[pairs] == record["group"]]
+    # A backend's own counter tells of its collectives.
+    return not front.p2p[row] and bool((front.completed[here] >= record["collective_seq"]).all())

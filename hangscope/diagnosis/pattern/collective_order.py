@@ -1,0 +1,224 @@
+"""In which order ranks come to collectives of two kinds of groups, and who of a circle differs.
+
+Two ranks that wait for each other in two groups have come to them in opposite orders. All others
+run the same program: where each of them that is in groups of both kinds has come to these two
+operations in one order, who has come in the other is the one to blame.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations, islice
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.pattern.counterparts import Progress, progress_in, siblings
+from hangscope.diagnosis.pattern.deviations import same_program
+from hangscope.diagnosis.records.coverage import hidden_ranks
+from hangscope.diagnosis.records.kinds import is_one_sided
+from hangscope.trace.model import NONE
+
+_MOST_ASKED = 64
+"""So many others tell the usual order."""
+_ENOUGH = 2
+_MOST_MEETINGS = 6
+
+Meeting = tuple[int, int]
+"""A collective by a number for the kind of its group and its own number there."""
+
+
+def against_order(
+    context: Context, ranks: Collection[int], places: Iterable[Place]
+) -> tuple[int, ...]:
+    """Those of ``ranks`` who came to two of the ``places`` in another order than everybody else.
+
+    Empty where the others do not agree, are too few, or where all of ``ranks`` differ from them.
+    """
+    odd = _Orders(context, places).broken_by(ranks)
+    return odd if len(odd) < len(ranks) else ()
+
+
+def alone_against_order(
+    context: Context, ranks: Collection[int], places: Iterable[Place]
+) -> int | None:
+    """The only one of ``ranks`` who came to two of the ``places`` in another order than all others
+    did, those among ``ranks`` as well."""
+    orders = _Orders(context, places)
+    odd = [rank for rank in sorted(ranks) if orders.broken_by([rank])]
+    return odd[0] if len(odd) == 1 else None
+
+
+def collective_first(context: Context, collective: Place, pair: Place) -> bool | None:
+    """Whether counterparts in sibling groups came to the collective before they came to the pair.
+
+    One member waits in either, and has not come to the other. A half carries the number of the
+    last collective before it, so its record alone tells. None unless two tell, one of
+    whom exchanges as the rank that waits in the pair, and all the same.
+    """
+    group, seq = collective.group, collective.seq
+    ranks = context.trace.groups[group].ranks
+    if not {pair.waiters[0], pair.absent[0]} <= set(ranks):
+        return None  # what was read contradicts itself
+    waiting, wanted = ranks.index(pair.waiters[0]), ranks.index(pair.absent[0])
+    op = context.families[context.trace.records["signature"][pair.row]]
+    halves = [(waiting, wanted, pair.seq, op)]
+    row = context.row_of(group, pair.absent[0], seq)
+    if row != NONE:  # its half was to come next
+        number = int(context.trace.records["p2p_seq"][row]) + 1
+        halves.append((wanted, waiting, number, "send" if op == "recv" else "recv"))
+    said: list[list[bool]] = []
+    for own, partner, number, op in halves:
+        said.append([])
+        for other in siblings(context, group):
+            members = context.trace.groups[other].ranks
+            low, high = context.bounds.get(members[own], (0, 0))
+            part = context.trace.records[low:high]
+            part = part[(part["group"] == other) & (part["p2p_seq"] == number)]
+            part = part[part["peer"] == members[partner]]
+            its = [r for r in part if context.families[r["signature"]] == op]
+            said[-1] += [bool(r["collective_seq"] >= seq) for r in its[:1]]
+    told = [first for answers in said for first in answers]
+    return told[0] if said[0] and len(told) >= _ENOUGH and len({*told}) == 1 else None
+
+
+class _Orders:
+    """Some places, by the kinds of their groups, and the order in which ranks came to them."""
+
+    def __init__(self, context: Context, places: Iterable[Place]) -> None:
+        # Kinds may hold lists of all ranks: they are hashed once, not for every rank.
+        numbers: dict[object, int] = {}
+        chosen = {
+            (numbers.setdefault(context.kinds[p.group], len(numbers)), p.seq)
+            for p in sorted(places, key=lambda p: (p.group, p.seq))
+            if p.group >= 0 and not p.p2p
+        }
+        self._context = context
+        self._meetings = sorted(chosen)[:_MOST_MEETINGS]
+        self._group_of = _groups_of(context, numbers)
+        self._hidden = hidden_ranks(context.trace)
+        self._progress: dict[tuple[int, int], Progress] = {}
+        self._asked = [r for r in context.trace.ranks if r not in context.without_order]
+
+    def broken_by(self, ranks: Collection[int]) -> tuple[int, ...]:
+        """Those of ``ranks`` who came to two meetings in another order than all who are in groups
+        of the same program, two at least."""
+        odd: set[int] = set()
+        for a, b in combinations(self._meetings, 2):
+            if a[0] != b[0]:
+                odd |= self._broken(ranks, a, b)
+        return tuple(sorted(odd))
+
+    def _broken(self, ranks: Collection[int], a: Meeting, b: Meeting) -> set[int]:
+        others = (r for r in self._asked if r not in ranks and self._groups(r, a, b) is not None)
+        said = {r: self._a_first(r, a, b) for r in islice(others, _MOST_ASKED)}
+        known = {r: first for r, first in said.items() if first is not None}
+        if len(known) == 0:
+            return set()
+        suspects: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for rank in ranks:
+            groups = self._groups(rank, a, b)
+            if groups is not None and rank not in self._context.without_order:
+                suspects[groups].append(rank)
+        odd = set()
+        for groups, accused in suspects.items():
+            alike = {r: first for r, first in known.items() if self._alike(groups, r, a, b)}
+            alike = {r: first for r, first in alike.items() if self._abreast(accused[0], r, a, b)}
+            enough = len(self._who_did(alike, a, b) - {*ranks}) >= _ENOUGH
+            if enough and len({*alike.values()}) == 1:
+                usual = next(iter(alike.values()))
+                odd |= {r for r in accused if self._a_first(r, a, b) is (not usual)}
+        return odd
+
+    def _groups(self, rank: int, a: Meeting, b: Meeting) -> tuple[int, int] | None:
+        """The one group of each kind that the rank is in."""
+        first, second = (self._group_of.get((rank, kind), NONE) for kind, _ in (a, b))
+        return None if NONE in (first, second) else (first, second)
+
+    def _alike(self, groups: tuple[int, int], rank: int, a: Meeting, b: Meeting) -> bool:
+        """Whether the rank's groups run the program of these: the same numbers mean the same."""
+        its = self._groups(rank, a, b)
+        assert its is not None
+        pairs = zip(groups, its, (a[1], b[1]), strict=True)
+        return all(same_program(self._context, g, other, seq) for g, other, seq in pairs)
+
+    def _abreast(self, rank: int, other: int, a: Meeting, b: Meeting) -> bool:
+        """Whether two ranks had come equally far in either group when they were last at the same
+        place of the other one; where that is not on record, they are taken to have been.
+
+        Else the numbers stand for other steps of one program: every replica may take as many
+        micro-batches as its data ask for.
+        """
+        mine, its = self._groups(rank, a, b), self._groups(other, a, b)
+        assert mine is not None
+        assert its is not None
+        for here, there, seq in ((0, 1, b[1]), (1, 0, a[1])):
+            far = [
+                self._progress_in(who, groups[here]).get((groups[there], seq - 1))
+                for who, groups in ((rank, mine), (other, its))
+            ]
+            if None not in far and far[0] != far[1]:
+                return False
+        return True
+
+    def _progress_in(self, rank: int, group: int) -> Progress:
+        """The progress of a rank in a group, looked up once."""
+        if (rank, group) not in self._progress:
+            self._progress[rank, group] = progress_in(self._context, rank, group)
+        return self._progress[rank, group]
+
+    def _who_did(self, known: Iterable[int], a: Meeting, b: Meeting) -> set[int]:
+        """These, and the members of groups that finished both with them: those came in one order
+        too, whether they left a record or not."""
+        context, found = self._context, set(known)
+        for rank in known:
+            groups = self._groups(rank, a, b)
+            assert groups is not None
+            rows = [
+                context.row_of(g, rank, seq) for g, (_, seq) in zip(groups, (a, b), strict=True)
+            ]
+            if all(row != NONE and _finished_by_all(context, row) for row in rows):
+                first, second = (context.trace.groups[g].ranks for g in groups)
+                found |= set(first) & set(second) if len(first) <= _MOST_ASKED else set()
+        return found
+
+    def _a_first(self, rank: int, a: Meeting, b: Meeting) -> bool | None:
+        """Whether the rank came to ``a`` before it came to ``b``; None where that is not known.
+
+        What is not on record of a rank whose older records are gone has been issued before all that
+        is, or not yet: its counters tell. Of finished entries that are not listed nobody knows.
+        """
+        groups = self._groups(rank, a, b)
+        if groups is None:
+            return None
+        rows = [self._context.row_of(g, rank, m[1]) for g, m in zip(groups, (a, b), strict=True)]
+        if rows == [NONE, NONE]:
+            return None
+        if NONE not in rows:
+            return rows[0] < rows[1]
+        missing = rows.index(NONE)
+        if rank in self._hidden:
+            issued, _ = self._context.last_in_group(rank, groups[missing])
+            if issued == 0:
+                return None
+            if issued >= (a, b)[missing][1]:
+                listed = self._context.trace.ranks[rank].only_active
+                return None if listed else missing == 0
+        return missing == 1
+
+
+def _groups_of(context: Context, numbers: Mapping[object, int]) -> dict[tuple[int, int], int]:
+    """Per rank and number of a kind the group it is in, or -1 where it is in several."""
+    found: dict[tuple[int, int], int] = {}
+    for index, (group, kind) in enumerate(zip(context.trace.groups, context.kinds, strict=True)):
+        number = numbers.get(kind)
+        if number is not None:
+            for rank in group.ranks:
+                found[rank, number] = NONE if (rank, number) in found else index
+    return found
+
+
+def _finished_by_all(context: Context, row: int) -> bool:
+    """Whether a rank finished a collective to which every member has to come."""
+    signature = context.trace.signatures[int(context.trace.records["signature"][row])]
+    return not context.front.unfinished[row] and not is_one_sided(signature)

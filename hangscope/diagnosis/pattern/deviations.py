@@ -1,0 +1,268 @@
+"""What a healthy member would have done: sibling groups and a rank's own past.
+
+Where two ranks wait for each other the graph alone cannot say who is wrong. Groups of the same
+kind (the other tensor groups, the same pipeline stage elsewhere) run the same program, and a
+training loop repeats itself: who left the pattern is the likelier culprit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.pattern.counterparts import siblings, unlike_whom
+from hangscope.diagnosis.pattern.habits import waits_anew
+from hangscope.diagnosis.pattern.history import past_of
+from hangscope.diagnosis.records.mismatch import Mismatch
+from hangscope.trace.model import NONE, Signature
+
+_MAX_SIBLINGS = 16
+_ENOUGH_STEPS = 8
+_WINDOW = 64
+"""How many of the newest operations are searched for something never seen before."""
+_HALF = 3
+"""Fields of an operation that count in a step: all but its stack."""
+_USUAL_TIMES = 2
+_UNEVEN = "all_to_all"
+"""Its sizes follow the data: those of another group tell nothing."""
+_PAST = 4
+"""So many operations before show that another group runs the same program."""
+
+_NEAR = 24
+"""Those are looked for among so many."""
+
+Step = tuple[object, ...]
+
+
+def deviants(
+    context: Context,
+    ranks: Iterable[int],
+    groups: Iterable[int],
+    mates: Collection[int] = (),
+    *,
+    pairs: bool = True,
+) -> tuple[int, ...]:
+    """Those of ``ranks`` that left the pattern, where not all of them did; else none.
+
+    ``mates``: counterparts who are as suspect, and therefore no measure.
+    ``pairs``: sends or receives are among what they wait in. Without them, who waits together with
+    ranks that nobody suspects is where it should be.
+    """
+    suspects = sorted(set(ranks))
+    wider = _with_counterparts(context, suspects, groups)
+    apart = {r: unlike_whom(context, r, wider, mates) for r in suspects}
+    # Two who differ from nobody but each other are equally far from the pattern.
+    found = [r for r, whom in apart.items() if any(not apart.get(other) for other in whom)]
+    if 0 < len(found) < len(suspects):
+        return tuple(found)
+    # Something new is weak evidence: it counts only where a single rank did it, and where the
+    # past of the others is long enough to tell that they did not.
+    new = {r: _did_something_new(context, r, suspects) for r in suspects}
+    found = [
+        r
+        for r, is_new in new.items()
+        if is_new
+        and (pairs or not _in_company(context, r, suspects))
+        and not came_as_siblings(context, r)
+    ]
+    known = all(is_new is not None for is_new in new.values())
+    return tuple(found) if known and len(found) == 1 < len(suspects) else ()
+
+
+def _did_something_new(context: Context, rank: int, suspects: Sequence[int]) -> bool | None:
+    """Whether a rank took a step it had never taken, or came to a send or receive new to it."""
+    unlike = unlike_before(context, rank, suspects)
+    return unlike if unlike is not False else waits_anew(context, rank)
+
+
+def _with_counterparts(
+    context: Context, suspects: Sequence[int], groups: Iterable[int]
+) -> tuple[int, ...]:
+    """The groups, and those like them in which a suspect is the counterpart of another."""
+    found = dict.fromkeys(groups)
+    for group in [*found]:
+        ranks = context.trace.groups[group].ranks
+        places = [ranks.index(r) for r in suspects if r in ranks]
+        for other in siblings(context, group) if places else ():
+            if any(context.trace.groups[other].ranks[i] in suspects for i in places):
+                found[other] = None
+    return tuple(found)
+
+
+def _in_company(context: Context, rank: int, suspects: list[int]) -> bool:
+    """Whether somebody whom nobody suspects waits at the same place and came by a new way too.
+
+    Then being there is normal. Where the others came as they always do, this rank has skipped
+    something on its way. A member that left no dump may be there as well.
+    """
+    places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]
+    if any(r not in context.on_record for place in places for r in place.unknown):
+        return True
+    others = sorted({r for place in places for r in place.waiters} - set(suspects))
+    return any(unlike_before(context, r, suspects) is not False for r in others[:_MAX_SIBLINGS])
+
+
+def came_as_siblings(context: Context, rank: int) -> bool:
+    """Whether a counterpart in a sibling group came to what the rank waits in by the same way.
+
+    Then being there is normal, however new the way is to the rank.
+    """
+    groups = context.trace.groups
+    for place in (context.waits.places[i] for i in context.waits.places_of.get(rank, ())):
+        if place.p2p or place.group < 0 or rank not in groups[place.group].ranks:
+            continue
+        position = groups[place.group].ranks.index(rank)
+        mine = _way_to(context, rank, place.group, place.seq)
+        for other in siblings(context, place.group) if mine is not None else ():
+            if _way_to(context, groups[other].ranks[position], other, place.seq) == mine:
+                return True
+    return False
+
+
+def _way_to(context: Context, rank: int, group: int, seq: int) -> Step | None:
+    """What a rank issued just before it came to a collective: kind of group, operation, number."""
+    row = context.row_of(group, rank, seq)
+    if row <= context.bounds.get(rank, (0, 0))[0]:
+        return None
+    before = context.trace.records[row - 1]
+    number = before["collective_seq"] if before["peer"] < 0 else before["p2p_seq"]
+    return context.kinds[before["group"]], context.families[before["signature"]], int(number)
+
+
+def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:
+    """Whether none of the rank's counterparts in sibling groups has come to this pair by number."""
+    return NONE < furthest_counterpart(context, rank, group) < number
+
+
+def furthest_counterpart(context: Context, rank: int, group: int) -> int:
+    """The highest number of a pair that a counterpart in a sibling group has come to, or -1."""
+    ranks = context.trace.groups[group].ranks
+    if rank not in ranks:
+        return NONE
+    position = ranks.index(rank)
+    furthest = NONE
+    for other in siblings(context, group):
+        low, high = context.bounds.get(context.trace.groups[other].ranks[position], (0, 0))
+        part = context.trace.records[low:high]
+        furthest = max(furthest, int(part["p2p_seq"][part["group"] == other].max(initial=NONE)))
+    return furthest
+
+
+def unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool | None:
+    """Whether one of the newest steps from operation to operation never occurred before.
+
+    Only those count that came after the last collective that all ``suspects`` have finished: until
+    then they went together. None where there are too few to tell: what the operation before it is
+    usually followed by must be on record and, where older records are gone, so must the operation
+    that is new there.
+    """
+    past = past_of(context, rank, suspects)
+    steps: list[Step] = [(*a[:_HALF], *b[:_HALF]) for a, b in pairwise(past.issued)]
+    if len(steps) < _ENOUGH_STEPS:
+        return None
+    start = max(len(steps) - _WINDOW, len(steps) // 2, *past.meetings[-1:])
+    seen = set(steps[:start])
+    known = {step[_HALF:] for step in steps[:start]}
+    usual = Counter(step[:_HALF] for step in steps[:start])
+    unsure = False
+    for at, step in enumerate(steps[start:], start + 1):
+        if step not in seen:
+            if at in past.begun:  # a thread's beginning follows nothing
+                unsure = True
+            elif usual[step[:_HALF]] >= _USUAL_TIMES and (past.whole or step[_HALF:] in known):
+                return True
+            else:
+                unsure = True
+        seen.add(step)
+        known.add(step[_HALF:])
+        usual[step[:_HALF]] += 1
+    return None if unsure else False
+
+
+def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
+    """The part of an evenly divided mismatch that sibling groups and the past speak against."""
+    votes: Counter[int] = Counter()
+    by_name: Counter[int] = Counter()
+    records = context.trace.records
+    ops = context.families
+    signatures = context.trace.signatures
+    alike = _alike(signatures, mismatch.aspect == "reduce_op")
+    past = [NONE if ops[i] == _UNEVEN else same for i, same in enumerate(alike)]
+    mine = [
+        (ops[int(records["signature"][p.row])], alike[int(records["signature"][p.row])])
+        for p in mismatch.parts
+    ]
+    for other in siblings(context, mismatch.group):
+        if not _same_past(context, mismatch, other, past):
+            continue
+        rows = context.collectives_of(other)
+        here = rows[records["collective_seq"][rows] == mismatch.seq]
+        kinds = set(records["signature"][here].tolist())
+        for index, (op, signature) in enumerate(mine):
+            votes[index] += signature in {alike[k] for k in kinds}
+            by_name[index] += op in {ops[k] for k in kinds}
+    if mismatch.aspect == "op" and not any(votes.values()):
+        votes = by_name  # sizes differ from group to group: another stage, other experts
+    if votes:
+        best = max(votes.values())
+        winners = [i for i in range(len(mine)) if votes[i] == best]
+        if best and len(winners) == 1:
+            return tuple(
+                sorted(r for i, p in enumerate(mismatch.parts) if i != winners[0] for r in p.ranks)
+            )
+    return ()
+
+
+def _alike(signatures: Sequence[Signature], with_reduce_op: bool) -> list[int]:
+    """For each signature the first that is the same but for the reduce op.
+
+    That becomes known later than the rest: the newest records of a rank that was killed lack it.
+    """
+    if with_reduce_op:
+        return list(range(len(signatures)))
+    first: dict[Signature, int] = {}
+    return [first.setdefault(replace(s, reduce_op=None), i) for i, s in enumerate(signatures)]
+
+
+def _same_past(context: Context, mismatch: Mismatch, other: int, alike: Sequence[int]) -> bool:
+    """Whether a sibling group issued the same just before: another stage runs another program.
+
+    At a group's first operations all that came before them counts. ``alike`` numbers the
+    signatures by what they are; -1 those of which nothing but the operation is compared.
+    """
+    mine = _before(context, mismatch.group, mismatch.seq)
+    theirs = _before(context, other, mismatch.seq)
+    common = mine.keys() & theirs.keys()
+    enough = len(common) >= min(_PAST, mismatch.seq - 1)
+    told = not common or any(alike[mine[k]] != NONE for k in common)
+    return enough and told and all(alike[mine[k]] == alike[theirs[k]] for k in common)
+
+
+def same_program(context: Context, group: int, other: int, seq: int) -> bool:
+    """Whether two groups, as far as is on record, issued the same up to a number, and anything."""
+    if group == other:
+        return True
+    mine, theirs = (_before(context, g, seq + 1) for g in (group, other))
+    common = mine.keys() & theirs.keys()
+    return bool(common) and all(_could_be_one(context, mine[k], theirs[k]) for k in common)
+
+
+def _could_be_one(context: Context, signature: int, other: int) -> bool:
+    """Whether two groups that run one program may have issued these under one number."""
+    op, its_op = context.families[signature], context.families[other]
+    mine, its = context.trace.signatures[signature], context.trace.signatures[other]
+    same = mine.input_dtypes == its.input_dtypes and mine.input_sizes == its.input_sizes
+    return op == its_op and (same or op == _UNEVEN)
+
+
+def _before(context: Context, group: int, seq: int) -> dict[int, int]:
+    """Signature per sequence number shortly before ``seq``."""
+    records = context.trace.records
+    rows = context.collectives_of(group)
+    numbers = records["collective_seq"][rows]
+    near = (numbers < seq) & (numbers >= seq - _NEAR)
+    signatures = records["signature"][rows[near]].tolist()
+    return dict(zip(numbers[near].tolist(), signatures, strict=True))

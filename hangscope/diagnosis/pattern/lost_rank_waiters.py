@@ -1,0 +1,176 @@
+"""Ranks that wait for one that left nothing: did they leave the pattern that their siblings keep?
+
+One half of such a meeting is not on record. What the other half does is compared with what ranks
+at its place of sibling groups did: who issued something else, or came there by another way, would
+be left waiting whatever the lost rank did.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.pattern.counterparts import siblings, unlike_siblings
+from hangscope.diagnosis.pattern.habits import came_as_before
+from hangscope.diagnosis.pattern.step_deviations import lost_step
+from hangscope.diagnosis.records.agreement import aspect_of, terms
+from hangscope.trace.model import NONE
+
+_ENOUGH_PAST = 2
+_PAST = 24
+_MOST_LOST = 4
+_MOST_MATES = 4
+_LARGE_GROUP = 64
+"""Members of larger groups are too many to be compared, and everybody is in one of those."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """``rank`` left the pattern.
+
+    ``aspect``: how its operation differs from what siblings issued at that number (as in
+    `hangscope.diagnosis.records.mismatch.Mismatch`); ``pair`` where it sent or received something
+    else, ``order`` where it came there by another way.
+    ``place`` is where it waits, ``row`` a record of what the siblings issued there, or -1.
+    """
+
+    rank: int
+    place: Place
+    aspect: str
+    row: int = NONE
+
+
+def left_pattern(context: Context, lost: AbstractSet[int], until_ns: int) -> list[Left]:
+    """Those who wait, share a group with one of the ``lost`` and did not do as their siblings did.
+
+    Who began to wait after ``until_ns`` explains nothing. Nothing is said where all of them differ:
+    then it is the siblings that run another program; nor where many are lost.
+    """
+    if len(lost) > _MOST_LOST:
+        return []
+    shared = [i for i, g in enumerate(context.trace.groups) if not lost.isdisjoint(g.ranks)]
+    sizes = [context.trace.groups[i].ranks for i in shared]
+    near = {r for ranks in sizes if len(ranks) <= _LARGE_GROUP for r in ranks}
+    at = {}
+    for rank in near:
+        places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]
+        if mine := [p for p in places if p.group >= 0 and p.began_ns <= until_ns]:
+            at[rank] = mine
+    found = {}
+    for rank, mine in sorted(at.items()):
+        left = _by_operation(context, rank, mine)
+        if left is None and unlike_siblings(context, rank, shared):
+            twin = _twin(context, rank, shared)
+            if twin is not None and twin in at and lost_step(context, twin, [rank]):
+                found[twin] = Left(twin, at[twin][0], "order")
+                continue
+            if twin is not None and _its_twin_left(context, rank, twin):
+                continue
+            unlike = [g for g in shared if unlike_siblings(context, rank, [g])]
+            aspect = "pair" if any(_has_pairs(context, rank, g) for g in unlike) else "order"
+            left = Left(rank, mine[0], aspect)
+        left = left or _by_operation(context, rank, mine, mates=True)
+        if left is not None:
+            found[rank] = left
+    return list(found.values()) if len(found) < max(len(at), 2) else []
+
+
+def _twin(context: Context, rank: int, groups: Sequence[int]) -> int | None:
+    """The counterpart in sibling groups that a rank is compared with, where that is one alone."""
+    twins = set()
+    for group in groups:
+        ranks = context.trace.groups[group].ranks
+        if rank in ranks:
+            place = ranks.index(rank)
+            twins |= {context.trace.groups[g].ranks[place] for g in siblings(context, group)}
+    return twins.pop() if len(twins) == 1 else None
+
+
+def _its_twin_left(context: Context, rank: int, twin: int) -> bool:
+    """Whether the one counterpart that a rank is compared with has left its way, and it has not."""
+    return came_as_before(context, rank) is not False and came_as_before(context, twin) is False
+
+
+def _has_pairs(context: Context, rank: int, group: int) -> bool:
+    """Whether the rank sent or received anything in the group."""
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    return bool(((part["group"] == group) & (part["peer"] >= 0)).any())
+
+
+def _by_operation(
+    context: Context, rank: int, places: Sequence[Place], *, mates: bool = False
+) -> Left | None:
+    """Whether most siblings with the same past issued something else where the rank waits.
+
+    ``mates``: of a sibling in which the rank's counterpart has not come there, another member's
+    operation counts: all have to issue the same.
+    """
+    for place in places:
+        row = context.row_of(place.group, rank, place.seq)
+        ranks = context.trace.groups[place.group].ranks
+        if place.p2p or row == NONE or rank not in ranks:
+            continue
+        votes: Counter[str] = Counter()
+        examples = {}
+        for other in siblings(context, place.group):
+            members = context.trace.groups[other].ranks
+            asked = members[:_MOST_MATES] if mates else (members[ranks.index(rank)],)
+            rows = (context.row_of(other, r, place.seq) for r in asked)
+            its = next((row for row in rows if row != NONE), NONE)
+            if its == NONE or (_is_new(context, its) and not _is_new(context, row)):
+                continue  # nobody came there, or it is the sibling that did something new
+            if _same_past(context, row, its):
+                aspect = _disagreement(context, row, its)
+                votes[aspect] += 1
+                examples[aspect] = its
+        best = max(votes, key=lambda a: votes[a], default="")
+        if best and votes[best] * 2 > votes.total():
+            return Left(rank, place, best, examples[best])
+    return None
+
+
+def _disagreement(context: Context, row: int, other: int) -> str:
+    """How the operations of two groups differ; empty where they could be one."""
+    trace = context.trace
+    mine, its = (trace.signatures[int(trace.records["signature"][r])] for r in (row, other))
+    roots = _root_place(context, row), _root_place(context, other)
+    return aspect_of(terms(mine), terms(its), roots) or ""
+
+
+def _root_place(context: Context, row: int) -> int:
+    """Which member of its group the root is; -1 where that is not known."""
+    record = context.trace.records[row]
+    ranks = context.trace.groups[int(record["group"])].ranks
+    return ranks.index(int(record["root"])) if int(record["root"]) in ranks else NONE
+
+
+def _same_past(context: Context, row: int, other: int) -> bool:
+    """Whether the two ranks issued the same in their groups shortly before."""
+    mine, its = _before(context, row), _before(context, other)
+    common = mine.keys() & its.keys()
+    return len(common) >= _ENOUGH_PAST and not any(
+        _disagreement(context, mine[seq], its[seq]) for seq in common
+    )
+
+
+def _is_new(context: Context, row: int) -> bool:
+    """Whether the rank had always issued something else in this group shortly before."""
+    return all(_disagreement(context, row, other) for other in _before(context, row).values())
+
+
+def _before(context: Context, row: int) -> dict[int, int]:
+    """Record per number of the group's collectives shortly before a record of it."""
+    record = context.trace.records[row]
+    low, _ = context.bounds[int(record["rank"])]
+    part = context.trace.records[low:row]
+    seq = int(record["collective_seq"])
+    here = (part["group"] == record["group"]) & (part["collective_seq"] >= seq - _PAST)
+    hits = np.flatnonzero(here & context.front.collective[low:row])
+    return dict(zip(part["collective_seq"][hits].tolist(), (low + hits).tolist(), strict=True))

@@ -1,0 +1,130 @@
+"""Which rank of a circle did not do what it did before, since all of them were last together.
+
+Training repeats itself: from one collective of all suspects to the next a rank issues what it
+issued after an earlier one, from the same lines, and stops where it has to wait. One that has
+issued anything else has left the pattern, and two steps are enough to see it.
+
+Somebody who leaves out what the suspects share, and only that, meets the others at the next of it:
+from then on the one is a step behind, and all look as they always do until something comes that
+not every step has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.pattern.history import Issued, Past, past_of
+from hangscope.trace.model import NONE
+
+_MOST_RANKS = 64
+"""In a larger circle no single rank is to blame."""
+_USUAL_TIMES = 2
+
+
+def strayed(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
+    """The one of ``suspects`` that did something else than before, where all others did not.
+
+    Empty where several strayed, where a rank's past says nothing, and where somebody waits at a
+    line it has never been at before: then something new began for all of them.
+    """
+    ranks = sorted(set(suspects))
+    if not 1 < len(ranks) <= _MOST_RANKS:
+        return ()
+    found = {rank: has_strayed(context, rank, ranks) for rank in ranks}
+    odd = tuple(rank for rank, is_odd in found.items() if is_odd)
+    return odd if len(odd) == 1 and None not in found.values() else ()
+
+
+def out_of_step(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
+    """The one of ``suspects`` that once went through a step without the collective they share.
+
+    So it is with one that issued it twice in a row. Empty where several did, or none.
+    """
+    ranks = sorted(set(suspects))
+    if not 1 < len(ranks) <= _MOST_RANKS:
+        return ()
+    odd = tuple(r for r in ranks if lost_step(context, r, ranks))
+    return odd if len(odd) == 1 else ()
+
+
+def alone_as_ever(context: Context, rank: int, suspects: Iterable[int]) -> bool:
+    """Whether the rank did what it had always done since all were together, and nobody else did.
+
+    Of the others each has at least two earlier steps on record, and waits where it had waited
+    before: nothing new began for them. Then they may have left the pattern together.
+    """
+    others = sorted(set(suspects) - {rank})[:_MOST_RANKS]
+    if len(others) < _USUAL_TIMES or _as_ever(context, rank, [rank, *others]) is not True:
+        return False
+    return all(_as_ever(context, other, [rank, *others]) is False for other in others)
+
+
+def _as_ever(context: Context, rank: int, suspects: list[int]) -> bool | None:
+    """Whether what came after such a meeting began so before; None where that cannot be said.
+
+    The newest meeting counts with what came after it: a step may have several of them.
+    """
+    past = past_of(context, rank, suspects)
+    earlier = [past.issued[a : b + 1] for a, b in pairwise(past.meetings)]
+    newest = past.issued[past.meetings[-1] :] if past.meetings else []
+    if len(earlier) < _USUAL_TIMES or len(newest) < _USUAL_TIMES:
+        return None
+    if not any(newest[-1] in stretch for stretch in earlier):
+        return None
+    return any(stretch[: len(newest)] == newest for stretch in earlier)
+
+
+def lost_step(context: Context, rank: int, others: Iterable[int]) -> bool:
+    """Whether the rank once left out, or repeated, what ends each step that it goes with others."""
+    earlier, _ = _stretches(past_of(context, rank, {rank, *others}))
+    common = Counter(tuple(stretch) for stretch in earlier).most_common(2)
+    if not common or common[0][1] < _USUAL_TIMES or len(common[0][0]) < 2:
+        return False
+    usual, times = common[0]
+    if len(common) > 1 and common[1][1] == times:
+        return False
+    odd = {(*usual[:-1], *usual), usual[-1:]}
+    # Only once: what happens again and again is the program's own way, and so is how it begins.
+    steps = [tuple(stretch) for stretch in earlier]
+    return sum(a == usual and b in odd for a, b in pairwise(steps)) == 1
+
+
+def has_strayed(context: Context, rank: int, suspects: list[int]) -> bool | None:
+    """Whether the rank's newest stretch is unlike the beginning of all its earlier ones.
+
+    None where no earlier one begins with the same operation, or the rank waits at a new line.
+    """
+    earlier, newest = _stretches(past_of(context, rank, suspects))
+    if not newest or newest[-1][-1] == NONE:
+        return None
+    if not any(newest[-1] in stretch for stretch in earlier):
+        return None
+    if any(stretch[: len(newest)] == newest for stretch in earlier):
+        return _met_otherwise(context, rank, suspects)
+    return True if any(stretch[:1] == newest[:1] for stretch in earlier) else None
+
+
+def _met_otherwise(context: Context, rank: int, suspects: list[int]) -> bool:
+    """Whether what came after the newest meeting never came after one of that kind.
+
+    Where suspects share several groups a step has several meetings, with nothing between them.
+    """
+    past = past_of(context, rank, suspects)
+    newest, *earlier = (past.issued[at] for at in reversed(past.meetings))
+    return earlier.count(newest) >= _USUAL_TIMES and _as_ever(context, rank, suspects) is False
+
+
+def _stretches(past: Past) -> tuple[list[list[Issued]], list[Issued]]:
+    """What was issued between collectives of all suspects: earlier stretches, the newest.
+
+    The newest ends with the rank's oldest unfinished operation. What was issued before the oldest
+    such collective is a stretch where its beginning is on record.
+    """
+    if not past.meetings:
+        return [], []
+    starts = [-1, *past.meetings] if past.whole else past.meetings
+    earlier = [past.issued[a + 1 : b + 1] for a, b in pairwise(starts)]
+    return earlier, past.issued[past.meetings[-1] + 1 :]

@@ -1,0 +1,345 @@
+"""What each rank's process tells by itself: how it ended, and what it is doing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from hangscope.diagnosis.processes.active_thread import working_stack
+from hangscope.diagnosis.processes.failure_messages import (
+    SECONDARY_TYPES,
+    is_about_others,
+    is_secondary,
+)
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.processes.stacks import in_python, innermost, is_over
+from hangscope.trace.facts import RUNS
+from hangscope.trace.model import (
+    CAUSED_BY,
+    ON_ITS_WAY_OUT,
+    ExceptionFacts,
+    KernelWait,
+    RankFacts,
+    Stack,
+)
+from hangscope.trace.signals import SIGHUP, SIGINT, SIGTERM, codes_of, name_of
+
+LOADER = re.compile(
+    r"(?:^|[^a-z])(?:load|read|fetch)|data_?load|batch|dataset|sampler|__next__|tokeni[sz]e|collate",
+    re.I,
+)
+CHECKPOINT = re.compile(r"checkpoint|save|state_dict|serialize", re.I)
+STARVED = "starved"
+"""State of a process that could run, and gets no processor to do it on."""
+_STARVED = 0.1
+"""CPU seconds a second, of a process that could run: it gets hardly any."""
+_STARVED_NS = 10**9
+"""For so long it has to be seen ready to run: a thread that sleeps wakes up now and then."""
+_IN_COMMUNICATION = re.compile(
+    r"all_reduce|allreduce|all_gather|broadcast|reduce_scatter|all_to_all|barrier|\bwait\b|"
+    r"synchronize|\bsend\b|\brecv\b|irecv|isend|backward|gather|scatter|\breduce\b|coalesc"
+)
+_COMMUNICATION_FILE = re.compile(r"torch[\\/]distributed[\\/]|distributed_c10d\.py$")
+
+
+_IDLE = 0.08
+"""CPU seconds a second that a process without work may need; on a crowded machine one that computes
+may get little more."""
+
+_WAKES_HZ = 1.0
+"""Waits of libraries look around every few seconds (a data loader, whether its workers live); who
+reads or writes piece by piece is awake more often."""
+
+
+class End(str, Enum):
+    """How a rank's process ended."""
+
+    ALIVE = "alive"
+    UNKNOWN = "unknown"
+    CLEAN = "clean"
+    CRASHED = "crashed"
+    TORN_DOWN = "torn down"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One rank's process, judged. ``frozen`` says its own recorder could not run any more."""
+
+    rank: int
+    end: End
+    state: str
+    end_ns: int = 0
+    end_text: str = ""
+    frozen: bool = False
+    secondary: bool = False
+    """Its failure speaks of somebody else's."""
+    stack: Stack = ()
+    phase: str | None = None
+    held_by: str = ""
+    """Who keeps a stopped process from running, where that is no signal."""
+    in_kernel: bool = False
+    """Whether its main thread was in a system call that cannot be interrupted (state D)."""
+    wait: KernelWait | None = None
+    """What its main thread did not go on for, where ``stack`` is that thread's."""
+    waits_for: tuple[int, ...] = ()
+    """The ranks among the processes that ``wait`` names."""
+    wakes: bool = False
+    """Whether its main thread runs again and again, and so is not in one call that never ends."""
+    beat_ns: int = 0
+    """When its own recorder last ran; 0 where nothing tells."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process has ended or is ending by a failure."""
+        return self.end in (End.CLEAN, End.CRASHED, End.TORN_DOWN)
+
+    @property
+    def cannot_run(self) -> bool:
+        """Whether it was stopped, or something kept its Python from running, when last seen."""
+        return self.state in ("stopped", "gil-held", STARVED)
+
+    def in_thread(self, stack: Stack) -> Host:
+        """The same process, shown by what another thread does: the kernel told of the main one."""
+        if stack == self.stack:
+            return self
+        wait = self.wait
+        if wait is not None:
+            wait = KernelWait(
+                locked=wait.locked,
+                helpers=wait.helpers,
+                since_ns=wait.since_ns,
+                seen_ns=wait.seen_ns,
+            )
+        return replace(self, stack=stack, wait=wait, waits_for=(), in_kernel=False, wakes=False)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether it ended by SIGABRT: its own, a watchdog's or Gloo's."""
+        return self.end_text == "killed by SIGABRT"
+
+
+def host_of(
+    facts: RankFacts, thread: int | None, neighbours: Mapping[int, int] | None = None
+) -> Host:
+    """One rank's process.
+
+    Parameters
+    ----------
+    facts:
+        What is known of it.
+    thread:
+        The one that issued the rank's newest operation.
+    neighbours:
+        The ranks of processes on the same host.
+    """
+    wakes = bool(facts.alive) and (facts.wakeups_hz or 0.0) > _WAKES_HZ
+    host = replace(_host_of(facts, thread), beat_ns=facts.heartbeat_ns, wakes=wakes)
+    wait = facts.wait
+    if wait is None or host.stack is not facts.main_stack or _went_on(facts):
+        return host
+    if wait.kind == RUNS and not _starves(facts, wait):
+        wait = replace(wait, kind="")
+    if wait.kind == RUNS and host.state == "gil-held":
+        host = replace(host, state=STARVED)  # its heart cannot beat either, whoever has the GIL
+    ranks = {(neighbours or {}).get(pid) for pid in wait.processes} - {None, facts.rank}
+    return replace(host, wait=wait, waits_for=tuple(sorted(r for r in ranks if r is not None)))
+
+
+def _starves(facts: RankFacts, wait: KernelWait) -> bool:
+    """Whether a process that could run was seen to get hardly any processor for a while."""
+    hardly = facts.cpu_busy is not None and facts.cpu_busy < _STARVED
+    return hardly and wait.seen_ns - wait.since_ns > _STARVED_NS
+
+
+def _host_of(facts: RankFacts, thread: int | None) -> Host:
+    rank, exit_ = facts.rank, facts.exit
+    own_failure = _own_failure(facts)
+    phase = facts.phases[-1].name if facts.phases else None
+    stack = working_stack(facts, thread)
+    if exit_ is not None and exit_.kind == "clean" and own_failure is None:
+        how = "exit status 0" if exit_.code == 0 else "exited on its own, with a status nobody saw"
+        return Host(rank, End.CLEAN, "exited", exit_.at_ns, how, True, phase=phase)
+    gone = exit_ is not None or facts.alive is False or facts.process_state in ("zombie", "gone")
+    if own_failure is None and not gone:
+        state, frozen = _alive_state(facts)
+        return Host(
+            rank,
+            End.ALIVE if facts.alive else End.UNKNOWN,
+            state,
+            frozen=frozen,
+            phase=phase,
+            stack=stack,
+            held_by=(facts.held_by or "") if state == "stopped" else "",
+            in_kernel=facts.process_state == "disk-sleep",
+        )
+    # The exception comes before the exit that it leads to, and is the time that counts.
+    ended_ns = own_failure.at_ns if own_failure else 0
+    ended_ns = ended_ns or (exit_.at_ns if exit_ else 0) or facts.heartbeat_ns
+    how = _failure(facts) or _how(facts)
+    held_up = _held_up_to_the_end(facts)
+    if _torn_down(facts):
+        state = held_up or "exited"
+        stack = stack or (facts.exception.stack if facts.exception is not None else ())
+        if stack and facts.is_only_leaving:
+            phase = None  # until it was told to stop it was where its stack shows
+        return Host(rank, End.TORN_DOWN, state, ended_ns, how, True, True, phase=phase, stack=stack)
+    if facts.is_only_leaving and facts.exception is None and not facts.is_seen_leaving:
+        stack = ()  # what was seen of it is from before it left
+    if not stack and facts.exception is not None:
+        stack = facts.exception.stack
+    state, secondary = held_up or "crashed", _speaks_of_others(facts)
+    return Host(rank, End.CRASHED, state, ended_ns, how, True, secondary, phase=phase, stack=stack)
+
+
+def _own_failure(facts: RankFacts) -> ExceptionFacts | None:
+    """The exception that the main thread raised."""
+    exception = facts.exception
+    return exception if exception is not None and exception.is_main_thread else None
+
+
+def _torn_down(facts: RankFacts) -> bool:
+    """Whether a process that is gone was ended by others: its launcher, or who interrupted it."""
+    exit_, exception = facts.exit, facts.exception
+    if exception is not None and exception.is_interrupt:
+        return True
+    if exit_ is None or _own_failure(facts) is not None:
+        return False
+    signalled = exit_.signal in (SIGTERM, SIGINT, SIGHUP) or exit_.code in codes_of(SIGTERM)
+    return exit_.by_launcher or signalled
+
+
+def _failure(facts: RankFacts) -> str:
+    """The exception that a process ended by, in one line; empty where it ended otherwise."""
+    exception = facts.exception
+    by_thread = facts.exit is not None and facts.exit.kind in ("exception", "code")
+    if exception is None or not (exception.is_main_thread or by_thread):
+        return ""
+    text = exception.type_name.removeprefix("builtins.")
+    first_line = exception.message.strip().splitlines()
+    if first_line:
+        text += f": {shortened(first_line[0])}"
+    caused = exception.message.rpartition(CAUSED_BY)[2].strip().splitlines()
+    if CAUSED_BY in exception.message and caused:
+        text += f" (caused by {shortened(caused[0])})"
+    return text
+
+
+def _speaks_of_others(facts: RankFacts) -> bool:
+    """Whether what a process failed of tells of somebody else's failure."""
+    own = _own_failure(facts)
+    if own is not None and is_about_others(own) is False:
+        return False
+    exception, exit_ = facts.exception, facts.exit
+    words = [f"{exception.type_name}: {exception.message}"] if exception else []
+    text = "\n".join([*words, exit_.text] if exit_ and exit_.text else words)
+    return is_secondary(text) or any(t in text for t in SECONDARY_TYPES)
+
+
+def _how(facts: RankFacts) -> str:
+    exit_ = facts.exit
+    if exit_ is None or exit_.kind == "unknown":
+        return (exit_.text if exit_ else "") or "its process is gone and left no exception"
+    if exit_.kind == "oom":
+        return "killed for memory (OOM)"
+    if exit_.kind == "signal" and exit_.signal is not None:
+        when = f" {ON_ITS_WAY_OUT}" if exit_.text == ON_ITS_WAY_OUT else ""
+        return f"killed by {name_of(exit_.signal)}{when}"
+    if exit_.signal is not None:
+        return f"killed by {name_of(exit_.signal)}"
+    if exit_.code is not None:
+        if exit_.code < 0:
+            return f"killed by {name_of(-exit_.code)}"
+        return f"exit status {exit_.code}"
+    return exit_.text or exit_.kind
+
+
+def is_late_abort(host: Host) -> bool:
+    """Whether a process was killed by a signal after it had left its program by itself."""
+    return host.end is End.CRASHED and host.end_text.endswith(ON_ITS_WAY_OUT)
+
+
+def _held_up_to_the_end(facts: RankFacts) -> str:
+    """What kept a process from running that was killed then, as a monitor saw it last."""
+    state, frozen = _alive_state(facts)
+    return state if frozen and not _went_on(facts) else ""
+
+
+def _went_on(facts: RankFacts) -> bool:
+    """Whether a process came to its end by itself: what it had waited for before was over."""
+    left = facts.exit is not None and facts.exit.kind not in ("signal", "oom", "unknown")
+    return left or _own_failure(facts) is not None
+
+
+def _alive_state(facts: RankFacts) -> tuple[str, bool]:
+    if facts.process_state == "stopped":
+        return "stopped", True
+    if facts.gil_blocked:
+        return "gil-held", True
+    if facts.process_state == "disk-sleep":
+        return "sleeping", False
+    if facts.cpu_busy is not None and facts.cpu_busy > 0.5:
+        return "busy", False
+    if facts.process_state == "running":
+        return "running", False
+    if facts.process_state == "sleeping":
+        return "sleeping", False
+    return ("running" if facts.alive else "unknown"), False
+
+
+def is_at_work(facts: RankFacts, more_than: float = _IDLE) -> bool:
+    """Whether two looks have seen a process go on, or use a processor.
+
+    ``more_than``: so many CPU seconds a second count as no work.
+    """
+    return bool(facts.stack_moved) or (facts.cpu_busy is not None and facts.cpu_busy > more_than)
+
+
+def is_unseen(facts: RankFacts) -> bool:
+    """Whether nothing tells how a rank ended."""
+    own = facts.exception is not None and facts.exception.is_main_thread
+    return not own and (facts.exit is None or facts.exit.kind == "unknown")
+
+
+def activity(host: Host | None, facts: RankFacts | None) -> str:
+    """What a rank without an operation was doing, as a few words."""
+    if host is None or facts is None:
+        return "left no dump"
+    if host.end is End.CLEAN:
+        return "exited with status 0" if host.end_text.endswith("0") else host.end_text
+    if host.end is End.CRASHED:
+        return host.end_text
+    words = _cannot_run_as(host)
+    if host.phase is not None:
+        words.append(f"in {host.phase}")
+    else:
+        frame = innermost(host.stack)
+        if is_over(host.stack):
+            words.append("at the end of its program")
+        elif frame is not None:
+            words.append(f"in {frame.name}")
+    if not words and host.end is End.TORN_DOWN:
+        words.append(host.end_text)
+    return ", ".join(words)
+
+
+def _cannot_run_as(host: Host) -> list[str]:
+    """What keeps a process from running; nothing where it can."""
+    if host.state == "stopped":
+        return [f"held by {host.held_by}" if host.held_by else "stopped"]
+    if host.state == "gil-held":
+        return ["holding the GIL"]
+    return ["getting hardly any CPU time"] if host.state == STARVED else []
+
+
+def in_communication(stack: Stack) -> bool:
+    """Whether the innermost frames are those of a collective or of a wait for one.
+
+    Python's own waits (for a queue, a lock, a socket, a child) are none for other ranks.
+    """
+    return any(
+        _COMMUNICATION_FILE.search(frame.filename)
+        or (_IN_COMMUNICATION.search(frame.name) and not in_python(frame.filename))
+        for frame in stack[:4]
+    )

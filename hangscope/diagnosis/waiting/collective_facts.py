@@ -1,0 +1,137 @@
+"""What the records of a rank and its process tell of one collective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+
+from hangscope.diagnosis.processes.process_state import Host, in_communication
+from hangscope.diagnosis.records.blocking_calls import blocks_caller
+from hangscope.diagnosis.records.coverage import (
+    collective_row,
+    hidden_ranks,
+    rank_bounds,
+    recorded_ranks,
+)
+from hangscope.diagnosis.records.frontier import Frontiers
+from hangscope.diagnosis.records.kinds import (
+    comes_from_root,
+    groups_with,
+    is_one_sided,
+    same_backend,
+    which,
+)
+from hangscope.diagnosis.records.pace import standstill_s
+from hangscope.trace import formats
+from hangscope.trace.model import Flag, State, Trace
+
+
+class Told:
+    """Answers for one trace; ``row`` is the index of a record, or -1 where there is none."""
+
+    def __init__(self, trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> None:
+        self.trace = trace
+        self.front = front
+        self.hosts = hosts
+        self.hidden = hidden_ranks(trace)
+        self.recorded = recorded_ranks(trace)
+        self.bounds = rank_bounds(trace)
+        self.counting = {s.rank for s in trace.sources if s.format == formats.RING}
+        """Ranks whose rings tell, which count on when their records wrap."""
+        self._blocking = blocks_caller(trace)
+        self._one_sided = which(trace, is_one_sided)
+        self._comes_from_root = which(trace, comes_from_root)
+        self.one_sided_groups = groups_with(trace, self._one_sided & front.collective)
+        """Groups with operations that some of their members may finish alone."""
+
+    def knows_start(self, rank: int) -> bool:
+        """Whether no record means that nothing was issued."""
+        return rank in self.recorded and rank not in self.hidden
+
+    def row_of(self, group: int, rank: int, seq: int) -> int:
+        """The record of a rank's collective, by its number in the group."""
+        return collective_row(self.trace, self.front, self.bounds, group, rank, seq)
+
+    def would_show_end(self, before: int, row: int) -> bool:
+        """Whether an earlier operation was seen to finish as the later one would be, which has the
+        same backend: a group may have several."""
+        if before < 0 or self.trace.records["state"][before] != int(State.COMPLETED):
+            return False
+        return same_backend(self.trace, before, row)
+
+    def needs_all(self, group: int, row: int) -> bool:
+        """Whether nobody can finish the operation before every member has issued it (rule 3)."""
+        if group not in self.one_sided_groups:
+            return True
+        return row >= 0 and not self._one_sided[row]
+
+    def first_unmet(self, group: int, rank: int, start: int, issued: Mapping[int, int]) -> int:
+        """Number of the first operation from ``start`` on that the rank cannot finish; 0: none.
+
+        One that nobody finishes alone, or one whose root has not come to it. ``issued``: the last
+        number of each member of whom it is known.
+        """
+        low, high = self.bounds.get(rank, (0, 0))
+        part = self.trace.records[low:high]
+        later = (part["group"] == group) & (part["collective_seq"] >= start)
+        rows = low + np.flatnonzero(later & self.front.collective[low:high])
+        numbers = self.trace.records["collective_seq"]
+        for row in rows.tolist():
+            number = int(numbers[row])
+            root = int(self.trace.records["root"][row])
+            if self.needs_all(group, row) or (
+                self._comes_from_root[row] and root in issued and issued[root] < number
+            ):
+                return number
+        return 0
+
+    def has_left(self, rank: int, row: int) -> bool:
+        """Whether the rank's own stack shows that a call that blocks until it is done is over."""
+        host = self.hosts.get(rank)
+        if row < 0 or host is None or not host.stack or host.gone or not self._blocking[row]:
+            return False
+        facts = self.trace.ranks[rank]
+        record = self.trace.records[row]
+        if int(record["flags"]) & int(Flag.RETIRED) and record["state"] != int(State.COMPLETED):
+            return False  # it has left it by an error: what it needed has not come for all that
+        sampled = max((t.sampled_ns for t in facts.threads if t.is_main), default=0)
+        if sampled <= int(record["created_ns"]):
+            return False
+        return not any(in_communication(t.stack) for t in facts.threads) and not any(
+            f.name == "backward" for f in host.stack
+        )
+
+    @cached_property
+    def dates_ends(self) -> bool:
+        """Whether it is recorded when operations ended, as Gloo's own recorder does not."""
+        return bool((self.trace.records["completed_ns"] > 0).any())
+
+    @cached_property
+    def _standstill_ns(self) -> float:
+        return standstill_s(self.trace) * 1e9
+
+    def failed_with_others(self, rank: int, row: int) -> bool:
+        """Whether a rank ended in an operation by no doing of its own, while the job moved."""
+        host = self.hosts.get(rank)
+        if host is None or row < 0 or not (host.gone and host.secondary):
+            return False
+        lasted_ns = host.end_ns - int(self.trace.records["created_ns"][row])
+        return bool(host.end_ns) and lasted_ns < self._standstill_ns
+
+    def is_stopped(self, rank: int) -> bool:
+        """Whether the process is stopped (SIGSTOP)."""
+        return rank in self.hosts and self.hosts[rank].state == "stopped"
+
+    @cached_property
+    def failed_last(self) -> set[int]:
+        """Ranks whose newest record is of an operation that failed."""
+        records = self.trace.records
+        if not len(records):
+            return set()
+        ranks = records["rank"]
+        last = np.append(np.flatnonzero(ranks[1:] != ranks[:-1]), len(records) - 1)
+        rows = records[last]
+        wrong = (rows["flags"] & int(Flag.FAILED) != 0) & (rows["completed_ns"] == 0)
+        return set(rows["rank"][wrong].tolist())

@@ -1,0 +1,72 @@
+"""Ranks whose device has not come to an operation that all members have issued.
+
+With `TORCH_NCCL_ENABLE_TIMING` the recorder notes when a device begins an operation. Who has issued
+one that others have begun, has nothing older unfinished and has not begun it itself is held up by
+something else that its own device runs: a kernel of the job, a copy, a wait for an event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.records.frontier import Frontiers
+from hangscope.diagnosis.waiting.collective_facts import Told
+from hangscope.trace.model import NONE, State, Trace
+
+
+def behind_their_devices(
+    trace: Trace, front: Frontiers, told: Told, places: list[Place]
+) -> dict[int, int]:
+    """Of each such rank the index of the place that waits for it; the places then do.
+
+    Only of ranks of which a beginning is on record anywhere: else it may not be noted at all.
+    """
+    began = trace.records["started_ns"] > 0
+    timed = set(np.unique(trace.records["rank"][began]).tolist())
+    members = trace.members
+    timed.update(members["rank"][members["started"] > 0].tolist())
+    if not timed:
+        return {}
+
+    def late(rank: int, row: int) -> bool:
+        """Whether the device of a rank that notes beginnings has not come to a record."""
+        if rank not in timed or began[row] or trace.records["state"][row] != int(State.SCHEDULED):
+            return False
+        before = slice(told.bounds[rank][0], row)
+        return not (front.unfinished[before] & (front.batch_row[before] != row)).any()
+
+    found: dict[int, int] = {}
+    for index, place in enumerate(places):
+        if place.targets or place.done or place.blind or place.phase or place.counted:
+            continue
+        issued = _issued(told, place)
+        rows = {rank: _carried_out(front, row) for rank, row in issued.items() if row != NONE}
+        behind = [rank for rank, row in rows.items() if late(rank, row)]
+        here = [rank for rank in place.waiters if rank not in behind]
+        # One that has not come is held up by its own; of most it is rather what they share.
+        if 0 < len(behind) <= len(here) and any(began[rows[rank]] for rank in here):
+            places[index] = replace(
+                place,
+                waiters=tuple(here),
+                behind=tuple(behind),
+                not_begun={rank: issued[rank] for rank in behind},
+                row=issued[here[0]],
+            )
+            found |= dict.fromkeys(behind, index)
+    return found
+
+
+def _issued(told: Told, place: Place) -> dict[int, int]:
+    """The records in which those who have come to a place issued what it is about."""
+    half = place.half
+    if half is None:
+        return {rank: told.row_of(place.group, rank, place.seq) for rank in place.waiters}
+    return {half.rank: half.row, half.peer: half.partner_row}
+
+
+def _carried_out(front: Frontiers, row: int) -> int:
+    """The record that says how far an operation is: that of its batch, if it is in one."""
+    return row if front.batch_row[row] == NONE else int(front.batch_row[row])

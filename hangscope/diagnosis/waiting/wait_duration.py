@@ -1,0 +1,396 @@
+"""What counts as waiting: long enough, on a job that stood still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from hangscope.diagnosis.cause import Cause, rank_list
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.graph.lock_places import is_lock
+from hangscope.diagnosis.graph.places import INIT, Place
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.failure_messages import lost_a_peer
+from hangscope.diagnosis.processes.process_state import End, Host, is_unseen
+from hangscope.diagnosis.records.pace import standstill_s
+from hangscope.diagnosis.waiting.timeouts import NEARLY, Timeouts, recorded_timeouts
+from hangscope.diagnosis.waiting.unnoticed_completions import just_finished
+from hangscope.trace import formats
+from hangscope.trace.model import Flag, State, flagged
+
+_OF_TIME = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTIVE)
+"""Verdicts that a job which moves would get as well, at some moment."""
+_FAR, _HOUR_S = 3, 3600.0
+_SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S = 600.0, 1800.0
+"""The shortest and the longest that torch ever had by default."""
+_SEEN_TWICE_S = 0.5
+_SLOW_S = 60.0
+"""A rank that saves, loads or compiles may keep the others waiting for so long."""
+
+
+def overdue_only(context: Context) -> None:
+    """On a live job, forget waiting that has not lasted: slow is not hung.
+
+    A place that waits for a rank that has ended needs no timeout, and then accuses only that rank.
+    """
+    trace, hosts = context.trace, context.hosts
+    if not trace.live:
+        return
+    limit = trace.timeout_s
+    kept: list[int] = []
+    for index, place in enumerate(context.waits.places):
+        if context.standing_s(place) >= limit:
+            kept.append(index)
+            continue
+        ended = tuple(
+            r
+            for r in (place.absent or place.behind)
+            if r in hosts and hosts[r].end in (End.CLEAN, End.CRASHED) and not hosts[r].secondary
+        )
+        if ended:
+            absent, behind = (ended, place.behind) if place.absent else ((), ended)
+            narrowed = replace(place, absent=absent, behind=behind, unknown=())
+            context.waits.narrow(index, narrowed)
+            kept.append(index)
+    kept += _in_the_way(context, kept, limit / 4)
+    context.waits.keep_only({*kept, *_locks_that_last(context, kept)})
+
+
+def _in_the_way(context: Context, kept: list[int], least_s: float) -> list[int]:
+    """Places where those stand still whom others have waited for long enough.
+
+    They came late and are held up themselves by now, if not yet for as long: they are in nothing
+    of their own. What they wait in for a moment is the work that keeps them from coming.
+    """
+    places, known = context.waits.places, set(kept)
+    still_in: dict[int, list[int]] = {}
+    for index, place in enumerate(places):
+        least = max(least_s, _limit_s(context, place))
+        if index not in known and context.standing_s(place) >= least:
+            for rank in place.waiters:
+                still_in.setdefault(rank, []).append(index)
+    found: list[int] = []
+    to_visit = list(kept)
+    while to_visit:
+        for rank in places[to_visit.pop()].targets:
+            more = set(still_in.pop(rank, ())) - known
+            known |= more
+            found += more
+            to_visit += more
+    return found
+
+
+def _locks_that_last(context: Context, kept: list[int]) -> set[int]:
+    """Locks that hold up whom others have waited for long enough.
+
+    Who waits for that long itself does not let go; others have to be seen to hold it twice.
+    """
+    places = context.waits.places
+    wanted = {rank for i in kept for rank in places[i].targets}
+    waiting = {rank for i in kept for rank in places[i].waiters}
+    return {
+        index
+        for index, place in enumerate(places)
+        if is_lock(place)
+        and wanted.issuperset(place.waiters)
+        and (waiting.issuperset(place.targets) or context.longest_wait_s([place]) >= _SEEN_TWICE_S)
+    }
+
+
+def as_victims(hosts: dict[int, Host], told_ns: int = 0) -> dict[int, Host]:
+    """Every rank was ended from outside: no end is anybody's own doing.
+
+    Where they were told to stop at one moment (``told_ns``) their waiting ends there, however long
+    some of them took to leave.
+    """
+    return {
+        rank: replace(
+            host,
+            end=End.TORN_DOWN,
+            secondary=True,
+            end_ns=min(host.end_ns or told_ns, told_ns) if told_ns else host.end_ns,
+        )
+        for rank, host in hosts.items()
+    }
+
+
+def lasting_only(context: Context) -> None:
+    """Of a job that was killed from outside, keep only waiting that was a hang already."""
+    waits = context.waits
+    kept = [i for i, p in enumerate(waits.places) if context.standing_s(p) >= _limit_s(context, p)]
+    waits.keep_only({*kept, *_locks_that_last(context, kept)})
+
+
+def _limit_s(context: Context, place: Place) -> float:
+    """How long no place stands in a job that moves.
+
+    How fast a job goes is not known while its ranks still start and connect to each other.
+    """
+    limit_s = standstill_s(context.trace)
+    return max(limit_s, min(_SLOW_S, context.trace.timeout_s)) if place.phase == INIT else limit_s
+
+
+def doubt_staircases(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Where no state is recorded and every rank is at another place, the dumps may show a job that
+    moved while they were taken one after another: then who is behind tells nothing.
+
+    In a hang the ranks that wait wait together. Only dumps of backends that record no completion
+    (native Gloo) are in doubt, and only without any knowledge of the processes.
+    """
+    if context.trace.live or any(h.state != "unknown" for h in context.hosts.values()):
+        return causes
+    return [
+        replace(
+            cause, verdict=Verdict.INCONCLUSIVE, culprits=(), confidence=Confidence.LIKELY
+        ).with_unknown(
+            "this backend records no completion and each rank is at a different place: the job "
+            "may have been moving while the dumps were taken"
+        )
+        if _is_staircase(context, cause)
+        else cause
+        for cause in causes
+    ]
+
+
+def _is_staircase(context: Context, cause: Cause) -> bool:
+    """Whether everybody waits for the accused at a place of his own, and nobody says until when."""
+    if cause.verdict is not Verdict.MISSING_RANK:
+        return False
+    places = [context.waits.places[i] for i in cause.places]
+    groups, steps = {p.group for p in places}, {p.seq for p in places}
+    if len(groups) != 1 or len(steps) < 2 or len(steps) < sum(len(p.waiters) for p in places):
+        return False
+    records = context.trace.records
+    here = records["group"] == places[0].group
+    return bool(flagged(records["flags"][here], Flag.UNOBSERVED).any())
+
+
+def doubt_short_waits(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Dumps that were written when nobody had waited for a minute may show a rank that is slow.
+
+    No timeout has written those, and nothing in them tells what the accused does. What cannot go
+    together needs no time.
+    """
+    trace = context.trace
+    kinds = {source.format for source in trace.sources}
+    if trace.live or not kinds <= {*formats.DUMPS, formats.LOG}:
+        return causes
+    if any(f.alive is not None or f.exit or f.phases for f in trace.ranks.values()):
+        return causes
+    if any(claim.kind == "timeout" for claim in trace.claims):
+        return causes  # somebody had waited for long, says a log
+    shown = {rank for rank, facts in trace.ranks.items() if facts.threads}
+    first_s, last_s = _timeouts_s(context)
+    longest_s = context.longest_wait_s(context.waits.places)
+    several = len({c.culprits for c in causes if c.verdict in _OF_TIME and not c.crossed}) > 1
+    moved = just_finished(context)
+
+    def why(cause: Cause) -> str | None:
+        if cause.verdict not in _OF_TIME or cause.crossed or _is_shown(cause, shown):
+            return None
+        waited = context.longest_wait_s(context.waits.places[i] for i in cause.places)
+        if 0 < waited < _SLOW_S:
+            return (
+                f"the dumps were written when nobody had waited there for more than {waited:.0f} s"
+            )
+        if several and longest_s < NEARLY * first_s:
+            return (
+                "ranks are missing at several places at once, as in a job that is moving, and "
+                "nobody had waited for the timeout when the dumps were written"
+            )
+        if longest_s > _FAR * last_s + _HOUR_S:
+            return (
+                "the files are older than any timeout: it is not known how long anybody had waited "
+                "when they were written"
+            )
+        moving = moved.intersection(_waiting(context, cause))
+        if not moving:
+            return None
+        return (
+            f"{rank_list(tuple(sorted(moving)))} had finished something just before being "
+            "dumped: the job may have been moving"
+        )
+
+    return [cause.doubted(doubt) if (doubt := why(cause)) else cause for cause in causes]
+
+
+def doubt_ended_early(context: Context, causes: list[Cause]) -> list[Cause]:
+    """A collective is stuck only while all of its members stand in it, and not for a moment only.
+
+    One of them that ended, by a way nobody saw, well before the others stopped waiting may have
+    ended alone. Where connections broke at once, a job that moved has met whatever broke them.
+    """
+    limit_s = standstill_s(context.trace)
+
+    def judged(cause: Cause) -> Cause:
+        if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
+            return cause
+        waited_s = _until_connections_broke_s(context, cause)
+        if waited_s is not None and waited_s < limit_s:
+            return cause.naming_nobody(
+                f"what broke the connections: nobody had waited for more than {waited_s:.1f} s"
+            )
+        return cause.doubted(*_ended_early(context, cause, limit_s))
+
+    return [judged(cause) for cause in causes]
+
+
+def _until_connections_broke_s(context: Context, cause: Cause) -> float | None:
+    """How long anybody had waited when the first of them lost a peer; None if other ends came."""
+    waiters = _waiting(context, cause)
+    lost_ns = []
+    for rank in waiters:
+        error = context.trace.ranks[rank].exception
+        if error is not None and lost_a_peer(error):
+            lost_ns.append(error.at_ns)
+        elif context.hosts[rank].end is not End.TORN_DOWN:
+            return None
+    since_ns = [context.waits.places[i].began_ns for i in cause.places]
+    if not lost_ns or not all((*lost_ns, *since_ns)):
+        return None
+    return max(0.0, (min(lost_ns) - min(since_ns)) / SECOND_NS)
+
+
+def _ended_early(context: Context, cause: Cause, limit_s: float) -> Iterator[str]:
+    """Per place who was not heard of for as long as others waited there."""
+    for place in (context.waits.places[i] for i in cause.places):
+        ages = {rank: context.age_s(rank, place.began_ns) for rank in place.waiters}
+        lasted = {rank: age for rank, age in ages.items() if age is not None}
+        longest = max(lasted.values(), default=0.0)
+        early = [
+            rank
+            for rank, age in sorted(lasted.items())
+            if age < limit_s <= longest
+            and context.hosts[rank].gone
+            and is_unseen(context.trace.ranks[rank])
+        ]
+        if early:
+            yield f"nothing was heard from {rank_list(tuple(early))} while the others waited"
+
+
+def _waiting(context: Context, cause: Cause) -> set[int]:
+    return {rank for index in cause.places for rank in context.waits.places[index].waiters}
+
+
+def _is_shown(cause: Cause, shown: set[int]) -> bool:
+    """Whether stacks tell what all of the accused do."""
+    return bool(cause.culprits) and shown.issuperset(cause.culprits)
+
+
+def stood_still(context: Context) -> bool:
+    """Whether the dates of the dumps tell that somebody had waited for long.
+
+    Files that were copied since have dates hours after any timeout, which tell nothing.
+    """
+    waited_s = context.longest_wait_s(context.waits.places)
+    _, last_s = _timeouts_s(context)
+    return _SLOW_S <= waited_s <= _FAR * last_s + _HOUR_S
+
+
+def _timeouts_s(context: Context) -> Timeouts:
+    """After how long (s) the first of those who wait gives up, and after how long all have."""
+    return recorded_timeouts(context) or Timeouts(_SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S)
+
+
+def doubt_unobserved(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Where no source says what has finished, an accused rank may itself wait in what it did last.
+
+    Nothing of the kind is certain; of several such ranks any may wait for another of them.
+    """
+    return [_doubt_unobserved(context, cause) for cause in causes]
+
+
+def _doubt_unobserved(context: Context, cause: Cause) -> Cause:
+    if _rests_on_counters(context, cause):
+        cause = cause.doubted("only the backend's counters show what has not finished")
+    if not cause.places:
+        return cause
+    if cause.verdict is Verdict.STUCK_COLLECTIVE:
+        unobserved = cause.is_certain and _is_unobserved(context, cause)
+        return cause.doubted("what has finished is not recorded") if unobserved else cause
+    if cause.verdict is not Verdict.MISSING_RANK:
+        return cause
+    confidence = Confidence.AMBIGUOUS if len(cause.culprits) > 1 else Confidence.LIKELY
+    if _without_pairs(context, cause.culprits) and cause.is_certain:
+        cause = replace(cause, confidence=confidence).with_unknown(
+            "this recorder does not record sends and receives: that rank may wait in one"
+        )
+    if _may_wait_elsewhere(context, cause):
+        cause = replace(cause, confidence=confidence)
+        cause = cause.with_unknown("whether the last operation of the accused has finished")
+    return cause
+
+
+def _is_unobserved(context: Context, cause: Cause) -> bool:
+    """Whether nobody says of what hangs there that it has not finished."""
+    places = [context.waits.places[i] for i in cause.places]
+    if any(place.counted for place in places):
+        return True
+    native = _without_pairs(context, places[0].waiters)
+    unobserved = native and _all_unobserved(context, [place.row for place in places])
+    return unobserved or _may_be_held_up(context, cause)
+
+
+def _may_wait_elsewhere(context: Context, cause: Cause) -> bool:
+    """Whether an accused may wait in what it issued last, which is not what it is waited for in."""
+    records = context.trace.records
+    groups = {context.waits.places[i].group for i in cause.places}
+    last = [row for rank in cause.culprits if (row := context.last_row(rank)) >= 0]
+    return any(
+        int(records["flags"][row]) & int(Flag.UNOBSERVED)
+        and (int(records["group"][row]) not in groups or int(records["flags"][row]) & int(Flag.P2P))
+        for row in last
+    )
+
+
+def _rests_on_counters(context: Context, cause: Cause) -> bool:
+    """Whether no record tells that those wait who wait for the accused."""
+    counted = [context.waits.places[i].counted for i in cause.places]
+    circle = cause.verdict is Verdict.DEADLOCK_CYCLE and any(counted)
+    missing = cause.verdict is Verdict.MISSING_RANK and bool(counted) and all(counted)
+    return circle or missing
+
+
+def _all_unobserved(context: Context, rows: list[int]) -> bool:
+    flags = context.trace.records["flags"]
+    return all(row < 0 or int(flags[row]) & int(Flag.UNOBSERVED) for row in rows)
+
+
+def _may_be_held_up(context: Context, cause: Cause) -> bool:
+    """Whether somebody who waits has issued before what nobody says it has finished."""
+    records = context.trace.records
+    hidden = flagged(records["flags"], Flag.UNOBSERVED)
+    if not hidden.any():
+        return False
+    hidden &= records["state"] != int(State.COMPLETED)
+    for place in (context.waits.places[i] for i in cause.places):
+        for rank in place.waiters:
+            low, high = context.bounds.get(rank, (0, 0))
+            part = records[low:high]
+            here = part["group"] == place.group
+            own = np.flatnonzero(here & (part["collective_seq"] == place.seq))
+            before = int(own[0]) if len(own) else len(part)
+            if (hidden[low:high] & ~here)[:before].any():
+                return True
+    return False
+
+
+def _without_pairs(context: Context, ranks: tuple[int, ...]) -> bool:
+    """Whether all that is known of the ranks comes from Gloo's own recorder, which knows no pairs.
+
+    It is told by what it leaves out: no operation has a time at which it ended.
+    """
+    trace = context.trace
+    for rank in ranks:
+        low, high = context.bounds.get(rank, (0, 0))
+        host = context.hosts.get(rank)
+        if low == high or host is None or host.state != "unknown" or host.stack:
+            return False
+        part = trace.records[low:high]
+        backends = {trace.signatures[s].backend for s in np.unique(part["signature"]).tolist()}
+        pairs = part["flags"] & int(Flag.P2P | Flag.SYNTHETIC)
+        if part["completed_ns"].any() or pairs.any() or backends != {"gloo"}:
+            return False
+    return True

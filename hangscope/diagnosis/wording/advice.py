@@ -1,0 +1,338 @@
+"""What to do about a cause: which advice of the playbook fits, and where to look."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.exits.dead_threads import handed_to_a_pool, race_of_threads
+from hangscope.diagnosis.graph.lock_places import is_lock
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.model import Confidence, Side, Verdict
+from hangscope.diagnosis.processes.process_state import End
+from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
+from hangscope.diagnosis.records.agreement import numel
+from hangscope.diagnosis.records.mismatch import Mismatch
+from hangscope.diagnosis.wording import ordering_advice, playbook
+from hangscope.diagnosis.wording.cycle_crossing import Crossing, crossing
+from hangscope.diagnosis.wording.handled_exceptions import handled_alone
+from hangscope.diagnosis.wording.phrases import rank_s, title_of
+from hangscope.diagnosis.wording.playbook import Advice
+from hangscope.diagnosis.wording.process_advice import for_process, with_dead_thread
+from hangscope.diagnosis.wording.sides import guarded, in_backward
+from hangscope.diagnosis.wording.source_lines import (
+    been_there,
+    in_finalizer,
+    leaves_a_block,
+    parted_lines,
+    stands_behind,
+)
+from hangscope.trace.job_selection.duplicate_ranks import doubled
+from hangscope.trace.model import NONE
+
+_COMMUNICATION_HOOK = re.compile(r"distributed[/\\]algorithms[/\\]ddp_comm_hooks[/\\]")
+_AT_JOINS_END = re.compile(r"distributed[/\\]algorithms[/\\]join\.py:__exit__$")
+_LAST = 16
+"""So many of a rank's newest operations tell whether its sizes differ from time to time."""
+
+
+def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Side, ...]) -> Advice:
+    """The fix for one cause; ``place`` is the one that its summary speaks of."""
+    if cause.words.fix:
+        return Advice(cause.words.fix, "D19")
+    handled = handled_alone(context, cause)
+    if handled is not None:
+        whose = rank_s((handled.rank,))
+        ended = handled.is_end_of_data
+        return playbook.data_ended(whose) if ended else playbook.handling(whose, handled.words)
+    if cause.mismatch is not None:
+        return _mismatch(context, cause, cause.mismatch, sides)
+    if cause.crossed:
+        return _crossed(cause, sides)
+    if cause.conflict:
+        return _contradiction(cause, place)
+    if cause.odd_one:
+        return _odd_one(context, cause)
+    twins = doubled(context.trace)
+    if twins and cause.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.RANK_LOST):
+        return Advice(
+            "give every process a RANK of its own: two processes say that they are "
+            f"{rank_s(twins)}",
+            "D1, D4",
+        )
+    if cause.verdict is Verdict.DEADLOCK_CYCLE and place is not None and is_lock(place):
+        if all(is_lock(context.waits.places[i]) for i in cause.places):
+            return playbook.locks_in_order()
+        held_at = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*place.targets}]
+        return playbook.release_lock(held_at[0] if held_at else "")
+    return for_process(context, cause, place) or _for_all(context, cause, place, sides)
+
+
+def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side, ...]) -> Advice:
+    advice = ordering_advice.mismatch(found.aspect, guarded=guarded(sides))
+    if found.aspect == "numel" and sides and all(in_backward(s) for s in sides):
+        advice = ordering_advice.buckets()
+    elif (
+        found.aspect == "op"
+        or (found.aspect == "numel" and guarded(sides))
+        or _another_call(sides, found.aspect)
+    ):
+        advice = _other_operations(context, cause, found.group, sides)
+    if any(_runs(_AT_JOINS_END, side) for side in sides):
+        advice = ordering_advice.inside_join()
+    elif any(_runs(_COMMUNICATION_HOOK, side) for side in sides):
+        advice = ordering_advice.communication_hook()
+    elif found.aspect == "numel" and _takes_sizes_in_turn(context, found, sides):
+        advice = ordering_advice.one_of_many(rank_s(cause.culprits))
+    if race_of_threads(context, found):
+        advice = ordering_advice.two_threads()
+    elif all(handed_to_a_pool(side.full_stack) for side in sides):
+        advice = ordering_advice.pool_of_threads()
+    if found.leaving(context.trace.records):
+        advice = ordering_advice.leave_together()
+    lines = parted_lines(sides[1], sides[0]) if len(sides) > 1 else []
+    return _comparing(advice, cause, lines)
+
+
+def _runs(functions: re.Pattern[str], side: Side) -> bool:
+    """Whether one of these functions of torch's stands on the side's stack."""
+    return any(functions.search(f"{f.filename}:{f.name}") for f in side.full_stack)
+
+
+def _other_operations(
+    context: Context, cause: Cause, group: int, sides: tuple[Side, ...]
+) -> Advice:
+    """Calls met that were not meant for each other: which of the two sides took another way?
+
+    Where nothing decides between them, it is the one at a line at which the other has never been;
+    else neither may be named alone.
+    """
+    advice = ordering_advice.mismatch("op", guarded=guarded(sides))
+    if len(sides) != 2 or not sides[0].stack or not sides[1].stack:
+        return advice
+    most, few = sides
+    if in_finalizer(few) or in_finalizer(most):
+        return ordering_advice.finalizer()
+    undecided = cause.confidence is Confidence.AMBIGUOUS
+    if undecided and (
+        leaves_a_block(most, few)
+        or (
+            been_there(context, most.ranks, group, few.stack)
+            and not been_there(context, few.ranks, group, most.stack)
+        )
+    ):
+        most, few = few, most
+    if leaves_a_block(few, most):
+        return ordering_advice.left_block(rank_s(few.ranks))
+    if few.stack != most.stack and been_there(context, most.ranks, group, few.stack):
+        either = f"one of {rank_s({*few.ranks, *most.ranks})}"
+        return ordering_advice.out_of_step(either if undecided else rank_s(few.ranks))
+    if stands_behind(few, most) and been_there(context, few.ranks, group, most.stack):
+        return ordering_advice.guarded_or_early(rank_s(few.ranks))
+    return advice
+
+
+def _are_compared(context: Context, place: Place) -> bool:
+    """Whether what all members passed is on record, and who they are."""
+    signature = context.signature(place.row)
+    if signature is None or not 0 <= place.group < len(context.trace.groups):
+        return False
+    passed = (signature.input_sizes, signature.input_dtypes)
+    compared = signature.op == "barrier" or None not in passed
+    return compared and context.trace.groups[place.group].listed
+
+
+def _another_call(sides: tuple[Side, ...], aspect: str) -> bool:
+    """Whether calls of different lines met, whose tensors were never meant for each other.
+
+    Sizes differ from call to call; a dtype alone may differ because one line casts.
+    """
+    known = [s for s in sides if s.stack and s.input_sizes is not None]
+    return (
+        len(known) > 1
+        and len({s.stack for s in known}) == len(known)
+        and len({numel(s.input_sizes) for s in known}) > 1
+        and (aspect == "numel" or len({s.dtypes for s in known}) > 1)
+    )
+
+
+def _takes_sizes_in_turn(context: Context, found: Mismatch, sides: tuple[Side, ...]) -> bool:
+    """Whether all sides are at one line, at which the last time the size was another one as well.
+
+    A batch has one size nearly always; parameters have different ones.
+    """
+    if len({side.stack for side in sides}) != 1 or not sides[0].stack:
+        return False
+    if all(in_backward(side) for side in sides):
+        return False  # buckets, of which other words are said
+    records = context.trace.records
+    rank = int(records["rank"][found.parts[0].row])
+    low, high = context.bounds[rank]
+    mine = records[low:high]
+    here = (mine["group"] == found.group) & (mine["collective_seq"] <= found.seq)
+    rows = np.flatnonzero(here)[-_LAST:] + low
+    sizes = [
+        numel(signature.input_sizes)
+        for row in rows.tolist()
+        if user_frames(context.stack(row)) == sides[0].stack
+        and (signature := context.signature(row)) is not None
+    ]
+    return len(sizes) > 2 and sum(a != b for a, b in pairwise(sizes)) * 2 > len(sizes) - 1
+
+
+def _crossed(cause: Cause, sides: tuple[Side, ...]) -> Advice:
+    line = where(sides[0].stack[0]) if sides and sides[0].stack else "its call"
+    what = "tag" if cause.conflict else "source or destination rank"
+    return replace(playbook.by_verdict(cause.verdict), fix=f"check the {what} that {line} names")
+
+
+def _contradiction(cause: Cause, place: Place | None) -> Advice:
+    if cause.verdict is Verdict.COLLECTIVE_MISMATCH:
+        return ordering_advice.new_groups()
+    if place is not None and place.phase:
+        return playbook.missing(first=True)
+    if cause.verdict is Verdict.SHAPE_MISMATCH and place is not None and not place.p2p:
+        return ordering_advice.splits()
+    return ordering_advice.mismatch("dtype" if cause.verdict is Verdict.DTYPE_MISMATCH else "numel")
+
+
+def _odd_one(context: Context, cause: Cause) -> Advice:
+    advice = ordering_advice.mismatch("op", guarded=True)
+    absent = cause.sides[0]
+    hosts = [context.hosts[r] for r in absent]
+    seen = [h.stack for h in hosts if h.end is not End.CRASHED and h.stack]
+    if not seen or any(h.end is End.CLEAN for h in hosts):
+        return advice
+    stands = where(innermost(seen[0]))
+    held = (
+        f"; if {rank_s(absent)} wait at {stands} for a lock or a file, "
+        f"{rank_s(cause.culprits)} has to release it, or to write it, before the collective"
+    )
+    return replace(advice, fix=advice.fix + held)
+
+
+def _for_all(
+    context: Context, cause: Cause, place: Place | None, sides: tuple[Side, ...]
+) -> Advice:
+    """The verdict's own advice, more of which follows from the places and the sides."""
+    advice = playbook.by_verdict(cause.verdict)
+    if cause.verdict is Verdict.STUCK_COLLECTIVE and place is not None:
+        return _for_stuck(context, cause, place, sides) or advice
+    if cause.verdict is Verdict.P2P_UNMATCHED:
+        advice = _for_pair(advice, cause, sides)
+        return with_dead_thread(context, advice, cause.culprits[0]) if cause.culprits else advice
+    if cause.verdict is Verdict.DEADLOCK_CYCLE:
+        return _for_circle(context, cause, advice, sides)
+    return advice
+
+
+def _for_stuck(
+    context: Context, cause: Cause, place: Place, sides: tuple[Side, ...]
+) -> Advice | None:
+    """What else is known of a collective that nobody finishes; None where that is nothing."""
+    if place.not_begun:
+        lines = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*cause.culprits}]
+        return playbook.held_device(rank_s(place.not_begun), lines[0] if lines else "")
+    if place.counted:
+        return playbook.stuck(", and what else is queued in their streams")
+    if not _are_compared(context, place):
+        return playbook.stuck("; whether all passed the same arguments is not recorded")
+    return None
+
+
+def _for_circle(context: Context, cause: Cause, advice: Advice, sides: tuple[Side, ...]) -> Advice:
+    """What a circle looks like, and which of its lines to look at."""
+    lines = [where(s.stack[0]) for s in sides if s.stack]
+    if _crossed_handles(context, cause, sides):
+        again = _all_of_a_world(context, cause)
+        who = rank_s(cause.culprits)
+        return (
+            ordering_advice.world_again(who) if again else ordering_advice.crossed_handles(lines[0])
+        )
+    if _same_half_first(context, cause, sides):
+        return ordering_advice.ring_of_waits(sides[0].op or "recv")
+    crossed = crossing(context, cause)
+    if crossed is not None:
+        return _for_crossing(context, cause, crossed, sides)
+    if len(sides) == len(set(lines)) == 2:
+        accused = 0 if set(sides[0].ranks) <= set(cause.culprits) else 1
+        return _comparing(advice, cause, [lines[accused], lines[1 - accused]])
+    return advice
+
+
+def _for_pair(advice: Advice, cause: Cause, sides: tuple[Side, ...]) -> Advice:
+    """The accused are elsewhere without their half: the lines tell from where they went on."""
+    absent = next((s for s in sides if s.stack and set(s.ranks) <= set(cause.culprits)), None)
+    waiting = next((s for s in sides if s.stack and not set(s.ranks) & set(cause.culprits)), None)
+    if absent is None or waiting is None:
+        return advice
+    return _comparing(advice, cause, parted_lines(absent, waiting))
+
+
+def _for_crossing(
+    context: Context, cause: Cause, crossed: Crossing, sides: tuple[Side, ...]
+) -> Advice:
+    """The accused are at one place and not at the other: their lines may tell why."""
+    accused, waiters = set(cause.culprits), set(crossed.without.waiters)
+    advice = ordering_advice.left_out(rank_s(cause.culprits), title_of(context, crossed.without))
+    few = next((s for s in sides if s.stack and accused.issuperset(s.ranks)), None)
+    most = next((s for s in sides if s.stack and waiters.issuperset(s.ranks)), None)
+    if few is None or most is None:
+        return advice
+    if leaves_a_block(few, most):
+        advice = ordering_advice.left_block(rank_s(few.ranks))
+    elif (
+        stands_behind(few, most)
+        and been_there(context, few.ranks, crossed.without.group, most.stack)
+        and not been_there(context, most.ranks, crossed.came_to.group, few.stack)
+    ):
+        advice = ordering_advice.guarded_or_early(rank_s(few.ranks))
+    if few.stack[-1] == most.stack[-1]:  # else they are of different threads
+        return _comparing(advice, cause, parted_lines(few, most))
+    return advice
+
+
+def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:
+    """Whether one call of all ranks went to several groups that have the same members."""
+    groups = {context.waits.places[i].group for i in cause.places}
+    members = {frozenset(context.trace.groups[g].ranks) for g in groups if g >= 0}
+    return (
+        len(groups) > 1
+        and len(members) == 1
+        and bool(sides)
+        and bool(sides[0].stack)
+        and len({(s.stack, s.op, s.input_sizes) for s in sides}) == 1
+    )
+
+
+def _all_of_a_world(context: Context, cause: Cause) -> bool:
+    """Whether the groups are default ones: one of them was made after the other was destroyed."""
+    groups = {context.waits.places[i].group for i in cause.places} - {NONE}
+    return all(context.trace.groups[g].desc == "default_pg" for g in groups)
+
+
+def _same_half_first(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:
+    """Whether all of a circle stand at one line, in one kind of half each."""
+    pairs = all(context.waits.places[i].p2p for i in cause.places)
+    return pairs and len(sides) > 1 and len({(s.stack, s.op) for s in sides}) == 1
+
+
+def _comparing(advice: Advice, cause: Cause, lines: list[str]) -> Advice:
+    """Which two lines to look at: those where the ranks parted first, or else where they stand.
+
+    That comes first: it is the next step, and what is behind it may be cut off in a narrow place.
+    ``lines``: that of the accused, and that of the others.
+    """
+    if cause.parted is not None:
+        seq, mine, theirs = cause.parted
+        pair = f"{mine} with {theirs}, where they parted at #{seq}"
+    elif len(set(lines)) == 2:
+        pair = f"{lines[0]} with {lines[1]}"
+    else:
+        return advice
+    return replace(advice, fix=f"compare {pair}; {advice.fix}")

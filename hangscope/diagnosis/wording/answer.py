@@ -1,0 +1,137 @@
+"""The whole answer: the first finding's verdict, the table of ranks, the edges, the remarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
+from hangscope.diagnosis.wording.rank_table import rank_reports
+from hangscope.trace import formats
+from hangscope.trace.model import Trace
+
+_BELIEVABLE_S = 7 * 86_400.0
+_SHOWN_CORRUPTIONS = 5
+_LATEST_NS = 2**63 - 1
+_MANY_EDGES = 4096
+_FEW = 4
+"""Targets that every waiter is shown with, however many edges there are."""
+
+
+def answer(context: Context, findings: tuple[Finding, ...], notes: Sequence[str]) -> Diagnosis:
+    """Put the findings, first cause first, and what is known of the job into one answer."""
+    trace = context.trace
+    first = findings[0] if findings else _healthy(trace)
+    return Diagnosis(
+        verdict=first.verdict,
+        culprits=first.culprits,
+        confidence=first.confidence,
+        summary=first.summary,
+        world_size=_world_size(trace),
+        backend=", ".join(_backends(trace)),
+        stalled_s=_stalled_s(context) if findings else None,
+        live=trace.live,
+        began_ns=_began_ns(trace),
+        ranks=rank_reports(context, findings),
+        findings=findings,
+        wait_for=_edges(context) if findings else (),
+        sources=trace.sources,
+        warnings=trace.warnings,
+        notes=(*notes, *_corruptions(trace)),
+    )
+
+
+def _began_ns(trace: Trace) -> int:
+    """The first moment of the job that is on record."""
+    times = [facts.started_ns for facts in trace.ranks.values()]
+    times.append(int(trace.records["created_ns"].min(initial=_LATEST_NS)))
+    return min((at for at in times if 0 < at < _LATEST_NS), default=0)
+
+
+def _healthy(trace: Trace) -> Finding:
+    """What is said where nothing was found; it is no finding of the answer."""
+    return Finding(
+        verdict=Verdict.HEALTHY,
+        culprits=(),
+        victims=(),
+        confidence=Confidence.CERTAIN
+        if _all_told(trace) and not _takes_one_for_several(trace)
+        else Confidence.LIKELY,
+        summary="Nothing waits for longer than it should",
+    )
+
+
+def _all_told(trace: Trace) -> bool:
+    """Whether every rank has left a record of its own, where any has.
+
+    What a journal or another rank says of one does not tell what it has issued.
+    """
+    own = {source.rank for source in trace.sources if source.format in formats.RECORDS}
+    told = not own or own.issuperset(range(trace.world_size or 0))
+    return told and not trace.missing_ranks
+
+
+def _takes_one_for_several(trace: Trace) -> bool:
+    """Whether dumps use a group that no source lists: its name may stand for several groups.
+
+    What its members are taken to have finished together may be what members of others have.
+    """
+    used = np.unique(trace.records["group"]).tolist()
+    dumps = any(source.format in formats.DUMPS for source in trace.sources)
+    return dumps and any(group >= 0 and not trace.groups[group].listed for group in used)
+
+
+def _backends(trace: Trace) -> list[str]:
+    of_groups = {g.backend for g in trace.groups if g.backend}
+    return sorted(of_groups or {s.backend for s in trace.signatures if s.backend})
+
+
+def _world_size(trace: Trace) -> int | None:
+    if trace.world_size is not None:
+        return trace.world_size
+    return len({*trace.ranks, *trace.missing_ranks}) or None
+
+
+def _stalled_s(context: Context) -> float | None:
+    """For how long (s) nothing has moved; None where that is not known."""
+    trace = context.trace
+    if not trace.observed_ns or not context.newest_ns:
+        return None
+    stalled_s = max(0.0, (trace.observed_ns - context.newest_ns) / SECOND_NS)
+    # Files that were copied since have dates that tell nothing.
+    return stalled_s if trace.live or stalled_s <= _BELIEVABLE_S else None
+
+
+def _corruptions(trace: Trace) -> list[str]:
+    """What checks of all-reduces found: no hang, but nothing to keep to oneself."""
+    found = [c for c in trace.claims if c.kind == "reduction_corrupt"]
+    notes = [f"silent corruption: {claim.text}" for claim in found[:_SHOWN_CORRUPTIONS]]
+    if len(found) > len(notes):
+        notes.append(f"and {len(found) - len(notes)} more corrupt all-reduces")
+    return notes
+
+
+def _edges(context: Context) -> tuple[WaitEdge, ...]:
+    """The wait-for edges: all of them, or a few for each waiter where there are very many.
+
+    In a circle of large groups everybody waits for everybody: a few targets tell as much. But no
+    waiter is left out, for then it would seem to wait for nobody.
+    """
+    places = context.waits.places
+    waiting = sum(len(place.waiters) for place in places)
+    breadth = max(_FEW, _MANY_EDGES // max(waiting, 1))
+    edges: list[WaitEdge] = []
+    for place in places:
+        known = 0 <= place.group < len(context.trace.groups)
+        group = context.trace.groups[place.group].name if known else place.phase
+        label = context.trace.groups[place.group].label if known else place.phase
+        op = context.place_op(place)
+        shown = place.targets[: breadth + 1]  # one more, for a waiter that is a target itself
+        for waiter in place.waiters:
+            if waiter in context.waits.cut:
+                continue
+            others = [on for on in shown if on != waiter][:breadth]
+            edges += [WaitEdge(waiter, on, group, place.seq, op, label) for on in others]
+    return tuple(edges)

@@ -1,0 +1,189 @@
+"""What a rank waits for that stands below its own code: a queue, a lock, a peer, a worker."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.diagnosis.processes.process_state import Host
+from hangscope.diagnosis.processes.stacks import base, innermost, is_library, user_frames
+from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.trace.facts import RUNS
+from hangscope.trace.model import KernelWait, Stack
+
+_NO_ANSWER = "a peer outside the job does not answer"
+_LIMIT = "; give that call a time limit"
+_COMPILES = (
+    (
+        r"torch/_dynamo/convert_frame\.py$",
+        "torch.compile is compiling there; TORCH_LOGS=recompiles tells why",
+    ),
+    (r"/triton/compiler/", "Triton is compiling a kernel there"),
+)
+"""Library files that work for long, with a program of their own or by themselves."""
+_BLOCKED_IN_CALL = (
+    (
+        r"threading\.py:_shutdown$",
+        "its program is over, and a thread that it started has not ended",
+    ),
+    (r"(?:multiprocessing/queues|queue)\.py:put$", "that queue is full, and nobody empties it"),
+    (r"queue\.py:join$", "items of that queue are never marked as done (task_done)"),
+)
+"""Library functions that wait for something else than others of their file."""
+_BLOCKED_IN = (
+    (r"hangscope/recording/store_waits\.py$", "nobody sets the key that it waits for in the store"),
+    (
+        r"torch/utils/data/",
+        "a worker of its data loader delivers nothing: py-spy dump of that child process shows "
+        "where it is; one forked while a thread held a lock may wait for that lock forever",
+    ),
+    (
+        r"torch/utils/file_baton\.py$",
+        "another process is building that extension, or was killed while building it: then delete "
+        "the file `lock` (below ~/.cache/torch_extensions)",
+    ),
+    (r"torch/(?:futures|distributed/rpc)/", "another rank has not answered a remote call"),
+    (r"(?:^|/)(?:pdb|bdb)\.py$", "a debugger waits for input: remove the breakpoint"),
+    (r"(?:^|/)ray/(?:_private|actor|util|train)", "a Ray task or actor has not answered"),
+    (r"(?:^|/)(?:filelock|portalocker|fasteners)/", "another process holds that file lock"),
+    (r"subprocess\.py$", "the program that it started has not ended"),
+    (r"multiprocessing/pool\.py$|concurrent/futures/", "a worker of its pool has not answered"),
+    (r"(?:multiprocessing/queues|queue)\.py$", "nobody puts anything into that queue"),
+    (r"multiprocessing/", "another process has not answered"),
+    (r"asyncio/", "what it awaits never completes"),
+    (
+        r"(?:^|/)(?:socket|ssl|selectors)\.py$|http/client\.py$|urllib|requests/|botocore|grpc|fsspec",
+        _NO_ANSWER,
+    ),
+    (r"^<frozen importlib", "another thread of its own process is importing the same module"),
+    (r"threading\.py$", "it waits for another thread of its own process"),
+)
+"""Library files that a rank can be blocked in, and what it then waits for."""
+_ASKS_AGAIN = re.compile(r"torch/utils/file_baton\.py$|/(?:filelock|portalocker|fasteners)/")
+"""Library files whose waits are many short sleeps."""
+_WAITS_FOR = {
+    "lock": "it waits for the lock on {what}, held by {holder}",
+    "locked file": "it sleeps, perhaps to try again: there is a lock on {what}, held by {holder}",
+    "child": "it waits for a process that it started: {names}",
+    "exec": "the process runs another program by now (exec): {names}",
+    "fifo": "it is opening a named pipe (FIFO) whose other end nobody has opened",
+    "socket": "it waits for {what}",
+}
+"""What the kinds of a `KernelWait` mean that need no more words."""
+_UNNAMED = {"socket": "a connection"}
+_IN_KERNEL = (
+    "its main thread is in an uninterruptible system call (state D): look for a disk or a network "
+    "file system that does not answer"
+)
+
+
+def blocked_in(host: Host | None) -> str:
+    """What the call below the user's innermost line waits for, if that is known."""
+    if host is None:
+        return ""
+    if compiles := _told_by(_COMPILES, [path for path, _ in _below(host)]):
+        return compiles
+    if host.state == "busy":
+        return ""
+    words, wait = _in_library(host), host.wait
+    if wait is None or not wait.kind:
+        told = ", ".join(wait.helpers) if wait is not None else ""
+    elif wait.kind == "thread":
+        words = words or "it waits there for a lock, a device or another thread of its own process"
+        told = ", ".join(wait.helpers)
+    elif not words or wait.kind == "lock":
+        words, told = _in_kernel(wait, host.waits_for), ""
+    else:
+        told = ", ".join(dict.fromkeys([*_details(wait), *wait.helpers]))
+    if not words:
+        return _IN_KERNEL if host.in_kernel else ""
+    limit = _LIMIT if words == _NO_ANSWER or (wait is not None and wait.kind == "socket") else ""
+    return f"{words} ({told}){limit}" if told else f"{words}{limit}"
+
+
+def asks_again(stack: Stack) -> bool:
+    """Whether what it waits for is asked for again and again: its thread runs, and goes nowhere."""
+    return bool(stack) and bool(_ASKS_AGAIN.search(stack[0].filename.replace("\\", "/")))
+
+
+def _details(wait: KernelWait) -> tuple[str, ...]:
+    """What the kernel adds to what a library function is known to wait for."""
+    if wait.kind in ("pipe", "full pipe"):
+        return (_other_end(wait),) if wait.alone or wait.names else ()
+    if wait.kind == "socket":
+        return (wait.what,)
+    return wait.names if wait.kind == "child" else ()
+
+
+def _in_library(host: Host) -> str:
+    """What the library functions below the user's innermost line wait for."""
+    below = _below(host)
+    return _told_by(_BLOCKED_IN_CALL, [f"{file}:{name}" for file, name in below]) or _told_by(
+        _BLOCKED_IN, [file for file, _ in below]
+    )
+
+
+def _below(host: Host) -> list[tuple[str, str]]:
+    """File and name of the functions below the user's innermost line."""
+    below = list(host.stack)
+    mine = innermost(host.stack)
+    if mine is not None and mine in below and not is_library(mine):
+        below = below[: below.index(mine)]
+    return [(frame.filename.replace("\\", "/"), frame.name) for frame in below]
+
+
+def _told_by(patterns: tuple[tuple[str, str], ...], calls: list[str]) -> str:
+    """The words of the first pattern that one of the calls fits."""
+    for pattern, words in patterns:
+        if any(re.search(pattern, call) for call in calls):
+            return words
+    return ""
+
+
+def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
+    """What the kernel says that it waits for."""
+    names = ", ".join(wait.names)
+    if wait.kind == RUNS:
+        return _starves(wait)
+    if wait.kind == "full pipe":
+        reader = "nobody else has its other end open" if wait.alone else "nobody reads it"
+        reader = f"{names} does not read it" if names else reader
+        return f"the pipe that it writes to is full, and {reader}"
+    if wait.kind == "pipe":
+        other = f" ({_other_end(wait)})" if wait.alone or wait.names else ""
+        return f"nothing comes through the pipe that it reads from{other}"
+    words = _WAITS_FOR.get(wait.kind, "")
+    return words.format(
+        what=wait.what or _UNNAMED.get(wait.kind, "a file"),
+        names=names,
+        holder=holder_of(wait, ranks),
+    )
+
+
+def _starves(wait: KernelWait) -> str:
+    """Why a process that could run does not."""
+    if wait.what:
+        limit = f"its control group may use {wait.what} (cpu.max)"
+    else:
+        limit = "other processes use it all, or its control group has reached its limit"
+    return f"it is ready to run but gets hardly any CPU time: {limit}"
+
+
+def _other_end(wait: KernelWait) -> str:
+    """Who has the other end of a pipe open."""
+    if wait.alone:
+        return "no other process is left at the other end of its pipe"
+    return f"at the other end of its pipe: {', '.join(wait.names)}"
+
+
+def holder_of(wait: KernelWait, ranks: tuple[int, ...]) -> str:
+    """Who holds the lock that is waited for."""
+    if ranks:
+        return rank_s(ranks)
+    names = ", ".join(wait.names)
+    return f"{names}, which is no rank of this job" if names else "another process"
+
+
+def frame_names(host: Host | None) -> str:
+    """Names of the user's three innermost functions and their files, in one string."""
+    frames = user_frames(host.stack)[:3] if host is not None else ()
+    return " ".join(f"{frame.name} {base(frame.filename)}" for frame in frames)

@@ -1,0 +1,152 @@
+"""What to do about a rank that ended: by what its error says, or by how it ended without a word."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from hangscope.diagnosis.exits.vanished_hosts import UNHEARD
+from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.wording.playbook import SYMPTOM, Advice, by_verdict
+from hangscope.trace.model import ON_ITS_WAY_OUT
+
+_CRASHES = (
+    (
+        re.compile(r"\bBdbQuit\b|EOF when reading a line"),
+        "remove the breakpoint or the prompt: under a launcher nobody can type an answer",
+        "D19, D20",
+    ),
+    (
+        re.compile(r"finished reduction in the prior iteration|did not receive grad", re.I),
+        "use every output in the loss on every rank; find_unused_parameters=True only if a branch "
+        "is skipped on purpose",
+        "D8, D20",
+    ),
+    (
+        re.compile(r"marked as ready twice|mark a variable ready only once", re.I),
+        "use every parameter once per backward pass, or set static_graph=True",
+        "D8, D20",
+    ),
+    (
+        re.compile(r"sizes of the same param in process|expects same model across all ranks", re.I),
+        "build the same model on every rank, with the same number and sizes of parameters",
+        "D19, D20",
+    ),
+    (
+        re.compile(r"inconsistent between workers", re.I),
+        "compare the replicas (hangscope.sync_parameters) and look for what a rank skips in a step",
+        "D10, D20",
+    ),
+    (
+        re.compile(r"duplicate gpu", re.I),
+        "give every process a device of its own: torch.cuda.set_device(LOCAL_RANK) before anything "
+        "else",
+        "D3",
+    ),
+    (
+        re.compile(
+            r"out of memory|\boom\b|killed for memory|(cannot|can't) allocate memory|bad_alloc",
+            re.I,
+        ),
+        f"that rank ran out of memory: cap its longest batch or shard further{SYMPTOM}",
+        "D20, D7",
+    ),
+    (
+        re.compile(r"dataloader worker \(pid", re.I),
+        "a data loader worker of that rank died: look at its memory and shared memory (/dev/shm)",
+        "D20, D22",
+    ),
+    (
+        re.compile(r"cuda error|gpu (?:hang|node)|ecc error|nvlink|xid|device-side assert", re.I),
+        "the device of that rank failed: take its host out of service and check the kernel log "
+        "(Xid)",
+        "D20",
+    ),
+    (
+        re.compile(r"environment variable \w+ expected, but not set", re.I),
+        "launch it with torchrun, or give every rank RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+        "D1",
+    ),
+    (
+        re.compile(r"address already in use", re.I),
+        "give every job a port of its own, or --rdzv-endpoint=localhost:0",
+        "D4",
+    ),
+)
+
+
+_ENDS_WITHOUT_A_WORD = (
+    (
+        re.compile(re.escape(UNHEARD)),
+        "find out what happened to that rank",
+        "whether the host is up and reachable, and what its kernel log and the scheduler say",
+    ),
+    (
+        re.compile(r"killed by SIGKILL"),
+        "find out who killed that rank",
+        "dmesg there shows whether memory ran out, the scheduler's log whether a limit was reached",
+    ),
+    (
+        re.compile(r"killed by SIG(TERM|INT|HUP)"),
+        "find out who stopped that rank",
+        "the scheduler (preemption, time limit), a script around the job, or somebody by hand",
+    ),
+    (
+        re.compile(r"killed by SIG(SEGV|BUS|ILL|FPE|ABRT)"),
+        "look for that rank's native stack",
+        "a core dump, or the last lines of its log with PYTHONFAULTHANDLER=1",
+    ),
+    (
+        re.compile(r"exit status \d+\s*$"),
+        "read the last lines of that rank's log",
+        "it ended by itself and nothing on record says why",
+    ),
+)
+"""Ends that leave no error to mend: (how the rank ended, what to look for, where)."""
+
+
+def aborted_at_its_end(detail: str, *, destroyed: bool) -> Advice:
+    """A rank that aborted when its program was over and nobody is known to have waited for it.
+
+    ``destroyed``: it had destroyed its groups.
+    """
+    destroy = "" if destroyed else ", and call destroy_process_group before a process ends"
+    return Advice(
+        "its program was over: look for threads that still run during interpreter shutdown (of a "
+        f"data loader, a background checkpoint, torch itself){destroy}: {detail}",
+        "D20",
+    )
+
+
+def left_at(detail: str) -> Advice:
+    """A rank that called an end of its own with a status, and nothing tells why."""
+    return Advice(
+        f"find out why that rank exited at {detail}: the last lines of its log may say; let all "
+        f"ranks decide together to stop{SYMPTOM}",
+        "D20",
+    )
+
+
+def crash(text: str, detail: str) -> Advice:
+    """A rank that ended by an error; ``text`` is the error, ``detail`` where it happened."""
+    if ON_ITS_WAY_OUT in text:
+        return Advice(
+            "that rank had left its program while the others still needed it: look for what ended "
+            f"it (SystemExit, the end of its data){': ' + detail if detail else ''}; and call "
+            "destroy_process_group before a process ends",
+            "D20, D9",
+        )
+    for pattern, fix, classes in _CRASHES:
+        if pattern.search(text):
+            return Advice(f"{fix} ({detail})" if detail else fix, classes)
+    for pattern, look, where_to in _ENDS_WITHOUT_A_WORD:
+        if pattern.match(text):
+            at = f", {detail}" if detail else ""
+            return Advice(f"{look}{at}: {where_to}{SYMPTOM}", "D20")
+    return by_verdict(Verdict.RANK_CRASHED, detail)
+
+
+def crash_of_all(advice: Advice) -> Advice:
+    """The same where nobody is left that could wait for those who ended."""
+    fix = advice.fix.replace(SYMPTOM, "").replace("the first error of that rank", "that error")
+    return replace(advice, fix=fix)

@@ -1,0 +1,175 @@
+"""What a report lists as seen: who waits in what, what the accused do, what a log says of them."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.duration_text import lasting
+from hangscope.diagnosis.exits.dead_threads import died_of
+from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.processes.process_state import End, Host, activity
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames, where
+from hangscope.diagnosis.wording.handled_exceptions import handled_alone
+from hangscope.diagnosis.wording.phrases import (
+    is_are,
+    is_held_up,
+    not_begun,
+    rank_s,
+    title_of,
+    wait_s,
+)
+from hangscope.trace.job_selection.duplicate_ranks import KEY as TWINS
+from hangscope.trace.model import RankFacts
+
+_MOST_LINES = 17
+
+
+def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
+    """Lines for a report, the most telling first.
+
+    Parameters
+    ----------
+    place:
+        The one that the summary speaks of.
+    """
+    places = [context.waits.places[i] for i in cause.places]
+    ordered = sorted(places, key=lambda p: (p is not place, p.began_ns or 1 << 62))
+    lines = [_waiting(context, p) for p in ordered[:6] if p.waiters]
+    for rank in cause.culprits[:8]:
+        lines += _accused(context, cause, rank)
+    handled = handled_alone(context, cause)
+    if handled is not None:
+        lines.append(f"rank {handled.rank}: it issued that while handling {handled.words}")
+    return lines + _logged(context, cause, room=_MOST_LINES - len(lines))
+
+
+def _waiting(context: Context, place: Place) -> str:
+    """Who waits at a place for how long, and what became of the others there."""
+    waiters = f"{rank_s(place.waiters)} {wait_s(place.waiters)}"
+    if is_lock(place):
+        return f"{waiters} for {lock_in_words(place)}, which {rank_s(place.targets)} holds"
+    line = f"{waiters} in {title_of(context, place)}"
+    age = context.age_s(context.who_stayed(place.waiters), place.began_ns)
+    if age is not None:
+        line += f" for {lasting(age)}"
+    if place.absent:
+        line += f"; {rank_s(place.absent)} never issued it"
+    elif place.behind:
+        line += _behind(context, place)
+    if place.done:
+        line += f"; {rank_s(place.done)} finished it"
+    return line
+
+
+def _behind(context: Context, place: Place) -> str:
+    """What keeps those who have issued what others wait in."""
+    hosts = {r: context.hosts[r] for r in place.behind if r in context.hosts}
+    stopped = [r for r, host in hosts.items() if host.state == "stopped"]
+    gone = [r for r, host in hosts.items() if host.gone and r not in stopped]
+    idle = [r for r in place.not_begun if r not in gone and r not in stopped]
+    held = [r for r in place.behind if r not in (*gone, *stopped, *idle)]
+    line = ""
+    if stopped:
+        line += f"; {rank_s(stopped)} issued it and {_was(stopped)} stopped"
+    if gone:
+        how = "ended" if context.trace.only_logs else "issued it and ended"
+        line += f"; {rank_s(gone)} {how}"
+    if idle:
+        line += f"; {rank_s(idle)} issued it, and {not_begun(place)}"
+    if held:
+        line += f"; {rank_s(held)} issued it but {is_are(held)} held up by something older"
+    return line
+
+
+def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
+    """What is known of one of the accused."""
+    lines = []
+    host = context.hosts.get(rank)
+    facts = context.trace.ranks.get(rank)
+    why = context.unreadable.get(rank)
+    if why:
+        lines.append(f"rank {rank}: its dump cannot be read ({why[:80]})")
+    if host is None or facts is None:
+        return lines or [f"rank {rank}: no dump and no log"]
+    state = _state(context, host, facts)
+    if state and not _stands_in_it(context, cause, host):
+        lines.append(f"rank {rank}: {state}")
+    lines += _dead_thread(facts)
+    if host.wait is not None and host.wait.helpers:
+        lines.append(f"rank {rank}: it had started {', '.join(host.wait.helpers)}")
+    apart = cause.verdict in (Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE)
+    if apart and not host.cannot_run and len(cause.culprits) < 4:
+        lines += _other_threads(context, rank)
+    return lines
+
+
+def _stands_in_it(context: Context, cause: Cause, host: Host) -> bool:
+    """Whether a rank still is where it issued what is wrong: then its side tells that it waits."""
+    found = cause.mismatch
+    if found is None or host.gone or is_held_up(host):
+        return False
+    part = next((part for part in found.parts if host.rank in part.ranks), None)
+    stack = user_frames(host.stack)
+    return part is not None and bool(stack) and user_frames(context.stack(part.shown)) == stack
+
+
+def _state(context: Context, host: Host, facts: RankFacts) -> str:
+    """How a rank's process is, and in brackets what it does."""
+    if host.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
+        state = host.end_text
+    elif context.waits.out(host.rank):
+        state = "waiting"
+    else:
+        state = "" if host.state == "unknown" else host.state
+    doing = activity(host, facts)
+    if state and is_held_up(host) and state == host.state:
+        return doing
+    if doing and doing != host.end_text and host.end is not End.CLEAN:
+        return f"{state} ({doing})".lstrip()
+    return state
+
+
+def _logged(context: Context, cause: Cause, room: int) -> list[str]:
+    """What logs say of the accused, in no more than ``room`` lines if that leaves one."""
+    lines = []
+    involved = set(cause.culprits)
+    for claim in context.trace.claims:
+        if claim.details.get(TWINS):
+            lines.append(claim.text)
+        elif involved & set(claim.accused) or (claim.reporter in involved and claim.text):
+            lines.append(f"log: {shortened(claim.text)}")
+            if len(lines) >= room:
+                break
+    return lines
+
+
+def _was(ranks: list[int]) -> str:
+    return "was" if len(ranks) == 1 else "were"
+
+
+def _dead_thread(facts: RankFacts) -> list[str]:
+    """What a thread of a rank died of: others may be waiting for what it was to deliver."""
+    exception = facts.exception
+    if exception is None or exception.is_main_thread:
+        return []
+    at = where(innermost(exception.stack))
+    return [f"rank {facts.rank}: its {died_of(exception)}" + (f" at {at}" if at else "")]
+
+
+def _other_threads(context: Context, rank: int) -> list[str]:
+    """Where the other threads of a rank stand that does not come: one of them may hold it up."""
+    facts = context.trace.ranks[rank]
+    shown: dict[str, str] = {}
+    for thread in facts.threads:
+        frames = user_frames(thread.stack)
+        if thread.is_main or not frames or is_library(frames[0]):
+            continue
+        if frames[0] not in context.hosts[rank].stack:
+            shown.setdefault(thread.name, where(frames[0]))
+    return [
+        f"rank {rank}: {f'its thread {name}' if name else 'a thread of it'} is at {at}"
+        for name, at in [*shown.items()][:3]
+    ]

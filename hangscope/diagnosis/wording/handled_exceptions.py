@@ -1,0 +1,74 @@
+"""The exception that an accused rank was handling when it issued what it stands in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.processes.failure_messages import is_secondary
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.processes.stacks import innermost, where
+from hangscope.trace.model import ExceptionFacts, Flag, flagged
+
+_ENDS_OF_DATA = ("StopIteration", "StopAsyncIteration", "queue.Empty")
+_ENDED = (Verdict.RANK_CRASHED, Verdict.RANK_EXITED, Verdict.RANK_LOST)
+_MOST_TEXT = 120
+
+
+class Handled(NamedTuple):
+    """What some rank handles while all others do not."""
+
+    rank: int
+    error: ExceptionFacts
+
+    @property
+    def words(self) -> str:
+        """``ValueError: corrupt sample, raised at data.py:41 in load``."""
+        message = self.error.message.partition("\n")[0]
+        text = f"{self.error.type_name}: {message}" if message else self.error.type_name
+        line = where(innermost(self.error.stack))
+        return shortened(text, _MOST_TEXT) + (f", raised at {line}" if line else "")
+
+    @property
+    def is_end_of_data(self) -> bool:
+        """Whether programs raise it to say that nothing is left, rather than that they failed."""
+        return self.error.type_name in _ENDS_OF_DATA
+
+
+def handled_alone(context: Context, cause: Cause) -> Handled | None:
+    """What the first such of the accused handles, unless others handle something there as well.
+
+    A job may run in an ``except`` clause from its first step to its last. What came of a wait that
+    failed is nobody's own.
+    """
+    handling = flagged(context.trace.records["flags"], Flag.HANDLING)
+    if not handling.any() or cause.verdict in _ENDED:
+        return None
+    ranks = context.trace.records["rank"]
+    rows = {int(ranks[row]): int(row) for row in _rows(context, cause) if handling[row]}
+    if not rows.keys() <= set(cause.culprits):
+        return None
+    for rank, row in sorted(rows.items()):
+        error = context.trace.ranks[rank].handled
+        record = context.trace.records[row]
+        if (
+            error is not None
+            and error.at_ns <= int(record["created_ns"])
+            and error.native_id in (0, int(record["thread"]))
+            and not is_secondary(error.message)
+        ):
+            return Handled(rank, error)
+    return None
+
+
+def _rows(context: Context, cause: Cause) -> npt.NDArray[np.intp]:
+    """The records with which ranks came to the place in question, or to where they stand."""
+    if cause.mismatch is not None:
+        return context.rows_at(cause.mismatch.group, cause.mismatch.seq)
+    newest = np.array([high - 1 for low, high in context.bounds.values() if high > low], np.intp)
+    return newest[context.front.unfinished[newest]] if len(newest) else newest

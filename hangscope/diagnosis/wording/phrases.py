@@ -1,0 +1,136 @@
+"""Small wordings that sentences, evidence and advice share: ranks, operations, groups, places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.processes.process_state import Host
+from hangscope.trace.dtypes import spoken
+from hangscope.trace.model import NONE, Signature
+
+
+def spell(ranks: Iterable[int], limit: int = 12) -> str:
+    """``0–3, 6``: ranges with an en dash, shortened after ``limit`` of them."""
+    ordered = sorted(set(ranks))
+    runs: list[list[int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    words = []
+    for low, high in runs:
+        if high - low > 1:
+            words.append(f"{low}–{high}")
+        else:
+            words += [str(r) for r in range(low, high + 1)]
+    if len(words) > limit:
+        return ", ".join(words[:limit]) + f" and {len(words) - limit} more"
+    return ", ".join(words)
+
+
+def rank_s(ranks: Iterable[int]) -> str:
+    """``rank 2`` or ``ranks 0–3``."""
+    ordered = sorted(set(ranks))
+    return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {spell(ordered)}"
+
+
+def capital(text: str) -> str:
+    """With a capital letter, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def describe(signature: Signature | None, *, reduction: bool = True) -> str:
+    """``all_reduce float32[4096] sum``-like words for one operation.
+
+    ``reduction``: with what it reduces by, where that is known.
+    """
+    if signature is None:
+        return "nothing"
+    words = signature.op
+    dtypes = signature.input_dtypes or signature.output_dtypes
+    sizes = signature.input_sizes or signature.output_sizes
+    if sizes:
+        shown = ",".join("x".join(map(str, size)) or "scalar" for size in sizes[:3])
+        words += f" {spoken(dtypes[0]) if dtypes else ''}[{shown}]"
+    elif signature.input_numel is not None:
+        words += f" of {signature.input_numel} elements"
+    if signature.reduce_op and reduction:
+        words += f" {signature.reduce_op.lower()}"
+    return words
+
+
+def label_of(context: Context, group: int) -> str:
+    """What people call a group; ``default`` where it is none of the trace's."""
+    if 0 <= group < len(context.trace.groups):
+        return context.trace.groups[group].label
+    return "default"
+
+
+def title_of(context: Context, place: Place) -> str:
+    """``all_reduce #12 in group dp``, ``send 2→3 #4 in group pp``, or the phase's name."""
+    op = context.place_op(place)
+    if place.phase:
+        return place.phase
+    if place.p2p and place.half is not None:
+        other = "?" if place.half.peer == NONE else str(place.half.peer)
+        arrow = f"{place.half.rank}→{other}" if place.half.is_send else f"{place.half.rank}←{other}"
+        verb = "send" if place.half.is_send else "recv"
+        return f"{verb} {arrow} #{place.seq} in group {label_of(context, place.group)}"
+    return f"{op} #{place.seq} in group {label_of(context, place.group)}"
+
+
+def members_of(place: Place) -> str:
+    """`` (ranks 0–3)``, to follow `title_of`; nothing where they are not known."""
+    return f" ({rank_s(place.members)})" if place.members else ""
+
+
+def address(context: Context, rank: int) -> str:
+    """``on host node0 (pid 4711)``, as far as it is known."""
+    facts = context.trace.ranks.get(rank)
+    if facts is None:
+        return ""
+    words = []
+    if facts.host:
+        words.append(f"on host {facts.host}")
+    if facts.pid:
+        words.append(f"(pid {facts.pid})")
+    return " ".join(words)
+
+
+def everybody_is(context: Context, ranks: Iterable[int]) -> bool:
+    """Whether these are all ranks that there are."""
+    return set(ranks) >= {*context.trace.ranks, *context.trace.missing_ranks}
+
+
+def is_are(ranks: Iterable[int]) -> str:
+    """The verb after `rank_s`."""
+    return "is" if len(set(ranks)) == 1 else "are"
+
+
+def wait_s(ranks: Iterable[int]) -> str:
+    """``waits`` or ``wait``, after `rank_s`."""
+    return "waits" if len(set(ranks)) == 1 else "wait"
+
+
+def it_them(ranks: Iterable[int]) -> str:
+    """The pronoun for `rank_s`."""
+    return "it" if len(set(ranks)) == 1 else "them"
+
+
+def not_begun(place: Place) -> str:
+    """``its device has not begun it``, of those who have issued what a place is about."""
+    alone = len(place.not_begun) == 1
+    return f"{'its device has' if alone else 'their devices have'} not begun it"
+
+
+def need(ranks: Iterable[int]) -> str:
+    """``needs`` or ``need``, after `rank_s`."""
+    return "needs" if len(set(ranks)) == 1 else "need"
+
+
+def is_held_up(host: Host | None) -> bool:
+    """Whether no code of the process can run."""
+    return host is not None and host.cannot_run

@@ -1,0 +1,243 @@
+"""The fix for each kind of finding, in one sentence, and its hang class (D1-D23)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.processes.process_state import CHECKPOINT, LOADER, Host
+from hangscope.diagnosis.processes.stacks import innermost, is_over, where
+from hangscope.diagnosis.wording.blocked import blocked_in, frame_names
+
+_WORKS = ("busy", "running")
+SYMPTOM = "; the hang of the others is its symptom"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """``fix`` is one sentence without a final full stop, ``playbook`` like ``"D9, D22"``."""
+
+    fix: str
+    playbook: str
+
+
+def place_of(host: Host | None, address: str) -> str:
+    """``data.py:41 in load_batch on host node0 (pid 4711)``, as far as it is known."""
+    frame = innermost(host.stack) if host is not None else None
+    return " ".join(x for x in (where(frame), address) if x)
+
+
+def _at(detail: str) -> str:
+    """A line after a colon, a host without a line after a comma; nothing for nothing."""
+    return "" if not detail else f"{', ' if detail.startswith('on host') else ': '}{detail}"
+
+
+def handling(rank: str, error: str) -> Advice:
+    """``rank`` came to a collective in an ``except`` or ``finally`` clause, and nobody else did."""
+    return Advice(
+        f"fix what raised {error}: {rank} alone was handling that; what runs in `except`, "
+        "`finally` or `__exit__` must not wait for the others",
+        "D20, D19",
+    )
+
+
+def fewer_steps(more: str = "") -> Advice:
+    """A rank that was done with its program, or its loop, before the others."""
+    return Advice(
+        "equalise the number of batches over ranks (sampler and drop_last), or wrap the loop in "
+        f"Join{more}; if they are equal already, look for a step that it skipped (`continue`, a "
+        "NaN check, a caught exception) or a loop that it left early (early stopping, a time "
+        "limit): all ranks must decide that together",
+        "D9, D22",
+    )
+
+
+def left_its_own_behind(rank: str) -> Advice:
+    """``rank`` had issued what the others are in, and left before it was done."""
+    return Advice(
+        f"let {rank} wait for what it has issued before it exits: work.wait() on asynchronous "
+        "operations, destroy_process_group or a barrier at the end; os._exit waits for nothing",
+        "D20, D9",
+    )
+
+
+def data_ended(rank: str) -> Advice:
+    """``rank`` came to a collective as its iterator had nothing left."""
+    return Advice(
+        f"the data of {rank} ended before that of the others: equalise the number of batches over "
+        "ranks (sampler and drop_last), or wrap the loop in Join",
+        "D9, D22",
+    )
+
+
+def release_lock(line: str) -> Advice:
+    """A rank that holds the lock of a file while it waits for ranks that want it."""
+    return Advice(
+        f"release that lock before {line or 'the collective'}: nothing that needs the other ranks "
+        "may run under a lock that they need to get there",
+        "D19, D23",
+    )
+
+
+def lock_to_release(where_it_is: str) -> Advice:
+    """A rank that does something else while it holds what others wait for."""
+    look = f"look at {where_it_is}" if where_it_is else "look at what runs there instead"
+    return Advice(f"{look}: the others cannot go on until it releases that lock", "D19, D23")
+
+
+def locks_in_order() -> Advice:
+    """Ranks that hold a lock each, and want the other's."""
+    return Advice("take these locks in the same order on all ranks, or use one lock", "D19, D23")
+
+
+def key_to_set(where_it_is: str) -> Advice:
+    """Ranks that wait in the store for a key that another rank was to set."""
+    look = f"look at {where_it_is}" if where_it_is else "look at what runs there instead"
+    return Advice(
+        f"{look}: it has to set that key, under exactly that name, before it goes on to anything "
+        "that needs the others",
+        "D19, D21",
+    )
+
+
+def missing(
+    host: Host | None = None, address: str = "", *, first: bool = False, finalized: bool = False
+) -> Advice:
+    """A live rank that did not come; ``address`` is what `phrases.address` says of it.
+
+    ``first``: the others still wait for it to reach ``init_process_group``; ``finalized``: it has
+    destroyed its groups.
+    """
+    if host is not None and host.state == "stopped":
+        return _stopped(host, address)
+    stack = host.stack if host is not None else ()
+    look = f"look at {place_of(host, address)}"
+    if not stack:
+        look = "look at what runs there instead" + _at(address).removeprefix(",")
+    inside = blocked_in(host)
+    if inside:
+        look += f": {inside}"
+    if host is not None and host.state == "gil-held":
+        return Advice(
+            f"{look}{';' if inside else ':'} C code holds the GIL there, so nothing else of this "
+            "process can run",
+            "D19",
+        )
+    if finalized or (host is not None and host.phase == "destroy_process_group"):
+        return fewer_steps()
+    if is_over(stack):
+        more = fewer_steps()
+        return Advice(f"{look}; {more.fix}", more.playbook)
+    if first:
+        return Advice(
+            f"{look}; check RANK, WORLD_SIZE and MASTER_ADDR of that process and what runs before "
+            "init_process_group",
+            "D1, D2",
+        )
+    return _by_names(host, look, blocked=bool(inside))
+
+
+def _stopped(host: Host, address: str) -> Advice:
+    """A process that does not run, dead or alive."""
+    if host.gone:
+        fix = "find out what had stopped the process (SIGSTOP)"
+    elif host.held_by:
+        fix = f"let the process go on: {host.held_by} holds it"
+    else:
+        fix = "resume the stopped process (kill -CONT)"
+    return Advice(f"{fix}, {address}".rstrip(", "), "D19")
+
+
+def _by_names(host: Host | None, look: str, *, blocked: bool) -> Advice:
+    """A rank that runs something else: what that is follows from the names of its functions.
+
+    ``look`` is where to look; ``blocked``: it says what the rank waits for there.
+    """
+    names = frame_names(host)
+    phase = host.phase if host is not None else None
+    if CHECKPOINT.search(phase or "") or CHECKPOINT.search(names):
+        return Advice(
+            f"{look}; a checkpoint written by one rank must not outlast the timeout of the others",
+            "D23, D21",
+        )
+    loads = LOADER.search(names) is not None
+    if not blocked and host is not None and (host.state in _WORKS or host.wakes):
+        return Advice(
+            f"{look}; if that is just slow, raise the timeouts (of init_process_group, and "
+            "HANGSCOPE_TIMEOUT)",
+            "D22" if loads else "D19",
+        )
+    if loads and not blocked:
+        return Advice(f"{look}; if loaders differ in length, equalise them or use Join", "D9, D22")
+    must = "" if blocked else "; every rank must reach the operation that the others wait in"
+    return Advice(look + must, "D19")
+
+
+def dead_thread(name: str, detail: str) -> Advice:
+    """A rank that ended with status 0 although a thread of it had failed."""
+    return Advice(
+        f"fix what ended that rank's thread {name}{': ' + detail if detail else ''}; and let the "
+        "process fail with its threads, so that the launcher stops the others",
+        "D20",
+    )
+
+
+def unreadable(whose: str) -> Advice:
+    """Ranks whose dumps are there, but not for us."""
+    return Advice(
+        f"make the files of {whose} readable (copy them whole, with read permission) and analyse "
+        "again: they show where that rank was",
+        "D20",
+    )
+
+
+def stuck(rest: str) -> Advice:
+    """All have come and nobody finishes; ``rest`` is what this says of the job's code."""
+    what = "check the network and the devices of the members (NCCL_DEBUG=INFO, Xid and link errors)"
+    return Advice(what + rest, "D19")
+
+
+def held_device(whose: str, line: str) -> Advice:
+    """A device that has not begun what the others have; ``line`` is where it was issued."""
+    before = f" before {line}" if line else ""
+    return Advice(
+        f"look at what the device of {whose} runs (nvidia-smi, cuda-gdb, Xid errors in the kernel "
+        f"log), and at what its code gives the device{before} that nobody else's does",
+        "D19",
+    )
+
+
+def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
+    """The remaining kinds."""
+    fixed = {
+        Verdict.RANK_CRASHED: Advice(
+            f"fix the first error of that rank{_at(detail)}{SYMPTOM}",
+            "D20",
+        ),
+        Verdict.RANK_EXITED: fewer_steps(", or keep the rank until all have finished"),
+        Verdict.RANK_LOST: Advice(
+            f"look for that rank's process and host{' ' + detail if detail else ''}: scheduler and "
+            "kernel log, and its dump if it wrote one",
+            "D20",
+        ),
+        Verdict.DEADLOCK_CYCLE: Advice(
+            "use the groups, sends and receives in the same order on all ranks", "D19, D21"
+        ),
+        Verdict.P2P_UNMATCHED: Advice(
+            "issue the matching send or recv, in the order in which the partner issues its halves",
+            "D19",
+        ),
+        Verdict.STUCK_COLLECTIVE: stuck("; the code is not the cause"),
+        Verdict.INCONCLUSIVE: Advice(
+            "collect the dumps or logs of the other ranks; if there are none, run it again with "
+            "HANGSCOPE=1",
+            "D19",
+        ),
+        Verdict.QUIESCENT: Advice(
+            "no rank waits in a collective: look at what the ranks do outside (stacks, I/O, "
+            "evaluation on one rank)",
+            "D23",
+        ),
+        Verdict.HEALTHY: Advice("", ""),
+    }
+    return fixed[verdict]

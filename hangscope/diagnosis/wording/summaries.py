@@ -1,0 +1,397 @@
+"""Summary and mechanism of a cause, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.exits.dead_threads import dead_thread, died_of
+from hangscope.diagnosis.exits.primary_failures import own_errors
+from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
+from hangscope.diagnosis.graph.places import INIT, Place
+from hangscope.diagnosis.graph.store_places import PREFIX as STORE
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.process_state import Host, activity, is_late_abort
+from hangscope.diagnosis.processes.shorten import shortened
+from hangscope.diagnosis.processes.stacks import innermost, is_over, where
+from hangscope.diagnosis.wording.cycle_crossing import crossing
+from hangscope.diagnosis.wording.phrases import (
+    capital,
+    describe,
+    everybody_is,
+    is_are,
+    is_held_up,
+    it_them,
+    label_of,
+    members_of,
+    need,
+    not_begun,
+    rank_s,
+    title_of,
+    wait_s,
+)
+from hangscope.trace.facts import LEFT
+from hangscope.trace.job_selection.duplicate_ranks import doubled
+
+
+def sentences(context: Context, cause: Cause, place: Place | None) -> Words:
+    """Summary and mechanism; ``place`` is the one that they speak of."""
+    if cause.words.summary:
+        return cause.words
+    if cause.mismatch is not None:
+        return _mismatch(context, cause)
+    if cause.verdict is Verdict.RANK_CRASHED:
+        return _crash(context, cause, place)
+    if place is None:  # quiescent, or of a file so damaged that nobody waits in it
+        quiet = cause.verdict is Verdict.QUIESCENT
+        return Words() if quiet else Words("What is left does not show who waits for whom")
+    if cause.crossed or cause.conflict:
+        return _contradiction(context, cause, place)
+    if cause.odd_one:
+        return _odd_one(context, cause, place)
+    if place.phase.startswith(STORE) and cause.culprits:
+        return _key_not_set(cause, place)
+    told = _OF_VERDICT.get(cause.verdict)
+    return told(context, cause, place) if told else Words(f"{_who(cause)}: {cause.verdict.value}")
+
+
+def _who(cause: Cause) -> str:
+    """The accused as the beginning of a sentence."""
+    return capital(rank_s(cause.culprits)) if cause.culprits else "Nobody"
+
+
+def _waiters(place: Place) -> str:
+    return rank_s(place.waiters) if place.waiters else "the others"
+
+
+def _crash(context: Context, cause: Cause, place: Place | None) -> Words:
+    said = own_errors(context.trace.claims).get(cause.culprits[0])
+    how = context.hosts[cause.culprits[0]].end_text or (
+        shortened(said.text.splitlines()[0], 160) if said is not None else "ended"
+    )
+    summary = f"{_who(cause)} crashed: {how}"
+    if place is not None:
+        summary += f"; others wait for {it_them(cause.culprits)} in {title_of(context, place)}"
+    if everybody_is(context, cause.culprits):
+        return Words(summary, "no rank is left to wait for it")
+    if place is None and all(is_late_abort(context.hosts[rank]) for rank in cause.culprits):
+        return Words(summary, "its program had finished, and no rank is known to wait for it")
+    return Words(
+        summary, f"{rank_s(cause.culprits)} ended; every rank that needs it waits or fails"
+    )
+
+
+def _contradiction(context: Context, cause: Cause, place: Place) -> Words:
+    """Halves that miss each other, calls of ``new_group`` that differ, sizes that contradict."""
+    if cause.crossed:
+        return Words(
+            cause.crossed, "the two halves that were issued do not match, so neither completes"
+        )
+    if cause.verdict is Verdict.COLLECTIVE_MISMATCH:
+        return Words(
+            capital(cause.conflict),
+            "every rank must create every group, in the same order: members are matched by the "
+            "number of the call",
+        )
+    title = title_of(context, place)
+    return Words(
+        f"The sizes of {title}{members_of(place)} contradict each other: {cause.conflict}",
+        "the exchange cannot complete with the sizes that its members passed",
+    )
+
+
+def _odd_one(context: Context, cause: Cause, place: Place) -> Words:
+    return Words(
+        f"{_who(cause)} alone issued {title_of(context, place)}{members_of(place)}",
+        f"{rank_s(cause.sides[0])} never issue it and wait for nobody; "
+        f"{rank_s(cause.culprits)} waits there forever",
+    )
+
+
+def _key_not_set(cause: Cause, place: Place) -> Words:
+    waiters, wait = _waiters(place), wait_s(place.waiters)
+    has = "has" if len(cause.culprits) == 1 else "have"
+    return Words(
+        f"{_who(cause)} {has} not set what {waiters} {wait} for in {place.phase}",
+        f"{waiters} {wait} in the store for a key, and only "
+        f"{rank_s(cause.culprits)} {is_are(cause.culprits)} elsewhere",
+    )
+
+
+def _missing(context: Context, cause: Cause, place: Place) -> Words:
+    who, title, waiters = _who(cause), title_of(context, place), _waiters(place)
+    if is_lock(place):
+        return Words(
+            f"{who} {'holds' if len(cause.culprits) == 1 else 'hold'} {lock_in_words(place)} that "
+            f"{waiters} {wait_s(place.waiters)} for",
+            f"{_instead(context, cause, place)}; {waiters} cannot go on until it is released",
+        )
+    if place.phase:
+        return Words(
+            f"{who} never reached {place.phase}",
+            f"{waiters} {is_are(place.waiters)} inside {place.phase} and waiting for "
+            f"{rank_s(cause.culprits)}",
+        )
+    dead = dead_thread(context, cause.culprits[0], place.group)
+    if dead is not None:
+        return Words(
+            f"{who} never joined {title}{members_of(place)}: its {died_of(dead)}",
+            f"that thread issued the operations of group {label_of(context, place.group)} on "
+            f"rank {cause.culprits[0]}, and nothing else issues them",
+        )
+    instead = _instead(context, cause, place)
+    if place.p2p:
+        return Words(f"{who} never reached {title}", f"{instead}; {waiters} waits for its half")
+    return Words(
+        f"{who} never joined {title}{members_of(place)}",
+        f"{instead}; {waiters} went on to #{place.seq} without {it_them(cause.culprits)}",
+    )
+
+
+def _instead(context: Context, cause: Cause, place: Place) -> str:
+    """What the missing did, or do, instead of coming."""
+    absent = context.host_in(cause.culprits[0], place.group)
+    doing = activity(absent, context.trace.ranks.get(cause.culprits[0]))
+    if absent is not None and absent.gone and doing == absent.end_text:
+        doing = ""  # how it was ended is no activity
+    who = rank_s(cause.culprits)
+    if all(_has_left(context, r) for r in cause.culprits):
+        has = "has" if len(cause.culprits) == 1 else "have"
+        left = f"{who} {has} already called destroy_process_group"
+        return f"{left} and {is_are(cause.culprits)} {doing}" if doing else left
+    if doing:
+        return f"{who} {is_are(cause.culprits)} {_still(absent)}{doing}"
+    last, _ = context.last_in_group(cause.culprits[0], place.group)
+    if last:
+        return f"{who} issued nothing after #{last} of this group"
+    return f"{who} issued nothing in this group"
+
+
+def _exited(context: Context, cause: Cause, place: Place) -> Words:
+    return Words(
+        f"{_who(cause)} {_left(context, cause.culprits)} while {_waiters(place)} still "
+        f"{need(place.waiters)} {it_them(cause.culprits)} in {title_of(context, place)}"
+        f"{members_of(place)}",
+        f"{rank_s(cause.culprits)} issued it too, but left before it was done"
+        if left_its_own_behind(cause, place)
+        else f"{rank_s(cause.culprits)} finished early; the others still have work to do",
+    )
+
+
+def left_its_own_behind(cause: Cause, place: Place) -> bool:
+    """Whether the accused have issued what the others are in, and ended before it was done."""
+    return bool(cause.culprits) and set(cause.culprits) <= set(place.behind)
+
+
+def _lost(context: Context, cause: Cause, place: Place) -> Words:
+    left = "left no dump and no sign of life"
+    why = {context.unreadable.get(rank, "") for rank in cause.culprits}
+    if "" not in why:
+        left = f"left a dump that cannot be read ({', '.join(sorted(why))[:80]})"
+    elif context.trace.only_logs:
+        left = f"{'does' if len(cause.culprits) == 1 else 'do'} not appear in the log"
+    return Words(
+        f"{_who(cause)} {left}; {_waiters(place)} {wait_s(place.waiters)} in "
+        f"{title_of(context, place)}",
+        "nothing else explains the wait",
+    )
+
+
+def _unmatched(context: Context, cause: Cause, place: Place) -> Words:
+    missing = "half" if place.half is None else "recv" if place.half.is_send else "send"
+    its = "its" if len(cause.culprits) == 1 else "their"
+    return Words(
+        f"{_who(cause)} never issued {its} {missing} for {title_of(context, place)}",
+        f"{_waiters(place)} waits for the other half of the pair",
+    )
+
+
+def _stuck(context: Context, cause: Cause, place: Place) -> Words:
+    title = title_of(context, place)
+    accused = cause.culprits[0] if cause.culprits else None
+    twice = doubled(context.trace).get(accused) if accused is not None else None
+    if twice:
+        return Words(
+            f"{capital(twice.partition(';')[0])}; {title} cannot finish",
+            "messages for that rank reach one of its processes, and the other one waits",
+        )
+    facts = context.trace.ranks.get(accused) if accused is not None else None
+    if facts is not None and facts.process_state == "stopped":
+        return Words(
+            f"{_who(cause)} {is_are(cause.culprits)} stopped inside {title}{members_of(place)}",
+            f"{rank_s(cause.culprits)} issued the operation and was stopped before its part "
+            "was done",
+        )
+    everybody = f"All members are in {title}{members_of(place)} and none finishes"
+    if place.phase:
+        changed = ", or RANK or WORLD_SIZE was changed on some of them after the start"
+        return Words(
+            everybody,
+            "all ranks are there: the store at MASTER_ADDR is gone or unreachable, or the network "
+            f"between the ranks is stuck{changed if place.phase == INIT else ''}",
+        )
+    if place.not_begun and set(cause.culprits) >= place.not_begun.keys():
+        idle = rank_s(place.not_begun)
+        return Words(
+            f"{capital(idle)} issued {title}{members_of(place)}, and {not_begun(place)}",
+            f"it has begun on {_waiters(place)}; the device of {idle} is held up by something "
+            "else (a kernel, a copy, a wait for an event) that is no recorded communication",
+        )
+    if place.p2p:
+        return Words(
+            f"Both halves of {title} were issued and neither finishes",
+            "sender and receiver use different tags, or the network or a device is stuck",
+        )
+    if accused is not None:
+        return Words(
+            f"{_who(cause)} cannot finish {title}, which has completed on a peer",
+            "the device or link there is stuck, not the code",
+        )
+    return Words(
+        everybody,
+        "all members issued the same operation: the network, a device or the library is stuck",
+    )
+
+
+def _inconclusive(context: Context, cause: Cause, place: Place) -> Words:
+    return Words(
+        f"{capital(_waiters(place))} {wait_s(place.waiters)} in {title_of(context, place)}"
+        f"{members_of(place)}, and there is too little evidence to name a rank",
+        f"no dump of {rank_s(place.unknown)}" if place.unknown else "",
+    )
+
+
+def _left(context: Context, ranks: Iterable[int]) -> str:
+    """How ranks ended that ended well, as far as anybody knows."""
+    ways = {context.hosts[rank].end_text for rank in ranks}
+    return (
+        "exited with status 0"
+        if ways == {"exit status 0"}
+        else "exited on its own, with a status nobody saw,"
+    )
+
+
+def _has_left(context: Context, rank: int) -> bool:
+    """Whether a rank has torn its groups down and gone on."""
+    facts = context.trace.ranks.get(rank)
+    inside = facts is not None and any(p.name == "destroy_process_group" for p in facts.phases)
+    return facts is not None and bool(facts.finalized) and not inside
+
+
+def _mismatch(context: Context, cause: Cause) -> Words:
+    mismatch = cause.mismatch
+    assert mismatch is not None
+    label = label_of(context, mismatch.group)
+    members = context.trace.groups[mismatch.group].ranks
+    where_ = f"#{mismatch.seq} of group {label}" + (f" ({rank_s(members)})" if members else "")
+    parts = []
+    shown = [context.signature(part.shown) for part in mismatch.parts[:4]]
+    # What one side alone is known to reduce by would read like the difference.
+    unknown = {s.op for s in shown if s is not None and not s.reduce_op}
+    for part, signature in zip(mismatch.parts, shown, strict=False):
+        words = describe(signature, reduction=signature is None or signature.op not in unknown)
+        if mismatch.aspect == "root":
+            words += f" root {int(context.trace.records['root'][part.shown])}"
+        if mismatch.aspect == "device" and signature is not None:
+            words += f" on {signature.backend}"
+        if mismatch.inside >= 0:
+            batch = context.signature(part.row)
+            words += f" as operation {mismatch.inside + 1} of {batch.op if batch else 'a batch'}"
+        parts.append(f"{rank_s(part.ranks)} issued {words}")
+    if mismatch.aspect == "history":
+        summary = f"{capital(rank_s(cause.culprits))} had diverged from the others before {where_}"
+        return Words(summary, "the running hashes differ although the recorded operations agree")
+    if cause.confidence is Confidence.AMBIGUOUS:
+        summary = f"At {where_} {'; '.join(parts)}"
+    else:
+        ordered = parts[1:] + parts[:1]
+        summary = f"At {where_} {', '.join(ordered[:-1])} while {ordered[-1]}"
+    aspect = {
+        "op": "the operations differ",
+        "numel": "the element counts differ",
+        "dtype": "the dtypes differ",
+        "reduce_op": "the reduce operations differ",
+        "root": "the roots differ",
+        "device": "some tensors are on the host and others on a device, whose backends never meet",
+    }[mismatch.aspect]
+    why = f"{aspect}, so this collective cannot complete or returns garbage"
+    if leaving := mismatch.leaving(context.trace.records):
+        why += f"; {rank_s(leaving)} issued it {_out_of_turn(context, leaving)}"
+    return Words(summary, why)
+
+
+def _out_of_turn(context: Context, ranks: list[int]) -> str:
+    """That it was no step of the program, and which step that broke off where it is known."""
+    left = {
+        where(innermost(thread.stack))
+        for rank in ranks
+        for thread in context.trace.ranks[rank].threads
+        if thread.source == LEFT
+    }
+    words = f"in a signal handler or on {'its' if len(ranks) == 1 else 'their'} way out"
+    return f"{words}, called away from {left.pop()}" if len(left) == 1 and "" not in left else words
+
+
+def _still(host: Host | None) -> str:
+    """What a rank is in, it is still in; stopped it simply is, and over its program, too."""
+    over = host is not None and is_over(host.stack)
+    return "" if over or is_held_up(host) else "still "
+
+
+def _circle(context: Context, cause: Cause, _first: Place) -> Words:
+    places = [context.waits.places[i] for i in cause.places]
+    ranks = set(cause.culprits) | {r for s in cause.sides for r in s}
+    if is_lock(places[0]):
+        return _circle_through_lock(context, places, ranks)
+    steps = []
+    for place in places[:4]:
+        inside = [r for r in place.targets if r in ranks]
+        steps.append(
+            f"{rank_s(place.waiters)} {wait_s(place.waiters)} in {title_of(context, place)} "
+            f"for {rank_s(inside or place.targets)}"
+        )
+    if set(cause.culprits) == ranks:
+        summary = f"{capital(rank_s(ranks))} wait for each other in a cycle"
+    elif crossed := crossing(context, cause):
+        came_to, without = (title_of(context, place) for place in crossed)
+        waiters = crossed.without.waiters
+        summary = (
+            f"{capital(rank_s(cause.culprits))} came to {came_to} without {without}, in which "
+            f"{rank_s(waiters)} {wait_s(waiters)}: they wait for each other in a cycle"
+        )
+    else:
+        summary = (
+            f"{capital(rank_s(cause.culprits))} took a different order than the others: "
+            "they wait for each other in a cycle"
+        )
+    return Words(summary, "; ".join(steps))
+
+
+def _circle_through_lock(context: Context, places: list[Place], ranks: set[int]) -> Words:
+    """A circle whose first place is the lock of a file."""
+    lock, *rest = places
+    holders = [r for r in lock.targets if r in ranks]
+    inside = next((p for p in rest if set(p.waiters) & set(holders)), None)
+    title = "waits for others"
+    if inside is not None:
+        title = f"waits in {title_of(context, inside)}"
+        title = f"waits for {lock_in_words(inside)}" if is_lock(inside) else title
+    return Words(
+        f"{capital(rank_s(holders))} {title} and holds {lock_in_words(lock)}, for which "
+        f"{rank_s(lock.waiters)} {wait_s(lock.waiters)}",
+        f"{rank_s(lock.waiters)} cannot come until {rank_s(holders)} releases it, and "
+        f"{rank_s(holders)} does so only after that: they wait for each other in a cycle",
+    )
+
+
+_OF_VERDICT: dict[Verdict, Callable[[Context, Cause, Place], Words]] = {
+    Verdict.MISSING_RANK: _missing,
+    Verdict.RANK_EXITED: _exited,
+    Verdict.RANK_LOST: _lost,
+    Verdict.DEADLOCK_CYCLE: _circle,
+    Verdict.P2P_UNMATCHED: _unmatched,
+    Verdict.STUCK_COLLECTIVE: _stuck,
+    Verdict.INCONCLUSIVE: _inconclusive,
+}
+"""What is said of a cause that no more special sentence fits."""

@@ -1,0 +1,95 @@
+"""Where processes stand of which nothing tells which ranks they are.
+
+A rank has to be known to be named. But which process to look at first, and how to find out which
+rank it is, can be told without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.processes.stacks import user_frames
+from hangscope.diagnosis.wording.phrases import capital
+from hangscope.diagnosis.wording.stack_summary import place_of, waits
+from hangscope.trace.model import Stranger
+
+_FEWEST = 3
+"""Of two processes at two places either may be the one that is waited for."""
+_SHOWN = 8
+_NAMED = 2
+"""So many processes are named one by one in a sentence."""
+
+
+def where_strangers_stand(context: Context) -> str:
+    """One sentence on where they stand: the few apart from the others, where there are few."""
+    strangers = context.trace.strangers
+    if not strangers:
+        return ""
+    apart = _apart(context)
+    if not apart:
+        they, wait = ("it is", "it waits") if len(strangers) == 1 else ("they are", "they wait")
+        return (
+            f"{capital(_list(strangers))} {_stand(strangers)}; which rank {they}, and for whom "
+            f"{wait}, is not told"
+        )
+    rest = [one for one in strangers if one not in apart]
+    they = "it is" if len(apart) == 1 else "they are"
+    return (
+        f"{capital(_list(apart))} {_stand(apart)} while {_list(rest)} {_stand(rest)}; which rank "
+        f"{they} is not told"
+    )
+
+
+def places_of_strangers(context: Context) -> tuple[str, ...]:
+    """Where each of them stands."""
+    return tuple(
+        f"{one.name}: {'in communication, ' if waits(one.stack) else ''}at {_place(one)}"
+        for one in context.trace.strangers[:_SHOWN]
+    )
+
+
+def whose_they_are(context: Context) -> str:
+    """How to find out which rank such a process is."""
+    strangers = context.trace.strangers
+    first = (_apart(context) or strangers)[0]
+    pid = first.pid if first.pid is not None else "PID"
+    look = f"look at {_place(first)} in {first.name}" if _apart(context) else ""
+    ask = (
+        f"`tr '\\0' '\\n' </proc/{pid}/environ | grep RANK` on its host tells which rank a process "
+        "is; name the file of its stack after it (stack_rank_3.txt), or give the job's log as well"
+    )
+    return f"{look}; {ask}" if look else ask
+
+
+def _apart(context: Context) -> tuple[Stranger, ...]:
+    """The few that are elsewhere while most wait in communication; none where nothing tells."""
+    strangers = context.trace.strangers
+    elsewhere = tuple(one for one in strangers if not waits(one.stack))
+    few = len(elsewhere) * 2 < len(strangers) and len(strangers) >= _FEWEST
+    return elsewhere if few else ()
+
+
+def elsewhere(context: Context) -> tuple[str, ...]:
+    """Where those stand that are not in communication: one may be a rank that is missing."""
+    strangers = context.trace.strangers
+    return tuple(f"{one.name} is at {_place(one)}" for one in strangers if not waits(one.stack))
+
+
+def _stand(those: Sequence[Stranger]) -> str:
+    places = {_place(one) for one in those}
+    at = f"at {next(iter(places))}" if len(places) == 1 else f"at {len(places)} places"
+    alone = len(those) == 1
+    if all(waits(one.stack) for one in those):
+        return f"{'waits' if alone else 'wait'} in communication {at}"
+    return f"{'is' if alone else 'are'} {at}"
+
+
+def _place(one: Stranger) -> str:
+    return place_of(user_frames(one.stack))
+
+
+def _list(those: Sequence[Stranger]) -> str:
+    if len(those) > _NAMED:
+        return f"{len(those)} processes"
+    return " and ".join(one.name for one in those)

@@ -1,0 +1,84 @@
+"""Who has to be taken out of a circle of waiting, on graphs of places spelt out by hand."""
+
+from __future__ import annotations
+
+import random
+
+from hangscope.diagnosis.causes.cycle_breakers import breakers_of, few_together
+from hangscope.diagnosis.graph.components import circles_without
+from hangscope.diagnosis.graph.places import Place, Waits
+
+
+def place(waiters: tuple[int, ...], absent: tuple[int, ...], behind: tuple[int, ...] = ()) -> Place:
+    return Place(0, 1, waiters, absent=absent, behind=behind)
+
+
+def waits(places: list[Place]) -> Waits:
+    places_of: dict[int, list[int]] = {}
+    for index, here in enumerate(places):
+        for rank in here.waiters:
+            places_of.setdefault(rank, []).append(index)
+    return Waits(places, places_of, {})
+
+
+def goes_round(places: list[Place], ranks: set[int]) -> bool:
+    """Whether anybody is left once all who wait for nobody have gone."""
+    left = set(ranks)
+    while gone := {
+        r for r in left if not any(r in p.waiters and left.intersection(p.targets) for p in places)
+    }:
+        left -= gone
+    return bool(left)
+
+
+def test_whoever_breaks_a_circle_is_on_all_ways_around() -> None:
+    rng = random.Random(1)
+    found = set()
+    for _ in range(2000):
+        ranks = set(range(rng.randint(2, 7)))
+        places = [
+            place(tuple(rng.sample(sorted(ranks), 1)), tuple(rng.sample(sorted(ranks), 1)))
+            for _ in range(rng.randint(2, 9))
+        ]
+        expected = [r for r in sorted(ranks) if not goes_round(places, ranks - {r})]
+        assert breakers_of(places, ranks) == expected
+        found.add(len(expected))
+    assert found >= {0, 1, 2, 3}
+
+
+def test_in_a_ring_everybody_breaks_the_circle() -> None:
+    size = 3000  # one look per rank at the whole ring would take minutes
+    ring = [place((rank,), ((rank + 1) % size,)) for rank in range(size)]
+    assert breakers_of(ring, set(range(size))) == list(range(size))
+    assert few_together(ring, set(range(size))) == ()
+
+
+def test_the_fewest_who_wait_at_one_place_break_a_circle_together() -> None:
+    two = [place((0, 1), (2, 3, 4)), place((2, 3, 4), (0, 1))]
+    assert breakers_of(two, set(range(5))) == []
+    assert few_together(two, set(range(5))) == (0, 1)
+
+
+def test_a_circle_is_found_whoever_else_goes_on_late() -> None:
+    # Rank 0 waits for nobody. So ranks 1 and 2 get on at the last place but one, rank 1 at the
+    # third and rank 3 at the first: what is left are ranks 2 and 3, each absent where the other is.
+    graph = waits(
+        [
+            place((0, 3), (1,), behind=(2,)),
+            place((2,), (3,), behind=(1,)),
+            place((1, 3), (0,), behind=(2,)),
+            place((1, 2, 3), (), behind=(0,)),
+            place((0, 3), (1, 2)),
+        ]
+    )
+    graph.cut_off([0])
+    assert circles_without(graph, set()) == [({2, 3}, {1, 4})]
+
+
+def test_a_chain_of_any_length_hangs_on_the_lost_rank_alone() -> None:
+    size = 3000
+    chain = [place((rank,), (rank - 1,)) for rank in range(1, size)]
+    assert circles_without(waits(chain), {0}) == []
+    closed = [*chain, place((1,), (size - 1,))]
+    ((ranks, _),) = circles_without(waits(closed), {0})
+    assert ranks == set(range(1, size))

@@ -1,0 +1,155 @@
+"""What a helper process of a rank died of, told in the message of the rank's own exception."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.processes.embedded_exceptions import original
+from hangscope.trace.model import Claim, ExceptionFacts, ExitFacts, Frame
+from tests.diagnosis.builder import SECOND, START, Job
+
+WORKER = """Caught OSError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/worker.py", line 349, in loop
+    data = fetcher.fetch(index)
+           ^^^^^^^^^^^^^^^^^^^^
+  File "/home/me/rows.py", line 23, in __getitem__
+    raise OSError("shard 4 is cut short")
+OSError: shard 4 is cut short
+"""
+MINE = (
+    Frame("_next_data", "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 9),
+    Frame("main", "/home/me/train.py", 45),
+)
+
+
+def raised(message: str) -> ExceptionFacts:
+    return ExceptionFacts("OSError", message, MINE, START + SECOND, "MainThread", True)
+
+
+def test_a_worker_s_error_and_its_line_are_told() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    job.rank(1, exception=raised(WORKER), exit=ExitFacts("exception", code=1), alive=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
+    assert "OSError: shard 4 is cut short (in DataLoader worker process 0)" in found.summary
+    assert "rows.py:23 in __getitem__" in found.findings[0].fix
+    assert "shared memory" not in found.findings[0].fix  # no worker was killed
+
+
+def test_a_worker_that_was_killed_is_looked_for_in_memory() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    error = raised("DataLoader worker (pid 71) is killed by signal: Killed. ")
+    job.rank(1, exception=error, exit=ExitFacts("exception", code=1), alive=False)
+    assert "shared memory" in diagnose(job.trace()).findings[0].fix
+
+
+def test_the_last_of_several_tracebacks_counts() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 3\n\n'
+        "During handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "b.py", line 2, in g\nmy.Error: no such row\n'
+    )
+    first = original(raised(text))
+    assert (first.type_name, first.message) == ("my.Error", "no such row")
+    assert first.stack == (Frame("g", "b.py", 2), *MINE)
+
+
+def test_what_all_ranks_are_told_of_one_stays_as_it_is() -> None:
+    text = f"CheckpointException ranks:dict_keys([2])\n{WORKER}"
+    assert original(raised(text)) == raised(text)
+
+
+def test_a_message_that_breaks_off_stays_what_it_is() -> None:
+    for text in ("Traceback (most recent call last):", WORKER[:200], "no traceback at all"):
+        assert original(raised(text)) == raised(text)
+
+
+def test_gloo_aborts_the_rank_that_got_another_size_whoever_is_wrong() -> None:
+    job = Job(3)
+    said = "op.preamble.length <= op.nbytes. 4 vs 2. Received data size doesn't match expected size"
+    for rank in (0, 2):
+        job.rank(rank, exit=ExitFacts("signal", signal=15), alive=False)
+    job.rank(1, exit=ExitFacts("signal", signal=6), alive=False)
+    without = diagnose(job.trace())
+    assert (without.verdict.value, without.culprits) == ("rank_crashed", (1,))
+    found = diagnose(job.trace(claims=(Claim("size_mismatch", text=said, certain=False),)))
+    assert found.culprits == ()
+
+
+def test_another_model_on_one_rank_is_told_as_such() -> None:
+    job = Job(3, live=True)
+    job.steps(4)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    text = "[1]: params[4] in this process with sizes [5] appears not to match sizes of the same "
+    error = raised(f"{text}param in process 0.")
+    job.rank(1, exception=error, exit=ExitFacts("exception", code=1), alive=False)
+    assert "same model on every rank" in diagnose(job.trace()).findings[0].fix
+
+
+REDUCER = Frame("__init__", "/env/site-packages/torch/nn/parallel/distributed.py", 870)
+
+
+def models(*sizes: int, first: int = 0) -> tuple[str, tuple[int, ...]]:
+    """Every rank from ``first`` on has found that models differ; messages give places."""
+    job = Job(first + len(sizes))
+    for rank, size in enumerate(sizes):
+        other = next(r for r, s in enumerate(sizes) if s != size)
+        text = f"Rank {rank} has {size} params, while rank {other} has inconsistent {sizes[other]}"
+        message = f"DDP expects same model across all ranks, but {text} params."
+        at = START + SECOND + (rank + 1) % len(sizes)
+        error = ExceptionFacts("RuntimeError", message, (REDUCER, *MINE), at, "MainThread", True)
+        end = ExitFacts("exception", code=1)
+        job.rank(first + rank, exception=error, exit=end, alive=False)
+    found = diagnose(job.trace())
+    return found.verdict.value, found.culprits
+
+
+def test_of_models_that_differ_the_unusual_one_is_named() -> None:
+    assert models(4, 6, 4) == ("rank_crashed", (1,))
+    assert models(4, 4, 4, 2) == ("rank_crashed", (3,))
+
+
+@pytest.mark.parametrize("first", [1, 4])
+def test_models_of_a_smaller_group_are_told_by_who_raises(first: int) -> None:
+    assert models(4, 4, 4, 2, first=first) == ("rank_crashed", (first + 3,))
+    assert models(4, 6, 4, first=first) == ("rank_crashed", (first + 1,))
+
+
+def test_of_two_models_both_are_named() -> None:
+    assert models(4, 6) == ("rank_crashed", (0, 1))
+
+
+def test_the_rank_whose_checkpoint_failed_tells_by_what() -> None:
+    text = f"CheckpointException ranks:dict_keys([2])\n{WORKER}"
+    assert original(raised(text), 2).message.startswith("shard 4 is cut short")
+    assert original(raised(text), 1) == raised(text)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_who_failed_in_a_checkpoint_of_a_smaller_group_is_told_by_its_place(lost: bool) -> None:
+    """The third of ranks 0, 2, 4 and 6 fails: that is rank 4, and rank 2 repeats it."""
+    job = Job(8)
+    savers = job.group(0, 2, 4, 6, desc="dp")
+    job.steps(4)
+    job.all(group=savers)
+    text = f"CheckpointException ranks:dict_keys([2])\n{WORKER}"
+    for rank in (0, 2, 4, 6):
+        end = ExitFacts("exception", code=1)
+        job.rank(rank, exception=raised(text), exit=end, alive=False)
+    for rank in (1, 3, 5, 7):
+        end = ExitFacts("signal", signal=15, by_launcher=True)
+        job.rank(rank, exit=end, alive=False)
+    if lost:
+        job.lose(4)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (4,))
+    assert "shard 4 is cut short" in found.summary

@@ -1,0 +1,265 @@
+"""Hangs over Gloo without a recorder: what the tracebacks of the ranks that gave up tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from tests.diagnosis.tracebacks import (
+    BARRIER,
+    C10D,
+    CLOSED,
+    KEY,
+    MAKING,
+    REDUCE,
+    STORE,
+    TIMED_OUT,
+    Frames,
+    gave_up,
+    in_finally,
+    judged,
+    table,
+)
+from tests.trace.logs import trace_of
+
+RECV = (("/job/train.py", 61, "halo"), (C10D, 2500, "recv"))
+
+BROADCAST = (("/job/train.py", 70, "config"), (C10D, 2900, "broadcast"))
+
+FORWARD = (
+    ("/job/train.py", 33, "evaluate"),
+    ("/env/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", 1782, "_pre_forward"),
+)
+
+
+def test_who_waited_in_another_collective_is_named() -> None:
+    found = judged({0: REDUCE, 1: BARRIER, 2: REDUCE, 3: REDUCE})
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (1,))
+    assert found.confidence.value == "likely"
+    assert "ranks 0, 2, 3 waited in all_reduce (train.py:40 in step)" in found.summary.lower()
+    assert "rank 1 in barrier (train.py:52 in save)" in found.summary
+
+
+def test_who_was_stopped_without_having_waited_is_missing() -> None:
+    found = judged({0: REDUCE, 1: REDUCE, 3: REDUCE})
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
+
+
+def test_who_is_in_no_list_of_the_launcher_had_ended_well() -> None:
+    waits = dict.fromkeys((0, 1, 2, 3, 5), REDUCE)
+    found = judged(waits, 6, codes=dict.fromkeys(waits, 1))
+    assert (found.verdict.value, found.culprits) == ("rank_exited", (4,))
+    assert "status 0" in found.summary
+
+
+def test_one_elsewhere_and_one_silent_are_both_named() -> None:
+    waits = dict.fromkeys(range(6), REDUCE) | {6: BARRIER}
+    found = judged(waits, 8)
+    assert (found.culprits, found.confidence.value) == ((6, 7), "ambiguous")
+
+
+def test_a_broken_pair_in_the_forward_pass_is_no_failure_of_its_own() -> None:
+    text = gave_up(0, FORWARD, CLOSED) + "".join(gave_up(r, BARRIER) for r in (1, 2, 3))
+    found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
+    assert "rank 0 in forward (train.py:33 in evaluate)" in found.summary
+
+
+def test_who_waits_for_no_key_of_the_store_has_not_set_it() -> None:
+    text = gave_up(0, REDUCE) + "".join(gave_up(r, STORE, KEY) for r in (1, 2, 3))
+    found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
+
+
+@pytest.mark.parametrize(
+    ("waits", "world"),
+    [
+        ({0: REDUCE, 1: REDUCE, 2: REDUCE, 3: REDUCE}, 4),
+        ({0: REDUCE, 1: REDUCE, 2: RECV, 3: REDUCE}, 4),
+        ({0: BROADCAST, 1: BROADCAST, 2: REDUCE, 3: BROADCAST, 4: BROADCAST, 5: REDUCE}, 6),
+        ({0: REDUCE, 1: REDUCE, 2: BARRIER, 3: BARRIER}, 4),
+        ({0: BARRIER, 1: BARRIER, 2: BARRIER, 3: MAKING}, 4),
+        ({0: REDUCE, 1: REDUCE, 2: REDUCE}, 6),
+        ({0: REDUCE, 1: BARRIER}, 2),
+    ],
+    ids=[
+        "all at one",
+        "a pair",
+        "one that some finish alone",
+        "halves",
+        "a new group",
+        "half silent",
+        "two",
+    ],
+)
+def test_what_names_nobody_tells_at_least_who_waited_where(
+    waits: dict[int, Frames], world: int
+) -> None:
+    found = judged(waits, world)
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert any("rank" in line and "waited in" in line for line in found.findings[0].evidence)
+
+
+def test_a_root_alone_may_wait_for_one_of_the_many_but_who_receives_does_not() -> None:
+    """All that had their part of the broadcast went on; so did, without it, who left it out."""
+    others = "".join(gave_up(r, REDUCE) for r in (1, 2, 3))
+    for way, culprits in (("send", ()), ("recv", (0,))):
+        mine = gave_up(0, BROADCAST, TIMED_OUT.replace("recv", way))
+        found = diagnose(
+            trace_of("world_size=4\n" + mine + others + table(dict.fromkeys(range(4), 1)))
+        )
+        assert found.culprits == culprits, way
+    reduced = (("/job/train.py", 78, "loss"), (C10D, 3100, "reduce"))
+    assert judged({0: reduced, 1: REDUCE, 2: REDUCE, 3: REDUCE}).culprits == ()
+
+
+def test_the_branches_of_a_root_and_of_the_rest_are_one_call() -> None:
+    root = (("/job/train.py", 68, "config"), (C10D, 2900, "broadcast"))
+    found = judged({0: root, 1: BROADCAST, 2: BROADCAST, 3: BROADCAST})
+    assert found.verdict.value == "inconclusive"
+
+
+BROKEN = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:80"
+
+
+@pytest.mark.parametrize(
+    ("waits", "errors", "codes"),
+    [
+        ({0: REDUCE, 1: REDUCE}, {1: BROKEN}, {0: 1, 1: 1, 2: -15}),
+        ({0: REDUCE, 1: BARRIER}, {}, {0: 1, 1: 1, 2: -15}),
+        ({0: BROADCAST, 1: BROADCAST}, {}, {0: 1, 1: 1, 2: -15}),
+        ({0: RECV, 1: RECV}, {}, {0: 1, 1: 1, 2: -15}),
+        ({0: REDUCE, 1: REDUCE}, {}, {0: 1, 1: 1}),
+    ],
+    ids=["a lost connection", "two calls", "finished alone", "a pair", "no word of its end"],
+)
+def test_of_three_the_silent_one_is_not_always_missing(
+    waits: dict[int, Frames], errors: dict[int, str], codes: dict[int, int]
+) -> None:
+    text = "".join(gave_up(r, frames, errors.get(r, TIMED_OUT)) for r, frames in waits.items())
+    found = diagnose(trace_of("world_size=3\n" + text + table(codes)))
+    assert found.verdict.value == "inconclusive"
+
+
+def test_who_is_silent_while_connections_close_was_gone() -> None:
+    """Nobody timed out and no launcher speaks: then nothing shows that it was alive."""
+    text = "".join(gave_up(r, REDUCE, BROKEN) for r in (0, 2, 3))
+    found = diagnose(trace_of("world_size=4\n" + text))
+    assert (found.verdict.value, found.culprits) == ("rank_lost", (1,))
+    assert "alive" not in found.summary
+
+
+def test_a_traceback_behind_the_question_of_another_rank_is_read() -> None:
+    text = "overwrite? [y/N] " + gave_up(1, REDUCE) + gave_up(2, REDUCE)
+    found = diagnose(trace_of("world_size=3\n" + text + table({0: -15, 1: 1, 2: 1})))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (0,))
+
+
+def test_who_gave_up_waiting_in_a_thread_as_well_was_not_silent() -> None:
+    waits = dict.fromkeys((0, 1, 3), BARRIER)
+    text = "".join(gave_up(rank, frames) for rank, frames in waits.items())
+    # Two threads of rank 2 give up at once, and one's words stand in the middle of the other's.
+    cut = (
+        "[rank2]: Traceback (most recent call last):\n"
+        "[rank2]: Exception in thread saver:\n"
+        + gave_up(2, REDUCE)
+        + "[rank2]:     dist.barrier()\n"
+    )
+    codes = dict.fromkeys(range(4), 1) | {2: -15}
+    found = diagnose(trace_of("world_size=4\n" + text + cut + table(codes)))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+
+
+def test_where_all_but_one_wait_for_a_broadcast_to_end_that_one_is_late() -> None:
+    """Had it been the root and gone on, they would have what they wait for."""
+    found = judged({0: BROADCAST, 1: BROADCAST, 2: REDUCE, 3: BROADCAST})
+    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (2,))
+    assert found.confidence.value == "likely"
+    scatter = (("/job/train.py", 81, "share"), (C10D, 4700, "scatter"))
+    gather = (("/job/train.py", 79, "share"), (C10D, 4500, "gather"))
+    found = judged({0: scatter, 1: gather, 2: gather, 3: gather})
+    assert found.culprits == (), "one that has left the scatter out may be among the many"
+
+
+def test_of_three_the_one_without_an_end_had_ended_well_where_connections_closed() -> None:
+    text = "".join(gave_up(r, REDUCE, BROKEN) for r in (0, 2))
+    found = diagnose(trace_of("world_size=3\n" + text + table({0: 1, 2: 1})))
+    assert (found.verdict.value, found.culprits) == ("rank_exited", (1,))
+
+
+REFUSED = "RuntimeError: ProcessGroupGloo::scatter: Incorrect input list size 2"
+
+
+def test_what_a_call_refuses_is_an_error_of_the_caller_s_own() -> None:
+    scatter = (("/job/train.py", 80, "share"), (C10D, 4700, "scatter"))
+    text = in_finally(0, scatter, REFUSED)
+    text += "".join(in_finally(r, scatter, TIMED_OUT) for r in (1, 2))
+    found = diagnose(trace_of("world_size=3\n" + text + table(dict.fromkeys(range(3), 1))))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (0,))
+    assert "Incorrect input list size" in found.summary
+
+
+def test_reasons_that_differ_in_an_address_only_are_those_of_the_ranks_that_failed() -> None:
+    refused = "RuntimeError: Gloo connectFullMesh failed with timed out connecting: refused, [::1]:"
+    text = "".join(gave_up(9, MAKING, f"{refused}{port}", prefix=False) for port in (4001, 4002))
+    found = diagnose(trace_of("world_size=3\n" + text + table({0: 1, 1: 1, 2: -15})))
+    assert found.verdict.value != "rank_crashed"
+
+
+def test_a_bare_status_beside_timeouts_of_all_others_is_likely_at_most() -> None:
+    """Connections to one that ends are closed: who waited until a timeout waited for a live one."""
+    found = judged(dict.fromkeys((0, 2, 3), REDUCE), codes={0: 1, 1: 1, 2: -15, 3: 1})
+    assert found.confidence.value != "certain"
+
+
+def test_who_is_silent_where_sizes_clashed_may_have_been_aborted() -> None:
+    """Gloo aborts whoever gets more than it asked for, and prints no rank."""
+    clash = "  what():  [enforce fail at x.cc:446] op.preamble.length <= op.nbytes. 40 vs 32\n"
+    text = "".join(gave_up(rank, REDUCE, CLOSED) for rank in (0, 2, 3))
+    lost = diagnose(trace_of("world_size=4\n" + text))
+    assert lost.culprits == (1,)
+    found = diagnose(trace_of("world_size=4\n" + text + clash))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+
+
+def test_over_gloo_the_one_that_aborted_has_broken_the_connections_of_the_others() -> None:
+    """No watchdog gives up there: nobody had waited until a timeout, or got more than it asked."""
+    broke = (
+        "RuntimeError: [../gloo/transport/tcp/pair.cc:530] Connection closed by peer [127.0.0.1]:1"
+    )
+    codes = {0: -15, 1: -6, 2: -15, 3: -15}
+    text = "world_size=4\n" + "".join(gave_up(r, REDUCE, broke) for r in (0, 2)) + table(codes)
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
+    assert found.confidence.value == "likely"
+    for told in (
+        text.replace("-15", "-6"),  # several aborted
+        text + gave_up(3, REDUCE),  # one had waited for its timeout
+        text + "terminate called: op.preamble.length <= op.nbytes. 64 vs 32\n",
+    ):
+        assert diagnose(trace_of(told)).verdict.value != "rank_crashed"
+
+
+def test_what_ended_a_rank_is_what_it_raised_last_unless_that_was_a_wait() -> None:
+    """A signal that tells of a dead worker may come while another error is being handled."""
+    worker = (("/job/train.py", 19, "step"), ("/env/lib/python3.11/connection.py", 395, "_recv"))
+    during = "\n[rank2]: During handling of the above exception, another exception occurred:\n\n"
+    text = gave_up(2, worker, "ConnectionResetError: [Errno 104] Connection reset by peer") + during
+    text += gave_up(
+        2, worker, "RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed."
+    )
+    text += "".join(gave_up(rank, REDUCE, CLOSED) for rank in (0, 1))
+    found = diagnose(trace_of("world_size=3\n" + text + table(dict.fromkeys(range(3), 1))))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    assert "DataLoader worker" in found.summary
+
+
+def test_a_bare_status_may_be_that_of_who_gave_up_waiting() -> None:
+    """The program prints what it caught, without its rank, and leaves with status 1."""
+    words = f"training failed, {TIMED_OUT!r}\n"
+    for codes in ({0: -15, 1: -15, 2: 1}, {0: 1, 1: -15, 2: 1}):
+        found = diagnose(trace_of("world_size=3\n" + words + table(codes)))
+        assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+        assert "timed out" in found.summary
+    found = diagnose(trace_of("world_size=3\n" + table({0: -15, 1: -15, 2: 1})))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
