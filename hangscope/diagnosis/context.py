@@ -13,7 +13,7 @@ from hangscope.diagnosis.graph.places import Place, Waits
 from hangscope.diagnosis.groups.dimensions import kinds_of_groups
 from hangscope.diagnosis.model import GroupRef, LastOperation
 from hangscope.diagnosis.processes.active_thread import group_stack
-from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.coverage import (
     collective_row,
@@ -45,7 +45,7 @@ class Context:
 
     trace: Trace
     front: Frontiers
-    hosts: dict[int, Host]
+    processes: dict[int, ProcessState]
     waits: Waits
 
     @cached_property
@@ -192,9 +192,9 @@ class Context:
     def now_ns(self, rank: int) -> int:
         """The moment up to which a rank's silence is known."""
         facts = self.trace.ranks.get(rank)
-        host = self.hosts.get(rank)
-        if host is not None and host.gone and host.end_ns:
-            return host.end_ns
+        process = self.processes.get(rank)
+        if process is not None and process.gone and process.end_ns:
+            return process.end_ns
         told_ns = facts.observed_ns if facts is not None else 0
         if self.trace.live:
             # Of another node the newest report is as old as its news: what has not been told to be
@@ -215,7 +215,9 @@ class Context:
 
         Who has ended has waited until then, and the others may wait on.
         """
-        return next((r for r in ranks if r in self.hosts and not self.hosts[r].gone), ranks[0])
+        return next(
+            (r for r in ranks if r in self.processes and not self.processes[r].gone), ranks[0]
+        )
 
     def longest_wait_s(self, places: Iterable[Place]) -> float:
         """For how long (s) anybody has waited at these places; 0 where that is not known."""
@@ -287,11 +289,11 @@ class Context:
 
     def stack_in(self, rank: int, group: int) -> Stack:
         """What the rank does instead of going on in a group; its own stack as a rule."""
-        host, facts = self.hosts.get(rank), self.trace.ranks.get(rank)
-        stack = host.stack if host is not None else ()
-        if host is None or facts is None or group < 0:
+        process, facts = self.processes.get(rank), self.trace.ranks.get(rank)
+        stack = process.stack if process is not None else ()
+        if process is None or facts is None or group < 0:
             return stack
-        if host.end is End.CLEAN or facts.exception is not None:
+        if process.end is End.CLEAN or facts.exception is not None:
             return stack  # it did not end where it hung, as one that was killed did
         _, row = self.last_in_group(rank, group)
         newest = self.last_row(rank)
@@ -300,10 +302,10 @@ class Context:
         threads = self.trace.records["thread"]
         return group_stack(facts, int(threads[row]), int(threads[newest])) or stack
 
-    def host_in(self, rank: int, group: int) -> Host | None:
+    def process_in(self, rank: int, group: int) -> ProcessState | None:
         """The rank's process, with what it does instead of going on in a group as its stack."""
-        host = self.hosts.get(rank)
-        return None if host is None else host.in_thread(self.stack_in(rank, group))
+        process = self.processes.get(rank)
+        return None if process is None else process.in_thread(self.stack_in(rank, group))
 
     def group_ref(self, group: int, members: Iterable[int] = ()) -> GroupRef | None:
         """The group as a report shows it."""

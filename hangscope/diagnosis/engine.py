@@ -162,12 +162,12 @@ def _comparable(given: Trace) -> tuple[Trace, Concluded]:
 def _standstill(trace: Trace) -> _Standstill:
     """Who waits for whom, reduced to what counts as waiting."""
     front = frontiers(trace)
-    hosts = not_before_last_record(trace, judge(trace))
-    hosts = without_ends_after_standstill(trace, front, hosts)
-    stop = stop_of(trace, front, hosts)
+    processes = not_before_last_record(trace, judge(trace))
+    processes = without_ends_after_standstill(trace, front, processes)
+    stop = stop_of(trace, front, processes)
     if stop is not None:
-        hosts = wait_duration.as_victims(hosts, stop.told_ns)
-    context = Context(trace, front, hosts, GraphBuilder(trace, front, hosts).build())
+        processes = wait_duration.as_victims(processes, stop.told_ns)
+    context = Context(trace, front, processes, GraphBuilder(trace, front, processes).build())
     wait_duration.overdue_only(context)
     moment = moment_of(context)
     if moment is not None:

@@ -59,12 +59,12 @@ def _offsets(trace: Trace, hosts: Mapping[str, list[int]]) -> dict[str, dict[str
     Of each collective all hosts are compared with the first that has it: time linear in records.
     """
     names = list(hosts)
-    host_of = np.full(max(trace.ranks) + 1, -1)
+    process_of = np.full(max(trace.ranks) + 1, -1)
     for number, ranks in enumerate(hosts.values()):
-        host_of[ranks] = number
+        process_of[ranks] = number
     rows = _ends(trace)
-    rows = rows[rows["rank"] < len(host_of)]
-    host = host_of[rows["rank"]]
+    rows = rows[rows["rank"] < len(process_of)]
+    host = process_of[rows["rank"]]
     rows, host = rows[host >= 0], host[host >= 0]
     order = np.lexsort((host, rows["collective_seq"], rows["group"]))
     rows, host = rows[order], host[order]

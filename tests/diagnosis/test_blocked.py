@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.diagnosis.processes.process_state import End, Host, activity, host_of
+from hangscope.diagnosis.processes.process_state import End, ProcessState, activity, process_of
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.playbook import missing
 from hangscope.trace.model import Frame, KernelWait, RankFacts
@@ -14,8 +14,8 @@ MINE = Frame("fetch", "/home/me/subprocess.py", 7)
 """Named like a library, and yet the user's own."""
 
 
-def _host(*below: Frame, state: str = "sleeping") -> Host:
-    return Host(1, End.ALIVE, state, stack=(*below, MINE))
+def _process(*below: Frame, state: str = "sleeping") -> ProcessState:
+    return ProcessState(1, End.ALIVE, state, stack=(*below, MINE))
 
 
 @pytest.mark.parametrize(
@@ -34,61 +34,63 @@ def _host(*below: Frame, state: str = "sleeping") -> Host:
     ],
 )
 def test_what_it_waits_for_is_said(filename: str, words: str) -> None:
-    host = _host(Frame("wait", f"{LIB}/threading.py", 1), Frame("get", filename, 2))
-    assert words in blocked_in(host)
-    assert words in missing(host).fix
+    process = _process(Frame("wait", f"{LIB}/threading.py", 1), Frame("get", filename, 2))
+    assert words in blocked_in(process)
+    assert words in missing(process).fix
 
 
 @pytest.mark.parametrize("state", ["busy", "sleeping"])
 def test_who_compiles_waits_for_nobody(state: str) -> None:
     """Its compiler is a program that it started, and that is no answer."""
     torch = "/venv/lib/python3.11/site-packages/torch"
-    host = _host(
+    process = _process(
         Frame("wait", f"{LIB}/subprocess.py", 1),
         Frame("compile_file", f"{torch}/_inductor/codecache.py", 2),
         Frame("__call__", f"{torch}/_dynamo/convert_frame.py", 3),
         state=state,
     )
-    assert "TORCH_LOGS=recompiles" in missing(host).fix
-    assert "the program that it started" not in missing(host).fix
+    assert "TORCH_LOGS=recompiles" in missing(process).fix
+    assert "the program that it started" not in missing(process).fix
 
 
 def test_what_the_main_thread_waits_for_is_not_told_of_another_thread() -> None:
     """A checkpoint's thread sleeps in its own code while the main thread waits for its result."""
     result = Frame("result", f"{LIB}/concurrent/futures/_base.py", 451)
     wait = KernelWait("thread", helpers=("python (pid 7, ended)",), processes=(8,))
-    host = Host(1, End.ALIVE, "sleeping", stack=(result,), wait=wait, waits_for=(2,))
-    upload = host.in_thread((Frame("upload", "/home/me/save.py", 11),))
-    assert "a worker of its pool" in blocked_in(host)
+    process = ProcessState(1, End.ALIVE, "sleeping", stack=(result,), wait=wait, waits_for=(2,))
+    upload = process.in_thread((Frame("upload", "/home/me/save.py", 11),))
+    assert "a worker of its pool" in blocked_in(process)
     assert blocked_in(upload) == ""
     assert upload.wait is not None
     assert (upload.wait.helpers, upload.waits_for) == (wait.helpers, ()), "those of the process"
-    assert host.in_thread((result,)) == host
+    assert process.in_thread((result,)) == process
 
 
 def test_a_program_that_is_over_waits_for_its_threads() -> None:
     """None of its own code is left on the stack."""
-    host = Host(1, End.ALIVE, "sleeping", stack=(Frame("_shutdown", f"{LIB}/threading.py", 9),))
-    assert "its program is over" in blocked_in(host)
+    process = ProcessState(
+        1, End.ALIVE, "sleeping", stack=(Frame("_shutdown", f"{LIB}/threading.py", 9),)
+    )
+    assert "its program is over" in blocked_in(process)
 
 
 def test_a_system_call_that_does_not_return() -> None:
     facts = RankFacts(1, alive=True, process_state="disk-sleep", gil_blocked=False)
-    host = host_of(facts, None)
-    assert (host.state, "network file system" in blocked_in(host)) == ("sleeping", True)
+    process = process_of(facts, None)
+    assert (process.state, "network file system" in blocked_in(process)) == ("sleeping", True)
 
 
 def test_who_holds_a_process_is_to_let_it_go() -> None:
     facts = RankFacts(1, alive=True, process_state="stopped", held_by="gdb (pid 7)")
-    host = host_of(facts, None)
-    assert activity(host, facts) == "held by gdb (pid 7)"
-    assert missing(host, "on host a").fix == (
+    process = process_of(facts, None)
+    assert activity(process, facts) == "held by gdb (pid 7)"
+    assert missing(process, "on host a").fix == (
         "let the process go on: gdb (pid 7) holds it, on host a"
     )
 
 
 def test_nothing_is_made_up() -> None:
     assert blocked_in(None) == ""
-    assert blocked_in(_host()) == ""
-    assert blocked_in(_host(Frame("dumps", f"{LIB}/json/encoder.py", 1))) == ""
-    assert blocked_in(_host(Frame("wait", f"{LIB}/subprocess.py", 1), state="busy")) == ""
+    assert blocked_in(_process()) == ""
+    assert blocked_in(_process(Frame("dumps", f"{LIB}/json/encoder.py", 1))) == ""
+    assert blocked_in(_process(Frame("wait", f"{LIB}/subprocess.py", 1), state="busy")) == ""

@@ -8,7 +8,7 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.process_state import host_of
+from hangscope.diagnosis.processes.process_state import process_of
 from hangscope.trace import formats
 from hangscope.trace.model import (
     ExceptionFacts,
@@ -132,7 +132,7 @@ def test_what_a_rank_was_seen_to_wait_for_is_over_where_it_went_on_by_itself(kil
         exit=ExitFacts("signal", signal=9) if killed else ExitFacts("exception", code=1),
         exception=None if killed else ExceptionFacts("RuntimeError", "Connection closed by peer"),
     )
-    assert (host_of(facts, None).wait is not None) == killed
+    assert (process_of(facts, None).wait is not None) == killed
 
 
 def test_who_is_stopped_in_what_its_ring_cannot_observe_holds_the_others_up() -> None:

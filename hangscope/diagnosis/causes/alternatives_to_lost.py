@@ -61,7 +61,7 @@ def idle_beside(context: Context, lost: Lost) -> Cause | None:
         r
         for r in _neighbours(context, lost)
         if not context.waits.places_of.get(r)
-        and not context.hosts[r].gone
+        and not context.processes[r].gone
         and not context.trace.ranks[r].finalized
         and _lags(context, r)
     )
@@ -76,7 +76,7 @@ def left_beside(context: Context, lost: Lost) -> Cause | None:
     left = sorted(
         r
         for r in _neighbours(context, lost)
-        if context.hosts[r].end is End.CLEAN and unlike_siblings(context, r, shared)
+        if context.processes[r].end is End.CLEAN and unlike_siblings(context, r, shared)
     )
     return _instead(lost, Verdict.RANK_EXITED, tuple(left))
 
@@ -89,7 +89,7 @@ def standing_elsewhere(context: Context, lost: Lost) -> Cause | None:
     standing = [r for r in sorted(_neighbours(context, lost)) if _stood(context, r, lost.began_ns)]
     if not 0 < len(standing) <= len(lost.ranks):
         return None
-    at = where(innermost(context.hosts[standing[0]].stack))
+    at = where(innermost(context.processes[standing[0]].stack))
     words = Words(
         f"{rank_s(standing).capitalize()} stood at {at} all the time that others waited, and "
         f"{rank_s(lost.ranks)}, for whom they wait, left no dump",
@@ -101,16 +101,16 @@ def standing_elsewhere(context: Context, lost: Lost) -> Cause | None:
 
 def _stood(context: Context, rank: int, began_ns: int) -> bool:
     """Whether the rank stood in its own code from when others began to wait, for the timeout."""
-    host, row = context.hosts[rank], context.last_row(rank)
-    if context.waits.places_of.get(rank) or host.end not in (End.TORN_DOWN, End.UNKNOWN):
+    process, row = context.processes[rank], context.last_row(rank)
+    if context.waits.places_of.get(rank) or process.end not in (End.TORN_DOWN, End.UNKNOWN):
         return False
-    if row < 0 or context.trace.ranks[rank].finalized or not user_frames(host.stack):
+    if row < 0 or context.trace.ranks[rank].finalized or not user_frames(process.stack):
         return False
     issued_ns = int(context.trace.records["created_ns"][row])
-    until_ns = host.end_ns or context.now_ns(rank)
+    until_ns = process.end_ns or context.now_ns(rank)
     before = 0 < issued_ns < began_ns + SECOND_NS
     long = until_ns - issued_ns >= int(context.trace.timeout_s * SECOND_NS)
-    return before and long and not in_communication(host.stack)
+    return before and long and not in_communication(process.stack)
 
 
 def another_partner(context: Context, lost: Lost) -> Cause | None:

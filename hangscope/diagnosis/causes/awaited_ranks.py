@@ -54,20 +54,20 @@ def gave_up(context: Context, rank: int) -> bool:
     Where it ended without a word and had finished the last that it issued, its stack is only that
     of its newest call.
     """
-    host = context.hosts[rank]
+    process = context.processes[rank]
     _, high = context.bounds.get(rank, (0, 0))
     silent = context.trace.ranks[rank].exception is None
     if silent and high and context.trace.records["state"][high - 1] == int(State.COMPLETED):
         return False
-    ended = host.end is End.CRASHED and host.secondary and bool(host.stack)
-    return ended and in_communication(host.stack)
+    ended = process.end is End.CRASHED and process.secondary and bool(process.stack)
+    return ended and in_communication(process.stack)
 
 
 def keys_waited_for(context: Context, ranks: list[int]) -> list[str]:
     """What some of these ranks wait for in the store, in words."""
     said = []
     for rank in ranks[:4]:
-        if given_up := key_given_up(context.hosts.get(rank)):
+        if given_up := key_given_up(context.processes.get(rank)):
             said.append(f"rank {rank} waited in vain for {given_up!r} in the store")
             continue
         phase = context.trace.ranks[rank].phases[-1]
@@ -82,8 +82,10 @@ def _doubt_who_sets_the_key(context: Context, cause: Cause, here: list[Place]) -
     if all(place.phase.startswith(PREFIX) for place in here):
         sure = _one_or_several(ranks)
         cause = replace(cause, confidence=sure).with_unknown(WHO_SETS_THE_KEY)
-    hosts = {rank: context.hosts.get(rank) for rank in ranks}
-    stored = [r for r, host in hosts.items() if waits_in_store(host) or key_given_up(host)]
+    processes = {rank: context.processes.get(rank) for rank in ranks}
+    stored = [
+        r for r, process in processes.items() if waits_in_store(process) or key_given_up(process)
+    ]
     if cause.verdict is Verdict.MISSING_RANK and len(stored) == len(ranks):
         return cause.with_evidence(*keys_waited_for(context, stored)).doubted(WHO_SETS_THE_KEY)
     return cause
@@ -92,13 +94,13 @@ def _doubt_who_sets_the_key(context: Context, cause: Cause, here: list[Place]) -
 def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause:
     """The case against ranks that crashed: they may have failed of others, or with others."""
     ranks = cause.culprits
-    hosts = [context.hosts[rank] for rank in ranks]
+    processes = [context.processes[rank] for rank in ranks]
     if all(is_unseen(context.trace.ranks[rank]) for rank in ranks):
         cause = cause.doubted(
             "nobody saw how that rank ended: one that is stopped, or in which C code holds the "
             "GIL, falls silent as well"
         )
-    if all(host.secondary for host in hosts):
+    if all(process.secondary for process in processes):
         cause = cause.doubted("their errors speak of somebody else's failure")
         if context.gaps and all(gave_up(context, rank) for rank in ranks):
             return _acquitted(cause, f"what {rank_s(context.gaps)} did, of which nothing is left")
@@ -113,7 +115,7 @@ def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause
         )
         either = tuple(sorted({*ranks, *beside}))
         return replace(cause, culprits=either, confidence=Confidence.AMBIGUOUS, words=words)
-    if not alike(hosts):
+    if not alike(processes):
         cause = replace(cause, confidence=Confidence.AMBIGUOUS)
         cause = cause.with_unknown("which of the accused failed first")
     cause = _doubt_receives_from_any_source(cause, here)
@@ -138,7 +140,7 @@ def _could_not_connect(context: Context, cause: Cause, here: list[Place]) -> Cau
     ranks = cause.culprits
     words = Words(
         f"{rank_s(ranks).capitalize()} could not connect to the other ranks in {here[0].phase}: "
-        f"{context.hosts[ranks[0]].end_text}",
+        f"{context.processes[ranks[0]].end_text}",
         "nobody listens at that address, or it cannot be reached from there; nothing shows whose "
         "it is",
         "check whether it belongs to a process that is gone (after a restart, new groups find old "
@@ -155,7 +157,7 @@ def _exchanging_alone_with(context: Context, ranks: tuple[int, ...], here: list[
     So may the one rank that sent them something else than ever before. Of more members those that
     agree with each other are right.
     """
-    aborted = all(context.hosts[rank].aborted for rank in ranks)
+    aborted = all(context.processes[rank].aborted for rank in ranks)
     if not aborted or not context.unrecorded.issuperset(ranks):
         return set()
     two = {w for p in here if not p.phase and not p.p2p and len(p.members) == 2 for w in p.waiters}
@@ -173,9 +175,9 @@ def _doubt_receives_from_any_source(cause: Cause, here: list[Place]) -> Cause:
 
 def _only_aborted(context: Context, ranks: tuple[int, ...]) -> bool:
     """Whether nothing is known of these ends but that the processes aborted themselves."""
-    hosts = [context.hosts[rank] for rank in ranks]
+    processes = [context.processes[rank] for rank in ranks]
     own = own_errors(context.trace.claims)
-    return all(h.secondary and h.aborted for h in hosts) and not own.keys() & {*ranks}
+    return all(h.secondary and h.aborted for h in processes) and not own.keys() & {*ranks}
 
 
 def _against_who_is_alone(context: Context, cause: Cause) -> Cause:

@@ -33,13 +33,13 @@ def _doubt_at_work(context: Context, cause: Cause) -> Cause:
 
 def _goes_on(context: Context, rank: int) -> bool:
     """Whether a process was seen to run, and not only to ask again and again for what it awaits."""
-    host, facts = context.hosts.get(rank), context.trace.ranks.get(rank)
-    if host is None or facts is None or host.end is not End.ALIVE:
+    process, facts = context.processes.get(rank), context.trace.ranks.get(rank)
+    if process is None or facts is None or process.end is not End.ALIVE:
         return False
-    if host.wait is not None and host.wait.kind == RUNS:
+    if process.wait is not None and process.wait.kind == RUNS:
         return True  # whenever it gets a processor
-    if host.cannot_run:
+    if process.cannot_run:
         return False
-    if host.state == "busy":
+    if process.state == "busy":
         return True
-    return not blocked_in(host) and (bool(facts.stack_moved) or host.wakes)
+    return not blocked_in(process) and (bool(facts.stack_moved) or process.wakes)

@@ -52,7 +52,9 @@ def _without_waits_for_the_dead(context: Context, causes: list[Cause]) -> list[C
     What had lasted for a timeout before the failure is a cause of its own.
     """
     died_ns = {
-        r: h.end_ns for r, h in context.hosts.items() if h.end is End.CRASHED and not h.secondary
+        r: h.end_ns
+        for r, h in context.processes.items()
+        if h.end is End.CRASHED and not h.secondary
     }
     crashed = Verdict.RANK_CRASHED
     genuine = {
@@ -188,9 +190,9 @@ def _own_crash_before(context: Context, cause: Cause, mismatch: Cause) -> bool:
         return False
     ends = []
     for rank in cause.culprits:
-        host = context.hosts.get(rank)
-        if host is not None:
+        process = context.processes.get(rank)
+        if process is not None:
             # Of an end that nobody saw only the last sign of life before it is known.
             unseen = is_unseen(context.trace.ranks[rank])
-            ends.append(host.end_ns + (_UNSEEN_NS if unseen and host.end_ns else 0))
+            ends.append(process.end_ns + (_UNSEEN_NS if unseen and process.end_ns else 0))
     return bool(ends) and all(e and mismatch.began_ns and e < mismatch.began_ns for e in ends)

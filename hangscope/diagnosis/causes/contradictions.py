@@ -26,7 +26,7 @@ def doubt_ends(context: Context, causes: list[Cause]) -> list[Cause]:
     may have a handler, or before all others, by somebody who is slow.
     """
     not_killed = _not_killed(context)
-    alone = told_alone(context.hosts, context.trace)
+    alone = told_alone(context.processes, context.trace)
     failures = [facts.exception for facts in context.trace.ranks.values()]
     lost = any(failure is not None and lost_a_peer(failure) for failure in failures)
     return [
@@ -76,12 +76,12 @@ def doubt_contradicted(context: Context, causes: list[Cause]) -> list[Cause]:
     """
     named = {r for cause in causes for r in cause.culprits}
     failed = [
-        host
-        for host in context.hosts.values()
-        if host.end is End.CRASHED
-        and not host.secondary
-        and host.rank not in named
-        and _undated(context.trace.ranks[host.rank])
+        process
+        for process in context.processes.values()
+        if process.end is End.CRASHED
+        and not process.secondary
+        and process.rank not in named
+        and _undated(context.trace.ranks[process.rank])
     ]
     if not failed:
         return causes

@@ -14,17 +14,17 @@ from hangscope.diagnosis.exits.primary_failures import (
     primary_crashes,
 )
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.processes.process_state import End, Host, is_unseen
+from hangscope.diagnosis.processes.process_state import End, ProcessState, is_unseen
 
 
 def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     """Failures of a rank's own that no graph cause speaks of: everyone else was torn down."""
     waits = context.waits
-    crashed = [r for r, h in context.hosts.items() if h.end is End.CRASHED]
+    crashed = [r for r, h in context.processes.items() if h.end is End.CRASHED]
     waits_on = {
         r: {t for i in waits.places_of.get(r, ()) for t in waits.places[i].targets} for r in crashed
     }
-    found = primary_crashes(context.hosts, waits_on)
+    found = primary_crashes(context.processes, waits_on)
     blamed = {r for c in causes for r in c.culprits}
     rest = [h for h in found if h.rank not in blamed and not had_left(context.trace.ranks[h.rank])]
     if any(_left_its_groups(context, c) for c in causes):
@@ -37,7 +37,7 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     shared = {r for c in context.trace.claims if c.kind == "shared_device" for r in c.accused}
     ambiguous = not shared.isdisjoint(accused)
     if ambiguous:  # either rank's choice of its device is the wrong one
-        accused |= shared & context.hosts.keys()
+        accused |= shared & context.processes.keys()
     bare = len(rest) > 1 and all(h.end_text.startswith("exit status") for h in rest)
     ambiguous |= bare or not alike(rest)  # nothing tells a first failure from its echo
     cause = Cause(
@@ -47,14 +47,15 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
         began_ns=min((h.end_ns for h in rest if h.end_ns), default=0),
         victims=frozenset(
             rank
-            for rank, host in context.hosts.items()
-            if rank not in accused and (host.end in (End.TORN_DOWN, End.CRASHED) or host.secondary)
+            for rank, process in context.processes.items()
+            if rank not in accused
+            and (process.end in (End.TORN_DOWN, End.CRASHED) or process.secondary)
         ),
     )
     return [cause.doubted(*_doubts(context, rest))]
 
 
-def _doubts(context: Context, rest: list[Host]) -> Iterator[str]:
+def _doubts(context: Context, rest: list[ProcessState]) -> Iterator[str]:
     """What is not known of how these ended."""
     if all(is_unseen(context.trace.ranks[h.rank]) for h in rest):
         yield "nobody saw how the accused ended"

@@ -33,7 +33,7 @@ def only_sent(context: Context, ranks: set[int]) -> list[int]:
     weak = [r for r in ranks if all(waits.places[i].weak for i in waits.out(r))]
     if len(weak) == len(ranks):
         return []
-    return [r for r in weak if not in_communication(context.hosts[r].stack)]
+    return [r for r in weak if not in_communication(context.processes[r].stack)]
 
 
 def circle(

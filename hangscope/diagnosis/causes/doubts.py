@@ -146,11 +146,16 @@ def _stands_on_device(context: Context, rank: int) -> bool:
 
     Its count is copied while the recorder of the rank runs, a second late at most.
     """
-    trace, host, row = context.trace, context.hosts.get(rank), context.last_row(rank)
+    trace, process, row = context.trace, context.processes.get(rank), context.last_row(rank)
     facts = trace.ranks.get(rank)
-    if host is None or (host.frozen and not host.gone) or facts is None or facts.unobservable:
+    if (
+        process is None
+        or (process.frozen and not process.gone)
+        or facts is None
+        or facts.unobservable
+    ):
         return False
-    if row < 0 or host.beat_ns < int(trace.records["created_ns"][row]) + _COUNTED_NS:
+    if row < 0 or process.beat_ns < int(trace.records["created_ns"][row]) + _COUNTED_NS:
         return False
     low, pairs = context.bounds[rank][0], context.pairs_of_rank[rank]
     return counts_as_unfinished(trace, context.front, row, low, pairs)
@@ -280,8 +285,8 @@ def _of_missing(context: Context, missing: set[int]) -> Iterator[str]:
 
 def _of_unseen(context: Context, cause: Cause, *, from_logs: bool) -> Iterator[str]:
     """What the accused may do instead, and who belongs to the group that waits for them."""
-    hosts = [context.hosts.get(rank) for rank in cause.culprits]
-    unseen = any(host is None or host.state == "unknown" for host in hosts)
+    processes = [context.processes.get(rank) for rank in cause.culprits]
+    unseen = any(process is None or process.state == "unknown" for process in processes)
     if cause.verdict is Verdict.P2P_UNMATCHED and cause.is_certain and unseen:
         # One side has a half too many or the other one too few: dumps alone do not tell.
         yield "nothing shows what that rank does instead"

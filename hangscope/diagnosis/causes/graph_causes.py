@@ -27,7 +27,7 @@ from hangscope.diagnosis.graph.components import circles_without, components
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.operation_totals import odd_totals
-from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.coverage import cut_off, cut_short, half_told
 from hangscope.diagnosis.wording.phrases import capital, label_of, rank_s, title_of
@@ -100,8 +100,8 @@ def _with_what_else_is_told(context: Context, cause: Cause, idle: set[int]) -> C
 
 def _left_no_record(context: Context, rank: int) -> bool:
     """Whether only a journal speaks of the rank, and tells no more than that it lived."""
-    host = context.hosts[rank]
-    alive = host.end in (End.TORN_DOWN, End.UNKNOWN) and not host.cannot_run
+    process = context.processes[rank]
+    alive = process.end in (End.TORN_DOWN, End.UNKNOWN) and not process.cannot_run
     return alive and rank in context.unrecorded
 
 
@@ -336,7 +336,7 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
     idle = tuple(
         sorted(
             r
-            for r, h in context.hosts.items()
+            for r, h in context.processes.items()
             if not waits.places_of.get(r) and not _ended(h) and r not in half
         )
     )
@@ -371,5 +371,5 @@ def _is_open(group: Group, unheard: bool) -> bool:
     return not group.ranks or (unheard and not group.listed)
 
 
-def _ended(host: Host) -> bool:
-    return host.end is End.CLEAN or (host.end is End.CRASHED and not host.secondary)
+def _ended(process: ProcessState) -> bool:
+    return process.end is End.CLEAN or (process.end is End.CRASHED and not process.secondary)

@@ -11,7 +11,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place, Waits
-from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.blocking_calls import blocks_caller
 from hangscope.diagnosis.records.kinds import is_one_sided
 
@@ -20,10 +20,10 @@ def without_own_waiting(context: Context) -> set[int]:
     """Ranks that are waited for and whose own waiting explains nothing: ended, or halted."""
     waited_for = context.waits.waited_for()
     found, halted = set(), set()
-    for rank, host in context.hosts.items():
-        if rank in waited_for and _ended_by_itself(host):
+    for rank, process in context.processes.items():
+        if rank in waited_for and _ended_by_itself(process):
             found.add(rank)
-        elif rank in waited_for and host.cannot_run:
+        elif rank in waited_for and process.cannot_run:
             halted.add(rank)
     return found | (halted - _held_up(context, halted))
 
@@ -33,8 +33,8 @@ def needs_a_cause(waits: Waits, place: Place) -> bool:
     return any(rank not in waits.cut for rank in place.waiters)
 
 
-def _ended_by_itself(host: Host) -> bool:
-    return host.end is End.CLEAN or (host.end is End.CRASHED and not host.secondary)
+def _ended_by_itself(process: ProcessState) -> bool:
+    return process.end is End.CLEAN or (process.end is End.CRASHED and not process.secondary)
 
 
 def _held_up(context: Context, ranks: set[int]) -> set[int]:

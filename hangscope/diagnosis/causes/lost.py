@@ -88,7 +88,7 @@ def _collection_failed(context: Context, lost: Lost) -> Cause | None:
     Who of the missing is waited for then says nothing about what the others of them do.
     """
     beyond = _beyond(context)
-    untold = {r for r in context.unrecorded if context.hosts[r].end is not End.CLEAN}
+    untold = {r for r in context.unrecorded if context.processes[r].end is not End.CLEAN}
     silent = max(len(lost.ranks), len({*context.gaps, *untold})) + beyond
     total = _heard_of(context) + beyond
     if silent * 2 < total or (silent == 1 and not _one_rank_s_log(context)):

@@ -53,7 +53,7 @@ def odd_ones(context: Context, absent: tuple[int, ...], places: Sequence[int]) -
         return ()
     waiters = sorted({r for i in places for r in waits.places[i].waiters})
     unknown = {r for i in places for r in waits.places[i].unknown}
-    finished = {r for r in unknown & context.unrecorded if context.hosts[r].end is End.CLEAN}
+    finished = {r for r in unknown & context.unrecorded if context.processes[r].end is End.CLEAN}
     unknown -= finished
     many = len(absent) + len(finished)
     tie = len(waiters) == many and not unknown
@@ -78,20 +78,20 @@ def odd_ones(context: Context, absent: tuple[int, ...], places: Sequence[int]) -
 
 def _can_go_on(context: Context, rank: int) -> bool:
     """Whether a rank has left a record, and is neither stopped nor without the GIL."""
-    host = context.hosts.get(rank)
-    if host is None or rank not in context.trace.ranks:
+    process = context.processes.get(rank)
+    if process is None or rank not in context.trace.ranks:
         return False
-    return not host.cannot_run
+    return not process.cannot_run
 
 
 def _doing(context: Context, rank: int) -> str:
     """What a rank does instead of joining the others; empty where that is not seen."""
-    host = context.hosts[rank]
-    if host.end is End.CLEAN or context.trace.ranks[rank].finalized:
+    process = context.processes[rank]
+    if process.end is End.CLEAN or context.trace.ranks[rank].finalized:
         return "finished"
-    if host.phase is not None:
-        return host.phase
-    frame = innermost(host.stack)
+    if process.phase is not None:
+        return process.phase
+    frame = innermost(process.stack)
     return f"{frame.filename}:{frame.name}" if frame is not None else ""
 
 
@@ -178,12 +178,12 @@ def _may_be_even(context: Context, cause: Cause) -> bool:
 
 def is_seen(context: Context, rank: int) -> bool:
     """Whether anything is known of what the process does, or how it ended."""
-    host = context.hosts.get(rank)
-    return host is not None and (
-        host.state != "unknown"
-        or bool(host.stack)
-        or host.phase is not None
-        or host.end is not End.UNKNOWN
+    process = context.processes.get(rank)
+    return process is not None and (
+        process.state != "unknown"
+        or bool(process.stack)
+        or process.phase is not None
+        or process.end is not End.UNKNOWN
     )
 
 

@@ -82,10 +82,10 @@ def unanswered(context: Context) -> Finding | None:
     trace = context.trace
     if not trace.ranks or (len(trace.records) and not _is_silent(trace)):
         return None
-    if any(h.end not in (End.ALIVE, End.TORN_DOWN) for h in context.hosts.values()):
+    if any(h.end not in (End.ALIVE, End.TORN_DOWN) for h in context.processes.values()):
         return None
     waiting = [r for r in sorted(trace.ranks) if _waits_for_answer(context, r)]
-    stopped = [r for r, host in sorted(context.hosts.items()) if host.state == "stopped"]
+    stopped = [r for r, process in sorted(context.processes.items()) if process.state == "stopped"]
     if waiting and len(stopped) == 1:
         return _stopped(context, stopped[0], tuple(r for r in waiting if r != stopped[0]))
     if trace.live and (
@@ -139,8 +139,8 @@ def _not_shut_down(context: Context) -> Finding | None:
     if not leaving or not absent or context.trace.missing_ranks:
         return None
     few = len(absent) < len(leaving)
-    host = context.hosts[absent[0]]
-    at = f"{where(innermost(host.stack))} {address(context, absent[0])}".strip()
+    process = context.processes[absent[0]]
+    at = f"{where(innermost(process.stack))} {address(context, absent[0])}".strip()
     return Finding(
         Verdict.MISSING_RANK,
         absent,
@@ -183,8 +183,8 @@ def _called(handler: Handler) -> str:
 
 
 def _main(context: Context, rank: int) -> Stack:
-    host = context.hosts.get(rank)
-    return host.stack if host is not None else ()
+    process = context.processes.get(rank)
+    return process.stack if process is not None else ()
 
 
 def _waits_for_answer(context: Context, rank: int) -> bool:

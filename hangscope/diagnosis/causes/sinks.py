@@ -58,14 +58,14 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
     waits = context.waits
     waited_for = waits.waited_for()
     roots = [r for r in roots if waited_for.get(r)]
-    gone = {r for r in context.unrecorded if context.hosts[r].end is End.TORN_DOWN}
+    gone = {r for r in context.unrecorded if context.processes[r].end is End.TORN_DOWN}
     lost = [r for r in roots if r not in context.trace.ranks or r in gone]
     held = set(roots).difference(lost)
     asked = sorted(held) if lost or context.bounds else []
     waited = [r for r in asked if _waited_itself(context, r)]
     held.difference_update(waited)
     known = sorted(held)
-    known = without_store_waits(known, context.hosts)
+    known = without_store_waits(known, context.processes)
     held -= set(known)
     causes: list[Cause] = []
     if waited and not (lost or known or held):
@@ -108,7 +108,7 @@ def _on_the_host(context: Context, rank: int) -> bool:
     low, high = context.bounds[rank]
     used = np.unique(context.trace.records["signature"][low:high])
     recorded = {context.trace.signatures[i].backend for i in used.tolist() if i >= 0}
-    return _GLOO.search(context.hosts[rank].end_text) is not None and "gloo" not in recorded
+    return _GLOO.search(context.processes[rank].end_text) is not None and "gloo" not in recorded
 
 
 def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list[int]]) -> Cause:
@@ -120,12 +120,12 @@ def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list
     places = tuple(sorted({i for r in ranks for i in waited_for[r]}))
     here = [context.waits.places[i] for i in places]
     waiters = sorted({w for place in here for w in place.waiters})
-    lines = {where(innermost(context.hosts[r].stack)) for r in ranks}
+    lines = {where(innermost(context.processes[r].stack)) for r in ranks}
     everybody = frozenset((*ranks, *waiters))
     cause = Cause(
         Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places), everybody
     ).with_unknown(f"what {rank_s(ranks)} gave up waiting in: it is not on record")
-    told = all(_GLOO.search(context.hosts[r].end_text) for r in ranks) and len(lines) == 1
+    told = all(_GLOO.search(context.processes[r].end_text) for r in ranks) and len(lines) == 1
     what = context.signature(here[0].row)
     if not told or len(here) != 1 or what is None or what.backend == "gloo":
         return cause
@@ -168,26 +168,26 @@ def _first_to_fail(context: Context, verdict: Verdict, ranks: list[int]) -> list
     """Of ranks that crashed, the first of those whose failure speaks of nobody else's."""
     if verdict is not Verdict.RANK_CRASHED:
         return ranks
-    own = [r for r in ranks if not context.hosts[r].secondary] or ranks
-    return [host.rank for host in first_to_fail([context.hosts[r] for r in own])]
+    own = [r for r in ranks if not context.processes[r].secondary] or ranks
+    return [process.rank for process in first_to_fail([context.processes[r] for r in own])]
 
 
 def _verdict_of_root(context: Context, rank: int, places: list[int]) -> Verdict:
     waits = context.waits.places
-    host = context.hosts[rank]
-    waiting = [context.hosts.get(w) for i in places for w in waits[i].waiters]
-    if came_too_late(host, waiting, context.trace.ranks):
+    process = context.processes[rank]
+    waiting = [context.processes.get(w) for i in places for w in waits[i].waiters]
+    if came_too_late(process, waiting, context.trace.ranks):
         return Verdict.MISSING_RANK
-    if host.end is End.CRASHED or rank in own_errors(context.trace.claims):
+    if process.end is End.CRASHED or rank in own_errors(context.trace.claims):
         return Verdict.RANK_CRASHED
-    if host.end is End.CLEAN:
+    if process.end is End.CLEAN:
         return Verdict.RANK_EXITED
     at = [waits[i] for i in places if rank in waits[i].behind]
     inside = len(at) == len(places) or any(not place.p2p for place in at)
-    if host.state == "stopped" and inside:
+    if process.state == "stopped" and inside:
         return Verdict.STUCK_COLLECTIVE  # it has issued its part and cannot carry it out
     only_p2p = all(context.waits.places[i].p2p for i in places)
-    seen_elsewhere = bool(host.stack) or host.phase is not None or host.frozen
+    seen_elsewhere = bool(process.stack) or process.phase is not None or process.frozen
     if only_p2p and not seen_elsewhere:
         return Verdict.P2P_UNMATCHED
     return Verdict.MISSING_RANK

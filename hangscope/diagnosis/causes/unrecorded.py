@@ -173,7 +173,7 @@ def doubt_polled_locks(context: Context, cause: Cause) -> Cause:
     """Which lock somebody tries for again and again is not recorded, only which one is held."""
     accused = set(cause.culprits)
     for place in filter(is_lock, context.waits.places):
-        polled = any(is_polled(context.hosts.get(rank)) for rank in place.waiters)
+        polled = any(is_polled(context.processes.get(rank)) for rank in place.waiters)
         if polled and accused.intersection(place.targets):
             return cause.doubted(
                 f"which lock {rank_s(place.waiters)} wants is inferred: it is the only one held"

@@ -15,7 +15,7 @@ _SAME_MOMENT_NS = 2 * 10**9
 
 def name_all_that_vanished(context: Context, causes: list[Cause]) -> list[Cause]:
     """Who fell silent together with an accused that did is accused as well."""
-    silent = {r: h.end_ns for r, h in context.hosts.items() if h.end_text == UNHEARD}
+    silent = {r: h.end_ns for r, h in context.processes.items() if h.end_text == UNHEARD}
     return [_with_all_of_its_moment(cause, silent) for cause in causes]
 
 

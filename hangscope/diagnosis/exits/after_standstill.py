@@ -17,7 +17,7 @@ from hangscope.diagnosis.exits.external_stop import NOTICED_LATE_NS, TOGETHER_NS
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP
 from hangscope.diagnosis.graph.store_places import PREFIX
 from hangscope.diagnosis.processes.failure_messages import WAITED_IN_VAIN
-from hangscope.diagnosis.processes.process_state import End, Host, is_unseen
+from hangscope.diagnosis.processes.process_state import End, ProcessState, is_unseen
 from hangscope.diagnosis.records.coverage import Bounds, end_is_unseen, rank_bounds, told_of_only
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_one_sided, which
@@ -34,56 +34,62 @@ _SECOND_NS = 1_000_000_000
 _AT_ONE_MOMENT_NS = _SECOND_NS // 10
 
 
-def not_before_last_record(trace: Trace, hosts: dict[int, Host]) -> dict[int, Host]:
+def not_before_last_record(
+    trace: Trace, processes: dict[int, ProcessState]
+) -> dict[int, ProcessState]:
     """Nobody has ended before the last thing it did, however old its last heartbeat is.
 
     The heart of a process that cannot run does not beat: one that was stopped, or whose GIL was
     held, may have lived as long as the last that was ended from outside.
     """
-    if not any(host.gone and host.end_ns for host in hosts.values()):
-        return hosts
+    if not any(process.gone and process.end_ns for process in processes.values()):
+        return processes
     latest = dict(last_moved_ns(trace))
-    unseen = {rank for rank in hosts if is_unseen(trace.ranks[rank])}
-    last_ns = max((hosts[rank].end_ns for rank in unseen), default=0)
+    unseen = {rank for rank in processes if is_unseen(trace.ranks[rank])}
+    last_ns = max((processes[rank].end_ns for rank in unseen), default=0)
     for rank in unseen:
-        if hosts[rank].cannot_run:
+        if processes[rank].cannot_run:
             latest[rank] = last_ns
     return {
-        rank: replace(host, end_ns=latest[rank])
-        if host.gone and host.end_ns and latest.get(rank, 0) > host.end_ns
-        else host
-        for rank, host in hosts.items()
+        rank: replace(process, end_ns=latest[rank])
+        if process.gone and process.end_ns and latest.get(rank, 0) > process.end_ns
+        else process
+        for rank, process in processes.items()
     }
 
 
 def without_ends_after_standstill(
-    trace: Trace, front: Frontiers, hosts: dict[int, Host]
-) -> dict[int, Host]:
+    trace: Trace, front: Frontiers, processes: dict[int, ProcessState]
+) -> dict[int, ProcessState]:
     """The processes; who was ended from outside after the job stood still has not failed.
 
     A single rank that was ended so, and waited for nobody until then, stays a suspect: it may have
     been killed (for memory, say) in the long computation that the others waited for. One that was
     stopped computes nothing.
     """
-    hosts = {rank: _over_before(trace, host) for rank, host in hosts.items()}
+    processes = {rank: _over_before(trace, process) for rank, process in processes.items()}
     latest = last_moved_ns(trace)
-    if not latest or not any(host.end in (End.CRASHED, End.CLEAN) for host in hosts.values()):
-        return hosts
+    if not latest or not any(
+        process.end in (End.CRASHED, End.CLEAN) for process in processes.values()
+    ):
+        return processes
     stood_ns = max(latest.values()) + int(standstill_s(trace) * _SECOND_NS)
     bounds = rank_bounds(trace)
-    hosts = _without_who_left_as_told(trace, front, bounds, hosts, stood_ns)
-    if not any(host.end is End.CRASHED for host in hosts.values()):
-        return hosts
-    hosts = _without_who_gave_up(trace, front, bounds, hosts, stood_ns)
-    ends = _EndsOfStandstill(trace, front, bounds, hosts, stood_ns, frozenset(told_of_only(trace)))
-    late = [rank for rank, host in hosts.items() if ends.came_with_it(host)]
-    first = min((hosts[rank] for rank in late), key=lambda h: h.end_ns, default=None)
-    if first is None or _others_had_left(hosts, first):
-        return hosts
+    processes = _without_who_left_as_told(trace, front, bounds, processes, stood_ns)
+    if not any(process.end is End.CRASHED for process in processes.values()):
+        return processes
+    processes = _without_who_gave_up(trace, front, bounds, processes, stood_ns)
+    ends = _EndsOfStandstill(
+        trace, front, bounds, processes, stood_ns, frozenset(told_of_only(trace))
+    )
+    late = [rank for rank, process in processes.items() if ends.came_with_it(process)]
+    first = min((processes[rank] for rank in late), key=lambda h: h.end_ns, default=None)
+    if first is None or _others_had_left(processes, first):
+        return processes
     if ends.may_be_why(first, late):
         late.remove(first.rank)
-    ended = {r: replace(hosts[r], end=End.TORN_DOWN, secondary=True) for r in late}
-    return {**hosts, **ended}
+    ended = {r: replace(processes[r], end=End.TORN_DOWN, secondary=True) for r in late}
+    return {**processes, **ended}
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ class _EndsOfStandstill:
     trace: Trace
     front: Frontiers
     bounds: Bounds
-    hosts: Mapping[int, Host]
+    processes: Mapping[int, ProcessState]
     stood_ns: int
     """Since when the job had stood still for longer than it ever does while it moves."""
     unrecorded: frozenset[int]
@@ -101,64 +107,66 @@ class _EndsOfStandstill:
     @cached_property
     def gave_up_ns(self) -> int:
         """When the first rank gave up waiting; 0 for none."""
-        hosts = self.hosts.values()
-        return min((h.end_ns for h in hosts if h.secondary and _in_vain(h) and h.end_ns), default=0)
+        processes = self.processes.values()
+        return min(
+            (h.end_ns for h in processes if h.secondary and _in_vain(h) and h.end_ns), default=0
+        )
 
     @cached_property
     def silent_ns(self) -> int:
         """Who was not heard of since then was not stopped together with the last of the others."""
-        newest_ns = max(host.end_ns for host in self.hosts.values())
+        newest_ns = max(process.end_ns for process in self.processes.values())
         return newest_ns - int(standstill_s(self.trace) * _SECOND_NS)
 
     @cached_property
     def killed_ns(self) -> list[int]:
         """When signals from outside ended ranks, the first of them first."""
-        killed = (h for h in self.hosts.values() if _was_killed(self.trace.ranks[h.rank]))
-        return sorted(host.end_ns for host in killed)
+        killed = (h for h in self.processes.values() if _was_killed(self.trace.ranks[h.rank]))
+        return sorted(process.end_ns for process in killed)
 
-    def came_with_it(self, host: Host) -> bool:
+    def came_with_it(self, process: ProcessState) -> bool:
         """Whether an end came from outside, and after the job had come to stand still."""
-        rank, facts = host.rank, self.trace.ranks[host.rank]
+        rank, facts = process.rank, self.trace.ranks[process.rank]
         unrecorded = rank in self.unrecorded
-        if host.end is not End.CRASHED:
+        if process.end is not End.CRASHED:
             return False
-        if not (_from_outside(facts, unrecorded) or self._lost_a_helper_with_others(host)):
+        if not (_from_outside(facts, unrecorded) or self._lost_a_helper_with_others(process)):
             return False
-        if host.end_ns >= self.stood_ns:
+        if process.end_ns >= self.stood_ns:
             return True
         gave_up_ns = self.gave_up_ns
-        if unrecorded and 0 < gave_up_ns <= host.end_ns + _SECOND_NS:
+        if unrecorded and 0 < gave_up_ns <= process.end_ns + _SECOND_NS:
             return True
         if not is_unseen(facts):
             return False
         # One whose connections had broken would not have given up in vain a moment later.
-        if gave_up_ns > 0 and gave_up_ns - host.end_ns < NOTICED_LATE_NS:
+        if gave_up_ns > 0 and gave_up_ns - process.end_ns < NOTICED_LATE_NS:
             return True
         # Beside a rank that left nothing, the end of one that waited is nobody's failure.
         return self._waited_beside_lost(rank) and not (
-            host.end_ns < self.silent_ns and _over_elsewhere(self.trace, self.front, rank)
+            process.end_ns < self.silent_ns and _over_elsewhere(self.trace, self.front, rank)
         )
 
-    def _lost_a_helper_with_others(self, host: Host) -> bool:
+    def _lost_a_helper_with_others(self, process: ProcessState) -> bool:
         """Whether what closed its connection (a driver, a server) was killed with other ranks.
 
         Then it is killed itself before it has left, or no later than the others. A launcher answers
         a failure once it has seen the process end.
         """
-        exception = self.trace.ranks[host.rank].exception
+        exception = self.trace.ranks[process.rank].exception
         if exception is None or exception.type_name not in _CLOSED:
             return False
-        if _was_killed(self.trace.ranks[host.rank]):
+        if _was_killed(self.trace.ranks[process.rank]):
             return True
-        since = bisect_left(self.killed_ns, host.end_ns - _AT_ONE_MOMENT_NS)
-        return bisect_right(self.killed_ns, host.end_ns + _AT_ONE_MOMENT_NS) > since
+        since = bisect_left(self.killed_ns, process.end_ns - _AT_ONE_MOMENT_NS)
+        return bisect_right(self.killed_ns, process.end_ns + _AT_ONE_MOMENT_NS) > since
 
-    def may_be_why(self, first: Host, late: Iterable[int]) -> bool:
+    def may_be_why(self, first: ProcessState, late: Iterable[int]) -> bool:
         """Whether the others may have waited for the first of those that were ended ``late``."""
         if first.rank in self.unrecorded or first.state == "stopped":
             return False
         at_once = first.end_ns + TOGETHER_NS
-        if any(self.hosts[r].end_ns <= at_once for r in late if r != first.rank):
+        if any(self.processes[r].end_ns <= at_once for r in late if r != first.rank):
             return False
         if _was_waiting(self.trace, self.front, self.bounds, first.rank):
             return False
@@ -169,7 +177,7 @@ class _EndsOfStandstill:
         lost = bool(self.trace.missing_ranks)
         return lost and _may_have_waited(self.trace, self.front, self.bounds, rank)
 
-    def _came_after_others(self, first: Host) -> bool:
+    def _came_after_others(self, first: ProcessState) -> bool:
         """Whether others had been ended, or had given up, before.
 
         Who is ended after them is ended with them, however long that takes. Who still waited in
@@ -178,52 +186,62 @@ class _EndsOfStandstill:
         unseen = is_unseen(self.trace.ranks[first.rank])
         last_ns = first.end_ns + (NOTICED_LATE_NS if unseen else 0)
         return any(
-            (host.end_ns < first.end_ns and _was_ended(self.trace, host))
-            or (host.end_ns < last_ns and _in_vain(host))
-            for host in self.hosts.values()
-            if host.end_ns >= self.stood_ns
+            (process.end_ns < first.end_ns and _was_ended(self.trace, process))
+            or (process.end_ns < last_ns and _in_vain(process))
+            for process in self.processes.values()
+            if process.end_ns >= self.stood_ns
         )
 
 
-def _over_before(trace: Trace, host: Host) -> Host:
+def _over_before(trace: Trace, process: ProcessState) -> ProcessState:
     """Who is killed from outside long after its program was over is killed for being there."""
-    facts = trace.ranks[host.rank]
-    if host.end is not End.CRASHED or not facts.is_only_leaving or not _from_outside(facts, False):
-        return host
-    over_ns = max(host.end_ns, facts.observed_ns) - facts.phases[-1].since_ns
+    facts = trace.ranks[process.rank]
+    if (
+        process.end is not End.CRASHED
+        or not facts.is_only_leaving
+        or not _from_outside(facts, False)
+    ):
+        return process
+    over_ns = max(process.end_ns, facts.observed_ns) - facts.phases[-1].since_ns
     if not facts.phases[-1].since_ns or over_ns < trace.timeout_s * _SECOND_NS:
-        return host
-    return replace(host, end=End.TORN_DOWN, secondary=True)
+        return process
+    return replace(process, end=End.TORN_DOWN, secondary=True)
 
 
 def _without_who_left_as_told(
-    trace: Trace, front: Frontiers, bounds: Bounds, hosts: dict[int, Host], stood_ns: int
-) -> dict[int, Host]:
+    trace: Trace,
+    front: Frontiers,
+    bounds: Bounds,
+    processes: dict[int, ProcessState],
+    stood_ns: int,
+) -> dict[int, ProcessState]:
     """Who catches Ctrl-C, or what else told the job to stop, leaves as if it were done.
 
     So it is where all ranks are gone within seconds, and another one that had waited leaves so as
     well, or was ended from outside: nobody is done in the middle of a collective.
     """
-    left = {r for r, h in hosts.items() if h.end is End.CLEAN and h.end_ns >= stood_ns}
+    left = {r for r, h in processes.items() if h.end is End.CLEAN and h.end_ns >= stood_ns}
     if not left:
-        return hosts
-    first = min((hosts[rank] for rank in left), key=lambda h: (h.end_ns, h.rank))
-    others = [host for host in hosts.values() if host is not first]
+        return processes
+    first = min((processes[rank] for rank in left), key=lambda h: (h.end_ns, h.rank))
+    others = [process for process in processes.values() if process is not first]
     together = all(h.gone and abs(h.end_ns - first.end_ns) <= TOGETHER_NS for h in others)
     told = any(
-        _was_waiting(trace, front, bounds, host.rank)
-        and (host.rank in left or _was_told(trace.ranks[host.rank]))
-        for host in others
+        _was_waiting(trace, front, bounds, process.rank)
+        and (process.rank in left or _was_told(trace.ranks[process.rank]))
+        for process in others
     )
     if not (together and told) or trace.missing_ranks:
-        return hosts
+        return processes
     stacks = {rank: trace.ranks[rank].main_stack for rank in left}
-    return hosts | {
+    return processes | {
         rank: replace(
-            hosts[rank],
+            processes[rank],
             end=End.TORN_DOWN,
             secondary=True,
-            phase=None if stack else hosts[rank].phase,  # until then it was where its stack shows
+            phase=None
+            if stack
+            else processes[rank].phase,  # until then it was where its stack shows
             stack=stack,
         )
         for rank, stack in stacks.items()
@@ -238,13 +256,17 @@ def _was_told(facts: RankFacts) -> bool:
 
 
 def _without_who_gave_up(
-    trace: Trace, front: Frontiers, bounds: Bounds, hosts: dict[int, Host], stood_ns: int
-) -> dict[int, Host]:
+    trace: Trace,
+    front: Frontiers,
+    bounds: Bounds,
+    processes: dict[int, ProcessState],
+    stood_ns: int,
+) -> dict[int, ProcessState]:
     """Watchdogs abort ranks whose wait they have given up, and then all others that hear of it.
 
     One that aborts before any that waited, or alone without having waited, has failed.
     """
-    silent = {r: h for r, h in hosts.items() if _gave_up(trace, h, stood_ns)}
+    silent = {r: h for r, h in processes.items() if _gave_up(trace, h, stood_ns)}
     waited_until_ns = [  # 0: nobody knows, and then no end is known to come before it
         exit_.at_ns
         for r in silent
@@ -252,11 +274,11 @@ def _without_who_gave_up(
         and (_may_have_waited(trace, front, bounds, r) or _in_a_phase(trace.ranks[r]))
     ]
     if not waited_until_ns:
-        return hosts
+        return processes
     first_ns = min(waited_until_ns) - TOGETHER_NS
     gave_up = [r for r, h in silent.items() if h.end_ns >= first_ns]
-    ended = {r: replace(hosts[r], end=End.TORN_DOWN, secondary=True) for r in gave_up}
-    return {**hosts, **ended}
+    ended = {r: replace(processes[r], end=End.TORN_DOWN, secondary=True) for r in gave_up}
+    return {**processes, **ended}
 
 
 def _in_a_phase(facts: RankFacts) -> bool:
@@ -265,25 +287,25 @@ def _in_a_phase(facts: RankFacts) -> bool:
     return last in (INIT, NEW_GROUP) or last.startswith(PREFIX)
 
 
-def _gave_up(trace: Trace, host: Host, stood_ns: int) -> bool:
+def _gave_up(trace: Trace, process: ProcessState, stood_ns: int) -> bool:
     """Whether a rank aborted itself without a word once nothing moved, or nobody knows when.
 
     So a watchdog ends a rank.
     """
-    facts = trace.ranks[host.rank]
+    facts = trace.ranks[process.rank]
     exit_, exception = facts.exit, facts.exception
-    if host.end is not End.CRASHED or exit_ is None:
+    if process.end is not End.CRASHED or exit_ is None:
         return False
     if exit_.signal != SIGABRT or (exception is not None and exception.is_main_thread):
         return False
-    return not exit_.at_ns or host.end_ns >= stood_ns
+    return not exit_.at_ns or process.end_ns >= stood_ns
 
 
-def _others_had_left(hosts: dict[int, Host], first: Host) -> bool:
+def _others_had_left(processes: dict[int, ProcessState], first: ProcessState) -> bool:
     """Whether all others had ended well before: then nothing stood still that was swept away."""
-    others = [host for host in hosts.values() if host is not first]
+    others = [process for process in processes.values() if process is not first]
     return bool(others) and all(
-        host.end is End.CLEAN and 0 < host.end_ns <= first.end_ns for host in others
+        process.end is End.CLEAN and 0 < process.end_ns <= first.end_ns for process in others
     )
 
 
@@ -305,17 +327,17 @@ def _was_killed(facts: RankFacts) -> bool:
     return facts.exit is not None and facts.exit.signal in _OUTSIDE
 
 
-def _was_ended(trace: Trace, host: Host) -> bool:
+def _was_ended(trace: Trace, process: ProcessState) -> bool:
     """Whether somebody saw that a rank was ended by a signal from outside or by its watchdog."""
-    exit_ = trace.ranks[host.rank].exit
+    exit_ = trace.ranks[process.rank].exit
     if exit_ is None or exit_.kind != "signal" or exit_.signal is None:
         return False
-    return host.end is End.TORN_DOWN and exit_.signal in (*_OUTSIDE, SIGABRT)
+    return process.end is End.TORN_DOWN and exit_.signal in (*_OUTSIDE, SIGABRT)
 
 
-def _in_vain(host: Host) -> bool:
+def _in_vain(process: ProcessState) -> bool:
     """Whether a rank gave up waiting for others that were still there."""
-    return bool(WAITED_IN_VAIN.search(host.end_text))
+    return bool(WAITED_IN_VAIN.search(process.end_text))
 
 
 def _was_waiting(trace: Trace, front: Frontiers, bounds: Bounds, rank: int) -> bool:

@@ -15,7 +15,7 @@ from hangscope.diagnosis.exits.shared_stop_signals import (
 )
 from hangscope.diagnosis.graph.places import INIT
 from hangscope.diagnosis.processes.failure_messages import lost_a_peer
-from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
 from hangscope.trace.facts import WITHOUT_A_WORD
@@ -42,45 +42,47 @@ class Stop:
     nobody. 0 where all ended at about the same time."""
 
 
-def stop_of(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> Stop | None:
+def stop_of(trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]) -> Stop | None:
     """What ended every rank from outside; None where that is not so."""
-    way = killed_together(trace, hosts) or _left_together(trace, front, hosts)
+    way = killed_together(trace, processes) or _left_together(trace, front, processes)
     if way is not None:
         return Stop(way)
-    told = told_together(hosts, trace)
-    if not told or outlived(told, hosts, trace):
+    told = told_together(processes, trace)
+    if not told or outlived(told, processes, trace):
         return None
     signal = min(s for rank in told if (s := signal_of(trace.ranks[rank])))
-    return Stop(name_of(signal), min(hosts[rank].end_ns for rank in told))
+    return Stop(name_of(signal), min(processes[rank].end_ns for rank in told))
 
 
-def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
+def killed_together(trace: Trace, processes: Mapping[int, ProcessState]) -> str | None:
     """How, if every rank was ended from outside by one signal at about the same time.
 
     Of one rank alone only an end that nobody saw says so, and only where the others left nothing:
     how it ended is known as little as what became of them. So does a signal where it had only come
     to wait for those others to meet it.
     """
-    alone = len(hosts) < 2
-    if (alone and not trace.missing_ranks) or told_alone(hosts, trace) is not None:
+    alone = len(processes) < 2
+    if (alone and not trace.missing_ranks) or told_alone(processes, trace) is not None:
         return None
     ways, ended_ns = [], {}
-    for rank, host in hosts.items():
-        if _came_of_the_stop(trace.ranks[rank], host):
+    for rank, process in processes.items():
+        if _came_of_the_stop(trace.ranks[rank], process):
             ways += _way_of_its_own(trace.ranks[rank])
             continue
-        own = _ways(trace.ranks[rank]) if host.end in (End.CRASHED, End.TORN_DOWN) else frozenset()
+        own = (
+            _ways(trace.ranks[rank]) if process.end in (End.CRASHED, End.TORN_DOWN) else frozenset()
+        )
         if not own:
             return None
         ways.append(own)
-        if host.end_ns:
-            ended_ns[rank] = host.end_ns
-    ends = [trace.ranks[rank].exit for rank in hosts]
+        if process.end_ns:
+            ended_ns[rank] = process.end_ns
+    ends = [trace.ranks[rank].exit for rank in processes]
     if not any(end is not None and end.by_launcher for end in ends):
         # One that nobody saw may be the same as the others, unless those were a launcher's answer.
         ways = [own for own in ways if own != {UNSEEN}] or ways
     common = frozenset.intersection(*ways) if ways else frozenset()
-    meeting = all(_was_meeting(trace.ranks[rank]) for rank in hosts)
+    meeting = all(_was_meeting(trace.ranks[rank]) for rank in processes)
     if not common or (alone and common != {UNSEEN} and not meeting):
         return None
     times = ended_ns.values()
@@ -89,10 +91,10 @@ def killed_together(trace: Trace, hosts: Mapping[int, Host]) -> str | None:
     return None if _some_ended_first(trace, ended_ns) else min(common)
 
 
-def _came_of_the_stop(facts: RankFacts, host: Host) -> bool:
+def _came_of_the_stop(facts: RankFacts, process: ProcessState) -> bool:
     """Whether a rank that was told to stop left in a way of its own, or raised as the others went:
     when it ended tells nothing."""
-    if host.end is not End.TORN_DOWN:
+    if process.end is not End.TORN_DOWN:
         return False
     return left_by_itself(facts) or (_raised(facts) and not facts.was_interrupted)
 
@@ -103,18 +105,20 @@ def _way_of_its_own(facts: RankFacts) -> list[frozenset[str]]:
     return [frozenset({"SIGTERM"})] if asked and left_by_itself(facts) else []
 
 
-def _left_together(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> str | None:
+def _left_together(
+    trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]
+) -> str | None:
     """The status, if every rank left with it at one moment without a word, some of them from within
     a collective.
 
     Python does not leave while it waits in one: something beside it has ended the process, as
     workers of Ray end when their driver is gone.
     """
-    exits = [trace.ranks[rank].exit for rank in hosts]
+    exits = [trace.ranks[rank].exit for rank in processes]
     codes = {e.code if e is not None and e.text == WITHOUT_A_WORD else None for e in exits}
-    if len(hosts) < 2 or len(codes) != 1 or not (code := codes.pop()):
+    if len(processes) < 2 or len(codes) != 1 or not (code := codes.pop()):
         return None
-    times = [host.end_ns for host in hosts.values()]
+    times = [process.end_ns for process in processes.values()]
     if not min(times) or max(times) - min(times) > AT_ONCE_NS:
         return None
     return f"{STATUS}{code}" if bool((front.pending > 0).any()) else None

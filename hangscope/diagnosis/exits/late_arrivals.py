@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.processes.failure_messages import WAITED_IN_VAIN
-from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.coverage import rank_bounds
 from hangscope.trace.model import NONE, Flag, RankFacts, Records, State, Trace, flagged
 
@@ -77,19 +77,19 @@ def _rows_at(
 
 
 def came_too_late(
-    host: Host, waiters: Sequence[Host | None], ranks: Mapping[int, RankFacts]
+    process: ProcessState, waiters: Sequence[ProcessState | None], ranks: Mapping[int, RankFacts]
 ) -> bool:
     """Whether a rank failed of the end of all who had waited for it, and in vain.
 
     Its own end comes after theirs and explains nothing: until then it was elsewhere.
     ``ranks``: on one host, times are exact.
     """
-    if host.end is not End.CRASHED or not host.secondary or not host.end_ns:
+    if process.end is not End.CRASHED or not process.secondary or not process.end_ns:
         return False
     known = [one for one in waiters if one is not None and one.gone and one.secondary]
-    here = ranks[host.rank].host
+    here = ranks[process.rank].host
     exact = here is not None and all(ranks[one.rank].host == here for one in known)
-    before_ns = host.end_ns - (0 if exact else MARGIN_NS)
+    before_ns = process.end_ns - (0 if exact else MARGIN_NS)
     return (
         len(known) == len(waiters) > 0
         and any(WAITED_IN_VAIN.search(one.end_text) for one in known)

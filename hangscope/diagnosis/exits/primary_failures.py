@@ -16,10 +16,10 @@ from hangscope.diagnosis.processes.active_thread import newest_threads
 from hangscope.diagnosis.processes.embedded_exceptions import failed_ranks, own_places
 from hangscope.diagnosis.processes.process_state import (
     End,
-    Host,
-    host_of,
+    ProcessState,
     in_communication,
     is_unseen,
+    process_of,
 )
 from hangscope.diagnosis.records.coverage import told_of_only
 from hangscope.trace.facts import WITHOUT_A_WORD
@@ -36,24 +36,26 @@ _MODEL = re.compile(
 """What DDP raises on every rank; each compares itself with one other."""
 
 
-def judge(trace: Trace) -> dict[int, Host]:
+def judge(trace: Trace) -> dict[int, ProcessState]:
     """A `Host` for every rank that any source speaks about."""
     threads = newest_threads(trace)
     of_host: dict[str | None, dict[int, int]] = defaultdict(dict)
     for rank, facts in trace.ranks.items():
         if facts.pid:
             of_host[facts.host][facts.pid] = rank
-    hosts = {
-        rank: host_of(facts, threads.get(rank), of_host[facts.host])
+    processes = {
+        rank: process_of(facts, threads.get(rank), of_host[facts.host])
         for rank, facts in trace.ranks.items()
     }
-    hosts = told_on_several_hosts(_told_by_all(hosts, trace), trace)
-    hosts = stopped_alone(hosts, trace)
-    hosts = _answering(_after_the_stop(hosts, trace), trace)
-    return _outlived_a_failure(_victims_of_launcher(hosts, trace), trace)
+    processes = told_on_several_hosts(_told_by_all(processes, trace), trace)
+    processes = stopped_alone(processes, trace)
+    processes = _answering(_after_the_stop(processes, trace), trace)
+    return _outlived_a_failure(_victims_of_launcher(processes, trace), trace)
 
 
-def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+def _victims_of_launcher(
+    processes: dict[int, ProcessState], trace: Trace
+) -> dict[int, ProcessState]:
     """Mark aborts that a log explains: a watchdog that gave up is a victim's end, and Gloo aborts
     the rank that gets a message of another size than it asked for, whoever is wrong. Without a log
     that is what an abort in an exchange may be, where a member of it left nothing.
@@ -62,17 +64,19 @@ def _victims_of_launcher(hosts: dict[int, Host], trace: Trace) -> dict[int, Host
     timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
     got_other_size = {c.reporter for c in trace.claims if c.kind == "size_mismatch"}
     alone = aborted_alone(trace)
-    result = dict(hosts)
-    for rank, host in hosts.items():
+    result = dict(processes)
+    for rank, process in processes.items():
         exit_ = trace.ranks[rank].exit
-        if host.end is not End.CRASHED or not _aborted(exit_):
+        if process.end is not End.CRASHED or not _aborted(exit_):
             continue
         unsaid = None in got_other_size and trace.ranks[rank].exception is None
         # Of a log alone nobody knows why a process aborted itself: mostly its watchdog gave up.
         silent = trace.only_logs and trace.ranks[rank].exception is None and rank != alone
-        exchanging = strangers and not trace.ranks[rank].exception and in_communication(host.stack)
+        exchanging = (
+            strangers and not trace.ranks[rank].exception and in_communication(process.stack)
+        )
         if rank in timed_out or rank in got_other_size or unsaid or silent or exchanging:
-            result[rank] = replace(host, secondary=True)
+            result[rank] = replace(process, secondary=True)
     return result
 
 
@@ -94,69 +98,73 @@ def aborted_alone(trace: Trace) -> int | None:
     return aborted[0] if len(aborted) == 1 and broken and not gave_up else None
 
 
-def _told_by_all(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+def _told_by_all(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
     """Where every rank raises because some failed, and the message names those: only they did."""
-    result = dict(hosts)
+    result = dict(processes)
     places = own_places(trace)
-    for rank, host in hosts.items():
+    for rank, process in processes.items():
         exception = trace.ranks[rank].exception
         failed = failed_ranks(exception.message) if exception is not None else None
-        if failed and host.end is End.CRASHED:
-            result[rank] = replace(host, secondary=places.get(rank, rank) not in failed)
+        if failed and process.end is End.CRASHED:
+            result[rank] = replace(process, secondary=places.get(rank, rank) not in failed)
     return _with_another_model(result, trace)
 
 
-def _with_another_model(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+def _with_another_model(
+    processes: dict[int, ProcessState], trace: Trace
+) -> dict[int, ProcessState]:
     """Where DDP finds that models differ every rank raises: those of the usual size are right.
 
     The message numbers the members of DDP's group: of whom else it speaks is known only where each
     writer's number is its rank.
     """
     told = {}
-    for rank, host in hosts.items():
+    for rank, process in processes.items():
         exception = trace.ranks[rank].exception
         said = _MODEL.search(exception.message) if exception is not None else None
-        if said is not None and host.end is End.CRASHED:
+        if said is not None and process.end is End.CRASHED:
             told[rank] = said
     sizes = {rank: said[2] for rank, said in told.items()}
     if all(int(said[1]) == rank for rank, said in told.items()):
         sizes = {int(said[3]): said[4] for said in told.values()} | sizes
     if not trace.only_logs:  # there, what each says is compared word by word
-        hosts = {r: replace(h, secondary=False) if r in told else h for r, h in hosts.items()}
+        processes = {
+            r: replace(h, secondary=False) if r in told else h for r, h in processes.items()
+        }
     usual = [size for size, count in Counter(sizes.values()).items() if count * 2 > len(sizes)]
     if len(sizes) < 3 or not usual:
-        return hosts
+        return processes
     right = {rank for rank in told if sizes[rank] == usual[0]}
-    return {r: replace(h, secondary=True) if r in right else h for r, h in hosts.items()}
+    return {r: replace(h, secondary=True) if r in right else h for r, h in processes.items()}
 
 
-def _after_the_stop(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+def _after_the_stop(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
     """Ranks that failed when others of their host had been stopped already, and nobody before.
 
     They were told to stop as well and have said so in their own way: a handler that saves and
     leaves with a status, or raises. What stopped the others was no failure of theirs.
     """
     stopped: dict[str, int] = {}
-    for rank, host in hosts.items():
+    for rank, process in processes.items():
         name = trace.ranks[rank].host
-        if host.end is End.TORN_DOWN and name and host.end_ns:
-            stopped[name] = min(stopped.get(name, host.end_ns), host.end_ns)
-    failed = {r: h for r, h in hosts.items() if h.end is End.CRASHED and not h.secondary}
+        if process.end is End.TORN_DOWN and name and process.end_ns:
+            stopped[name] = min(stopped.get(name, process.end_ns), process.end_ns)
+    failed = {r: h for r, h in processes.items() if h.end is End.CRASHED and not h.secondary}
     late = {
         rank
-        for rank, host in failed.items()
-        if 0 < stopped.get(trace.ranks[rank].host or "", 0) < host.end_ns - ANSWERED_NS
+        for rank, process in failed.items()
+        if 0 < stopped.get(trace.ranks[rank].host or "", 0) < process.end_ns - ANSWERED_NS
         and left_by_itself(trace.ranks[rank])
     }
     if late != failed.keys():
-        return hosts
+        return processes
     return {
         r: replace(h, end=End.TORN_DOWN, secondary=True) if r in late else h
-        for r, h in hosts.items()
+        for r, h in processes.items()
     }
 
 
-def _answering(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+def _answering(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
     """Ranks that left no word but a status, after a signal had killed another one of their host, or
     one on record had left without destroying its groups and a third says what that breaks.
 
@@ -164,20 +172,22 @@ def _answering(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
     """
     gone: dict[str, int] = {}
     quiet = told_of_only(trace)
-    broken = any(h.end is End.CRASHED and h.secondary for r, h in hosts.items() if r not in quiet)
-    for rank, host in hosts.items():
+    broken = any(
+        h.end is End.CRASHED and h.secondary for r, h in processes.items() if r not in quiet
+    )
+    for rank, process in processes.items():
         facts = trace.ranks[rank]
         exit_, name = facts.exit, facts.host
-        killed = host.end is End.CRASHED and exit_ is not None and exit_.signal
-        left = broken and host.end is End.CLEAN and not facts.finalized and rank not in quiet
-        if (killed or left) and name and host.end_ns:
-            gone[name] = min(gone.get(name, host.end_ns), host.end_ns)
-    result = dict(hosts)
+        killed = process.end is End.CRASHED and exit_ is not None and exit_.signal
+        left = broken and process.end is End.CLEAN and not facts.finalized and rank not in quiet
+        if (killed or left) and name and process.end_ns:
+            gone[name] = min(gone.get(name, process.end_ns), process.end_ns)
+    result = dict(processes)
     for rank in quiet if gone else ():
-        host, facts = hosts[rank], trace.ranks[rank]
-        after = 0 < gone.get(facts.host or "", 0) < host.end_ns
-        if after and host.end is End.CRASHED and left_by_itself(facts):
-            result[rank] = replace(host, secondary=True)
+        process, facts = processes[rank], trace.ranks[rank]
+        after = 0 < gone.get(facts.host or "", 0) < process.end_ns
+        if after and process.end is End.CRASHED and left_by_itself(facts):
+            result[rank] = replace(process, secondary=True)
     return result
 
 
@@ -196,52 +206,65 @@ def had_left(facts: RankFacts) -> bool:
     return (silent or is_unseen(facts)) and bool(facts.finalized)
 
 
-def _outlived_a_failure(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+def _outlived_a_failure(
+    processes: dict[int, ProcessState], trace: Trace
+) -> dict[int, ProcessState]:
     """Ranks whose end nobody saw, and which were alive after another one had failed.
 
     They did not break it: the launcher ended them, or its failure did. Clocks of different hosts
     are not compared.
     """
     failed: dict[str, int] = {}
-    for rank, host in hosts.items():
+    for rank, process in processes.items():
         name = trace.ranks[rank].host
-        if host.end is End.CRASHED and not is_unseen(trace.ranks[rank]) and name and host.end_ns:
-            failed[name] = min(failed.get(name, host.end_ns), host.end_ns)
-    result = dict(hosts)
-    for rank, host in hosts.items():
+        if (
+            process.end is End.CRASHED
+            and not is_unseen(trace.ranks[rank])
+            and name
+            and process.end_ns
+        ):
+            failed[name] = min(failed.get(name, process.end_ns), process.end_ns)
+    result = dict(processes)
+    for rank, process in processes.items():
         facts = trace.ranks[rank]
         first_ns = failed.get(facts.host or "")
-        unseen = host.end is End.CRASHED and is_unseen(facts)
+        unseen = process.end is End.CRASHED and is_unseen(facts)
         if unseen and first_ns is not None and facts.heartbeat_ns > first_ns:
-            result[rank] = replace(host, end=End.TORN_DOWN, secondary=True)
+            result[rank] = replace(process, end=End.TORN_DOWN, secondary=True)
     return result
 
 
-def primary_crashes(hosts: Mapping[int, Host], waits_on: Mapping[int, set[int]]) -> list[Host]:
+def primary_crashes(
+    processes: Mapping[int, ProcessState], waits_on: Mapping[int, set[int]]
+) -> list[ProcessState]:
     """Failures nobody else explains, earliest first.
 
     ``waits_on`` says for whom each rank was waiting: a failure of one's own while waiting for a
     rank that had ended before is that rank's doing.
     """
-    crashed = [h for h in hosts.values() if h.end is End.CRASHED]
+    crashed = [h for h in processes.values() if h.end is End.CRASHED]
     own = [h for h in crashed if not h.secondary]
     result = []
-    for host in own:
+    for process in own:
         ended_before = [
-            hosts[other]
-            for other in waits_on.get(host.rank, ())
-            if other in hosts
-            and hosts[other].gone
-            and hosts[other].end is not End.TORN_DOWN
-            and (not host.end_ns or not hosts[other].end_ns or hosts[other].end_ns <= host.end_ns)
-            and other != host.rank
+            processes[other]
+            for other in waits_on.get(process.rank, ())
+            if other in processes
+            and processes[other].gone
+            and processes[other].end is not End.TORN_DOWN
+            and (
+                not process.end_ns
+                or not processes[other].end_ns
+                or processes[other].end_ns <= process.end_ns
+            )
+            and other != process.rank
         ]
         if not ended_before:
-            result.append(host)
+            result.append(process)
     return first_to_fail(result or own)  # some may have waited for each other
 
 
-def first_to_fail(failed: Sequence[Host]) -> list[Host]:
+def first_to_fail(failed: Sequence[ProcessState]) -> list[ProcessState]:
     """Of failures that nobody else explains those that came first, earliest first.
 
     Later ones are as a rule consequences, except those of the same kind at the same moment; one of
@@ -259,7 +282,7 @@ def first_to_fail(failed: Sequence[Host]) -> list[Host]:
     ]
 
 
-def alike(failed: Sequence[Host]) -> bool:
+def alike(failed: Sequence[ProcessState]) -> bool:
     """Whether all failed of the same: one fault in all of them."""
     return len({but_numbers(h.end_text) for h in failed}) < 2
 

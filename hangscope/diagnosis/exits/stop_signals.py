@@ -12,7 +12,7 @@ from hangscope.diagnosis.exits.shared_stop_signals import (
     told_together,
     were_interrupted,
 )
-from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.trace.model import RankFacts, Trace
 from hangscope.trace.signals import SIGTERM
 
@@ -24,54 +24,59 @@ def by_launcher(facts: RankFacts) -> bool:
     return facts.exit is not None and facts.exit.by_launcher
 
 
-def stopped_alone(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+def stopped_alone(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
     """Who was told to stop while nobody else had ended, one rank or one host, is no victim.
 
     The launcher tells everybody; a preemption notice, an operator or a limit may hit a single one.
     So may several be hit, if the others live on.
     """
-    together = told_together(hosts, trace)
+    together = told_together(processes, trace)
     if together:
-        alone = outlived(together, hosts, trace) and not were_interrupted(together, trace)
-        return _as_failed(hosts, together) if alone else hosts
+        alone = outlived(together, processes, trace) and not were_interrupted(together, trace)
+        return _as_failed(processes, together) if alone else processes
     torn = [
         rank
-        for rank, host in hosts.items()
-        if host.end is End.TORN_DOWN and not by_launcher(trace.ranks[rank])
+        for rank, process in processes.items()
+        if process.end is End.TORN_DOWN and not by_launcher(trace.ranks[rank])
     ]
-    if not torn or len(hosts) < 2:
-        return hosts
-    first = min((hosts[rank] for rank in torn), key=lambda h: (h.end_ns, h.rank))
-    told_first = _told_with(first, hosts, trace)
+    if not torn or len(processes) < 2:
+        return processes
+    first = min((processes[rank] for rank in torn), key=lambda h: (h.end_ns, h.rank))
+    told_first = _told_with(first, processes, trace)
     if not told_first.issuperset(torn):
-        return hosts
-    if any(h.state == "stopped" and r not in told_first for r, h in hosts.items()):
-        return hosts  # that one outlives the signal which everybody may have been sent
-    others = [h for r, h in hosts.items() if r not in told_first and h.gone]
+        return processes
+    if any(h.state == "stopped" and r not in told_first for r, h in processes.items()):
+        return processes  # that one outlives the signal which everybody may have been sent
+    others = [h for r, h in processes.items() if r not in told_first and h.gone]
     if trace.missing_ranks or any(_ended_before(h, first, trace) for h in others):
-        return hosts
-    return _as_failed(hosts, told_first)
+        return processes
+    return _as_failed(processes, told_first)
 
 
-def _as_failed(hosts: dict[int, Host], ranks: Iterable[int]) -> dict[int, Host]:
-    told = {r: replace(hosts[r], end=End.CRASHED, secondary=False) for r in ranks}
-    return {**hosts, **told}
+def _as_failed(processes: dict[int, ProcessState], ranks: Iterable[int]) -> dict[int, ProcessState]:
+    told = {r: replace(processes[r], end=End.CRASHED, secondary=False) for r in ranks}
+    return {**processes, **told}
 
 
-def _told_with(first: Host, hosts: Mapping[int, Host], trace: Trace) -> set[int]:
+def _told_with(
+    first: ProcessState, processes: Mapping[int, ProcessState], trace: Trace
+) -> set[int]:
     """The ranks that were told to stop with the first one: all of its host at one moment, or it
     alone."""
     name = trace.ranks[first.rank].host
-    here = {rank for rank in hosts if trace.ranks[rank].host == name}
+    here = {rank for rank in processes if trace.ranks[rank].host == name}
     at_once = all(
-        hosts[r].end is End.TORN_DOWN and 0 < hosts[r].end_ns - first.end_ns + 1 <= _AT_ONCE_NS
+        processes[r].end is End.TORN_DOWN
+        and 0 < processes[r].end_ns - first.end_ns + 1 <= _AT_ONCE_NS
         for r in here
     )
-    together = name and at_once and len(here) < len(hosts)
-    return here if together and told_alone(hosts, trace) is None else {first.rank}
+    together = name and at_once and len(here) < len(processes)
+    return here if together and told_alone(processes, trace) is None else {first.rank}
 
 
-def told_on_several_hosts(hosts: dict[int, Host], trace: Trace) -> dict[int, Host]:
+def told_on_several_hosts(
+    processes: dict[int, ProcessState], trace: Trace
+) -> dict[int, ProcessState]:
     """Where launchers of several hosts were told to stop, echoes of that are no failures.
 
     A launcher answers a failure with SIGTERM as well, but only among its own ranks and once one of
@@ -83,20 +88,20 @@ def told_on_several_hosts(hosts: dict[int, Host], trace: Trace) -> dict[int, Hos
         if facts.exit is not None and facts.exit.signal == SIGTERM and not facts.exit.by_launcher
     }
     if len(told - {None}) < 2:
-        return hosts
-    echoes = {r: h for r, h in hosts.items() if h.end is End.CRASHED and h.secondary}
-    return hosts | {r: replace(h, end=End.TORN_DOWN) for r, h in echoes.items()}
+        return processes
+    echoes = {r: h for r, h in processes.items() if h.end is End.CRASHED and h.secondary}
+    return processes | {r: replace(h, end=End.TORN_DOWN) for r, h in echoes.items()}
 
 
-def _ended_before(host: Host, alone: Host, trace: Trace) -> bool:
+def _ended_before(process: ProcessState, alone: ProcessState, trace: Trace) -> bool:
     """Whether a rank's end may be what another one was stopped for.
 
     An end without a time may. A launcher answers an end when it is there; the clocks of other hosts
     tell nothing of that.
     """
-    if not host.end_ns:
+    if not process.end_ns:
         return True
-    if host.secondary:
-        return host.end_ns < alone.end_ns - NOTICED_NS
-    here = trace.ranks[host.rank].host == trace.ranks[alone.rank].host
-    return not here or host.end_ns < alone.end_ns + NOTICED_NS
+    if process.secondary:
+        return process.end_ns < alone.end_ns - NOTICED_NS
+    here = trace.ranks[process.rank].host == trace.ranks[alone.rank].host
+    return not here or process.end_ns < alone.end_ns + NOTICED_NS

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from hangscope.diagnosis.graph.places import NEW_GROUP, Place, detail_in
-from hangscope.diagnosis.processes.process_state import Host
+from hangscope.diagnosis.processes.process_state import ProcessState
 from hangscope.diagnosis.records.coverage import told_of_only
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace.model import NONE, RankFacts, Trace
@@ -34,7 +34,7 @@ def members_asked_for(facts: RankFacts) -> tuple[int, ...] | None:
 
 
 def local_places(
-    trace: Trace, front: Frontiers, hosts: Mapping[int, Host], inside: list[int]
+    trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState], inside: list[int]
 ) -> list[Place]:
     """Where those of ``inside`` wait who make such a group: one place for each list of members."""
     asking: dict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -50,7 +50,7 @@ def local_places(
     for members, waiters in sorted(asking.items()):
         here = max(made[rank, members] for rank in waiters)
         others = [rank for rank in members if rank not in waiters]
-        silent = [rank for rank in others if rank not in hosts or rank in unrecorded]
+        silent = [rank for rank in others if rank not in processes or rank in unrecorded]
         past = [rank for rank in others if made[rank, members] > here]
         places.append(
             Place(

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.trace.model import NONE, Trace
 
 PREFIX = "file lock"
@@ -20,7 +20,7 @@ _NAMED = ".lock"
 def lock_places(
     trace: Trace,
     bounds: Mapping[int, tuple[int, int]],
-    hosts: Mapping[int, Host],
+    processes: Mapping[int, ProcessState],
     places: Sequence[Place],
 ) -> list[Place]:
     """One place for each lock that ranks wait for and a rank holds.
@@ -36,19 +36,19 @@ def lock_places(
         Those of operations and phases.
     """
     waiting = {rank for place in places for rank in place.waiters}
-    wanted = {rank for place in places for rank in place.absent} if waiting else hosts.keys()
+    wanted = {rank for place in places for rank in place.absent} if waiting else processes.keys()
     holders = {
-        rank: host
-        for rank, host in hosts.items()
-        if host.wait is not None and host.wait.locked and not _went_on(trace, bounds, host)
+        rank: process
+        for rank, process in processes.items()
+        if process.wait is not None and process.wait.locked and not _went_on(trace, bounds, process)
     }
     found: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
-    for rank in sorted((wanted & hosts.keys()) - waiting):
-        host = hosts[rank]
-        if host.end in (End.CLEAN, End.CRASHED) or host.cannot_run:
+    for rank in sorted((wanted & processes.keys()) - waiting):
+        process = processes[rank]
+        if process.end in (End.CLEAN, End.CRASHED) or process.cannot_run:
             continue
-        lock = _lock_of(trace, host, holders)
-        if lock is not None and not _went_on(trace, bounds, host):
+        lock = _lock_of(trace, process, holders)
+        if lock is not None and not _went_on(trace, bounds, process):
             found[lock].append(rank)
     return [
         Place(
@@ -57,7 +57,7 @@ def lock_places(
             tuple(ranks),
             absent=by,
             phase=f"{PREFIX} {path!r}" if path else PREFIX,
-            began_ns=_since_ns(hosts, ranks, by),
+            began_ns=_since_ns(processes, ranks, by),
             members=tuple(sorted({*ranks, *by})),
         )
         for (path, by), ranks in found.items()
@@ -75,40 +75,42 @@ def lock_in_words(place: Place) -> str:
     return f"the lock on {path}" if path else "the lock of a file"
 
 
-def is_polled(host: Host | None) -> bool:
+def is_polled(process: ProcessState | None) -> bool:
     """Whether a rank tries again and again to get the lock of a file."""
-    return host is not None and any(_POLLS.search(frame.filename) for frame in host.stack[:4])
+    return process is not None and any(_POLLS.search(frame.filename) for frame in process.stack[:4])
 
 
 def _lock_of(
-    trace: Trace, host: Host, holders: Mapping[int, Host]
+    trace: Trace, process: ProcessState, holders: Mapping[int, ProcessState]
 ) -> tuple[str, tuple[int, ...]] | None:
     """The file whose lock a rank waits for, and the ranks that hold it."""
-    wait = host.wait
+    wait = process.wait
     if wait is not None and wait.kind == "lock":
-        return (wait.what, host.waits_for) if host.waits_for else None
-    if not is_polled(host):
+        return (wait.what, process.waits_for) if process.waits_for else None
+    if not is_polled(process):
         return None
-    here = trace.ranks[host.rank].host
-    others = [r for r in holders if r != host.rank and trace.ranks[r].host == here]
+    here = trace.ranks[process.rank].host
+    others = [r for r in holders if r != process.rank and trace.ranks[r].host == here]
     held = holders[others[0]].wait if len(others) == 1 else None
     if held is None or len(held.locked) != 1 or not held.locked[0].endswith(_NAMED):
         return None
     return held.locked[0], (others[0],)
 
 
-def _went_on(trace: Trace, bounds: Mapping[int, tuple[int, int]], host: Host) -> bool:
+def _went_on(trace: Trace, bounds: Mapping[int, tuple[int, int]], process: ProcessState) -> bool:
     """Whether the rank has issued something since it was seen to wait, or to hold a lock."""
-    low, high = bounds.get(host.rank, (0, 0))
-    if host.wait is None or low == high:
+    low, high = bounds.get(process.rank, (0, 0))
+    if process.wait is None or low == high:
         return False
-    return int(trace.records["created_ns"][high - 1]) > host.wait.seen_ns
+    return int(trace.records["created_ns"][high - 1]) > process.wait.seen_ns
 
 
-def _since_ns(hosts: Mapping[int, Host], ranks: list[int], by: tuple[int, ...]) -> int:
+def _since_ns(processes: Mapping[int, ProcessState], ranks: list[int], by: tuple[int, ...]) -> int:
     """Since when they have been seen to wait; where they try again and again, since it is held."""
     own = [
-        h.wait for h in (hosts[r] for r in ranks) if h.wait is not None and h.wait.kind == "lock"
+        h.wait
+        for h in (processes[r] for r in ranks)
+        if h.wait is not None and h.wait.kind == "lock"
     ]
-    theirs = [h.wait for h in (hosts[r] for r in by if r in hosts) if h.wait is not None]
+    theirs = [h.wait for h in (processes[r] for r in by if r in processes) if h.wait is not None]
     return min((w.since_ns for w in own or theirs if w.since_ns), default=0)

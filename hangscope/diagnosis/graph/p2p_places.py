@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.processes.process_state import End, Host, in_communication
+from hangscope.diagnosis.processes.process_state import End, ProcessState, in_communication
 from hangscope.diagnosis.processes.stacks import is_library
 from hangscope.diagnosis.records.any_source import debtors
 from hangscope.diagnosis.records.frontier import Frontiers
@@ -75,7 +75,7 @@ class HalfPlaces:
 
     trace: Trace
     front: Frontiers
-    hosts: Mapping[int, Host]
+    processes: Mapping[int, ProcessState]
     bounds: dict[int, tuple[int, int]]
     recorded: frozenset[int]
     hidden: frozenset[int]
@@ -144,8 +144,8 @@ class HalfPlaces:
         for half in halves:
             batch = self._batch_of(half)
             oldest = self.oldest_row.get(half.rank, NONE)
-            host = self.hosts.get(half.rank)
-            silent = host is not None and (host.gone or host.frozen)
+            process = self.processes.get(half.rank)
+            silent = process is not None and (process.gone or process.frozen)
             first = oldest == half.row or self._together(oldest, half.row)
             if batch in standing or silent or not first:
                 continue
@@ -199,13 +199,13 @@ class HalfPlaces:
         record = self.trace.records[half.row]
         waited = int(record["flags"]) & int(Flag.BLOCKING | Flag.WAITED | Flag.ASYNC)
         signature = self.trace.signatures[int(record["signature"])]
-        host = self.hosts.get(half.rank)
+        process = self.processes.get(half.rank)
         return (
             waited == int(Flag.ASYNC)
             and self._batch_of(half) == NONE
             and is_on_host(signature)
-            and host is not None
-            and not in_communication(tuple(takewhile(is_library, host.stack)))
+            and process is not None
+            and not in_communication(tuple(takewhile(is_library, process.stack)))
         )
 
     def _place(self, half: Half, held: Mapping[int, int]) -> Place | None:
@@ -254,11 +254,11 @@ class HalfPlaces:
         own, its = held.get(self._batch_of(half)), held.get(self._batch_at(half.partner_row))
         if its is not None and (own is None or its < own):
             return True  # its batch waits for another
-        host = self.hosts.get(half.peer)
-        if host is None:
+        process = self.processes.get(half.peer)
+        if process is None:
             return False
-        if host.state == "stopped":
+        if process.state == "stopped":
             records = self.trace.records["created_ns"]
             both_ns = max(int(records[row]) for row in (half.row, half.partner_row) if row >= 0)
-            return not stood_before(self.trace, both_ns, host.beat_ns)
-        return host.gone and host.end is not End.TORN_DOWN
+            return not stood_before(self.trace, both_ns, process.beat_ns)
+        return process.gone and process.end is not End.TORN_DOWN

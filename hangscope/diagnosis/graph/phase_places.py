@@ -11,22 +11,24 @@ import numpy as np
 from hangscope.diagnosis.graph.local_groups import local_places, members_asked_for
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.processes.failure_messages import WAITED_IN_VAIN
-from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.coverage import told_of_only
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace.model import NONE, RankFacts, Trace
 
 
-def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> list[Place]:
+def phase_places(
+    trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]
+) -> list[Place]:
     """Ranks inside ``init_process_group`` or ``new_group`` wait for those who are not."""
     found = []
-    joining = _with_who_gave_up(trace, _inside(hosts, INIT))
+    joining = _with_who_gave_up(trace, _inside(processes, INIT))
     if joining:
         worlds = _worlds(trace, front)
         latest = max(worlds[r] for r in joining)
         found.append(_place(trace, INIT, joining, worlds, latest, _called_for(trace, joining)))
-    making = _inside(hosts, NEW_GROUP)
-    found += local_places(trace, front, hosts, making)
+    making = _inside(processes, NEW_GROUP)
+    found += local_places(trace, front, processes, making)
     making = [r for r in making if members_asked_for(trace.ranks[r]) is None]
     if making:
         groups = Counter(front.rank.tolist())
@@ -34,10 +36,12 @@ def phase_places(trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> l
     return found
 
 
-def _inside(hosts: Mapping[int, Host], phase: str) -> list[int]:
+def _inside(processes: Mapping[int, ProcessState], phase: str) -> list[int]:
     """Who is in a phase. Whom the launcher ended in there was waiting there until then."""
     return sorted(
-        r for r, h in hosts.items() if h.phase == phase and (not h.gone or h.end is End.TORN_DOWN)
+        r
+        for r, h in processes.items()
+        if h.phase == phase and (not h.gone or h.end is End.TORN_DOWN)
     )
 
 

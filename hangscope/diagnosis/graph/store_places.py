@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.coverage import told_of_only
 from hangscope.trace.model import NONE, Trace
 
@@ -16,29 +16,31 @@ PREFIX = "store."
 _TIMED_OUT = re.compile(r"wait timeout after \d+ ?ms, keys: (\S+)")
 
 
-def waits_in_store(host: Host | None) -> bool:
+def waits_in_store(process: ProcessState | None) -> bool:
     """Whether a rank sits in a call that returns once another rank has set a key."""
-    if host is None or (host.gone and host.end is not End.TORN_DOWN):
+    if process is None or (process.gone and process.end is not End.TORN_DOWN):
         return False
-    return (host.phase or "").startswith(PREFIX)
+    return (process.phase or "").startswith(PREFIX)
 
 
-def key_given_up(host: Host | None) -> str:
+def key_given_up(process: ProcessState | None) -> str:
     """The key of the store that a rank failed of waiting for; empty where it failed otherwise."""
-    said = _TIMED_OUT.search(host.end_text) if host is not None else None
+    said = _TIMED_OUT.search(process.end_text) if process is not None else None
     return said[1] if said is not None else ""
 
 
-def without_store_waits(roots: Iterable[int], hosts: Mapping[int, Host]) -> list[int]:
+def without_store_waits(roots: Iterable[int], processes: Mapping[int, ProcessState]) -> list[int]:
     """Of ranks that did not come, those that are not themselves waiting for a key.
 
     Where every one of them waits in the store nothing tells them apart: all of them stay.
     """
     chosen = list(roots)
-    return [r for r in chosen if not waits_in_store(hosts.get(r))] or chosen
+    return [r for r in chosen if not waits_in_store(processes.get(r))] or chosen
 
 
-def store_places(trace: Trace, hosts: Mapping[int, Host], waiting: frozenset[int]) -> list[Place]:
+def store_places(
+    trace: Trace, processes: Mapping[int, ProcessState], waiting: frozenset[int]
+) -> list[Place]:
     """The key that most ranks wait for, where no rank waits in an operation.
 
     Those who do not wait for it are the ones that can set it. Only where at least as many wait as
@@ -52,9 +54,9 @@ def store_places(trace: Trace, hosts: Mapping[int, Host], waiting: frozenset[int
     """
     by_key: dict[tuple[str, str], list[int]] = defaultdict(list)
     since: dict[tuple[str, str], int] = {}
-    for rank, host in sorted(hosts.items()):
+    for rank, process in sorted(processes.items()):
         phases = trace.ranks[rank].phases
-        if rank in waiting or not phases or not waits_in_store(host):
+        if rank in waiting or not phases or not waits_in_store(process):
             continue
         key = (phases[-1].name, phases[-1].detail)
         by_key[key].append(rank)

@@ -39,7 +39,7 @@ def told_of(context: Context) -> Finding | None:
     said = [(error, failed_ranks(error.message) or ()) for error in errors]
     member = {place: rank for rank, place in own_places(context.trace).items()}
     named = {member.get(place, place): place for _, failed in said for place in failed}
-    accused = sorted(named.keys() - context.hosts.keys())
+    accused = sorted(named.keys() - context.processes.keys())
     if not accused:
         return None
     error = next(e for e, failed in said if named[accused[0]] in failed)
@@ -51,13 +51,13 @@ def told_of(context: Context) -> Finding | None:
     return Finding(
         Verdict.RANK_CRASHED,
         tuple(accused),
-        tuple(sorted(context.hosts)),
+        tuple(sorted(context.processes)),
         Confidence.LIKELY,
         f"{rank_s(accused).capitalize()} failed: {how}",
         "the others raise because it failed, and say so",
         advice.fix,
         advice.playbook,
-        evidence=tuple(f"rank {r}: {h.end_text}" for r, h in [*context.hosts.items()][:8]),
+        evidence=tuple(f"rank {r}: {h.end_text}" for r, h in [*context.processes.items()][:8]),
         unknowns=(f"{rank_s(accused)} left no dump",),
     )
 

@@ -182,7 +182,7 @@ def _of_a_few(context: Context, waits: dict[int, Wait], everybody: list[int]) ->
     # The connection to one that has ended closes: nobody has to wait until a timeout of its own.
     if not any(gave_up) and _left_well(context, silent) and _all_listed(context, waits):
         return _finding(context, tuple(silent), (), tuple(sorted(waits)), waits, left=True)
-    stopped = context.hosts.get(silent[0])
+    stopped = context.processes.get(silent[0])
     if stopped is None or stopped.end is not End.TORN_DOWN:
         return None
     if not all(gave_up):
@@ -206,7 +206,7 @@ def _waits(context: Context) -> dict[int, Wait]:
         if facts.exception is not None
         and facts.exception.is_main_thread
         and facts.exception.stack
-        and context.hosts[rank].secondary
+        and context.processes[rank].secondary
     }
 
 
@@ -258,8 +258,8 @@ def _through_torch_ops(stack: Stack) -> str:
 
 def _was_stopped(context: Context, rank: int) -> bool:
     """Whether a rank without a word was alive until the launcher ended it, as far as is known."""
-    host = context.hosts.get(rank)
-    return host is None or host.end in (End.TORN_DOWN, End.UNKNOWN)
+    process = context.processes.get(rank)
+    return process is None or process.end in (End.TORN_DOWN, End.UNKNOWN)
 
 
 def _left_well(context: Context, silent: list[int]) -> tuple[int, ...]:
@@ -286,7 +286,7 @@ def _fell_silent(context: Context, suspects: tuple[int, ...], most: tuple[int, .
     nobody says that they were stopped."""
     errors = [context.trace.ranks[r].exception for r in most]
     gave_up = any(e is not None and _TIMED_OUT.search(e.message) for e in errors)
-    told = {r: context.hosts[r].end for r in suspects if r in context.hosts}
+    told = {r: context.processes[r].end for r in suspects if r in context.processes}
     return not gave_up and all(end is End.UNKNOWN for end in told.values())
 
 

@@ -82,7 +82,7 @@ def told_to_stop(context: Context, words: str) -> Finding:
     return Finding(
         Verdict.INCONCLUSIVE,
         (),
-        tuple(sorted(context.hosts)),
+        tuple(sorted(context.processes)),
         Confidence.LIKELY,
         f"The job was told to stop from outside, and {before}",
         why,
@@ -104,13 +104,13 @@ def ended_unseen(context: Context, status: str = "") -> Finding:
     """
     advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
     missing = context.trace.missing_ranks
-    stood = {r: where(innermost(h.stack)) for r, h in context.hosts.items() if h.stack}
+    stood = {r: where(innermost(h.stack)) for r, h in context.processes.items() if h.stack}
     if missing:
         summary = (
             f"The ranks on record were all ended from outside, and {rank_s(missing)} left nothing"
         )
-        if len(context.hosts) == 1:
-            only = next(iter(context.hosts))
+        if len(context.processes) == 1:
+            only = next(iter(context.processes))
             summary = f"Only rank {only} left anything, and nothing on record says how it ended"
         why = "nothing on record says whether one followed from the other"
     elif status:
@@ -125,7 +125,7 @@ def ended_unseen(context: Context, status: str = "") -> Finding:
     return Finding(
         Verdict.INCONCLUSIVE,
         (),
-        tuple(sorted(context.hosts)),
+        tuple(sorted(context.processes)),
         Confidence.LIKELY,
         summary,
         why,

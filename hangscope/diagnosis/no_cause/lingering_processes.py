@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.duration_text import lasting
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
-from hangscope.diagnosis.processes.process_state import End, Host, is_at_work
+from hangscope.diagnosis.processes.process_state import End, ProcessState, is_at_work
 from hangscope.diagnosis.processes.stacks import innermost, is_library, is_over, where
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import rank_s
@@ -51,10 +51,10 @@ def lingering(context: Context) -> Finding | None:
         return None
     left: list[_Lingering] = []
     for rank, facts in sorted(trace.ranks.items()):
-        host = context.hosts[rank]
-        if host.end is End.CLEAN and not facts.freed_ns:
+        process = context.processes[rank]
+        if process.end is End.CLEAN and not facts.freed_ns:
             continue
-        one = _lingers(context, facts, host)
+        one = _lingers(context, facts, process)
         if one is None:
             return None
         left.append(one)
@@ -73,14 +73,14 @@ def left_standing(context: Context) -> Finding | None:
     left = [
         rank
         for rank, facts in sorted(context.trace.ranks.items())
-        if context.hosts[rank].end is End.ALIVE and facts.leaving is None
+        if context.processes[rank].end is End.ALIVE and facts.leaving is None
     ]
-    stacks = [context.hosts[rank].stack for rank in left]
+    stacks = [context.processes[rank].stack for rank in left]
     if not left or not all(stacks):
         return None
-    host, several = context.hosts[left[0]], len(left) > 1
-    at = where(innermost(host.stack))
-    waits_for = f": {words}" if (words := blocked_in(host)) else ""
+    process, several = context.processes[left[0]], len(left) > 1
+    at = where(innermost(process.stack))
+    waits_for = f": {words}" if (words := blocked_in(process)) else ""
     of = "the ranks seen here" if context.trace.missing_ranks else "the job"
     who = f"{rank_s(left).capitalize()} {'are' if several else 'is'} all that is left of {of}"
     stand = f"{'have' if several else 'has'} not moved from {at}"
@@ -104,11 +104,11 @@ def _newest_ns(context: Context, left: list[_Lingering]) -> int:
     return max(context.newest_ns, *(one.since_ns for one in left))
 
 
-def _lingers(context: Context, facts: RankFacts, host: Host) -> _Lingering | None:
+def _lingers(context: Context, facts: RankFacts, process: ProcessState) -> _Lingering | None:
     phase = facts.leaving
-    if phase is None or not phase.since_ns or (host.frozen and host.end is End.ALIVE):
+    if phase is None or not phase.since_ns or (process.frozen and process.end is End.ALIVE):
         return None
-    if host.end not in (End.ALIVE, End.TORN_DOWN) and not facts.freed_ns:
+    if process.end not in (End.ALIVE, End.TORN_DOWN) and not facts.freed_ns:
         return None
     if is_at_work(facts) and not facts.freed_ns:  # what goes on after that is its exit
         return None
@@ -116,21 +116,21 @@ def _lingers(context: Context, facts: RankFacts, host: Host) -> _Lingering | Non
     until_ns = facts.freed_ns or max(context.now_ns(facts.rank), facts.observed_ns)
     if _is_torn_down(facts) and until_ns - phase.since_ns < _TEARDOWN_S * SECOND_NS:
         return None
-    why, fix = _why(facts, host, phase.since_ns)
-    alive = host.end is End.ALIVE and not facts.freed_ns
+    why, fix = _why(facts, process, phase.since_ns)
+    alive = process.end is End.ALIVE and not facts.freed_ns
     return _Lingering(facts.rank, phase.since_ns, until_ns, alive, why, fix)
 
 
-def _why(facts: RankFacts, host: Host, since_ns: int) -> tuple[str, str]:
+def _why(facts: RankFacts, process: ProcessState, since_ns: int) -> tuple[str, str]:
     """What keeps the process, and what to do about it."""
-    if host.wait is not None and host.wait.kind == "child":
+    if process.wait is not None and process.wait.kind == "child":
         return (
-            blocked_in(host),
+            blocked_in(process),
             "end that process before the program's last line, or start it as a daemon "
             "(multiprocessing joins all others at exit)",
         )
     if _is_torn_down(facts):
-        told = f" ({words})" if (words := blocked_in(host)) else ""
+        told = f" ({words})" if (words := blocked_in(process)) else ""
         return (
             f"what runs last when it exits does not return{told}",
             "py-spy dump --native shows where it is: functions registered with atexit before "
@@ -144,7 +144,7 @@ def _why(facts: RankFacts, host: Host, since_ns: int) -> tuple[str, str]:
         return _threads(kept_by)
     frame = innermost(main)
     at = f" at {where(frame)}" if frame is not None else ""
-    inside = f": {words}" if (words := blocked_in(host)) else ""
+    inside = f": {words}" if (words := blocked_in(process)) else ""
     return (
         f"a function that runs at exit is{at}{inside}" if at else "it has begun to exit",
         f"look{at or ' at what runs at exit'}: it does not return",

@@ -60,16 +60,16 @@ def _said(context: Context) -> Finding | None:
     verdict = _verdict(first)
     if verdict in _NOTHING:
         return None
-    known = {*context.hosts, *trace.missing_ranks}
+    known = {*context.processes, *trace.missing_ranks}
     culprits = tuple(r for r in first.details.get("culprits", ()) if r in known)
-    others = [host for rank, host in context.hosts.items() if rank not in culprits]
-    if others and all(host.end is End.CLEAN for host in others):
+    others = [process for rank, process in context.processes.items() if rank not in culprits]
+    if others and all(process.end is End.CLEAN for process in others):
         return None
     ambiguous = first.details.get("confidence") == Confidence.AMBIGUOUS.value
     return Finding(
         verdict,
         culprits,
-        tuple(sorted(host.rank for host in others)),
+        tuple(sorted(process.rank for process in others)),
         Confidence.AMBIGUOUS if ambiguous else Confidence.LIKELY,
         first.text,
         "HangScope said so while the job ran; what is left of the job tells less",

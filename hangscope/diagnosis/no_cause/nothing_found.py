@@ -109,9 +109,9 @@ def _ended_from_outside(context: Context, killed: str, moving: bool) -> Finding 
 
 def _neither_killed_nor_moving(context: Context) -> Finding | None:
     """A job whose ranks ended one by one, or stand still, or of which only a log is left."""
-    trace, hosts = context.trace, context.hosts
-    ends = [h.end for h in hosts.values() if not (h.gone and had_left(trace.ranks[h.rank]))]
-    over = bool(ends) or (bool(hosts) and all(host.gone for host in hosts.values()))
+    trace, processes = context.trace, context.processes
+    ends = [h.end for h in processes.values() if not (h.gone and had_left(trace.ranks[h.rank]))]
+    over = bool(ends) or (bool(processes) and all(process.gone for process in processes.values()))
     if over and all(e is End.CLEAN for e in ends) and not trace.missing_ranks:
         return None
     told = _failed_or_stopped(context, ends)

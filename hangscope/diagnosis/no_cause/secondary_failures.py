@@ -9,7 +9,7 @@ from hangscope.diagnosis.graph.store_places import key_given_up
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.no_cause.claims import told_of
 from hangscope.diagnosis.processes.failure_messages import DIFFER
-from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.processes.stacks import user_frames, where
 from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.crash_advice import crash
@@ -21,7 +21,7 @@ _LOST_STORE = re.compile(r"(?:\w+\.)*DistNetworkError\b")
 
 def secondary_failures(context: Context) -> Finding:
     """Everybody failed because of somebody else, and nobody is left to be that somebody."""
-    failed = tuple(sorted(r for r, h in context.hosts.items() if h.end is End.CRASHED))
+    failed = tuple(sorted(r for r, h in context.processes.items() if h.end is End.CRASHED))
     return (
         _failed_alone(context, failed)
         or _left_with_the_store(context, failed)
@@ -32,26 +32,26 @@ def secondary_failures(context: Context) -> Finding:
 
 def _failed_alone(context: Context, failed: tuple[int, ...]) -> Finding | None:
     """The crash of the one that failed, whatever its words, where all others lived until then."""
-    rest = [host.end for rank, host in context.hosts.items() if rank not in failed]
+    rest = [process.end for rank, process in context.processes.items() if rank not in failed]
     if len(failed) != 1 or not rest or any(end is not End.TORN_DOWN for end in rest):
         return None
     (rank,) = failed
-    host = context.hosts[rank]
-    if host.aborted or DIFFER.search(host.end_text):
+    process = context.processes[rank]
+    if process.aborted or DIFFER.search(process.end_text):
         return None
-    frames = user_frames(host.stack)
-    advice = crash(host.end_text, where(frames[0]) if frames else "")
+    frames = user_frames(process.stack)
+    advice = crash(process.end_text, where(frames[0]) if frames else "")
     return Finding(
         Verdict.RANK_CRASHED,
         failed,
-        tuple(sorted(set(context.hosts) - set(failed))),
+        tuple(sorted(set(context.processes) - set(failed))),
         Confidence.LIKELY,
-        f"Rank {rank} crashed: {host.end_text}",
+        f"Rank {rank} crashed: {process.end_text}",
         f"{rank_s(failed)} ended; the others were stopped after it",
         advice.fix,
         advice.playbook,
-        evidence=(f"rank {rank}: {host.end_text}",),
-        began_ns=host.end_ns,
+        evidence=(f"rank {rank}: {process.end_text}",),
+        began_ns=process.end_ns,
     )
 
 
@@ -60,44 +60,44 @@ def _left_with_the_store(context: Context, failed: tuple[int, ...]) -> Finding |
 
     Where a launcher serves it instead, ranks do not lose it as one of them leaves.
     """
-    host = context.hosts.get(0)
-    others = [context.hosts[rank] for rank in failed]
-    if host is None or host.end is not End.CLEAN or {0, *failed} != context.hosts.keys():
+    process = context.processes.get(0)
+    others = [context.processes[rank] for rank in failed]
+    if process is None or process.end is not End.CLEAN or {0, *failed} != context.processes.keys():
         return None
     first_ns = min((other.end_ns for other in others), default=0)
-    if not all(_has_lost_the_store(context, h) for h in others) or not host.end_ns < first_ns:
+    if not all(_has_lost_the_store(context, h) for h in others) or not process.end_ns < first_ns:
         return None
     return Finding(
         Verdict.RANK_EXITED,
         (0,),
         failed,
         Confidence.LIKELY,
-        f"Rank 0 has ended ({host.end_text}), and {rank_s(failed)} lost the store that it hosts",
+        f"Rank 0 has ended ({process.end_text}), and {rank_s(failed)} lost the store that it hosts",
         "the store is gone when the process that hosts it exits",
         "keep rank 0 alive until all others are done: a barrier, or destroy_process_group on every "
         "rank, before it exits",
         "D20, D9",
         evidence=tuple(f"rank {other.rank}: {other.end_text}" for other in others[:8]),
         unknowns=("who hosts the store is not on record: rank 0, unless the launcher does",),
-        began_ns=host.end_ns,
+        began_ns=process.end_ns,
     )
 
 
 def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding:
     """Ranks failed of somebody else's failure, and that is not on record."""
-    hosts = [context.hosts[rank] for rank in failed]
-    keys = {key_given_up(host) for host in hosts}
+    processes = [context.processes[rank] for rank in failed]
+    keys = {key_given_up(process) for process in processes}
     summary = "Communication between ranks failed, and nothing on record says who broke it"
     advice = playbook.by_verdict(Verdict.STUCK_COLLECTIVE)
-    if all(host.aborted for host in hosts):
+    if all(process.aborted for process in processes):
         summary = (
             f"{rank_s(failed).capitalize()} aborted, as a watchdog does after waiting too long, "
             "and nothing on record says for whom"
         )
-    if all(DIFFER.search(host.end_text) for host in hosts):
+    if all(DIFFER.search(process.end_text) for process in processes):
         summary = "The replicas differ, as every rank reports, and nothing says which is wrong"
-        advice = crash(hosts[0].end_text, "")
-    if all(_has_lost_the_store(context, host) for host in hosts):
+        advice = crash(processes[0].end_text, "")
+    if all(_has_lost_the_store(context, process) for process in processes):
         summary = "Ranks lost the store, and nothing on record says why"
         advice = playbook.Advice(
             "find out how the process that hosts the store ended, or what keeps it from answering: "
@@ -118,13 +118,15 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
         failed,
         Confidence.LIKELY,
         summary,
-        hosts[0].end_text,
+        processes[0].end_text,
         advice.fix,
         advice.playbook,
-        evidence=tuple(f"rank {host.rank}: {host.end_text}" for host in hosts[:8]),
+        evidence=tuple(f"rank {process.rank}: {process.end_text}" for process in processes[:8]),
     )
 
 
-def _has_lost_the_store(context: Context, host: Host) -> bool:
+def _has_lost_the_store(context: Context, process: ProcessState) -> bool:
     """Whether a rank had been in the job, and failed as nobody answered for the store."""
-    return bool(_LOST_STORE.match(host.end_text) and context.trace.ranks[host.rank].initialized)
+    return bool(
+        _LOST_STORE.match(process.end_text) and context.trace.ranks[process.rank].initialized
+    )

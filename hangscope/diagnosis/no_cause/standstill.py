@@ -22,7 +22,7 @@ _UNSEEN_ENDS = "no rank waits for another on record; what its device has finishe
 
 def stood_before_the_end(context: Context) -> float:
     """For how long (s) no rank had issued or finished anything when the first of them was ended."""
-    ends = [h.end_ns for h in context.hosts.values() if h.end_ns]
+    ends = [h.end_ns for h in context.processes.values() if h.end_ns]
     if not ends or not context.newest_ns:
         return 0.0
     return (min(ends) - context.newest_ns) / SECOND_NS
@@ -34,9 +34,11 @@ def stopped_after_a_standstill(context: Context) -> Finding | None:
     Others may have left in order before: what the former waited for is not on record then.
     """
     stopped = {
-        rank: host.end_ns
-        for rank, host in sorted(context.hosts.items())
-        if host.end is End.TORN_DOWN and host.end_ns and not context.trace.ranks[rank].finalized
+        rank: process.end_ns
+        for rank, process in sorted(context.processes.items())
+        if process.end is End.TORN_DOWN
+        and process.end_ns
+        and not context.trace.ranks[rank].finalized
     }
     if not stopped or not context.newest_ns:
         return None
@@ -55,10 +57,10 @@ def never_began(context: Context) -> Finding | None:
     """Ranks that were ended before any of them had issued anything, and that all stood in something
     which does not return by itself, `Trace.timeout_s` after they had been started.
     """
-    hosts, ranks = context.hosts, context.trace.ranks
-    ends = [host.end_ns for host in hosts.values() if host.end_ns]
+    processes, ranks = context.processes, context.trace.ranks
+    ends = [process.end_ns for process in processes.values() if process.end_ns]
     started = [facts.started_ns for facts in ranks.values() if facts.started_ns]
-    if context.newest_ns or not ends or not started or not all(map(blocked_in, hosts.values())):
+    if context.newest_ns or not ends or not started or not all(map(blocked_in, processes.values())):
         return None
     stood_s = (min(ends) - min(started)) / SECOND_NS
     if stood_s < context.trace.timeout_s:
@@ -66,8 +68,8 @@ def never_began(context: Context) -> Finding | None:
     places = places_of_threads(context)
     return replace(
         inconclusive(context),
-        summary=f"{capital(rank_s([*hosts]))} had issued nothing for {lasting(stood_s)} when "
-        f"{'they were' if len(hosts) > 1 else 'it was'} ended",
+        summary=f"{capital(rank_s([*processes]))} had issued nothing for {lasting(stood_s)} when "
+        f"{'they were' if len(processes) > 1 else 'it was'} ended",
         why="all of them were in something that does not return on its own",
         fix=f"look at what is waited for there: {places[0]}",
         evidence=places,
@@ -78,20 +80,21 @@ def _does_not_begin(context: Context) -> Finding | None:
     """A running job in which no rank has issued anything, and all stand in something which does not
     return by itself. They have been there for long enough; whether there, only more looks can tell.
     """
-    trace, hosts = context.trace, context.hosts
-    waits = all(host.end is End.ALIVE and blocked_in(host) for host in hosts.values())
+    trace, processes = context.trace, context.processes
+    waits = all(process.end is End.ALIVE and blocked_in(process) for process in processes.values())
     started_ns = max((facts.started_ns for facts in trace.ranks.values()), default=0)
     lived_s = (trace.observed_ns - started_ns) / SECOND_NS
     if trace.missing_ranks or not waits or not started_ns or lived_s < trace.timeout_s:
         return None
     places = places_of_threads(context)
     first = places[0] if len(places) > 1 else places[0].partition(": ")[2]
+    stand = "stand" if len(processes) > 1 else "stands"
     return Finding(
         Verdict.QUIESCENT,
         (),
         (),
         Confidence.LIKELY,
-        f"The job has not begun, and {rank_s([*hosts])} {'stand' if len(hosts) > 1 else 'stands'} "
+        f"The job has not begun, and {rank_s([*processes])} {stand} "
         f"still{': ' if len(places) > 1 else ' '}{first}",
         "no rank has issued anything: none waits for another in a collective",
         f"look at what is waited for {first}",
@@ -116,7 +119,7 @@ def after_silence(context: Context) -> Finding | None:
     alone = trace.world_size == 1 and not any(group.outsiders for group in trace.groups)
     if silent_s < trace.timeout_s or moving or alone or trace.looks < 2:
         return None
-    finishing = any(h.end is End.CLEAN for h in context.hosts.values()) or any(
+    finishing = any(h.end is End.CLEAN for h in context.processes.values()) or any(
         f.finalized and f.leaving is not None for f in trace.ranks.values()
     )
     if finishing:

@@ -64,7 +64,7 @@ class End(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class ProcessState:
     """One rank's process, judged. ``frozen`` says its own recorder could not run any more."""
 
     rank: int
@@ -100,7 +100,7 @@ class Host:
         """Whether it was stopped, or something kept its Python from running, when last seen."""
         return self.state in ("stopped", "gil-held", STARVED)
 
-    def in_thread(self, stack: Stack) -> Host:
+    def in_thread(self, stack: Stack) -> ProcessState:
         """The same process, shown by what another thread does: the kernel told of the main one."""
         if stack == self.stack:
             return self
@@ -120,9 +120,9 @@ class Host:
         return self.end_text == "killed by SIGABRT"
 
 
-def host_of(
+def process_of(
     facts: RankFacts, thread: int | None, neighbours: Mapping[int, int] | None = None
-) -> Host:
+) -> ProcessState:
     """One rank's process.
 
     Parameters
@@ -135,16 +135,18 @@ def host_of(
         The ranks of processes on the same host.
     """
     wakes = bool(facts.alive) and (facts.wakeups_hz or 0.0) > _WAKES_HZ
-    host = replace(_host_of(facts, thread), beat_ns=facts.heartbeat_ns, wakes=wakes)
+    process = replace(_process_of(facts, thread), beat_ns=facts.heartbeat_ns, wakes=wakes)
     wait = facts.wait
-    if wait is None or host.stack is not facts.main_stack or _went_on(facts):
-        return host
+    if wait is None or process.stack is not facts.main_stack or _went_on(facts):
+        return process
     if wait.kind == RUNS and not _starves(facts, wait):
         wait = replace(wait, kind="")
-    if wait.kind == RUNS and host.state == "gil-held":
-        host = replace(host, state=STARVED)  # its heart cannot beat either, whoever has the GIL
+    if wait.kind == RUNS and process.state == "gil-held":
+        process = replace(
+            process, state=STARVED
+        )  # its heart cannot beat either, whoever has the GIL
     ranks = {(neighbours or {}).get(pid) for pid in wait.processes} - {None, facts.rank}
-    return replace(host, wait=wait, waits_for=tuple(sorted(r for r in ranks if r is not None)))
+    return replace(process, wait=wait, waits_for=tuple(sorted(r for r in ranks if r is not None)))
 
 
 def _starves(facts: RankFacts, wait: KernelWait) -> bool:
@@ -153,18 +155,18 @@ def _starves(facts: RankFacts, wait: KernelWait) -> bool:
     return hardly and wait.seen_ns - wait.since_ns > _STARVED_NS
 
 
-def _host_of(facts: RankFacts, thread: int | None) -> Host:
+def _process_of(facts: RankFacts, thread: int | None) -> ProcessState:
     rank, exit_ = facts.rank, facts.exit
     own_failure = _own_failure(facts)
     phase = facts.phases[-1].name if facts.phases else None
     stack = working_stack(facts, thread)
     if exit_ is not None and exit_.kind == "clean" and own_failure is None:
         how = "exit status 0" if exit_.code == 0 else "exited on its own, with a status nobody saw"
-        return Host(rank, End.CLEAN, "exited", exit_.at_ns, how, True, phase=phase)
+        return ProcessState(rank, End.CLEAN, "exited", exit_.at_ns, how, True, phase=phase)
     gone = exit_ is not None or facts.alive is False or facts.process_state in ("zombie", "gone")
     if own_failure is None and not gone:
         state, frozen = _alive_state(facts)
-        return Host(
+        return ProcessState(
             rank,
             End.ALIVE if facts.alive else End.UNKNOWN,
             state,
@@ -184,13 +186,17 @@ def _host_of(facts: RankFacts, thread: int | None) -> Host:
         stack = stack or (facts.exception.stack if facts.exception is not None else ())
         if stack and facts.is_only_leaving:
             phase = None  # until it was told to stop it was where its stack shows
-        return Host(rank, End.TORN_DOWN, state, ended_ns, how, True, True, phase=phase, stack=stack)
+        return ProcessState(
+            rank, End.TORN_DOWN, state, ended_ns, how, True, True, phase=phase, stack=stack
+        )
     if facts.is_only_leaving and facts.exception is None and not facts.is_seen_leaving:
         stack = ()  # what was seen of it is from before it left
     if not stack and facts.exception is not None:
         stack = facts.exception.stack
     state, secondary = held_up or "crashed", _speaks_of_others(facts)
-    return Host(rank, End.CRASHED, state, ended_ns, how, True, secondary, phase=phase, stack=stack)
+    return ProcessState(
+        rank, End.CRASHED, state, ended_ns, how, True, secondary, phase=phase, stack=stack
+    )
 
 
 def _own_failure(facts: RankFacts) -> ExceptionFacts | None:
@@ -255,9 +261,9 @@ def _how(facts: RankFacts) -> str:
     return exit_.text or exit_.kind
 
 
-def is_late_abort(host: Host) -> bool:
+def is_late_abort(process: ProcessState) -> bool:
     """Whether a process was killed by a signal after it had left its program by itself."""
-    return host.end is End.CRASHED and host.end_text.endswith(ON_ITS_WAY_OUT)
+    return process.end is End.CRASHED and process.end_text.endswith(ON_ITS_WAY_OUT)
 
 
 def _held_up_to_the_end(facts: RankFacts) -> str:
@@ -302,35 +308,35 @@ def is_unseen(facts: RankFacts) -> bool:
     return not own and (facts.exit is None or facts.exit.kind == "unknown")
 
 
-def activity(host: Host | None, facts: RankFacts | None) -> str:
+def activity(process: ProcessState | None, facts: RankFacts | None) -> str:
     """What a rank without an operation was doing, as a few words."""
-    if host is None or facts is None:
+    if process is None or facts is None:
         return "left no dump"
-    if host.end is End.CLEAN:
-        return "exited with status 0" if host.end_text.endswith("0") else host.end_text
-    if host.end is End.CRASHED:
-        return host.end_text
-    words = _cannot_run_as(host)
-    if host.phase is not None:
-        words.append(f"in {host.phase}")
+    if process.end is End.CLEAN:
+        return "exited with status 0" if process.end_text.endswith("0") else process.end_text
+    if process.end is End.CRASHED:
+        return process.end_text
+    words = _cannot_run_as(process)
+    if process.phase is not None:
+        words.append(f"in {process.phase}")
     else:
-        frame = innermost(host.stack)
-        if is_over(host.stack):
+        frame = innermost(process.stack)
+        if is_over(process.stack):
             words.append("at the end of its program")
         elif frame is not None:
             words.append(f"in {frame.name}")
-    if not words and host.end is End.TORN_DOWN:
-        words.append(host.end_text)
+    if not words and process.end is End.TORN_DOWN:
+        words.append(process.end_text)
     return ", ".join(words)
 
 
-def _cannot_run_as(host: Host) -> list[str]:
+def _cannot_run_as(process: ProcessState) -> list[str]:
     """What keeps a process from running; nothing where it can."""
-    if host.state == "stopped":
-        return [f"held by {host.held_by}" if host.held_by else "stopped"]
-    if host.state == "gil-held":
+    if process.state == "stopped":
+        return [f"held by {process.held_by}" if process.held_by else "stopped"]
+    if process.state == "gil-held":
         return ["holding the GIL"]
-    return ["getting hardly any CPU time"] if host.state == STARVED else []
+    return ["getting hardly any CPU time"] if process.state == STARVED else []
 
 
 def in_communication(stack: Stack) -> bool:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hangscope.diagnosis.processes.process_state import Host, in_communication
+from hangscope.diagnosis.processes.process_state import ProcessState, in_communication
 from hangscope.diagnosis.records.blocking_calls import blocks_caller
 from hangscope.diagnosis.records.coverage import (
     collective_row,
@@ -31,10 +31,12 @@ from hangscope.trace.model import Flag, State, Trace
 class Told:
     """Answers for one trace; ``row`` is the index of a record, or -1 where there is none."""
 
-    def __init__(self, trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> None:
+    def __init__(
+        self, trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]
+    ) -> None:
         self.trace = trace
         self.front = front
-        self.hosts = hosts
+        self.processes = processes
         self.hidden = hidden_ranks(trace)
         self.recorded = recorded_ranks(trace)
         self.bounds = rank_bounds(trace)
@@ -89,8 +91,14 @@ class Told:
 
     def has_left(self, rank: int, row: int) -> bool:
         """Whether the rank's own stack shows that a call that blocks until it is done is over."""
-        host = self.hosts.get(rank)
-        if row < 0 or host is None or not host.stack or host.gone or not self._blocking[row]:
+        process = self.processes.get(rank)
+        if (
+            row < 0
+            or process is None
+            or not process.stack
+            or process.gone
+            or not self._blocking[row]
+        ):
             return False
         facts = self.trace.ranks[rank]
         record = self.trace.records[row]
@@ -100,7 +108,7 @@ class Told:
         if sampled <= int(record["created_ns"]):
             return False
         return not any(in_communication(t.stack) for t in facts.threads) and not any(
-            f.name == "backward" for f in host.stack
+            f.name == "backward" for f in process.stack
         )
 
     @cached_property
@@ -114,15 +122,15 @@ class Told:
 
     def failed_with_others(self, rank: int, row: int) -> bool:
         """Whether a rank ended in an operation by no doing of its own, while the job moved."""
-        host = self.hosts.get(rank)
-        if host is None or row < 0 or not (host.gone and host.secondary):
+        process = self.processes.get(rank)
+        if process is None or row < 0 or not (process.gone and process.secondary):
             return False
-        lasted_ns = host.end_ns - int(self.trace.records["created_ns"][row])
-        return bool(host.end_ns) and lasted_ns < self._standstill_ns
+        lasted_ns = process.end_ns - int(self.trace.records["created_ns"][row])
+        return bool(process.end_ns) and lasted_ns < self._standstill_ns
 
     def is_stopped(self, rank: int) -> bool:
         """Whether the process is stopped (SIGSTOP)."""
-        return rank in self.hosts and self.hosts[rank].state == "stopped"
+        return rank in self.processes and self.processes[rank].state == "stopped"
 
     @cached_property
     def failed_last(self) -> set[int]:

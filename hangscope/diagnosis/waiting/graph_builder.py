@@ -16,7 +16,7 @@ from hangscope.diagnosis.graph.phase_places import phase_places
 from hangscope.diagnosis.graph.places import Place, Waits
 from hangscope.diagnosis.graph.store_places import store_places
 from hangscope.diagnosis.groups.unlisted_members import Unlisted
-from hangscope.diagnosis.processes.process_state import End, Host
+from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.coverage import end_is_unseen
 from hangscope.diagnosis.records.frontier import UNKNOWN, Frontiers, Ints
 from hangscope.diagnosis.records.issue_order import in_turn
@@ -31,11 +31,13 @@ from hangscope.trace.model import NONE, Flag, Trace
 class GraphBuilder:
     """Builds `Waits` group by group."""
 
-    def __init__(self, trace: Trace, front: Frontiers, hosts: Mapping[int, Host]) -> None:
+    def __init__(
+        self, trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]
+    ) -> None:
         self.trace = trace
         self.front = front
-        self.hosts = hosts
-        self.told = Told(trace, front, hosts)
+        self.processes = processes
+        self.told = Told(trace, front, processes)
         self.places: list[Place] = []
         self.oldest_row: dict[int, int] = {}
         """Per rank the record of its oldest unfinished operation."""
@@ -56,10 +58,10 @@ class GraphBuilder:
             self._group(group, pairs)
         self._add_halves(halves, blocking)
         self.places += unnamed_batches(self.trace, self.front, self.oldest_row, self.places)
-        self.places += phase_places(self.trace, self.front, self.hosts)
+        self.places += phase_places(self.trace, self.front, self.processes)
         waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)
-        self.places += store_places(self.trace, self.hosts, waiting)
-        self.places += lock_places(self.trace, self.told.bounds, self.hosts, self.places)
+        self.places += store_places(self.trace, self.processes, waiting)
+        self.places += lock_places(self.trace, self.told.bounds, self.processes, self.places)
         if self.unobserved:
             self.places += device_places(self.trace, self.front, self.told, self.places)
         self._without_the_finished()
@@ -76,7 +78,7 @@ class GraphBuilder:
         self.places += HalfPlaces(
             self.trace,
             self.front,
-            self.hosts,
+            self.processes,
             self.told.bounds,
             self.told.recorded,
             self.told.hidden,
@@ -175,25 +177,27 @@ class GraphBuilder:
             newest = here.pending[i] and here.enqueued[i] == here.pending[i]
             if newest and self.told.has_left(rank, row):
                 here.pending[i], here.rows[i] = 0, NONE
-            host = self.hosts.get(rank)
+            process = self.processes.get(rank)
             if (
-                host is not None
-                and host.frozen
+                process is not None
+                and process.frozen
                 and 0 < here.pending[i] <= here.finished
                 and self.told.needs_all(group, int(here.rows[i]))
             ):
-                self._go_past_the_finished(group, here, i, host)
+                self._go_past_the_finished(group, here, i, process)
         return here
 
-    def _go_past_the_finished(self, group: int, here: GroupProgress, i: int, host: Host) -> None:
+    def _go_past_the_finished(
+        self, group: int, here: GroupProgress, i: int, process: ProcessState
+    ) -> None:
         """Nobody could write down that a frozen process had finished; a peer did."""
-        rank, older = host.rank, int(here.rows[i])
-        if host.state == "stopped":
+        rank, older = process.rank, int(here.rows[i])
+        if process.state == "stopped":
             self.halted.setdefault((group, int(here.pending[i])), []).append(rank)
         here.pending[i] = here.finished + 1 if here.enqueued[i] > here.finished else 0
         went_on = int(here.pending[i])
         here.rows[i] = self.told.row_of(group, rank, went_on) if went_on else NONE
-        if host.gone and self.oldest_row.get(rank) == older and here.rows[i] != NONE:
+        if process.gone and self.oldest_row.get(rank) == older and here.rows[i] != NONE:
             self.oldest_row[rank] = int(here.rows[i])  # it waited there, for nothing older
 
     def _place_at(
@@ -347,11 +351,11 @@ class GraphBuilder:
         gone = [
             r
             for r in place.members
-            if r in self.hosts
-            and self.hosts[r].gone
-            and self.hosts[r].end is not End.TORN_DOWN
-            and not self.hosts[r].secondary
-            and not (self.hosts[r].end is End.CLEAN and r in self.told.failed_last)
+            if r in self.processes
+            and self.processes[r].gone
+            and self.processes[r].end is not End.TORN_DOWN
+            and not self.processes[r].secondary
+            and not (self.processes[r].end is End.CLEAN and r in self.told.failed_last)
         ]
         # What holds the others up is older.
         return replace(place, waiters=tuple(first_here), behind=tuple(gone or behind))
@@ -385,8 +389,8 @@ class GraphBuilder:
             waiters = tuple(
                 r
                 for r in place.waiters
-                if r not in self.hosts
-                or self.hosts[r].end is not End.CLEAN
+                if r not in self.processes
+                or self.processes[r].end is not End.CLEAN
                 or (r in failed and (place.absent or place.unknown))
             )
             left = replace(place, waiters=waiters)

@@ -81,7 +81,7 @@ def _may_tell(context: Context) -> bool:
     missing = trace.missing_ranks
     if missing and context.waits.reachers(missing) >= set(trace.ranks):
         return False
-    return all(h.end is End.UNKNOWN for h in context.hosts.values())
+    return all(h.end is End.UNKNOWN for h in context.processes.values())
 
 
 def _dumped_within(context: Context, ranks: Collection[int], limit_s: float) -> bool:

@@ -13,7 +13,7 @@ from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.failure_messages import lost_a_peer
-from hangscope.diagnosis.processes.process_state import End, Host, is_unseen
+from hangscope.diagnosis.processes.process_state import End, ProcessState, is_unseen
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.timeouts import NEARLY, Timeouts, recorded_timeouts
 from hangscope.diagnosis.waiting.unnoticed_completions import just_finished
@@ -35,7 +35,7 @@ def overdue_only(context: Context) -> None:
 
     A place that waits for a rank that has ended needs no timeout, and then accuses only that rank.
     """
-    trace, hosts = context.trace, context.hosts
+    trace, processes = context.trace, context.processes
     if not trace.live:
         return
     limit = trace.timeout_s
@@ -47,7 +47,9 @@ def overdue_only(context: Context) -> None:
         ended = tuple(
             r
             for r in (place.absent or place.behind)
-            if r in hosts and hosts[r].end in (End.CLEAN, End.CRASHED) and not hosts[r].secondary
+            if r in processes
+            and processes[r].end in (End.CLEAN, End.CRASHED)
+            and not processes[r].secondary
         )
         if ended:
             absent, behind = (ended, place.behind) if place.absent else ((), ended)
@@ -99,7 +101,7 @@ def _locks_that_last(context: Context, kept: list[int]) -> set[int]:
     }
 
 
-def as_victims(hosts: dict[int, Host], told_ns: int = 0) -> dict[int, Host]:
+def as_victims(processes: dict[int, ProcessState], told_ns: int = 0) -> dict[int, ProcessState]:
     """Every rank was ended from outside: no end is anybody's own doing.
 
     Where they were told to stop at one moment (``told_ns``) their waiting ends there, however long
@@ -107,12 +109,12 @@ def as_victims(hosts: dict[int, Host], told_ns: int = 0) -> dict[int, Host]:
     """
     return {
         rank: replace(
-            host,
+            process,
             end=End.TORN_DOWN,
             secondary=True,
-            end_ns=min(host.end_ns or told_ns, told_ns) if told_ns else host.end_ns,
+            end_ns=min(process.end_ns or told_ns, told_ns) if told_ns else process.end_ns,
         )
-        for rank, host in hosts.items()
+        for rank, process in processes.items()
     }
 
 
@@ -139,7 +141,7 @@ def doubt_staircases(context: Context, causes: list[Cause]) -> list[Cause]:
     In a hang the ranks that wait wait together. Only dumps of backends that record no completion
     (native Gloo) are in doubt, and only without any knowledge of the processes.
     """
-    if context.trace.live or any(h.state != "unknown" for h in context.hosts.values()):
+    if context.trace.live or any(h.state != "unknown" for h in context.processes.values()):
         return causes
     return [
         replace(
@@ -245,7 +247,7 @@ def _until_connections_broke_s(context: Context, cause: Cause) -> float | None:
         error = context.trace.ranks[rank].exception
         if error is not None and lost_a_peer(error):
             lost_ns.append(error.at_ns)
-        elif context.hosts[rank].end is not End.TORN_DOWN:
+        elif context.processes[rank].end is not End.TORN_DOWN:
             return None
     since_ns = [context.waits.places[i].began_ns for i in cause.places]
     if not lost_ns or not all((*lost_ns, *since_ns)):
@@ -263,7 +265,7 @@ def _ended_early(context: Context, cause: Cause, limit_s: float) -> Iterator[str
             rank
             for rank, age in sorted(lasted.items())
             if age < limit_s <= longest
-            and context.hosts[rank].gone
+            and context.processes[rank].gone
             and is_unseen(context.trace.ranks[rank])
         ]
         if early:
@@ -385,8 +387,8 @@ def _without_pairs(context: Context, ranks: tuple[int, ...]) -> bool:
     trace = context.trace
     for rank in ranks:
         low, high = context.bounds.get(rank, (0, 0))
-        host = context.hosts.get(rank)
-        if low == high or host is None or host.state != "unknown" or host.stack:
+        process = context.processes.get(rank)
+        if low == high or process is None or process.state != "unknown" or process.stack:
             return False
         part = trace.records[low:high]
         backends = {trace.signatures[s].backend for s in np.unique(part["signature"]).tolist()}

@@ -204,9 +204,9 @@ def _contradiction(cause: Cause, place: Place | None) -> Advice:
 def _odd_one(context: Context, cause: Cause) -> Advice:
     advice = ordering_advice.mismatch("op", guarded=True)
     absent = cause.sides[0]
-    hosts = [context.hosts[r] for r in absent]
-    seen = [h.stack for h in hosts if h.end is not End.CRASHED and h.stack]
-    if not seen or any(h.end is End.CLEAN for h in hosts):
+    processes = [context.processes[r] for r in absent]
+    seen = [h.stack for h in processes if h.end is not End.CRASHED and h.stack]
+    if not seen or any(h.end is End.CLEAN for h in processes):
         return advice
     stands = where(innermost(seen[0]))
     held = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hangscope.diagnosis.processes.process_state import Host
+from hangscope.diagnosis.processes.process_state import ProcessState
 from hangscope.diagnosis.processes.stacks import base, innermost, is_library, user_frames
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.facts import RUNS
@@ -76,26 +76,26 @@ _IN_KERNEL = (
 )
 
 
-def blocked_in(host: Host | None) -> str:
+def blocked_in(process: ProcessState | None) -> str:
     """What the call below the user's innermost line waits for, if that is known."""
-    if host is None:
+    if process is None:
         return ""
-    if compiles := _told_by(_COMPILES, [path for path, _ in _below(host)]):
+    if compiles := _told_by(_COMPILES, [path for path, _ in _below(process)]):
         return compiles
-    if host.state == "busy":
+    if process.state == "busy":
         return ""
-    words, wait = _in_library(host), host.wait
+    words, wait = _in_library(process), process.wait
     if wait is None or not wait.kind:
         told = ", ".join(wait.helpers) if wait is not None else ""
     elif wait.kind == "thread":
         words = words or "it waits there for a lock, a device or another thread of its own process"
         told = ", ".join(wait.helpers)
     elif not words or wait.kind == "lock":
-        words, told = _in_kernel(wait, host.waits_for), ""
+        words, told = _in_kernel(wait, process.waits_for), ""
     else:
         told = ", ".join(dict.fromkeys([*_details(wait), *wait.helpers]))
     if not words:
-        return _IN_KERNEL if host.in_kernel else ""
+        return _IN_KERNEL if process.in_kernel else ""
     limit = _LIMIT if words == _NO_ANSWER or (wait is not None and wait.kind == "socket") else ""
     return f"{words} ({told}){limit}" if told else f"{words}{limit}"
 
@@ -114,18 +114,18 @@ def _details(wait: KernelWait) -> tuple[str, ...]:
     return wait.names if wait.kind == "child" else ()
 
 
-def _in_library(host: Host) -> str:
+def _in_library(process: ProcessState) -> str:
     """What the library functions below the user's innermost line wait for."""
-    below = _below(host)
+    below = _below(process)
     return _told_by(_BLOCKED_IN_CALL, [f"{file}:{name}" for file, name in below]) or _told_by(
         _BLOCKED_IN, [file for file, _ in below]
     )
 
 
-def _below(host: Host) -> list[tuple[str, str]]:
+def _below(process: ProcessState) -> list[tuple[str, str]]:
     """File and name of the functions below the user's innermost line."""
-    below = list(host.stack)
-    mine = innermost(host.stack)
+    below = list(process.stack)
+    mine = innermost(process.stack)
     if mine is not None and mine in below and not is_library(mine):
         below = below[: below.index(mine)]
     return [(frame.filename.replace("\\", "/"), frame.name) for frame in below]
@@ -183,7 +183,7 @@ def holder_of(wait: KernelWait, ranks: tuple[int, ...]) -> str:
     return f"{names}, which is no rank of this job" if names else "another process"
 
 
-def frame_names(host: Host | None) -> str:
+def frame_names(process: ProcessState | None) -> str:
     """Names of the user's three innermost functions and their files, in one string."""
-    frames = user_frames(host.stack)[:3] if host is not None else ()
+    frames = user_frames(process.stack)[:3] if process is not None else ()
     return " ".join(f"{frame.name} {base(frame.filename)}" for frame in frames)

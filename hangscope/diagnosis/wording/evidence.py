@@ -9,7 +9,7 @@ from hangscope.diagnosis.exits.dead_threads import died_of
 from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.process_state import End, Host, activity
+from hangscope.diagnosis.processes.process_state import End, ProcessState, activity
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames, where
 from hangscope.diagnosis.wording.handled_exceptions import handled_alone
@@ -66,9 +66,9 @@ def _waiting(context: Context, place: Place) -> str:
 
 def _behind(context: Context, place: Place) -> str:
     """What keeps those who have issued what others wait in."""
-    hosts = {r: context.hosts[r] for r in place.behind if r in context.hosts}
-    stopped = [r for r, host in hosts.items() if host.state == "stopped"]
-    gone = [r for r, host in hosts.items() if host.gone and r not in stopped]
+    processes = {r: context.processes[r] for r in place.behind if r in context.processes}
+    stopped = [r for r, process in processes.items() if process.state == "stopped"]
+    gone = [r for r, process in processes.items() if process.gone and r not in stopped]
     idle = [r for r in place.not_begun if r not in gone and r not in stopped]
     held = [r for r in place.behind if r not in (*gone, *stopped, *idle)]
     line = ""
@@ -87,47 +87,47 @@ def _behind(context: Context, place: Place) -> str:
 def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
     """What is known of one of the accused."""
     lines = []
-    host = context.hosts.get(rank)
+    process = context.processes.get(rank)
     facts = context.trace.ranks.get(rank)
     why = context.unreadable.get(rank)
     if why:
         lines.append(f"rank {rank}: its dump cannot be read ({why[:80]})")
-    if host is None or facts is None:
+    if process is None or facts is None:
         return lines or [f"rank {rank}: no dump and no log"]
-    state = _state(context, host, facts)
-    if state and not _stands_in_it(context, cause, host):
+    state = _state(context, process, facts)
+    if state and not _stands_in_it(context, cause, process):
         lines.append(f"rank {rank}: {state}")
     lines += _dead_thread(facts)
-    if host.wait is not None and host.wait.helpers:
-        lines.append(f"rank {rank}: it had started {', '.join(host.wait.helpers)}")
+    if process.wait is not None and process.wait.helpers:
+        lines.append(f"rank {rank}: it had started {', '.join(process.wait.helpers)}")
     apart = cause.verdict in (Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE)
-    if apart and not host.cannot_run and len(cause.culprits) < 4:
+    if apart and not process.cannot_run and len(cause.culprits) < 4:
         lines += _other_threads(context, rank)
     return lines
 
 
-def _stands_in_it(context: Context, cause: Cause, host: Host) -> bool:
+def _stands_in_it(context: Context, cause: Cause, process: ProcessState) -> bool:
     """Whether a rank still is where it issued what is wrong: then its side tells that it waits."""
     found = cause.mismatch
-    if found is None or host.gone or is_held_up(host):
+    if found is None or process.gone or is_held_up(process):
         return False
-    part = next((part for part in found.parts if host.rank in part.ranks), None)
-    stack = user_frames(host.stack)
+    part = next((part for part in found.parts if process.rank in part.ranks), None)
+    stack = user_frames(process.stack)
     return part is not None and bool(stack) and user_frames(context.stack(part.shown)) == stack
 
 
-def _state(context: Context, host: Host, facts: RankFacts) -> str:
+def _state(context: Context, process: ProcessState, facts: RankFacts) -> str:
     """How a rank's process is, and in brackets what it does."""
-    if host.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
-        state = host.end_text
-    elif context.waits.out(host.rank):
+    if process.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
+        state = process.end_text
+    elif context.waits.out(process.rank):
         state = "waiting"
     else:
-        state = "" if host.state == "unknown" else host.state
-    doing = activity(host, facts)
-    if state and is_held_up(host) and state == host.state:
+        state = "" if process.state == "unknown" else process.state
+    doing = activity(process, facts)
+    if state and is_held_up(process) and state == process.state:
         return doing
-    if doing and doing != host.end_text and host.end is not End.CLEAN:
+    if doing and doing != process.end_text and process.end is not End.CLEAN:
         return f"{state} ({doing})".lstrip()
     return state
 
@@ -167,7 +167,7 @@ def _other_threads(context: Context, rank: int) -> list[str]:
         frames = user_frames(thread.stack)
         if thread.is_main or not frames or is_library(frames[0]):
             continue
-        if frames[0] not in context.hosts[rank].stack:
+        if frames[0] not in context.processes[rank].stack:
             shown.setdefault(thread.name, where(frames[0]))
     return [
         f"rank {rank}: {f'its thread {name}' if name else 'a thread of it'} is at {at}"

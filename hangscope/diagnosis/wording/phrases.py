@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.processes.process_state import Host
+from hangscope.diagnosis.processes.process_state import ProcessState
 from hangscope.trace.dtypes import spoken
 from hangscope.trace.model import NONE, Signature
 
@@ -131,6 +131,6 @@ def need(ranks: Iterable[int]) -> str:
     return "needs" if len(set(ranks)) == 1 else "need"
 
 
-def is_held_up(host: Host | None) -> bool:
+def is_held_up(process: ProcessState | None) -> bool:
     """Whether no code of the process can run."""
-    return host is not None and host.cannot_run
+    return process is not None and process.cannot_run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.process_state import CHECKPOINT, LOADER, Host
+from hangscope.diagnosis.processes.process_state import CHECKPOINT, LOADER, ProcessState
 from hangscope.diagnosis.processes.stacks import innermost, is_over, where
 from hangscope.diagnosis.wording.blocked import blocked_in, frame_names
 
@@ -21,9 +21,9 @@ class Advice:
     playbook: str
 
 
-def place_of(host: Host | None, address: str) -> str:
+def place_of(process: ProcessState | None, address: str) -> str:
     """``data.py:41 in load_batch on host node0 (pid 4711)``, as far as it is known."""
-    frame = innermost(host.stack) if host is not None else None
+    frame = innermost(process.stack) if process is not None else None
     return " ".join(x for x in (where(frame), address) if x)
 
 
@@ -101,29 +101,33 @@ def key_to_set(where_it_is: str) -> Advice:
 
 
 def missing(
-    host: Host | None = None, address: str = "", *, first: bool = False, finalized: bool = False
+    process: ProcessState | None = None,
+    address: str = "",
+    *,
+    first: bool = False,
+    finalized: bool = False,
 ) -> Advice:
     """A live rank that did not come; ``address`` is what `phrases.address` says of it.
 
     ``first``: the others still wait for it to reach ``init_process_group``; ``finalized``: it has
     destroyed its groups.
     """
-    if host is not None and host.state == "stopped":
-        return _stopped(host, address)
-    stack = host.stack if host is not None else ()
-    look = f"look at {place_of(host, address)}"
+    if process is not None and process.state == "stopped":
+        return _stopped(process, address)
+    stack = process.stack if process is not None else ()
+    look = f"look at {place_of(process, address)}"
     if not stack:
         look = "look at what runs there instead" + _at(address).removeprefix(",")
-    inside = blocked_in(host)
+    inside = blocked_in(process)
     if inside:
         look += f": {inside}"
-    if host is not None and host.state == "gil-held":
+    if process is not None and process.state == "gil-held":
         return Advice(
             f"{look}{';' if inside else ':'} C code holds the GIL there, so nothing else of this "
             "process can run",
             "D19",
         )
-    if finalized or (host is not None and host.phase == "destroy_process_group"):
+    if finalized or (process is not None and process.phase == "destroy_process_group"):
         return fewer_steps()
     if is_over(stack):
         more = fewer_steps()
@@ -134,34 +138,34 @@ def missing(
             "init_process_group",
             "D1, D2",
         )
-    return _by_names(host, look, blocked=bool(inside))
+    return _by_names(process, look, blocked=bool(inside))
 
 
-def _stopped(host: Host, address: str) -> Advice:
+def _stopped(process: ProcessState, address: str) -> Advice:
     """A process that does not run, dead or alive."""
-    if host.gone:
+    if process.gone:
         fix = "find out what had stopped the process (SIGSTOP)"
-    elif host.held_by:
-        fix = f"let the process go on: {host.held_by} holds it"
+    elif process.held_by:
+        fix = f"let the process go on: {process.held_by} holds it"
     else:
         fix = "resume the stopped process (kill -CONT)"
     return Advice(f"{fix}, {address}".rstrip(", "), "D19")
 
 
-def _by_names(host: Host | None, look: str, *, blocked: bool) -> Advice:
+def _by_names(process: ProcessState | None, look: str, *, blocked: bool) -> Advice:
     """A rank that runs something else: what that is follows from the names of its functions.
 
     ``look`` is where to look; ``blocked``: it says what the rank waits for there.
     """
-    names = frame_names(host)
-    phase = host.phase if host is not None else None
+    names = frame_names(process)
+    phase = process.phase if process is not None else None
     if CHECKPOINT.search(phase or "") or CHECKPOINT.search(names):
         return Advice(
             f"{look}; a checkpoint written by one rank must not outlast the timeout of the others",
             "D23, D21",
         )
     loads = LOADER.search(names) is not None
-    if not blocked and host is not None and (host.state in _WORKS or host.wakes):
+    if not blocked and process is not None and (process.state in _WORKS or process.wakes):
         return Advice(
             f"{look}; if that is just slow, raise the timeouts (of init_process_group, and "
             "HANGSCOPE_TIMEOUT)",

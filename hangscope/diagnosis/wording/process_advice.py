@@ -14,7 +14,7 @@ from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.store_places import PREFIX as STORE
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failure_messages import is_secondary
-from hangscope.diagnosis.processes.process_state import Host, is_late_abort
+from hangscope.diagnosis.processes.process_state import ProcessState, is_late_abort
 from hangscope.diagnosis.processes.stacks import calls_exit, innermost, user_frames, where
 from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.crash_advice import (
@@ -33,7 +33,7 @@ class _Accused(NamedTuple):
     """The first of the accused."""
 
     rank: int
-    host: Host | None
+    process: ProcessState | None
     facts: RankFacts | None
     at: str
     """Where its process is."""
@@ -52,8 +52,10 @@ class _Accused(NamedTuple):
 def for_process(context: Context, cause: Cause, place: Place | None) -> Advice | None:
     """What follows from how the first of the accused ended, or from what it does; None: nothing."""
     rank = cause.culprits[0] if cause.culprits else NONE
-    host = context.host_in(rank, place.group) if place is not None else context.hosts.get(rank)
-    one = _Accused(rank, host, context.trace.ranks.get(rank), address(context, rank))
+    process = (
+        context.process_in(rank, place.group) if place is not None else context.processes.get(rank)
+    )
+    one = _Accused(rank, process, context.trace.ranks.get(rank), address(context, rank))
     owes = _owes(context, cause, place, one) if place is not None else None
     if owes is not None:
         return owes
@@ -62,14 +64,14 @@ def for_process(context: Context, cause: Cause, place: Place | None) -> Advice |
         cause.verdict is Verdict.STUCK_COLLECTIVE and stopped
     ):
         first = place is not None and place.phase == INIT
-        advice = playbook.missing(host, one.at, first=first, finalized=one.finalized)
+        advice = playbook.missing(process, one.at, first=first, finalized=one.finalized)
         return with_dead_thread(context, advice, rank)
     if cause.verdict is Verdict.RANK_LOST:
         if context.unreadable.keys() >= set(cause.culprits):
             return playbook.unreadable(rank_s(cause.culprits))
         return playbook.by_verdict(cause.verdict, one.at)
-    if cause.verdict is Verdict.RANK_CRASHED and host is not None:
-        return _crashed(context, cause, place, one, host)
+    if cause.verdict is Verdict.RANK_CRASHED and process is not None:
+        return _crashed(context, cause, place, one, process)
     return _exited(cause, place, one) if cause.verdict is Verdict.RANK_EXITED else None
 
 
@@ -80,22 +82,24 @@ def _owes(context: Context, cause: Cause, place: Place, one: _Accused) -> Advice
         if dead is not None:
             return _dead_thread(dead, one.at)
     if place.phase.startswith(STORE):
-        return playbook.key_to_set(playbook.place_of(one.host, one.at))
-    return playbook.lock_to_release(playbook.place_of(one.host, one.at)) if is_lock(place) else None
+        return playbook.key_to_set(playbook.place_of(one.process, one.at))
+    return (
+        playbook.lock_to_release(playbook.place_of(one.process, one.at)) if is_lock(place) else None
+    )
 
 
 def _crashed(
-    context: Context, cause: Cause, place: Place | None, one: _Accused, host: Host
+    context: Context, cause: Cause, place: Place | None, one: _Accused, process: ProcessState
 ) -> Advice:
-    if place is None and is_late_abort(host):
+    if place is None and is_late_abort(process):
         return aborted_at_its_end(one.at, destroyed=one.finalized)
     said = own_errors(context.trace.claims).get(one.rank)
     message = one.raised.message if one.raised is not None else ""
-    if said is None and one.raised is None and calls_exit(host.stack):
-        return left_at(_and(where(innermost(host.stack)), one.at))
+    if said is None and one.raised is None and calls_exit(process.stack):
+        return left_at(_and(where(innermost(process.stack)), one.at))
     frames = user_frames(one.raised.stack) if one.raised is not None else ()
     advice = crash(
-        " ".join((host.end_text, message, said.text if said is not None else "")),
+        " ".join((process.end_text, message, said.text if said is not None else "")),
         _and(where(frames[0] if frames else None), one.at),
     )
     return crash_of_all(advice) if everybody_is(context, cause.culprits) else advice

@@ -20,7 +20,7 @@ def _report(
     context: Context, rank: int, culprits: set[int], victims: set[int], hung: bool
 ) -> RankReport:
     facts = context.trace.ranks.get(rank)
-    host = context.hosts.get(rank)
+    process = context.processes.get(rank)
     places = [context.waits.places[i] for i in context.waits.out(rank)] if hung else []
     role = (
         "culprit"
@@ -31,13 +31,13 @@ def _report(
         if facts is not None
         else "unknown"
     )
-    if facts is None or host is None:
+    if facts is None or process is None:
         return RankReport(rank, role, "lost")
-    state = host.state
-    if places and host.end in (End.ALIVE, End.UNKNOWN) and not host.cannot_run:
+    state = process.state
+    if places and process.end in (End.ALIVE, End.UNKNOWN) and not process.cannot_run:
         state = "waiting"
     exception = facts.exception
-    stack = host.stack or (exception.stack if exception is not None else ())
+    stack = process.stack or (exception.stack if exception is not None else ())
     began = min((p.began_ns for p in places if p.began_ns), default=0)
     if not stack and places:
         stack = context.stack(places[0].row)
@@ -51,6 +51,6 @@ def _report(
         waiting_s=context.age_s(rank, began) if began else None,
         last=context.last_operation(rank),
         stack=user_frames(stack),
-        phase=host.phase,
-        exit=host.end_text or None,
+        phase=process.phase,
+        exit=process.end_text or None,
     )

@@ -180,8 +180,8 @@ def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, o
 
 def _side_in_phase(context: Context, ranks: tuple[int, ...], place: Place) -> Side:
     """Ranks that wait in a call which is no operation: where their processes stand."""
-    host, facts = context.hosts.get(ranks[0]), context.trace.ranks.get(ranks[0])
-    stack = host.stack if host is not None else ()
+    process, facts = context.processes.get(ranks[0]), context.trace.ranks.get(ranks[0])
+    stack = process.stack if process is not None else ()
     name = place.phase.partition(" ")[0]
     since = [p.since_ns for p in facts.phases if p.name == name] if facts else []
     if is_lock(place):
@@ -192,14 +192,14 @@ def _side_in_phase(context: Context, ranks: tuple[int, ...], place: Place) -> Si
 
 def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Side:
     rank = ranks[0]
-    host = context.hosts.get(rank)
+    process = context.processes.get(rank)
     facts = context.trace.ranks.get(rank)
     last_seq, row = context.last_in_group(rank, group) if group >= 0 else (0, NONE)
     signature = context.signature(row)
     stack = context.stack_in(rank, group)
     exception = facts.exception if facts is not None else None
     dead = dead_thread(context, rank, group)
-    if exception is not None and exception.stack and (host is None or host.gone or dead):
+    if exception is not None and exception.stack and (process is None or process.gone or dead):
         stack = exception.stack
     since = int(context.trace.records["created_ns"][row]) if row >= 0 else 0
     return Side(
@@ -210,7 +210,7 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
         full_stack=stack,
         activity=died_of(dead)
         if dead is not None
-        else activity(replace(host, stack=stack) if host is not None else None, facts),
+        else activity(replace(process, stack=stack) if process is not None else None, facts),
         last_op=signature.op if signature is not None else None,
         last_seq=last_seq or None,
         last_age_s=context.age_s(rank, since) if since else None,

@@ -26,7 +26,7 @@ def by_stacks(context: Context) -> Finding | None:
     trace = context.trace
     if len(trace.records) or len(trace.members):
         return None
-    ended = any(host.end is not End.UNKNOWN for host in context.hosts.values())
+    ended = any(process.end is not End.UNKNOWN for process in context.processes.values())
     stacks = _interrupted(context) if ended else _sampled(context)
     if len(stacks) < _FEWEST or len(stacks) * 2 <= len(trace.ranks) + len(trace.missing_ranks):
         return None
@@ -35,9 +35,9 @@ def by_stacks(context: Context) -> Finding | None:
     if not elsewhere or len(elsewhere) * 2 >= len(stacks):
         return None
     place = place_of(user_frames(stacks[elsewhere[0]]))
-    host = context.hosts[elsewhere[0]]
-    is_sample = host.stack == stacks[elsewhere[0]]
-    advice = playbook.missing(host) if is_sample else playbook.missing(address=place)
+    process = context.processes[elsewhere[0]]
+    is_sample = process.stack == stacks[elsewhere[0]]
+    advice = playbook.missing(process) if is_sample else playbook.missing(address=place)
     alone = len(elsewhere) == 1
     return Finding(
         Verdict.MISSING_RANK,
@@ -69,16 +69,16 @@ def places_of_stacks(context: Context) -> tuple[str, ...]:
 def places_of_threads(context: Context) -> tuple[str, ...]:
     """Where the ranks' threads stand, for who has to look there; those that stand alike at once."""
     ranks: dict[str, list[int]] = {}
-    for rank, host in sorted(context.hosts.items()):
-        inner = host.stack[:1]
-        frames = user_frames(host.stack)
-        package = inside_package(host.stack)
+    for rank, process in sorted(context.processes.items()):
+        inner = process.stack[:1]
+        frames = user_frames(process.stack)
+        package = inside_package(process.stack)
         at = where(frames[0]) if frames else ""
         if package is not None:
             at += f", inside {package[0]} ({where(package[1])})"
         elif inner and frames and inner[0] != frames[0]:
             at += f", inside {inner[0].name}"
-        if at and (waits_for := blocked_in(host)):
+        if at and (waits_for := blocked_in(process)):
             at += f": {waits_for}"
         if at:
             ranks.setdefault(at, []).append(rank)
@@ -93,8 +93,8 @@ def where_to_look(context: Context) -> str:
     """
     inside: dict[str, list[int]] = {}
     own: dict[str, list[int]] = {}
-    for rank, host in sorted(context.hosts.items()):
-        package, frames = inside_package(host.stack), user_frames(host.stack)
+    for rank, process in sorted(context.processes.items()):
+        package, frames = inside_package(process.stack), user_frames(process.stack)
         if package is not None:
             inside.setdefault(f"{package[0]} ({where(package[1])})", []).append(rank)
         elif frames:
@@ -131,7 +131,7 @@ def _interrupted(context: Context) -> dict[int, Stack]:
         error = facts.exception
         if error is None or not error.is_main_thread or not error.stack:
             continue
-        if not context.hosts[rank].secondary:
+        if not context.processes[rank].secondary:
             return {}
         stacks[rank] = error.stack
     told = [facts.exception for facts in context.trace.ranks.values()]

@@ -12,7 +12,7 @@ from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.store_places import PREFIX as STORE
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.processes.process_state import Host, activity, is_late_abort
+from hangscope.diagnosis.processes.process_state import ProcessState, activity, is_late_abort
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, is_over, where
 from hangscope.diagnosis.wording.cycle_crossing import crossing
@@ -67,7 +67,7 @@ def _waiters(place: Place) -> str:
 
 def _crash(context: Context, cause: Cause, place: Place | None) -> Words:
     said = own_errors(context.trace.claims).get(cause.culprits[0])
-    how = context.hosts[cause.culprits[0]].end_text or (
+    how = context.processes[cause.culprits[0]].end_text or (
         shortened(said.text.splitlines()[0], 160) if said is not None else "ended"
     )
     summary = f"{_who(cause)} crashed: {how}"
@@ -75,7 +75,7 @@ def _crash(context: Context, cause: Cause, place: Place | None) -> Words:
         summary += f"; others wait for {it_them(cause.culprits)} in {title_of(context, place)}"
     if everybody_is(context, cause.culprits):
         return Words(summary, "no rank is left to wait for it")
-    if place is None and all(is_late_abort(context.hosts[rank]) for rank in cause.culprits):
+    if place is None and all(is_late_abort(context.processes[rank]) for rank in cause.culprits):
         return Words(summary, "its program had finished, and no rank is known to wait for it")
     return Words(
         summary, f"{rank_s(cause.culprits)} ended; every rank that needs it waits or fails"
@@ -151,7 +151,7 @@ def _missing(context: Context, cause: Cause, place: Place) -> Words:
 
 def _instead(context: Context, cause: Cause, place: Place) -> str:
     """What the missing did, or do, instead of coming."""
-    absent = context.host_in(cause.culprits[0], place.group)
+    absent = context.process_in(cause.culprits[0], place.group)
     doing = activity(absent, context.trace.ranks.get(cause.culprits[0]))
     if absent is not None and absent.gone and doing == absent.end_text:
         doing = ""  # how it was ended is no activity
@@ -264,7 +264,7 @@ def _inconclusive(context: Context, cause: Cause, place: Place) -> Words:
 
 def _left(context: Context, ranks: Iterable[int]) -> str:
     """How ranks ended that ended well, as far as anybody knows."""
-    ways = {context.hosts[rank].end_text for rank in ranks}
+    ways = {context.processes[rank].end_text for rank in ranks}
     return (
         "exited with status 0"
         if ways == {"exit status 0"}
@@ -333,10 +333,10 @@ def _out_of_turn(context: Context, ranks: list[int]) -> str:
     return f"{words}, called away from {left.pop()}" if len(left) == 1 and "" not in left else words
 
 
-def _still(host: Host | None) -> str:
+def _still(process: ProcessState | None) -> str:
     """What a rank is in, it is still in; stopped it simply is, and over its program, too."""
-    over = host is not None and is_over(host.stack)
-    return "" if over or is_held_up(host) else "still "
+    over = process is not None and is_over(process.stack)
+    return "" if over or is_held_up(process) else "still "
 
 
 def _circle(context: Context, cause: Cause, _first: Place) -> Words:
