@@ -29,6 +29,7 @@ from hangscope.diagnosis.causes.doubts import (
 from hangscope.diagnosis.causes.graph_causes import graph_causes
 from hangscope.diagnosis.causes.mismatches import (
     conflict_causes,
+    doubt_unknown_operations,
     habit_causes,
     mismatch_causes,
 )
@@ -209,6 +210,7 @@ def _doubted(
     causes = wait_duration.doubt_short_waits(context, causes)
     causes = wait_duration.doubt_ended_early(context, causes)
     causes = doubt_equal_sides(context, causes)
+    causes = doubt_unknown_operations(context, causes)
     causes = doubt_concluded(context, causes, concluded)
     causes = doubt_logs(context, causes)
     causes = doubt_unheard(context, causes)

@@ -44,7 +44,16 @@ def test_what_always_agreed_and_now_does_not_is_a_mismatch(
 
 
 def test_two_calls_are_no_habit() -> None:
-    assert _judged(_job({"size": (72,)}, before=2)).verdict is Verdict.STUCK_COLLECTIVE
+    found = _judged(_job({"size": (72,)}, before=2))
+    assert found.verdict is Verdict.STUCK_COLLECTIVE
+    assert found.confidence is Confidence.LIKELY
+    assert any("members pass different sizes" in why for why in found.findings[0].unknowns)
+
+
+def test_equal_arguments_leave_a_stuck_one_certain() -> None:
+    found = _judged(_job({}))
+    assert blame(found) == ("stuck_collective", ())
+    assert found.confidence is Confidence.CERTAIN
 
 
 def test_what_differed_before_may_differ() -> None:
@@ -53,7 +62,9 @@ def test_what_differed_before_may_differ() -> None:
     for call in range(5):
         for rank in range(4):
             job.op(rank, OP, size=(8 * (call + 1) + rank,), done=call < 4)
-    assert _judged(job).verdict is Verdict.STUCK_COLLECTIVE
+    found = _judged(job)
+    assert found.verdict is Verdict.STUCK_COLLECTIVE
+    assert found.confidence is Confidence.LIKELY
 
 
 def test_one_earlier_exception_is_enough() -> None:

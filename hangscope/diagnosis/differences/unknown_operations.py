@@ -42,6 +42,13 @@ def unlike_before(context: Context, place: Place) -> Mismatch | None:
     return Mismatch(place.group, place.seq, aspect, tuple(ordered))
 
 
+def differs_here(context: Context, place: Place) -> bool:
+    """Whether members pass different sizes or dtypes at a place."""
+    payloads = _Payloads(context, place)
+    known = [(n, dtype) for n, dtype in payloads.sides(payloads.calls.get(place.seq, {})) if n]
+    return len(known) > 1
+
+
 class _Payloads:
     """What the members passed at each call of a place's operation in its group."""
 
