@@ -18,6 +18,7 @@ from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.coverage import (
     collective_row,
     gaps,
+    half_told,
     hidden_ranks,
     overrun_ranks,
     rank_bounds,
@@ -130,6 +131,11 @@ class Context:
     def pairs_of_rank(self) -> dict[int, Ints]:
         """Pair indices per rank."""
         return self.front.of_rank()
+
+    @cached_property
+    def half_told(self) -> frozenset[int]:
+        """Ranks whose log or dump says only a part of what they issued."""
+        return half_told(self.trace)
 
     @cached_property
     def hidden(self) -> frozenset[int]:

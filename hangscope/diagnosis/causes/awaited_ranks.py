@@ -13,7 +13,6 @@ from hangscope.diagnosis.graph.store_places import PREFIX, key_given_up, waits_i
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.habits import sent_otherwise
 from hangscope.diagnosis.processes.process_state import End, in_communication, is_unseen
-from hangscope.diagnosis.records.coverage import half_told
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import NONE, State
 
@@ -32,7 +31,7 @@ def case_against(
     """
     cause = Cause(verdict, ranks, places, began_ns=began(context, places))
     here = [context.waits.places[i] for i in places]
-    if half_told(context.trace).issuperset(ranks):
+    if context.half_told.issuperset(ranks):
         untold = f"what {rank_s(ranks)} waits in: it is not in this excerpt"
         return cause.naming_nobody(untold)
     if not any(set(ranks) & set(place.absent + place.behind) for place in here):

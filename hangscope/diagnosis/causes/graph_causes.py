@@ -29,7 +29,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.operation_totals import odd_totals
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.agreement import family
-from hangscope.diagnosis.records.coverage import cut_off, cut_short, half_told
+from hangscope.diagnosis.records.coverage import cut_off, cut_short
 from hangscope.diagnosis.wording.phrases import capital, label_of, rank_s, title_of
 from hangscope.trace.job_selection.duplicate_ranks import doubled
 from hangscope.trace.model import NONE, Group
@@ -332,7 +332,7 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
     ]
     if not nameless:
         return causes
-    half = half_told(trace) | cut_off(trace)
+    half = context.half_told | cut_off(trace)
     idle = tuple(
         sorted(
             r

@@ -15,7 +15,7 @@ from hangscope.diagnosis.pattern.deviations import deviants, furthest_counterpar
 from hangscope.diagnosis.pattern.operation_totals import odd_totals
 from hangscope.diagnosis.pattern.pipeline_stages import OddStage, odd_stage
 from hangscope.diagnosis.pattern.step_deviations import out_of_step, strayed
-from hangscope.diagnosis.records.coverage import hidden_ranks, recorded_ranks
+from hangscope.diagnosis.records.coverage import recorded_ranks
 from hangscope.trace.model import NONE
 
 _COMPANY = 2
@@ -126,7 +126,7 @@ def _without_its_half(circle: _Circle) -> Cause | None:
     if odd and len(ranks) == 2 and _may_be_either(circle):
         return replace(cause, confidence=Confidence.AMBIGUOUS)
     if odd:
-        hidden = len(ranks) > 2 and bool(ranks & hidden_ranks(context.trace))
+        hidden = len(ranks) > 2 and bool(ranks & context.hidden)
         sure = Confidence.LIKELY if hidden else cause.confidence
         return _of_halves(context, replace(cause, culprits=odd, confidence=sure))
     breakers = breakers_of(circle.places, ranks)
@@ -209,7 +209,7 @@ def _doubt_one_mistake_of_all(
     # whole schedule of stages): then it is no loop that is wrong for all.
     stacks = {context.stack(p.row) for p in places}
     one_kind = len(lonely) == len(cause.places) and len(stacks) == 1 and () not in stacks
-    if one_kind and not ranks - lacking and not ranks & hidden_ranks(context.trace):
+    if one_kind and not ranks - lacking and not ranks & context.hidden:
         return cause
     ends = _ends_of_what_is_missing(places, ranks) or cause.culprits
     return replace(cause, culprits=ends, confidence=Confidence.AMBIGUOUS)

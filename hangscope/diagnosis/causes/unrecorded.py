@@ -11,7 +11,6 @@ from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.deviations import deviants
-from hangscope.diagnosis.records.coverage import half_told, hidden_ranks
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.records.pace import stood_before
 from hangscope.diagnosis.wording.phrases import rank_s
@@ -114,10 +113,10 @@ def name_who_never_received(context: Context, cause: Cause) -> Cause:
     partners = {p.half.peer for p in sent if p.half is not None} & waiting
     both = tuple(sorted({accused, *partners}))
     ranks = context.trace.ranks
-    in_part = half_told(context.trace) | {r for r in both if r in ranks and ranks[r].only_active}
+    in_part = context.half_told | {r for r in both if r in ranks and ranks[r].only_active}
     if not partners or not in_part.isdisjoint(both):
         return cause
-    overwritten = not hidden_ranks(context.trace).isdisjoint(both)
+    overwritten = not context.hidden.isdisjoint(both)
     odd = () if overwritten else deviants(context, both, {place.group for place in sent})
     if not odd and all(p.half is not None and p.half.matched for p in sent):
         return cause  # the receive was issued as well: it is what comes before that hangs

@@ -15,7 +15,6 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.pattern.counterparts import Progress, progress_in, siblings
 from hangscope.diagnosis.pattern.deviations import same_program
-from hangscope.diagnosis.records.coverage import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_one_sided
 from hangscope.trace.model import NONE
 
@@ -96,7 +95,7 @@ class _Orders:
         self._context = context
         self._meetings = sorted(chosen)[:_MOST_MEETINGS]
         self._group_of = _groups_of(context, numbers)
-        self._hidden = hidden_ranks(context.trace)
+        self._hidden = context.hidden
         self._progress: dict[tuple[int, int], Progress] = {}
         self._asked = [r for r in context.trace.ranks if r not in context.without_order]
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.stacks import where
-from hangscope.diagnosis.records.coverage import hidden_ranks
 from hangscope.diagnosis.records.kinds import is_sending, which
 from hangscope.trace.model import Frame
 
@@ -59,7 +58,7 @@ def odd_stage(context: Context, suspects: Iterable[int], groups: Iterable[int]) 
     """The one of ``suspects`` that went through a phase another number of times than the others."""
     chosen = sorted(groups)
     members = sorted({r for g in chosen for r in context.trace.groups[g].ranks})
-    if len(members) > _MOST_RANKS or hidden_ranks(context.trace).intersection(members):
+    if len(members) > _MOST_RANKS or context.hidden.intersection(members):
         return None
     sites = _sites(context, members, chosen)
     phases = {rank: _phases(context, rank, chosen, sites) for rank in members}
