@@ -1,4 +1,4 @@
-"""Trace to Diagnosis: small pure functions, one file per kind of cause."""
+"""Turns a trace into a diagnosis: small pure functions, one file per kind of cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One reason, before it is put into words."""
+"""A cause: one reason for the hang, before it is put into words."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ _OF_ASPECT = {
 
 
 def verdict_of(aspect: str) -> Verdict:
-    """What it is called where operations differ in that aspect; all others are of the order."""
+    """The verdict for operations that differ in this aspect; unlisted aspects mean a different
+    order."""
     return _OF_ASPECT.get(aspect, Verdict.COLLECTIVE_MISMATCH)
 
 
 class Parting(NamedTuple):
-    """The first collective that the accused reached from another line than all others."""
+    """The first collective that the accused reached from a different line than all others."""
 
     seq: int
     mine: str
@@ -38,7 +39,7 @@ class Parting(NamedTuple):
 
 
 class Words(NamedTuple):
-    """Sentences without a final full stop; what is empty follows from the verdict."""
+    """Sentences without a final full stop. An empty one is derived from the verdict."""
 
     summary: str = ""
     """Who, what, where."""
@@ -53,7 +54,8 @@ _OF_THE_VERDICT = Words()
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One reason, before it is put into words: a value, of which every step makes a new one."""
+    """One reason for the hang, before it is put into words. Immutable: every step makes a new
+    one."""
 
     verdict: Verdict
     culprits: tuple[int, ...]
@@ -65,58 +67,58 @@ class Cause:
     sides: tuple[tuple[int, ...], ...] = ()
     mismatch: Mismatch | None = None
     odd_one: bool = False
-    """The culprit issued what nobody else did, instead of failing to issue what all others did."""
+    """The culprit issued something that nobody else did, rather than leaving out what all others
+    did."""
     conflict: str = ""
     """How the sizes of an exchange contradict each other."""
     crossed: str = ""
-    """How two halves of pairs miss each other."""
+    """How two halves of send/receive pairs miss each other."""
     words: Words = _OF_THE_VERDICT
-    """Where they are not those of the verdict."""
+    """Set where the verdict's standard sentences do not fit."""
     stack: Stack = ()
-    """Where the culprit stands, where that is not to be seen in its main thread."""
+    """Where the culprit is, if its main thread does not show that."""
     parted: Parting | None = None
-    """Where the ranks came from different lines before it showed."""
+    """The earlier collective that the ranks reached from different lines, if there is one."""
     unknowns: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
 
     @property
     def involved(self) -> frozenset[int]:
-        """The accused and their victims."""
         return self.victims.union(self.culprits)
 
     @property
     def is_certain(self) -> bool:
-        """Whether nothing has been said against it so far."""
+        """Whether nothing has cast doubt on it so far."""
         return self.confidence is Confidence.CERTAIN
 
     def with_victims(self, ranks: Iterable[int]) -> Cause:
-        """These ranks are victims as well, unless they are accused."""
+        """Add victims; ranks that are accused stay accused."""
         return replace(self, victims=self.victims.union(set(ranks).difference(self.culprits)))
 
     def accusing(self, culprits: tuple[int, ...], confidence: Confidence) -> Cause:
-        """These instead: whom it has named so far is a victim."""
+        """Accuse these ranks instead; those accused so far become victims."""
         victims = self.involved.difference(culprits)
         return replace(self, culprits=culprits, confidence=confidence, victims=victims)
 
     def with_unknown(self, what: str) -> Cause:
-        """It is not known what, which leaves it as sure as it is."""
+        """Note something unknown without lowering the confidence."""
         return replace(self, unknowns=(*self.unknowns, what))
 
     def with_evidence(self, *lines: str) -> Cause:
-        """More that was seen."""
+        """Add lines of evidence."""
         return replace(self, evidence=(*self.evidence, *lines))
 
     def with_first(self, places: Iterable[int]) -> Cause:
-        """These places before its others."""
+        """Put these places first."""
         return replace(self, places=tuple(dict.fromkeys((*places, *self.places))))
 
     def doubted(self, *reasons: str) -> Cause:
-        """Something is not known: at most likely from here on; as it is, if there is no reason."""
+        """Note what is unknown and cap the confidence at likely. Without a reason, no change."""
         confidence = Confidence.LIKELY if reasons and self.is_certain else self.confidence
         return replace(self, confidence=confidence, unknowns=(*self.unknowns, *reasons))
 
     def naming_nobody(self, reason: str) -> Cause:
-        """Whom it names may be innocent: something is wrong here, and that is all it says."""
+        """Accuse nobody: the ranks named so far may be innocent, but something is wrong here."""
         return replace(
             self,
             verdict=Verdict.INCONCLUSIVE,
@@ -127,7 +129,7 @@ class Cause:
         )
 
     def acquitting(self, ranks: Collection[int], reason: str) -> Cause:
-        """Some whom it names may be innocent; the others stay accused."""
+        """Stop accusing some of the ranks, which may be innocent; the others stay accused."""
         rest = tuple(r for r in self.culprits if r not in ranks)
         return replace(self, culprits=rest, victims=self.victims.union(ranks)).doubted(reason)
 
@@ -139,13 +141,14 @@ def rank_list(ranks: tuple[int, ...]) -> str:
 
 
 def began(context: Context, places: Iterable[int]) -> int:
-    """When (ns) anybody began to wait at one of these places; 0 where that is not known."""
+    """When (ns) the first rank began to wait at one of these places; 0 if unknown."""
     known = [context.waits.places[i].began_ns for i in places if context.waits.places[i].began_ns]
     return min(known, default=0)
 
 
 def shown_place(context: Context, cause: Cause) -> Place | None:
-    """The place that a report speaks of: where a culprit is due and the waiting began first."""
+    """The place that a report shows: one where a culprit is due, preferably where waiting began
+    first."""
     places = [context.waits.places[i] for i in cause.places]
     if not places:
         return None

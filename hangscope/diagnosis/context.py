@@ -1,4 +1,4 @@
-"""What every step of the diagnosis looks at, and small questions about it."""
+"""The shared state of all steps of the diagnosis, with small queries on it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True)
 class Context:
-    """A trace with what was derived from it.
+    """A trace and what was derived from it.
 
-    Ranks are global, groups are indices into `Trace.groups`, rows are those of `Trace.records`, and
-    -1 stands for none of either. Times ending in ``_ns`` are nanoseconds since the epoch (0: not
-    known), those ending in ``_s`` lengths in seconds. Properties are computed once, on first use.
+    Ranks are global, groups are indices into `Trace.groups`, rows are indices into `Trace.records`;
+    -1 means none of them. Times ending in ``_ns`` are nanoseconds since the epoch (0: unknown),
+    those ending in ``_s`` are durations in seconds. Properties are computed once, on first use.
     """
 
     trace: Trace
@@ -51,37 +51,39 @@ class Context:
 
     @cached_property
     def bounds(self) -> dict[int, tuple[int, int]]:
-        """Per rank its slice of the records."""
+        """Each rank's slice of the records."""
         return rank_bounds(self.trace)
 
     @cached_property
     def gaps(self) -> tuple[int, ...]:
-        """Ranks that left nothing, told by the world's size, the groups or the numbering."""
+        """Ranks that left nothing; the world size, the groups or gaps in the numbering show they
+        exist."""
         return gaps(self.trace)
 
     @cached_property
     def unlisted(self) -> tuple[int, ...]:
-        """Those of `gaps` that no group lists: the lists were made up from the dumps given."""
+        """Those of `gaps` that no group lists, because the lists were derived from the given
+        dumps."""
         return unlisted(self.trace)
 
     @cached_property
     def overrun(self) -> frozenset[int]:
-        """Ranks whose oldest unfinished operation may have been overwritten."""
+        """Ranks whose oldest unfinished operation may have been overwritten in the ring."""
         return overrun_ranks(self.trace, self.front)
 
     @cached_property
     def without_order(self) -> frozenset[int]:
-        """Ranks of which a log tells several waits, and not which of them began first."""
+        """Ranks for which a log reports several waits but not which of them began first."""
         return without_order(self.trace)
 
     @cached_property
     def kinds(self) -> list[object]:
-        """Per group what tells its dimension of the mesh from others."""
+        """For each group a key of its mesh dimension: groups with equal keys are siblings."""
         return kinds_of_groups(self.trace)
 
     @cached_property
     def groups_alike(self) -> dict[tuple[object, int], list[int]]:
-        """Indices of the groups of each kind and size, in their order."""
+        """Indices of the groups of each kind and size, in order."""
         alike: dict[tuple[object, int], list[int]] = defaultdict(list)
         for index, (kind, group) in enumerate(zip(self.kinds, self.trace.groups, strict=True)):
             alike[kind, len(group.ranks)].append(index)
@@ -89,7 +91,7 @@ class Context:
 
     @cached_property
     def _collectives_by_group(self) -> tuple[Ints, Ints]:
-        """The records of all collectives, group by group, and where each group's begin."""
+        """Rows of all collectives, sorted by group, and the offset of each group."""
         groups = self.trace.records["group"]
         rows = np.flatnonzero(self.front.collective)
         rows = rows[np.argsort(groups[rows], kind="stable")]
@@ -97,39 +99,39 @@ class Context:
         return rows, starts
 
     def collectives_of(self, group: int) -> Ints:
-        """The records of a group's collectives, rank by rank, each rank's in order of issue."""
+        """Rows of a group's collectives, rank by rank, each rank's in order of issue."""
         rows, starts = self._collectives_by_group
         return rows[starts[group] : starts[group + 1]]
 
     def rows_at(self, group: int, seq: int) -> Ints:
-        """The records with which members came to a collective, rank by rank."""
+        """Rows of the members that issued a collective, rank by rank."""
         rows = self.collectives_of(group)
         found: Ints = rows[self.trace.records["collective_seq"][rows] == seq]
         return found
 
     @cached_property
     def families(self) -> list[str]:
-        """Per signature its operation; interchangeable names are one."""
+        """For each signature its operation; interchangeable names count as one."""
         return [family(s.op) for s in self.trace.signatures]
 
     @cached_property
     def unreadable(self) -> dict[int, str]:
-        """Ranks of which a file is there that cannot be read, and why."""
+        """Ranks whose file exists but cannot be read, and why."""
         return unreadable(self.trace)
 
     @cached_property
     def unrecorded(self) -> frozenset[int]:
-        """Ranks of which only a monitor's journal tells; found in one walk over all records."""
+        """Ranks known only from a monitor's journal. Cached: it takes one pass over all records."""
         return frozenset(told_of_only(self.trace))
 
     @cached_property
     def on_record(self) -> frozenset[int]:
-        """Ranks of which more is known than what a monitor's journal tells."""
+        """Ranks known from more than a monitor's journal."""
         return frozenset(self.trace.ranks) - self.unrecorded
 
     @cached_property
     def pairs_of_rank(self) -> dict[int, Ints]:
-        """Pair indices per rank."""
+        """Indices of each rank's (rank, group) pairs in the frontiers."""
         return self.front.of_rank()
 
     @cached_property
@@ -139,17 +141,17 @@ class Context:
 
     @cached_property
     def hidden(self) -> frozenset[int]:
-        """Ranks whose records do not go back to the start."""
+        """Ranks whose records do not go back to their first operation."""
         return hidden_ranks(self.trace)
 
     @cached_property
     def pending_halves(self) -> list[Half]:
-        """Every unfinished half of a pair."""
+        """Every unfinished send or receive."""
         return pending_halves(self.trace, self.front, self.hidden)
 
     @cached_property
     def _halves_by_peer(self) -> tuple[Ints, Ints]:
-        """The records of all sends and receives by the rank they name, and those ranks."""
+        """Rows of all sends and receives sorted by the peer they name, and those peers."""
         batch = flagged(self.trace.records["flags"], Flag.COALESCED_BATCH)
         rows = np.flatnonzero(self.front.p2p & ~batch)
         peers = self.trace.records["peer"][rows]
@@ -157,7 +159,7 @@ class Context:
         return rows[order], peers[order]
 
     def halves_around(self, rank: int) -> Ints:
-        """The records of sends and receives that a rank has issued, or that name it."""
+        """Rows of the sends and receives that a rank issued or that name it as their peer."""
         low, high = self.bounds.get(rank, (0, 0))
         batch = flagged(self.trace.records["flags"][low:high], Flag.COALESCED_BATCH)
         own = low + np.flatnonzero(self.front.p2p[low:high] & ~batch)
@@ -167,22 +169,22 @@ class Context:
 
     @cached_property
     def with_collectives(self) -> frozenset[int]:
-        """Groups of which a collective is on record."""
+        """Groups with a recorded collective."""
         return groups_with(self.trace, self.front.collective)
 
     @cached_property
     def with_one_sided(self) -> frozenset[int]:
-        """Groups of which a collective is on record that a member may finish alone."""
+        """Groups with a recorded collective that a member may finish alone."""
         return groups_with(self.trace, which(self.trace, is_one_sided) & self.front.collective)
 
     @cached_property
     def with_pairs(self) -> frozenset[int]:
-        """Groups of which a send or receive is on record."""
+        """Groups with a recorded send or receive."""
         return groups_with(self.trace, self.front.p2p)
 
     @cached_property
     def counted_pairs(self) -> dict[tuple[int, int], int]:
-        """Per rank and group how many sends and receives a counter tells of."""
+        """Number of sends and receives per (rank, group), where a counter reports it."""
         counted = self.trace.members[self.trace.members["p2p_enqueued"] > 0]
         places = zip(counted["rank"].tolist(), counted["group"].tolist(), strict=True)
         return dict(zip(places, counted["p2p_enqueued"].tolist(), strict=True))
@@ -196,44 +198,45 @@ class Context:
         return int(max(records["created_ns"].max(), records["completed_ns"].max()))
 
     def now_ns(self, rank: int) -> int:
-        """The moment up to which a rank's silence is known."""
+        """The moment up to which the rank is known to have been silent."""
         facts = self.trace.ranks.get(rank)
         process = self.processes.get(rank)
         if process is not None and process.gone and process.end_ns:
             return process.end_ns
         told_ns = facts.observed_ns if facts is not None else 0
         if self.trace.live:
-            # Of another node the newest report is as old as its news: what has not been told to be
-            # over lasts. Measured by each report alone, waits of one moment would differ in length.
-            # Only a clock that is ahead tells of a later moment than the present.
+            # Another node's newest report is as old as the last change there, and what it did not
+            # report as finished is still going on. Using each report's own time would give waits
+            # that began together different lengths. Only a clock that runs ahead gives a time after
+            # the present.
             return max(told_ns, self.trace.observed_ns)
         return told_ns or self.trace.observed_ns
 
     def age_s(self, rank: int, since_ns: int) -> float | None:
-        """Seconds from ``since_ns`` until `now_ns`; None where either is unknown."""
+        """Seconds from ``since_ns`` until `now_ns`; None if either is unknown."""
         now = self.now_ns(rank)
         if not since_ns or not now or now < since_ns:
             return None
         return (now - since_ns) / SECOND_NS
 
     def who_stayed(self, ranks: Sequence[int]) -> int:
-        """The first of these ranks that has not ended, or else the first.
+        """The first of these ranks that has not ended, else the first.
 
-        Who has ended has waited until then, and the others may wait on.
+        A rank that ended waited until then; the others may still be waiting.
         """
         return next(
             (r for r in ranks if r in self.processes and not self.processes[r].gone), ranks[0]
         )
 
     def longest_wait_s(self, places: Iterable[Place]) -> float:
-        """For how long (s) anybody has waited at these places; 0 where that is not known."""
+        """The longest wait (s) of any rank at these places; 0 if unknown."""
         ages = [self.age_s(rank, place.began_ns) for place in places for rank in place.waiters]
         return max((age for age in ages if age is not None), default=0.0)
 
     def standing_s(self, place: Place) -> float:
-        """For how long (s) a place has stood as it should not; 0 where that is not known.
+        """For how long (s) the place has been blocked; 0 if unknown.
 
-        A clock that is ahead dates the last to come after now: then the first one's time counts.
+        A clock that runs ahead may date the last arrival after now. The first arrival counts then.
         """
         for since_ns in (place.stands_since_ns, place.began_ns):
             ages = [self.age_s(rank, since_ns) for rank in place.waiters]
@@ -247,7 +250,7 @@ class Context:
         return high - 1 if high > low else NONE
 
     def signature(self, row: int) -> Signature | None:
-        """What the operation of a record is; None where that is not on record."""
+        """The operation of a record; None if it is not on record."""
         index = int(self.trace.records["signature"][row]) if row >= 0 else NONE
         return self.trace.signatures[index] if index >= 0 else None
 
@@ -259,7 +262,7 @@ class Context:
         return self.trace.stacks[index] if 0 <= index < len(self.trace.stacks) else ()
 
     def last_operation(self, rank: int) -> LastOperation | None:
-        """What the rank issued last, from its records or else from its counters."""
+        """The operation that the rank issued last, from its records or else from its counters."""
         row = self.last_row(rank)
         if row >= 0:
             record = self.trace.records[row]
@@ -277,11 +280,11 @@ class Context:
         return LastOperation(group.name, int(self.front.enqueued[best]), "")
 
     def row_of(self, group: int, rank: int, seq: int) -> int:
-        """The record of a rank's collective, by its number in the group, or -1."""
+        """The row of a rank's collective, given its sequence number in the group, or -1."""
         return collective_row(self.trace, self.front, self.bounds, group, rank, seq)
 
     def last_in_group(self, rank: int, group: int) -> tuple[int, int]:
-        """(sequence number, record or -1) of the rank's last collective in a group; 0 for none."""
+        """(sequence number, row or -1) of the rank's last collective in a group; (0, -1) if none."""
         low, high = self.bounds.get(rank, (0, 0))
         part = self.trace.records[low:high]
         hits = np.flatnonzero((part["group"] == group) & self.front.collective[low:high])
@@ -294,13 +297,13 @@ class Context:
         return 0, NONE
 
     def stack_in(self, rank: int, group: int) -> Stack:
-        """What the rank does instead of going on in a group; its own stack as a rule."""
+        """Where the rank is instead of continuing in a group: usually its own stack."""
         process, facts = self.processes.get(rank), self.trace.ranks.get(rank)
         stack = process.stack if process is not None else ()
         if process is None or facts is None or group < 0:
             return stack
         if process.end is End.CLEAN or facts.exception is not None:
-            return stack  # it did not end where it hung, as one that was killed did
+            return stack  # unlike a killed rank, it did not end where it hung
         _, row = self.last_in_group(rank, group)
         newest = self.last_row(rank)
         if row < 0 or newest < 0:
@@ -309,19 +312,19 @@ class Context:
         return group_stack(facts, int(threads[row]), int(threads[newest])) or stack
 
     def process_in(self, rank: int, group: int) -> ProcessState | None:
-        """The rank's process, with what it does instead of going on in a group as its stack."""
+        """The rank's process, with the stack that shows why it does not continue in a group."""
         process = self.processes.get(rank)
         return None if process is None else process.in_thread(self.stack_in(rank, group))
 
     def group_ref(self, group: int, members: Iterable[int] = ()) -> GroupRef | None:
-        """The group as a report shows it."""
+        """The group in the form that a report shows."""
         if not 0 <= group < len(self.trace.groups):
             return None
         found = self.trace.groups[group]
         return GroupRef(found.name, found.desc, found.ranks or tuple(sorted(members)))
 
     def place_op(self, place: Place) -> str:
-        """The operation that is waited for at a place."""
+        """The operation that ranks wait for at a place."""
         if place.phase:
             return place.phase
         signature = self.signature(place.row)

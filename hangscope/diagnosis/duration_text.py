@@ -1,4 +1,4 @@
-"""How long something lasted, in words: to the eye in tables, in round numbers in sentences."""
+"""Durations as text: short in tables, rounded in sentences."""
 
 from __future__ import annotations
 
@@ -26,5 +26,6 @@ def duration(seconds: float | None) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """The same in whole seconds: ``4 s``, ``3 min 20 s``; ``0.3 s`` and ``12 ms`` below one."""
+    """The same in whole seconds: ``4 s``, ``3 min 20 s``; below one second ``0.3 s`` or ``12
+    ms``."""
     return f"{seconds:.0f} s" if 1 <= seconds < 59.5 else duration(seconds)

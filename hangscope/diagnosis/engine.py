@@ -1,6 +1,6 @@
-"""``diagnose``: a `Trace` goes in, a `Diagnosis` comes out. Pure, and linear in records.
+"""``diagnose``: takes a `Trace`, returns a `Diagnosis`. Pure, and linear in the number of records.
 
-docs/diagnosis.md has the steps as a table and the rules that each of them follows.
+docs/diagnosis.md lists the steps and the rules that each of them follows.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ _SHOWN_PARTINGS = 8
 
 @dataclass(frozen=True, slots=True)
 class _Standstill:
-    """Who waits for whom in a job, and what speaks against its having hung."""
+    """Who waits for whom, and the evidence against a hang."""
 
     context: Context
     stop: Stop | None
-    """What ended every rank from outside; None if nothing did."""
+    """What ended every rank from outside, if anything did."""
     moment: Moment | None
-    """What shows that the dumps are a moment of a moving job; None if nothing does."""
+    """The evidence that the dumps show a job that was still moving, if there is any."""
 
 
 def diagnose(trace: Trace) -> Diagnosis:
@@ -104,17 +104,17 @@ def diagnose(trace: Trace) -> Diagnosis:
     Returns
     -------
     Diagnosis
-        The diagnosis; its findings come first cause first. Never raises on odd input: what cannot
-        be used is left out and lowers the confidence.
+        The diagnosis, its findings ordered by cause, the first one first. Never raises on odd
+        input: what cannot be used is left out and lowers the confidence.
     """
     return by_meshes(trace, _judge) or _judge(trace)
 
 
 def _judge(trace: Trace) -> Diagnosis:
-    """The diagnosis of a trace with the groups that it has.
+    """The diagnosis of a trace, taking its groups as given.
 
-    Where a few dumps that were written too early leave no answer, it is what all others say of
-    ranks that have none.
+    If a few dumps that were written too early leave it inconclusive, the diagnosis without these
+    dumps counts.
     """
     found, too_early = _judged(trace)
     if found.verdict is not Verdict.INCONCLUSIVE or not 0 < 2 * len(too_early) < len(trace.ranks):
@@ -125,7 +125,7 @@ def _judge(trace: Trace) -> Diagnosis:
 
 
 def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
-    """The diagnosis, and the ranks whose dumps were written too early for it."""
+    """The diagnosis, and the ranks whose dumps were written too early to be used."""
     trace, concluded = _comparable(trace)
     job = _standstill(trace)
     causes, too_early = _doubted(job.context, _causes(job.context), concluded)
@@ -150,7 +150,7 @@ def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
 
 
 def _comparable(given: Trace) -> tuple[Trace, Concluded]:
-    """The trace with times, members and numbers that mean the same on every rank."""
+    """The trace with times, members and sequence numbers that mean the same on every rank."""
     trace = align_clocks(given)
     skewed = trace is not given
     trace = with_compared_operations(with_original_exceptions(with_vanished(trace)))
@@ -161,7 +161,7 @@ def _comparable(given: Trace) -> tuple[Trace, Concluded]:
 
 
 def _standstill(trace: Trace) -> _Standstill:
-    """Who waits for whom, reduced to what counts as waiting."""
+    """Who waits for whom, counting only real waits."""
     front = frontiers(trace)
     processes = not_before_last_record(trace, judge(trace))
     processes = without_ends_after_standstill(trace, front, processes)
@@ -173,7 +173,7 @@ def _standstill(trace: Trace) -> _Standstill:
     moment = moment_of(context)
     if moment is not None:
         context.waits.forget_all()
-    # One that left nothing may be the one whose failure the launcher answered with SIGTERM.
+    # A rank that left nothing may have failed, and SIGTERM may be the launcher's reaction to that.
     answered = stop is not None and stop.way == "SIGTERM" and bool(trace.missing_ranks)
     if stop is not None and not answered:
         wait_duration.lasting_only(context)
@@ -181,7 +181,7 @@ def _standstill(trace: Trace) -> _Standstill:
 
 
 def _causes(context: Context) -> list[Cause]:
-    """Every independent cause, the first one first."""
+    """All independent causes, the first one first."""
     parted = mismatches(context.trace, context.front)
     if any(place.waiters for place in context.waits.places):
         parted += parted_before(context.trace, context.front, {m.group for m in parted})
@@ -201,9 +201,9 @@ def _causes(context: Context) -> list[Cause]:
 def _doubted(
     context: Context, causes: list[Cause], concluded: Concluded
 ) -> tuple[list[Cause], frozenset[int]]:
-    """The causes without what the evidence does not carry; the reasons are told in this order.
+    """The causes, weakened where the evidence does not support them; reasons appear in this order.
 
-    Gives the ranks as well whose dumps were written too early for an answer.
+    Also returns the ranks whose dumps were written too early to be used.
     """
     causes = wait_duration.doubt_staircases(context, causes)
     causes = wait_duration.doubt_unobserved(context, causes)

@@ -1,4 +1,4 @@
-"""What a diagnosis is: the verdict, its findings and their evidence, as frozen data.
+"""The diagnosis as frozen data: verdict, findings, evidence.
 
 The field names are those of ``analyze --json`` (schema ``hangscope/diagnosis/1``).
 """
@@ -14,7 +14,7 @@ SCHEMA = "hangscope/diagnosis/1"
 
 
 class Verdict(str, Enum):
-    """The fixed vocabulary of causes."""
+    """The fixed set of verdicts."""
 
     HEALTHY = "healthy"
     COLLECTIVE_MISMATCH = "collective_mismatch"
@@ -40,7 +40,7 @@ MISMATCHES = frozenset(
         Verdict.ARGUMENT_MISMATCH,
     }
 )
-"""Those of calls that met and do not go together."""
+"""Verdicts about operations that met and are incompatible."""
 
 
 class Confidence(str, Enum):
@@ -61,7 +61,7 @@ class GroupRef:
 
     @property
     def label(self) -> str:
-        """The name people use for the group."""
+        """The group's description if it has one, else its name."""
         if self.desc == "default_pg":
             return "default"
         return self.desc if self.desc and self.desc != "undefined" else self.name or "default"
@@ -69,10 +69,10 @@ class GroupRef:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Ranks that did the same thing at the place where the job parted.
+    """Ranks that did the same thing at the place where the job diverged.
 
     ``op`` is None for ranks that issued nothing there. ``stack`` is innermost first and reduced to
-    the user's frames; ``differs_at`` is the index in it of the frame where this side parts from the
+    the user's frames; ``differs_at`` is the index of the frame in which this side differs from the
     others, or None. ``activity`` is what a rank without an operation was doing ("in load_batch",
     "stopped", "in new_group", "exited with status 0").
     """
@@ -87,7 +87,7 @@ class Side:
     root: int | None = None
     peer: int | None = None
     tag: int | None = None
-    """Of a send or recv, where it is on record."""
+    """Tag of a send or receive, if recorded."""
     stack: Stack = ()
     full_stack: Stack = ()
     differs_at: int | None = None
@@ -120,17 +120,17 @@ class Finding:
     sides: tuple[Side, ...] = ()
     evidence: tuple[str, ...] = ()
     unknowns: tuple[str, ...] = ()
-    """What is not known and lowered the confidence."""
+    """What is unknown and therefore lowered the confidence."""
     began_ns: int = 0
     """When the first victim began to wait, or the culprit ended; 0 if unknown."""
     unchanged_s: float = 0.0
-    """For how long looks at a running job must agree on this before it is said, where nothing on
-    record dates it."""
+    """If no record dates the finding: for how long (s) repeated looks at a running job must agree
+    before it is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitEdge:
-    """``waiter``'s oldest unfinished operation needs ``on``, who has not issued it."""
+    """``waiter``'s oldest unfinished operation needs ``on``, which has not issued it."""
 
     waiter: int
     on: int
@@ -138,7 +138,7 @@ class WaitEdge:
     seq: int
     op: str = ""
     label: str = ""
-    """What people call the group."""
+    """The group's description if it has one, else its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +155,8 @@ class RankReport:
     """One row of the rank table.
 
     ``role``: ``culprit``, ``victim``, ``bystander`` or ``unknown``. ``state``: ``running``,
-    ``busy``, ``waiting``, ``sleeping``, ``stopped``, ``gil-held``, ``starved`` (it gets hardly any
-    CPU time), ``exited``, ``crashed``, ``lost`` or ``unknown``.
+    ``busy``, ``waiting``, ``sleeping``, ``stopped``, ``gil-held``, ``starved`` (gets hardly any CPU
+    time), ``exited``, ``crashed``, ``lost`` or ``unknown``.
     """
 
     rank: int
@@ -183,7 +183,7 @@ class Diagnosis:
     world_size: int | None = None
     backend: str = ""
     stalled_s: float | None = None
-    """How long nothing has moved, where it is known."""
+    """For how long (s) nothing has moved, if known."""
     live: bool = False
     ranks: tuple[RankReport, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -191,6 +191,6 @@ class Diagnosis:
     sources: tuple[Source, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default_factory=tuple)
-    """Remarks that change nothing: a slow rank, other attempts in the directory."""
+    """Remarks that do not change the verdict: a slow rank, other attempts in the directory."""
     began_ns: int = 0
-    """When the first of its ranks began to record or to issue; 0 where that is not known."""
+    """When the first rank began to record or to issue; 0 if unknown."""

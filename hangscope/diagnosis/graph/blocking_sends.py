@@ -1,4 +1,4 @@
-"""Ranks that lone sends hold up: a device carries them out before what was issued later."""
+"""Ranks held up by a single send: a device executes it before anything issued later."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from hangscope.trace.model import NONE
 def held_up_by_sends(
     places: list[Place], places_of: Mapping[int, list[int]], oldest_row: Mapping[int, int]
 ) -> dict[int, list[int]]:
-    """Per rank that lone sends hold up, the places they keep it from; in ``places`` others then
-    wait for it there.
+    """Per rank held up by its sends, the places these keep it from; updates ``places`` accordingly.
 
-    Whoever has come to a half that such a rank issued after the send waits for it, and that may
-    hold up another in turn.
+    A partner that has reached a half which the rank issued after the send waits for the rank, and
+    may in turn hold up another.
     """
     held: dict[int, list[int]] = {}
     towards: dict[int, list[int]] = defaultdict(list)
@@ -45,13 +44,13 @@ def held_up_by_sends(
 def _held_up(
     places: list[Place], rank: int, indexes: list[int], oldest: int
 ) -> tuple[list[int], int]:
-    """Where a rank would stand but for lone sends that it issued before, and their first one.
+    """Places where a rank would wait but for earlier single sends, and the first of those sends.
 
-    It waits for nobody there and all have come; a device carries a send out before what its
-    caller issued later, so the others are held up by the rank. ``([], -1)`` for none.
+    The rank waits for nobody at such a place and everybody has arrived. Since a device executes the
+    send before later operations, the others wait for the rank. ``([], -1)`` for none.
     """
     strong = [i for i in indexes if not places[i].weak]
-    # What it issued after the half at which it stands comes later than the sends before it.
+    # Sends that the rank issued after the half it waits in do not precede anything here.
     first = [i for i in strong if places[i].p2p and places[i].row == oldest]
     first = first or [i for i in strong if not (places[i].p2p and places[i].row > oldest)]
     for place in (places[i] for i in first):

@@ -1,4 +1,4 @@
-"""Where all waiting ends: the sink components of the wait-for graph."""
+"""Sink components of the wait-for graph: where all waiting ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hangscope.diagnosis.graph.places import Place, Waits
 
 
 def components(waits: Waits) -> list[tuple[set[int], set[int]]]:
-    """Sink components: sets of (ranks, places) out of which no waiting leads.
+    """Sink components as (ranks, places): no edge leads out of them.
 
     Nodes of the graph are ranks (non-negative) and places (``~index``).
     """
@@ -30,7 +30,7 @@ def components(waits: Waits) -> list[tuple[set[int], set[int]]]:
 
 
 class _Search:
-    """Strongly connected components by Tarjan's algorithm, without recursion: paths are long."""
+    """Tarjan's strongly connected components, without recursion because paths are long."""
 
     def __init__(self, edges: Callable[[int], Sequence[int]]) -> None:
         self.found: list[list[int]] = []
@@ -38,13 +38,13 @@ class _Search:
         self._edges = edges
         self._number: dict[int, int] = {}
         self._low: dict[int, int] = {}
-        """The lowest number that is known to be reached from a node."""
+        """The lowest number known to be reachable from a node."""
         self._open: list[int] = []
-        """Nodes whose component is not known yet."""
+        """Nodes whose component is not yet known."""
         self._path: list[tuple[int, Iterator[int]]] = []
 
     def run(self, starts: Iterable[int]) -> None:
-        """Find the components of all that is reached from these nodes."""
+        """Find the components of everything reachable from these nodes."""
         for start in starts:
             if start not in self._number:
                 self._enter(start)
@@ -57,7 +57,7 @@ class _Search:
         self._path.append((node, iter(self._edges(node))))
 
     def _go_on(self) -> None:
-        """Follow the newest node's edges to one that is new, or leave it."""
+        """Follow the newest node's edges to an unvisited one, or leave the node."""
         node, rest = self._path[-1]
         for following in rest:
             if following not in self._number:
@@ -73,7 +73,7 @@ class _Search:
             self._close(node)
 
     def _close(self, root: int) -> None:
-        """All that was opened since the root is one component."""
+        """All nodes opened since the root form one component."""
         members = [self._open.pop()]
         while members[-1] != root:
             members.append(self._open.pop())
@@ -82,10 +82,10 @@ class _Search:
 
 
 def circles_without(waits: Waits, lost: AbstractSet[int]) -> list[tuple[set[int], set[int]]]:
-    """Circles of waiting that would stand although all of ``lost`` came: (ranks, places).
+    """Cycles of waiting, as (ranks, places), that would remain even if all of ``lost`` arrived.
 
-    Who is absent counts where it is known not to have come, who is held up where all that it waits
-    for counts: all others may be waiting for the lost ones.
+    A rank counts as absent only if it is known not to have arrived, and as held up only if
+    everything it waits for counts; all others may be waiting for the lost ranks.
     """
     places = []
     for place in waits.places:
@@ -100,10 +100,11 @@ def circles_without(waits: Waits, lost: AbstractSet[int]) -> list[tuple[set[int]
 
 
 def _that_last(places: list[Place], cut: AbstractSet[int]) -> list[Place]:
-    """The places with only those to wait for who wait themselves, and nobody at those without.
+    """The places reduced to targets that wait themselves; places without targets lose their
+    waiters.
 
-    A rank that waits nowhere comes; one that has come and is held up goes on as soon as one of the
-    places at which it waits has nobody to wait for.
+    A rank that waits nowhere will arrive. One that has arrived and is held up moves on as soon as
+    one of the places where it waits has no targets left.
     """
     absent = [set(place.absent) for place in places]
     behind = [set(place.behind) for place in places]

@@ -1,7 +1,7 @@
-"""Groups that only their members make (``use_local_synchronization``): who waits for whom there.
+"""Groups created by their members only (``use_local_synchronization``): who waits for whom.
 
-They have no number that all ranks share: a call is told from another by the list of its members,
-and who has made a group of that list more often than another is ahead of it.
+Such calls have no number shared by all ranks. They are matched by their member list, and a rank
+that has created more groups with that list than another is ahead of it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace.model import NONE, RankFacts, Trace
 
 _LOCAL = "members only"
-"""How the recorder's detail of the phase begins."""
+"""How the recorder's detail of this phase begins."""
 _RANKS = re.compile(_LOCAL + r", ranks ((?:\d{1,9},)*\d{1,9})")
 
 
 def members_asked_for(facts: RankFacts) -> tuple[int, ...] | None:
-    """Members of the group that a rank is making with none but these; None where it is not.
+    """Members of the group that a rank is creating with ``use_local_synchronization``; None if it
+    is not.
 
-    Empty where they are too many to have been listed.
+    Empty if there were too many to list.
     """
     detail = detail_in(facts, NEW_GROUP)
     if detail is None or not detail.startswith(_LOCAL):
@@ -36,7 +37,8 @@ def members_asked_for(facts: RankFacts) -> tuple[int, ...] | None:
 def local_places(
     trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState], inside: list[int]
 ) -> list[Place]:
-    """Where those of ``inside`` wait who make such a group: one place for each list of members."""
+    """Where the ranks of ``inside`` that are creating such a group wait: one place per member
+    list."""
     asking: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for rank in inside:
         members = members_asked_for(trace.ranks[rank])
@@ -71,7 +73,8 @@ def local_places(
 
 
 def _made(trace: Trace, front: Frontiers) -> Counter[tuple[int, tuple[int, ...]]]:
-    """How many groups of a list of members a rank has made so; others have names of digits."""
+    """How many such groups with one member list a rank has created; other groups have numeric
+    names."""
     lists = {
         number: tuple(sorted(group.ranks))
         for number, group in enumerate(trace.groups)

@@ -1,4 +1,4 @@
-"""Waiting for the lock of a file, for the rank that holds it: the kernel says who that is."""
+"""Waiting for a file lock means waiting for the rank that holds it, which the kernel reveals."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hangscope.trace.model import NONE, Trace
 
 PREFIX = "file lock"
 _POLLS = re.compile(r"[\\/]filelock[\\/]")
-"""A package that tries again and again instead of waiting in the kernel."""
+"""A package that polls instead of waiting in the kernel."""
 _NAMED = ".lock"
-"""How the files that it locks are called, as a rule."""
+"""Usual suffix of the files it locks."""
 
 
 def lock_places(
@@ -25,8 +25,8 @@ def lock_places(
 ) -> list[Place]:
     """One place for each lock that ranks wait for and a rank holds.
 
-    Only for ranks that wait in nothing else, and that others wait for where anybody waits: a thread
-    of theirs may wait for a lock while the rank goes on.
+    Only ranks that wait in nothing else count, and, if anybody waits, only ranks that others wait
+    for: a side thread may wait for a lock while the rank goes on.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def lock_places(
 
 
 def is_lock(place: Place) -> bool:
-    """Whether it is the lock of a file."""
+    """Whether the place is a file lock."""
     return place.phase.startswith(PREFIX)
 
 
@@ -76,7 +76,7 @@ def lock_in_words(place: Place) -> str:
 
 
 def is_polled(process: ProcessState | None) -> bool:
-    """Whether a rank tries again and again to get the lock of a file."""
+    """Whether the rank polls for a file lock."""
     return process is not None and any(_POLLS.search(frame.filename) for frame in process.stack[:4])
 
 
@@ -98,7 +98,7 @@ def _lock_of(
 
 
 def _went_on(trace: Trace, bounds: Mapping[int, tuple[int, int]], process: ProcessState) -> bool:
-    """Whether the rank has issued something since it was seen to wait, or to hold a lock."""
+    """Whether the rank has issued something since it was seen to wait for or hold a lock."""
     low, high = bounds.get(process.rank, (0, 0))
     if process.wait is None or low == high:
         return False
@@ -106,7 +106,7 @@ def _went_on(trace: Trace, bounds: Mapping[int, tuple[int, int]], process: Proce
 
 
 def _since_ns(processes: Mapping[int, ProcessState], ranks: list[int], by: tuple[int, ...]) -> int:
-    """Since when they have been seen to wait; where they try again and again, since it is held."""
+    """Since when the ranks were seen to wait; for polling ranks, since when the lock is held."""
     own = [
         h.wait
         for h in (processes[r] for r in ranks)

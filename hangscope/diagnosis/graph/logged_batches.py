@@ -1,4 +1,4 @@
-"""Batches of sends and receives of which only a log tells: it names the group and no partner."""
+"""Batches of sends and receives known only from a log, which gives their group but no peer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _ONLY_LOGGED = int(Flag.P2P | Flag.COALESCED_BATCH | Flag.SYNTHETIC)
 def unnamed_batches(
     trace: Trace, front: Frontiers, waiting: Collection[int], places: Sequence[Place]
 ) -> list[Place]:
-    """A place for each overdue batch; ``waiting`` are ranks that wait for anything else.
+    """A place for each overdue batch; ``waiting``: ranks that wait for anything else.
 
-    Where members of the group wait in something else, it is for one of them as a rule: who waits
-    for nothing has mostly done its part. Where all others wait in such batches too, the only one
-    that has spoken and waits for nothing is who it is; several are too many to tell. So are those
-    that wait for the rank themselves, at one of the other ``places``: any of them may have left its
-    half out, or the rank have begun one too many.
+    If other members of the group wait in something else, the batch usually waits for one of those:
+    a rank that waits for nothing has most likely done its part. If all other members wait in such
+    batches too, the batch waits for the only rank that was heard from and waits for nothing. With
+    several of those, or with members that wait for the batch's own rank (at one of the other
+    ``places``), it stays open: any of them may have skipped its half, or the rank started one batch
+    too many.
     """
     records = trace.records
     rows = np.flatnonzero(((records["flags"] & _ONLY_LOGGED) == _ONLY_LOGGED) & front.unfinished)
@@ -61,7 +62,7 @@ def unnamed_batches(
 
 
 def _behind(places: Sequence[Place], ranks: Set[int]) -> dict[int, set[int]]:
-    """Per rank those that wait for it in a collective."""
+    """Per rank, the ranks that wait for it in a collective."""
     found: dict[int, set[int]] = {}
     for place in places:
         for rank in () if place.p2p else ranks & {*place.absent, *place.unknown}:
@@ -71,8 +72,8 @@ def _behind(places: Sequence[Place], ranks: Set[int]) -> dict[int, set[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """Who else is in the group of a batch: ranks that wait for nothing, that are not heard of, and
-    that wait in something else."""
+    """The other members of a batch's group: idle ranks, ranks not heard from, and ranks that wait
+    in something else."""
 
     members: tuple[int, ...]
     idle: tuple[int, ...]

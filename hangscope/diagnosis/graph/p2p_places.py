@@ -1,4 +1,4 @@
-"""Sends and receives that are unfinished, and for whom each of them waits."""
+"""Unfinished sends and receives, and whom each of them waits for."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hangscope.diagnosis.records.pairing import Half
 from hangscope.trace.model import NONE, Flag, Trace
 
 _INCOMPLETE = 0
-"""Batches with a half whose partner has not come are held up by nothing in between."""
+"""Marks batches with a half whose partner is missing: nothing in between holds them up."""
 
 
 def place_of(trace: Trace, half: Half) -> Place:
-    """An unfinished half as the place at which its rank stands, whoever it waits for."""
+    """An unfinished half as a place at which its rank waits, whatever it waits for."""
     record = trace.records[half.row]
     return Place(
         half.group,
@@ -39,10 +39,10 @@ def place_of(trace: Trace, half: Half) -> Place:
 def blocking_sends(
     trace: Trace, front: Frontiers, halves: Sequence[Half], oldest_row: Mapping[int, int]
 ) -> frozenset[int]:
-    """Records of lone sends on devices that hold up what their rank issued for the partner later.
+    """Rows of single sends on devices that hold up later operations with the same partner.
 
-    What two ranks exchange runs in order of issue: where the partner has come to its half of
-    something later and the pair is not carried out, the send before it has not gone out.
+    Operations between two ranks run in order of issue. If the partner has reached its half of a
+    later operation that is still not executed, the send before it has not gone out.
     """
 
     def alone(half: Half) -> bool:
@@ -66,11 +66,11 @@ def blocking_sends(
 
 @dataclass(frozen=True, slots=True)
 class HalfPlaces:
-    """What is known of the ranks whose halves are looked at.
+    """What is known about the ranks whose halves are examined.
 
-    ``bounds`` gives each rank's slice of the records, ``recorded`` the ranks that left any,
-    ``hidden`` those whose early records are gone, ``oldest_row`` the record of a rank's oldest
-    unfinished operation, ``blocking`` the sends of `blocking_sends`.
+    ``bounds``: each rank's slice of the records; ``recorded``: ranks with records; ``hidden``:
+    ranks whose early records are gone; ``oldest_row``: the row of a rank's oldest unfinished
+    operation; ``blocking``: the result of `blocking_sends`.
     """
 
     trace: Trace
@@ -93,9 +93,9 @@ class HalfPlaces:
                 if place is not None:
                     places.append(place)
         places += self._all_served(halves, places)
-        # Nor does it wait for partners that stand at it, where others have not come to it yet.
+        # Nor does it wait for partners inside the same exchange, if others have not reached it yet.
         late = {self._batch_of(p.half) for p in places if p.half and p.targets} - {NONE}
-        # What partners without a record have issued is not asked where others are known to be late.
+        # If some partners are known to be late, the unknown ones do not matter.
         known = {self._batch_of(p.half) for p in places if p.half and (p.absent or p.behind)}
         for index, place in enumerate(places):
             if place.half and self._batch_of(place.half) in known - {NONE}:
@@ -103,11 +103,12 @@ class HalfPlaces:
         return [p for p in places if p.targets or not p.half or self._batch_of(p.half) not in late]
 
     def _held_batches(self, halves: Sequence[Half]) -> dict[int, int]:
-        """Batches that something outside of pairs holds up, and how many others lie in between.
+        """Batches that something other than their own pairs holds up, and how many batches lie in
+        between.
 
-        A batch is carried out as a whole, and who issued it stands at it: so its partners may wait
-        for what it waits for, in its next batch at the latest. Pairs of which both halves are there
-        hold nothing up by themselves.
+        A batch executes as a whole and its rank waits in it, so its partners may wait for whatever
+        it waits for, at the latest in its next batch. Pairs with both halves present hold nothing
+        up.
         """
         held = {self._batch_of(h): _INCOMPLETE for h in halves if not h.matched}
         both_there = {h.row for h in halves if h.matched}
@@ -133,11 +134,11 @@ class HalfPlaces:
         return held
 
     def _all_served(self, halves: Sequence[Half], places: Sequence[Place]) -> list[Place]:
-        """Batches that stand although all their partners have finished: one place for each.
+        """Batches that are stuck although all their partners have finished: one place for each.
 
-        Where the records go back to the start, the rank is stuck on its device; else pairs were
-        laid side by side, and the batch waits for one whose half is no longer on record. Who has
-        ended, or cannot run, could not note that it had finished.
+        If the records go back to the start, the rank is stuck on its device. Otherwise pairs were
+        matched by position, and the batch waits for a partner whose half is no longer recorded. A
+        rank that ended or cannot run could not record its completion.
         """
         standing = {self._batch_of(p.half) for p in places if p.half is not None} | {NONE}
         found = []
@@ -167,19 +168,19 @@ class HalfPlaces:
         return NONE if row == NONE else int(self.front.batch_row[row])
 
     def _stands_before(self, rank: int, row: int) -> bool:
-        """Whether the rank stands at something older than what it issued at ``row``."""
+        """Whether the rank is stuck in something older than ``row``."""
         oldest = self.oldest_row.get(rank, NONE)
         return NONE != oldest < row and not self._together(oldest, row)
 
     def _together(self, row: int, other: int) -> bool:
-        """Whether two records are of one batch, which is carried out as a whole."""
+        """Whether two records belong to one batch, which executes as a whole."""
         batch = int(self.front.batch_row[row])
         return batch != NONE and batch == int(self.front.batch_row[other])
 
     def _may_be_left_alone(self, half: Half) -> bool:
-        """Whether the rank need not be waiting for this half although it is unfinished.
+        """Whether the rank need not be waiting for this unfinished half.
 
-        A send is fired and forgotten as a rule, on a device even by a caller that waits for it.
+        Sends are usually fire-and-forget; on a device even if the caller waits for them.
         """
         if self._batch_of(half) != NONE:
             return False
@@ -191,10 +192,11 @@ class HalfPlaces:
         return half.is_send or bool(flags & int(Flag.ASYNC))
 
     def _goes_on_by_itself(self, half: Half) -> bool:
-        """Whether the host has not asked for this half yet, whose partner has come to its own.
+        """Whether the partner has reached its half but the host has not yet waited for this one.
 
-        What a host exchanges needs nobody to wait for it, and is seen to finish only once somebody
-        does. Where the user's line has called communication, it may wait unnoted.
+        A host's exchange completes without anybody waiting for it, and is only seen to finish once
+        somebody does. If the user's line called into communication, the host may be waiting
+        unrecorded.
         """
         record = self.trace.records[half.row]
         waited = int(record["flags"]) & int(Flag.BLOCKING | Flag.WAITED | Flag.ASYNC)
@@ -209,24 +211,24 @@ class HalfPlaces:
         )
 
     def _place(self, half: Half, held: Mapping[int, int]) -> Place | None:
-        """Where the half waits; None where it is served, or what holds its rank up is older."""
+        """Where the half waits; None if it is served or an older operation holds its rank up."""
         oldest = self.oldest_row.get(half.rank, half.row)
         older = oldest < half.row and not self._together(oldest, half.row)
         if half.matched and older:
             return None  # both halves are there
         if half.matched is None and older and half.peer != NONE and half.peer not in self.recorded:
-            return None  # nothing tells of it, and what its rank stands at is older
+            return None  # nothing is known about it, and its rank is stuck in something older
         if half.matched and half.partner_row != NONE:
             served = not self.front.unfinished[half.partner_row]
             if served:
-                return None  # some backends say so only once somebody waits for it
+                return None  # some backends report completion only once somebody waits
         if half.matched and self._goes_on_by_itself(half):
             return None
         weak = half.row not in self.blocking and self._may_be_left_alone(half)
         place = replace(place_of(self.trace, half), weak=weak)
         if half.peer == NONE:
             place = self._from_anybody(place, half)
-            return None if place.blind and older else place  # that says for whom it waits
+            return None if place.blind and older else place  # it shows for whom it waits
         if half.matched is False or (half.matched is None and half.peer in self.recorded):
             return replace(place, absent=(half.peer,))
         if half.matched is None:
@@ -234,7 +236,7 @@ class HalfPlaces:
         return replace(place, behind=(half.peer,)) if self._is_held_up(half, held) else place
 
     def _from_anybody(self, place: Place, half: Half) -> Place:
-        """The place with those who might send what a receive from any source waits for."""
+        """The place with the ranks that might send what a receive from any source waits for."""
         group = self.trace.groups[half.group]
         owed = debtors(self.trace, half, self.bounds, self.recorded, self.hidden)
         others = tuple(r for r in group.ranks if r != half.rank)
@@ -244,16 +246,17 @@ class HalfPlaces:
             unknown=tuple(owed.lost),
         )
         if not place.targets and others and all(r in self.oldest_row for r in others):
-            place = replace(place, behind=others)  # whoever it is, each of them waits for something
+            # Whichever rank it is, each of them waits for something itself.
+            place = replace(place, behind=others)
         return replace(place, blind=not place.targets)
 
     def _is_held_up(self, half: Half, held: Mapping[int, int]) -> bool:
-        """Whether the partner, whose half is there, cannot come to it."""
+        """Whether the partner, whose half is issued, cannot get to it."""
         if self._stands_before(half.peer, half.partner_row):
             return True
         own, its = held.get(self._batch_of(half)), held.get(self._batch_at(half.partner_row))
         if its is not None and (own is None or its < own):
-            return True  # its batch waits for another
+            return True  # its batch waits for another rank
         process = self.processes.get(half.peer)
         if process is None:
             return False

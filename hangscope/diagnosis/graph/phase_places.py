@@ -1,4 +1,4 @@
-"""Places that are no collective: phases which all ranks must enter together."""
+"""Phases that all ranks must enter together, as places."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hangscope.trace.model import NONE, RankFacts, Trace
 def phase_places(
     trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]
 ) -> list[Place]:
-    """Ranks inside ``init_process_group`` or ``new_group`` wait for those who are not."""
+    """Ranks inside ``init_process_group`` or ``new_group`` wait for ranks that are not."""
     found = []
     joining = _with_who_gave_up(trace, _inside(processes, INIT))
     if joining:
@@ -37,7 +37,8 @@ def phase_places(
 
 
 def _inside(processes: Mapping[int, ProcessState], phase: str) -> list[int]:
-    """Who is in a phase. Whom the launcher ended in there was waiting there until then."""
+    """Ranks in a phase. A rank that the launcher ended inside counts as waiting there until
+    then."""
     return sorted(
         r
         for r, h in processes.items()
@@ -46,7 +47,7 @@ def _inside(processes: Mapping[int, ProcessState], phase: str) -> list[int]:
 
 
 def _worlds(trace: Trace, front: Frontiers) -> Counter[int]:
-    """How often each rank has come out of ``init_process_group``: it may be called again."""
+    """How often each rank has completed ``init_process_group``, which may be called repeatedly."""
     defaults = [i for i, group in enumerate(trace.groups) if group.desc == "default_pg"]
     worlds = Counter(front.rank[np.isin(front.group, defaults)].tolist())
     worlds.update({r: 1 for r, f in trace.ranks.items() if f.initialized and not worlds[r]})
@@ -61,14 +62,14 @@ def _place(
     limit: int,
     called_for: AbstractSet[int] = frozenset(),
 ) -> Place:
-    """The place at which the ranks inside of a phase wait for those who have not come to it.
+    """The place where ranks inside a phase wait for ranks that have not entered it.
 
     Parameters
     ----------
     times, limit:
-        How often each rank has been through that, and how often those may who have still to come.
+        How often each rank has been through the phase, and the highest count of a rank still due.
     called_for:
-        Whom they wait for; all ranks of the job where that is not known.
+        Ranks they wait for; all ranks of the job if unknown.
     """
     everybody = set(called_for) or {*trace.ranks, *trace.missing_ranks}
     others = sorted(everybody.difference(inside))
@@ -89,9 +90,9 @@ def _place(
 
 
 def _with_who_gave_up(trace: Trace, inside: list[int]) -> list[int]:
-    """The ranks inside of ``init_process_group`` and those that waited there until it timed out.
+    """Ranks inside ``init_process_group``, plus those that waited there until they timed out.
 
-    Where all ranks are among them, nothing tells for whom they waited.
+    If that is every rank, nothing shows whom they waited for.
     """
     gave_up = {r for r in trace.ranks if _gave_up_meeting(trace.ranks[r])}
     everybody = set(trace.ranks) | set(trace.missing_ranks)
@@ -99,8 +100,8 @@ def _with_who_gave_up(trace: Trace, inside: list[int]) -> list[int]:
 
 
 def _gave_up_meeting(facts: RankFacts) -> bool:
-    """Whether a rank that recorded itself failed in its first ``init_process_group``, as others
-    did not come."""
+    """Whether a recording rank failed in its first ``init_process_group`` because others did not
+    come."""
     failure = facts.exception
     return (
         failure is not None
@@ -114,10 +115,10 @@ def _gave_up_meeting(facts: RankFacts) -> bool:
 
 
 def _called_for(trace: Trace, inside: list[int]) -> set[int]:
-    """The ranks of the world that all of ``inside`` have called ``init_process_group`` for.
+    """Ranks of the world that all of ``inside`` passed to ``init_process_group``.
 
-    After a first world it may be a smaller one, without some of those who were in that. Empty where
-    they do not agree, or have not said it themselves.
+    A second world may be smaller and lack ranks of the first. Empty if they disagree or did not
+    say.
     """
     facts = [trace.ranks[rank] for rank in inside]
     sizes = {f.world_size or 0 for f in facts}

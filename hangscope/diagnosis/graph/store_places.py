@@ -1,4 +1,4 @@
-"""Waiting in the job's key-value store, for whoever is to set a key: nobody says who that is."""
+"""Waiting in the job's key-value store for an unset key: no record says who is to set it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from hangscope.diagnosis.records.coverage import told_of_only
 from hangscope.trace.model import NONE, Trace
 
 PREFIX = "store."
-"""How the recorder's phases of such waits begin."""
+"""How the recorder names the phases of such waits."""
 _TIMED_OUT = re.compile(r"wait timeout after \d+ ?ms, keys: (\S+)")
 
 
 def waits_in_store(process: ProcessState | None) -> bool:
-    """Whether a rank sits in a call that returns once another rank has set a key."""
+    """Whether a rank is in a call that returns once another rank has set a key."""
     if process is None or (process.gone and process.end is not End.TORN_DOWN):
         return False
     return (process.phase or "").startswith(PREFIX)
 
 
 def key_given_up(process: ProcessState | None) -> str:
-    """The key of the store that a rank failed of waiting for; empty where it failed otherwise."""
+    """The store key a rank timed out on; empty if it failed otherwise."""
     said = _TIMED_OUT.search(process.end_text) if process is not None else None
     return said[1] if said is not None else ""
 
 
 def without_store_waits(roots: Iterable[int], processes: Mapping[int, ProcessState]) -> list[int]:
-    """Of ranks that did not come, those that are not themselves waiting for a key.
+    """Of ranks that did not arrive, those that do not wait for a key themselves.
 
-    Where every one of them waits in the store nothing tells them apart: all of them stay.
+    If all of them wait in the store, nothing distinguishes them: all are kept.
     """
     chosen = list(roots)
     return [r for r in chosen if not waits_in_store(processes.get(r))] or chosen
@@ -41,11 +41,11 @@ def without_store_waits(roots: Iterable[int], processes: Mapping[int, ProcessSta
 def store_places(
     trace: Trace, processes: Mapping[int, ProcessState], waiting: frozenset[int]
 ) -> list[Place]:
-    """The key that most ranks wait for, where no rank waits in an operation.
+    """The key that most ranks wait for, if no rank waits in an operation.
 
-    Those who do not wait for it are the ones that can set it. Only where at least as many wait as
-    do not: otherwise this is a helper's matter, not a meeting of the ranks. Where all the others
-    wait in operations, the most ranks in the store are held up by those few, too.
+    Ranks that do not wait for the key are the ones that can set it. At least as many ranks must
+    wait as do not, otherwise it is a helper's business rather than a rendezvous of the ranks. If
+    all others wait in operations, the majority in the store is held up by those few as well.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the records of a rank and its process tell of one collective."""
+"""What a rank's records and process say about one collective."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hangscope.trace.model import Flag, State, Trace
 
 
 class Told:
-    """Answers for one trace; ``row`` is the index of a record, or -1 where there is none."""
+    """Queries on one trace; ``row`` is the index of a record, or -1 for none."""
 
     def __init__(
         self, trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]
@@ -41,39 +41,40 @@ class Told:
         self.recorded = recorded_ranks(trace)
         self.bounds = rank_bounds(trace)
         self.counting = {s.rank for s in trace.sources if s.format == formats.RING}
-        """Ranks whose rings tell, which count on when their records wrap."""
+        """Ranks with a ring: its counters keep counting when its records wrap."""
         self._blocking = blocks_caller(trace)
         self._one_sided = which(trace, is_one_sided)
         self._comes_from_root = which(trace, comes_from_root)
         self.one_sided_groups = groups_with(trace, self._one_sided & front.collective)
-        """Groups with operations that some of their members may finish alone."""
+        """Groups with operations that some members may finish alone."""
 
     def knows_start(self, rank: int) -> bool:
-        """Whether no record means that nothing was issued."""
+        """Whether "no record" means that the rank issued nothing."""
         return rank in self.recorded and rank not in self.hidden
 
     def row_of(self, group: int, rank: int, seq: int) -> int:
-        """The record of a rank's collective, by its number in the group."""
+        """The row of a rank's collective, given its sequence number in the group."""
         return collective_row(self.trace, self.front, self.bounds, group, rank, seq)
 
     def would_show_end(self, before: int, row: int) -> bool:
-        """Whether an earlier operation was seen to finish as the later one would be, which has the
-        same backend: a group may have several."""
+        """Whether an earlier operation on the same backend was seen to finish, so that the end of
+        this one would have been seen as well. A group may have several backends."""
         if before < 0 or self.trace.records["state"][before] != int(State.COMPLETED):
             return False
         return same_backend(self.trace, before, row)
 
     def needs_all(self, group: int, row: int) -> bool:
-        """Whether nobody can finish the operation before every member has issued it (rule 3)."""
+        """Whether the operation cannot finish on any member before every member has issued it (rule
+        3)."""
         if group not in self.one_sided_groups:
             return True
         return row >= 0 and not self._one_sided[row]
 
     def first_unmet(self, group: int, rank: int, start: int, issued: Mapping[int, int]) -> int:
-        """Number of the first operation from ``start`` on that the rank cannot finish; 0: none.
+        """Number of the first operation from ``start`` on that the rank cannot finish; 0 for none.
 
-        One that nobody finishes alone, or one whose root has not come to it. ``issued``: the last
-        number of each member of whom it is known.
+        That is an operation that needs all members, or one whose root has not reached it.
+        ``issued``: the last known number of each member.
         """
         low, high = self.bounds.get(rank, (0, 0))
         part = self.trace.records[low:high]
@@ -90,7 +91,7 @@ class Told:
         return 0
 
     def has_left(self, rank: int, row: int) -> bool:
-        """Whether the rank's own stack shows that a call that blocks until it is done is over."""
+        """Whether the rank's own stack shows that a blocking call has returned."""
         process = self.processes.get(rank)
         if (
             row < 0
@@ -103,7 +104,7 @@ class Told:
         facts = self.trace.ranks[rank]
         record = self.trace.records[row]
         if int(record["flags"]) & int(Flag.RETIRED) and record["state"] != int(State.COMPLETED):
-            return False  # it has left it by an error: what it needed has not come for all that
+            return False  # it left the call by an error, so what it needed has still not arrived
         sampled = max((t.sampled_ns for t in facts.threads if t.is_main), default=0)
         if sampled <= int(record["created_ns"]):
             return False
@@ -113,7 +114,7 @@ class Told:
 
     @cached_property
     def dates_ends(self) -> bool:
-        """Whether it is recorded when operations ended, as Gloo's own recorder does not."""
+        """Whether completion times are recorded; Gloo's own recorder has none."""
         return bool((self.trace.records["completed_ns"] > 0).any())
 
     @cached_property
@@ -121,7 +122,8 @@ class Told:
         return standstill_s(self.trace) * 1e9
 
     def failed_with_others(self, rank: int, row: int) -> bool:
-        """Whether a rank ended in an operation by no doing of its own, while the job moved."""
+        """Whether a rank ended inside an operation through no fault of its own, while the job
+        moved."""
         process = self.processes.get(rank)
         if process is None or row < 0 or not (process.gone and process.secondary):
             return False
@@ -134,7 +136,7 @@ class Told:
 
     @cached_property
     def failed_last(self) -> set[int]:
-        """Ranks whose newest record is of an operation that failed."""
+        """Ranks whose newest record is a failed operation."""
         records = self.trace.records
         if not len(records):
             return set()

@@ -1,8 +1,9 @@
-"""Ranks whose device has not come to an operation that all members have issued.
+"""Ranks whose device has not started an operation that all members have issued.
 
-With `TORCH_NCCL_ENABLE_TIMING` the recorder notes when a device begins an operation. Who has issued
-one that others have begun, has nothing older unfinished and has not begun it itself is held up by
-something else that its own device runs: a kernel of the job, a copy, a wait for an event.
+With `TORCH_NCCL_ENABLE_TIMING` the recorder notes when a device starts an operation. A rank that
+has issued an operation others have started, has nothing older unfinished and has not started it
+itself is held up by something else on its own device: a kernel of the job, a copy, a wait for an
+event.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from hangscope.trace.model import NONE, State, Trace
 def behind_their_devices(
     trace: Trace, front: Frontiers, told: Told, places: list[Place]
 ) -> dict[int, int]:
-    """Of each such rank the index of the place that waits for it; the places then do.
+    """Maps each such rank to the index of the place that waits for it, and updates these places.
 
-    Only of ranks of which a beginning is on record anywhere: else it may not be noted at all.
+    Only ranks with a recorded start anywhere count: for others, starts may not be recorded at all.
     """
     began = trace.records["started_ns"] > 0
     timed = set(np.unique(trace.records["rank"][began]).tolist())
@@ -32,7 +33,7 @@ def behind_their_devices(
         return {}
 
     def late(rank: int, row: int) -> bool:
-        """Whether the device of a rank that notes beginnings has not come to a record."""
+        """Whether the rank's device, of which starts are recorded, has not reached this record."""
         if rank not in timed or began[row] or trace.records["state"][row] != int(State.SCHEDULED):
             return False
         before = slice(told.bounds[rank][0], row)
@@ -46,7 +47,7 @@ def behind_their_devices(
         rows = {rank: _carried_out(front, row) for rank, row in issued.items() if row != NONE}
         behind = [rank for rank, row in rows.items() if late(rank, row)]
         here = [rank for rank in place.waiters if rank not in behind]
-        # One that has not come is held up by its own; of most it is rather what they share.
+        # One late device is held up by its own work; if most are late, by something they share.
         if 0 < len(behind) <= len(here) and any(began[rows[rank]] for rank in here):
             places[index] = replace(
                 place,
@@ -60,7 +61,7 @@ def behind_their_devices(
 
 
 def _issued(told: Told, place: Place) -> dict[int, int]:
-    """The records in which those who have come to a place issued what it is about."""
+    """Per rank that has reached a place, the row in which it issued the operation."""
     half = place.half
     if half is None:
         return {rank: told.row_of(place.group, rank, place.seq) for rank in place.waiters}
@@ -68,5 +69,5 @@ def _issued(told: Told, place: Place) -> dict[int, int]:
 
 
 def _carried_out(front: Frontiers, row: int) -> int:
-    """The record that says how far an operation is: that of its batch, if it is in one."""
+    """The row that shows an operation's progress: its batch's, if it is in one."""
     return row if front.batch_row[row] == NONE else int(front.batch_row[row])

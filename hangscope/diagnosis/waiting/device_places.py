@@ -1,10 +1,12 @@
-"""Where devices stand, as their backend counts, of ranks that are found to wait nowhere else.
+"""Where devices are stuck according to their backend's counters, for ranks not found waiting
+elsewhere.
 
 The recorder does not ask NCCL whether an operation has finished; it copies NCCL's own counters into
-the ring, a second late at most. What nobody has finished waits for the members that have not issued
-it (also where a rank may finish alone, as the root of a broadcast may), or else for those that wait
-in something they issued before. Where there are none, it waits for no rank: for something else on a
-device, or for the network. Where some members left no ring, it may wait for those.
+the ring, at most a second late. A collective that nobody has finished waits for the members that
+have not issued it (even where a rank could finish alone, like the root of a broadcast), or else for
+members that wait in something they issued earlier. Without any of these it waits for no rank but
+for something else on a device, or for the network. If some members left no ring, it may wait for
+those.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from hangscope.trace.model import Trace
 
 @dataclass(frozen=True, slots=True)
 class _Unfinished:
-    """A collective that nobody has finished who has issued it."""
+    """A collective that no member which issued it has finished."""
 
     group: int
     seq: int
     rows: dict[int, int]
-    """Per member that has issued it its record."""
+    """Per member that has issued it, the row."""
     absent: list[int]
-    """Members that have not."""
+    """Members that have not issued it."""
     lost: list[int]
     """Members without a ring."""
 
@@ -36,12 +38,14 @@ class _Unfinished:
 def device_places(
     trace: Trace, front: Frontiers, told: Told, places: Sequence[Place]
 ) -> list[Place]:
-    """Where devices stand; each rank waits in the oldest of its collectives that do.
+    """Where devices are stuck; each rank waits in its oldest such collective.
 
-    ``places``: where ranks are found to wait. Only groups with a member that does so nowhere count.
+    ``places``: where ranks are already known to wait. Only groups with a member that waits nowhere
+    count.
     """
     if not told.counting or any(facts.unobservable for facts in trace.ranks.values()):
-        return []  # a captured operation is counted as issued, none of its replays as finished
+        # A captured operation counts as issued, but none of its graph replays counts as finished.
+        return []
     told_already = {place.group for place in places if place.half is None}
     unfinished = [
         one
@@ -110,7 +114,7 @@ def _unfinished(trace: Trace, front: Frontiers, told: Told) -> list[_Unfinished]
 
 
 def _waiting_since(told: Told, places: Sequence[Place]) -> dict[int, int]:
-    """Per rank that is found to wait the oldest record in which it does, -1 where it has none."""
+    """Per waiting rank, the oldest row it waits in; -1 if it has none."""
     since: dict[int, int] = {}
     for place in places:
         for rank in place.waiters:
@@ -120,10 +124,11 @@ def _waiting_since(told: Told, places: Sequence[Place]) -> dict[int, int]:
 
 
 def _all_counted(trace: Trace, front: Frontiers, last: int, row: int) -> bool:
-    """Whether a backend counts as finished all that a rank issued between two operations of it.
+    """Whether the backend counts everything that a rank issued between two of its operations as
+    finished.
 
-    Of sends, and of groups that have them, nobody counts what has ended: the device may stand in
-    those.
+    Nothing counts the completions of sends, nor of groups that use them: the device may be stuck in
+    one of those.
     """
     between = trace.records[last + 1 : row]
     if not len(between):

@@ -1,8 +1,8 @@
-"""Dumps that were written before the job went on: what others have finished since tells so.
+"""Dumps that were written before the job moved on, as completions in other dumps show.
 
-Nobody finishes a collective of all members before every member has issued it. A rank whose dump
-knows nothing of one that a peer's calls finished issued it after its dump was written: it waits no
-longer where its dump says so, and where it stands now is on no record.
+No rank can finish a collective of all members before every member has issued it. If a rank's dump
+lacks a collective that a peer has finished, the rank issued it after its dump was written: it no
+longer waits where its dump says so, and where it is now is not recorded.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _ACCUSING = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTI
 _OF_WAITING = (*_ACCUSING, Verdict.DEADLOCK_CYCLE)
 _SLOW_NS = 60 * SECOND_NS
 _EARLY_PART = 4
-"""Who was dumped in the first quarter of the time that others waited was dumped early."""
+"""A dump written in the first quarter of the others' wait was written early."""
 
 
 def overtaken(context: Context) -> frozenset[int]:
-    """Ranks that went on after their dumps were written, as the dumps of others show."""
+    """Ranks that moved on after their dumps were written, as other dumps show."""
     front = context.front
     known = _members(context, (front.enqueued != UNKNOWN) & (front.enqueued < front.ended))
     return known | _without_a_word(context)
 
 
 def _without_a_word(context: Context) -> frozenset[int]:
-    """Ranks whose dumps have all they ever issued, and nothing in a group that went on with them.
+    """Ranks with complete dumps that lack a group which moved on and needed them.
 
-    Whoever lists only what is unfinished, or whose older records are overwritten, may have
-    issued it all the same.
+    A rank whose dump lists only unfinished operations, or whose older records are overwritten, may
+    have issued them all the same.
     """
     trace, front = context.trace, context.front
     if not _told_by_dumps(context):
@@ -55,11 +55,11 @@ def _without_a_word(context: Context) -> frozenset[int]:
 
 
 def doubt_overtaken(context: Context, causes: list[Cause]) -> tuple[list[Cause], frozenset[int]]:
-    """Such a rank is accused of nothing, and nobody is stuck where only such ranks wait.
+    """Clear such ranks of any accusation; nothing is stuck where only such ranks wait.
 
-    Nor is one whose dump does not know yet that it had finished what it is past, unless it is known
-    that the job stood still: then its states were only written down late. Gives the ranks because
-    of which an answer no longer holds.
+    The same goes for a rank whose dump still shows an operation as unfinished although the rank has
+    moved past it, unless the job is known to have stood still (its states were just updated late).
+    Also returns the ranks because of which an answer was withdrawn.
     """
     early = unsure = overtaken(context)
     if not stood_still(context):
@@ -81,7 +81,7 @@ def doubt_overtaken(context: Context, causes: list[Cause]) -> tuple[list[Cause],
 
 
 def _rests_on(context: Context, cause: Cause) -> set[int]:
-    """The accused of a cause of waiting, or else those who wait there."""
+    """The ranks a cause about waiting relies on: the accused, or else the waiters."""
     if cause.verdict not in _OF_WAITING or not cause.places:
         return set()
     waiting = {r for i in cause.places for r in context.waits.places[i].waiters}
@@ -89,7 +89,7 @@ def _rests_on(context: Context, cause: Cause) -> set[int]:
 
 
 def without_dumps_of(trace: Trace, ranks: frozenset[int]) -> Trace:
-    """The trace as it would be if these ranks had left no dump."""
+    """The trace as if these ranks had left no dump."""
     gone = np.array(sorted(ranks), np.int64)
     return replace(
         trace,
@@ -104,11 +104,13 @@ def without_dumps_of(trace: Trace, ranks: frozenset[int]) -> Trace:
 def doubt_dumped_before(
     context: Context, causes: list[Cause]
 ) -> tuple[list[Cause], frozenset[int]]:
-    """Who was dumped before the others began to wait for it may have come since.
+    """Doubt ranks that were dumped before others began to wait for them: they may have arrived
+    since.
 
-    Clocks of hosts differ a little. Where the others were dumped long after they had begun, it need
-    not have been before they did so: a rank that is slow for a moment looks the same, as does one
-    that is about to finish what others have. Gives the latter: they are stuck in nothing.
+    Clocks of different hosts disagree slightly. If the others were dumped long after their wait
+    began, a dump need not predate that wait to count as early: a rank that is briefly slow looks
+    the same, and so does one about to finish what others have finished. Also returns ranks of the
+    latter kind; they are not stuck.
     """
     if not _told_by_dumps(context):
         return causes, frozenset()
@@ -125,7 +127,7 @@ def doubt_dumped_before(
         elif stuck and before == cause.culprits:
             too_early |= set(before)
             found.append(cause.naming_nobody(reason))
-        elif stuck or cause.confidence is Confidence.AMBIGUOUS:  # each stands for the others
+        elif stuck or cause.confidence is Confidence.AMBIGUOUS:  # each stands for all
             found.append(cause.doubted(reason))
         else:
             rest = tuple(r for r in cause.culprits if r not in before)
@@ -134,9 +136,10 @@ def doubt_dumped_before(
 
 
 def _others_began(context: Context, cause: Cause) -> int:
-    """When (ns) others began to wait, of whom the accused of a cause are no part.
+    """When (ns) ranks other than the accused began to wait.
 
-    Who cannot finish something waits itself, and what its dump says of that may be of another life.
+    A rank that cannot finish something is a waiter itself, and its dump's times may come from an
+    earlier process.
     """
     accused = set(cause.culprits)
     if cause.verdict is not Verdict.STUCK_COLLECTIVE or not accused:
@@ -148,7 +151,7 @@ def _others_began(context: Context, cause: Cause) -> int:
 def _dumped_before(
     cause: Cause, began_ns: int, written: dict[int, int], newest: int
 ) -> tuple[int, ...]:
-    """The accused whose dumps were written (when, in ns) before others had waited for long."""
+    """The accused whose dumps were written (ns) before others had waited for long."""
     if cause.verdict not in _ACCUSING or not began_ns:
         return ()
     lasted = max(newest - began_ns, 0)
@@ -157,12 +160,12 @@ def _dumped_before(
 
 
 def _members(context: Context, pairs: Bools) -> frozenset[int]:
-    """Ranks of these pairs of rank and group, where dumps tell the members."""
+    """Ranks of these (rank, group) pairs, where the dumps list the members."""
     trace, front = context.trace, context.front
     if not _told_by_dumps(context):
         return frozenset()
     groups = np.unique(front.group[pairs]).tolist()
-    # Who has issued something in a group is a member, unless every rank counts its own groups.
+    # A rank that issued something in a group is a member, unless ranks number their groups locally.
     named = all(s.version != "none" for s in trace.sources)
     named &= not (trace.records["flags"] & int(Flag.UNOBSERVED)).any()
     members = {
@@ -173,9 +176,9 @@ def _members(context: Context, pairs: Bools) -> frozenset[int]:
 
 
 def _told_by_dumps(context: Context) -> bool:
-    """Whether all that is recorded comes from dumps: each shows the moment it was written at.
+    """Whether all evidence comes from dumps, each a snapshot at the time it was written.
 
-    A log beside them tells more of some ranks, and nothing against what others have finished.
+    A log next to them adds facts on some ranks and never contradicts what others have finished.
     """
     trace = context.trace
     kinds = {s.format for s in trace.sources}

@@ -40,10 +40,10 @@ class GraphBuilder:
         self.told = Told(trace, front, processes)
         self.places: list[Place] = []
         self.oldest_row: dict[int, int] = {}
-        """Per rank the record of its oldest unfinished operation."""
+        """Per rank the row of its oldest unfinished operation."""
         self.device: dict[int, int] = {}
         self.halted: dict[tuple[int, int], list[int]] = {}
-        """Ranks that were stopped inside an operation that some of their peers have finished."""
+        """Ranks that are stopped inside an operation that some peers have finished."""
         self.unobserved = bool((trace.records["flags"] & int(Flag.UNOBSERVED)).any())
         self.unlisted = Unlisted(trace)
         self._seen_in: dict[int, tuple[int, ...]] = {}
@@ -74,7 +74,7 @@ class GraphBuilder:
         return Waits(self.places, of_rank, self.device)
 
     def _add_halves(self, halves: list[Half], blocking: frozenset[int]) -> None:
-        """The places of sends and receives, and who is stuck on its device because of one."""
+        """Add the places of sends and receives, and ranks stuck on their device because of one."""
         self.places += HalfPlaces(
             self.trace,
             self.front,
@@ -93,10 +93,10 @@ class GraphBuilder:
     def _strongest(
         self, rank: int, at: list[int], held: Mapping[int, Collection[int]]
     ) -> list[int]:
-        """The places that explain why a rank stands still, of those at which it waits.
+        """Of the places where a rank waits, those that explain why it stands still.
 
-        A fire-and-forget send explains that only where nothing else does; it then no longer waits
-        there. ``held``: the places that a rank's sends keep it from.
+        A fire-and-forget send explains that only if nothing else does; otherwise the rank no longer
+        counts as waiting there. ``held``: places that a rank's sends keep it from reaching.
         """
         if rank in held:
             return [i for i in at if i not in held[rank]]
@@ -108,7 +108,7 @@ class GraphBuilder:
         return strong or at
 
     def _find_oldest(self, halves: list[Half]) -> frozenset[int]:
-        """Fills `oldest_row`; returns the sends that hold up what comes after them."""
+        """Fill `oldest_row`; return the sends that hold up later operations."""
         front = self.front
         for rank, pairs in front.of_rank().items():
             rows = front.pending_row[pairs]
@@ -116,7 +116,7 @@ class GraphBuilder:
             if len(rows):
                 self.oldest_row[rank] = int(rows.min())
         for half in halves:
-            # A batch is waited for as a whole; a lone send may be on its way while others go on.
+            # A batch completes as a whole; a single send may be in flight while the rank goes on.
             in_batch = int(front.batch_row[half.row]) != NONE
             if half.is_send and not in_batch and half.rank in self.oldest_row:
                 continue
@@ -132,7 +132,8 @@ class GraphBuilder:
         return ranks or tuple(self.front.rank[pairs].tolist())
 
     def _group(self, group: int, pairs: Ints) -> None:
-        """The places of one group: each collective that a member has issued and not finished."""
+        """Add the places of one group: every collective that a member has issued and not
+        finished."""
         members = self._members(group, pairs)
         extra = self.unlisted.of(group, members, self._seen_in)
         if len(members) + len(extra) < 2:
@@ -155,7 +156,7 @@ class GraphBuilder:
                 self.places.append(place)
 
     def _progress(self, group: int, pairs: Ints) -> GroupProgress:
-        """How far the members of a group are, by their records and what their processes tell."""
+        """How far each member of a group is, from its records and its process."""
         front = self.front
         here = GroupProgress(
             ranks=front.rank[pairs],
@@ -168,7 +169,8 @@ class GraphBuilder:
         )
         for i, rank in enumerate(here.ranks.tolist()):
             if here.enqueued[i] <= 0 and not self.told.knows_start(rank):
-                # A ring counts on when its records wrap: it knows that nothing was ever issued.
+                # A ring keeps counting when its records wrap, so a zero means nothing was ever
+                # issued.
                 counted = here.enqueued[i] == 0 and rank in self.told.counting
                 here.enqueued[i] = 0 if counted else UNKNOWN
             elif here.enqueued[i] < 0:
@@ -190,7 +192,7 @@ class GraphBuilder:
     def _go_past_the_finished(
         self, group: int, here: GroupProgress, i: int, process: ProcessState
     ) -> None:
-        """Nobody could write down that a frozen process had finished; a peer did."""
+        """A frozen process could not record a completion that a peer recorded."""
         rank, older = process.rank, int(here.rows[i])
         if process.state == "stopped":
             self.halted.setdefault((group, int(here.pending[i])), []).append(rank)
@@ -198,7 +200,7 @@ class GraphBuilder:
         went_on = int(here.pending[i])
         here.rows[i] = self.told.row_of(group, rank, went_on) if went_on else NONE
         if process.gone and self.oldest_row.get(rank) == older and here.rows[i] != NONE:
-            self.oldest_row[rank] = int(here.rows[i])  # it waited there, for nothing older
+            self.oldest_row[rank] = int(here.rows[i])  # it waited there, not for anything older
 
     def _place_at(
         self, group: int, seq: int, progress: GroupProgress, members: tuple[int, ...]
@@ -212,7 +214,7 @@ class GraphBuilder:
         if row == NONE and self.told.dates_ends:  # its record does not say whether it has finished
             row = self.told.row_of(group, waiters[0], seq)
         began_ns = progress.began_ns[here]
-        if not (began_ns > 0).any():  # found through its records alone: unobserved
+        if not (began_ns > 0).any():  # found only through unobserved records
             began_ns = self.trace.records["created_ns"][rows]
         began_ns = began_ns[began_ns > 0]
         first_ns, last_ns = (int(began_ns.min()), int(began_ns.max())) if len(began_ns) else (0, 0)
@@ -223,9 +225,9 @@ class GraphBuilder:
     def _with_targets(
         self, place: Place, progress: GroupProgress, never: list[int], unknown: list[int]
     ) -> Place:
-        """The place with its members sorted by whether they have come to it (rules 2 and 3).
+        """The place with its members sorted by whether they have reached it (rules 2 and 3).
 
-        ``never`` have issued nothing in the group, of ``unknown`` nothing tells.
+        ``never`` have issued nothing in the group; nothing is known about ``unknown``.
         """
         known, come = progress.known, progress.enqueued >= place.seq
         over = (progress.pending > place.seq) | (progress.pending == 0)
@@ -236,12 +238,12 @@ class GraphBuilder:
         absent = (*progress.ranks[known & ~come].tolist(), *never)
         oldest = self.oldest_row
         if unknown and all(self.told.failed_with_others(r, oldest.get(r, NONE)) for r in absent):
-            absent = ()  # one that left nothing explains their ends
+            absent = ()  # a rank that left nothing explains their ends
         place = replace(place, absent=absent, unknown=tuple(unknown))
         return place if absent else self._with_late(place, progress)
 
     def _alone(self, group: int, pairs: Ints, members: tuple[int, ...]) -> None:
-        """A group of which one member is known: it waits, and nothing says for whom."""
+        """A group with one known member: the member waits, and nothing says for whom."""
         outsiders = bool(self.trace.groups[group].outsiders)
         for pair in pairs.tolist():
             rank, seq = int(self.front.rank[pair]), int(self.front.pending[pair])
@@ -269,7 +271,7 @@ class GraphBuilder:
         return int(self.trace.records["created_ns"][row]) if row >= 0 else 0
 
     def _last_unseen(self, group: int, rank: int) -> int:
-        """The rank's newest operation, if it is of this group and nobody saw whether it ended."""
+        """The rank's newest operation, if it is in this group and its end was not observed."""
         if rank not in self.told.bounds:
             return NONE
         row = self.told.bounds[rank][1] - 1
@@ -277,7 +279,7 @@ class GraphBuilder:
         return row if here and end_is_unseen(self.trace, row) else NONE
 
     def _guessed_members(self, row: int, rank: int) -> tuple[int, ...]:
-        """Native Gloo lists no members: there, a group that one rank used was meant for all."""
+        """Native Gloo lists no members: assume that a group used by one rank was meant for all."""
         if (
             row < 0
             or self.unlisted.gaps
@@ -287,12 +289,14 @@ class GraphBuilder:
         return tuple(sorted(self.told.recorded - {rank}))
 
     def _unobserved(self, group: int, progress: GroupProgress, lowest: int) -> None:
-        """Where completion cannot be seen, a rank ahead of a member waits where that one is due.
+        """Where completions are not recorded, let ranks that are ahead wait where the slowest is
+        due.
 
-        In a group with operations that some finish alone, at the first that it cannot. Where
-        everybody is equally far, the last operation is unfinished if the recorder did say of the
-        one before, on the same backend, that it finished, and the rank has issued nothing since:
-        waits for functional collectives are not seen, and who has gone on waits in what came later.
+        In a group with operations that some members finish alone, a rank waits at the first
+        operation it cannot finish. If all members are equally far, the last operation counts as
+        unfinished if the recorder noted the end of the one before (on the same backend) and the
+        rank has issued nothing since: waits for functional collectives are not recorded, and a rank
+        that moved on waits in a later operation.
         """
         if not self.unobserved:
             return
@@ -320,12 +324,12 @@ class GraphBuilder:
             progress.pending[i], progress.rows[i] = due, row
 
     def _on_device(self, place: Place, progress: GroupProgress) -> Place:
-        """Everybody has issued it and a peer has finished it: who is late on the device?"""
+        """All members have issued it and a peer has finished it: whose device is late?"""
         halted = {
             *self.halted.get((place.group, place.seq), ()),
             *(r for r in place.waiters if self.told.is_stopped(r)),
         }
-        if halted:  # they owe the others their part
+        if halted:  # the others need their part
             others = tuple(r for r in place.waiters if r not in halted)
             return replace(place, waiters=others, behind=tuple(sorted(halted)))
         rows = dict(zip(progress.ranks.tolist(), progress.rows.tolist(), strict=True))
@@ -336,7 +340,7 @@ class GraphBuilder:
         return replace(place, waiters=waiters)
 
     def _with_late(self, place: Place, progress: GroupProgress) -> Place:
-        """The place with the members that have issued it but are held up by something older."""
+        """The place with the members that issued it but are held up by something older."""
         first_here, behind = [], []
         members = zip(
             progress.ranks.tolist(), progress.pending.tolist(), progress.rows.tolist(), strict=True
@@ -357,13 +361,13 @@ class GraphBuilder:
             and not self.processes[r].secondary
             and not (self.processes[r].end is End.CLEAN and r in self.told.failed_last)
         ]
-        # What holds the others up is older.
+        # The older operation holds the others up.
         return replace(place, waiters=tuple(first_here), behind=tuple(gone or behind))
 
     def _after_older(self, rank: int, row: int) -> bool:
-        """Whether something older of the rank's is unfinished that holds ``row`` up.
+        """Whether an older unfinished operation of the rank holds ``row`` up.
 
-        What threads issue in groups of their own runs side by side, but on a device.
+        Threads with groups of their own run in parallel on the host, but not on a device.
         """
         oldest = self.oldest_row.get(rank, row)
         if oldest >= row:
@@ -378,11 +382,10 @@ class GraphBuilder:
         return bool(own[:-1].any())
 
     def _without_the_finished(self) -> None:
-        """A rank that ended cleanly waits for nobody, whatever its last records look like.
+        """Remove waits of ranks that ended cleanly, whatever their last records look like.
 
-        Unless the last thing it did was to fail in an operation that somebody never issued, or left
-        no record of: then what failed was swallowed, by a thread that died or a handler that went
-        on to the end.
+        Exception: a rank whose last operation failed because some member never issued it or left no
+        record. The failure was swallowed, by a thread that died or by a handler that carried on.
         """
         failed = self.told.failed_last
         for index, place in enumerate(self.places):

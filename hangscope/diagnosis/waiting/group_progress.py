@@ -1,4 +1,4 @@
-"""How far the members of one group are, side by side."""
+"""How far the members of one group are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hangscope.diagnosis.records.frontier import UNKNOWN, Bools, Ints
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """Those members of a group of whom anything is known: one row each in all columns.
+    """The members of a group about which anything is known, one row each in every column.
 
-    The columns are those of `Frontiers`, which what is known of a process changes in place.
+    The columns start as those of `Frontiers`; facts about a process modify them in place.
     """
 
     ranks: Ints
@@ -19,13 +19,13 @@ class GroupProgress:
     completed: Ints
     pending: Ints
     rows: Ints
-    """The records of ``pending``, or -1."""
+    """Rows of ``pending``, or -1."""
     began_ns: Ints
     finished: int
-    """The newest collective that any of them has finished; 0 for none."""
+    """The newest collective that any member has finished; 0 for none."""
 
     @property
     def known(self) -> Bools:
-        """Of whom it is known how much they have issued."""
+        """Members for which it is known how much they have issued."""
         found: Bools = self.enqueued != UNKNOWN
         return found

@@ -1,4 +1,4 @@
-"""Dumps that show a moment of a job that moved, not a standstill."""
+"""Dumps that are a snapshot of a moving job, not of a hang."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _MOVED = "the job was still moving when it was dumped"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is to be remarked; ``moved``: that it moved is known, and not only possible."""
+    """The remark for the report; ``moved``: known to have moved, rather than possibly."""
 
     remark: str
     moved: bool = True
 
 
 def moment_of(context: Context) -> Moment | None:
-    """Whether dumps were taken while the job still moved; None where that cannot be said.
+    """Evidence that the job was still moving when the dumps were taken; None if there is none.
 
-    A dump written seconds after its last record shows a moment, not a standstill. So do dumps of
-    which one was, as long as nobody has waited for long: the others wait for a slow rank. Only
-    dumps with credible times count, and no process that ended. Where some left no dump, one of them
-    may have ended at that moment: then all others wait for it.
+    A dump written seconds after its last record shows a moving job. So do all dumps if one of them
+    does and nobody has waited for long: the others wait for a slow rank. Only dumps with credible
+    times and of processes that have not ended count. If a rank left no dump, it may have died just
+    then, with all others waiting for it.
     """
     if not _may_tell(context):
         return None
@@ -51,13 +51,13 @@ def moment_of(context: Context) -> Moment | None:
     if waited < trace.timeout_s and _dumped_within(context, overtaken(context), _SOON_S):
         return Moment(f"{_MOVED}: some ranks went on after their dumps were written")
     soon = _SOON_S
-    if (trace.records["completed_ns"] > 0).any():  # what does not tell who waits proves too little
+    if (trace.records["completed_ns"] > 0).any():  # without completions, records prove too little
         soon = min(soon, standstill_s(trace))  # steps of milliseconds do not pause for seconds
     if last < min(_LATEST_S, max(soon, usual)):
         return Moment(f"{_MOVED}, {last:.1f} s after its last step")
     listed = not any(f.only_active and not f.newest_lost for f in trace.ranks.values())
     just_now = first < min(_LATEST_S, max(soon, usual if listed else 0.0))
-    just_now &= _dumped_within(context, trace.ranks, _LATEST_S)  # or it was dumped once before
+    just_now &= _dumped_within(context, trace.ranks, _LATEST_S)  # unless it is an earlier dump
     if waited < trace.timeout_s and just_now:
         return Moment(
             f"{_MOVED}, {first:.1f} s after some rank's last step; nobody had waited for more than "
@@ -73,8 +73,8 @@ def moment_of(context: Context) -> Moment | None:
 
 
 def _may_tell(context: Context) -> bool:
-    """Whether dumps are all there is, of processes that have not ended, and of which not all wait
-    for one that left none."""
+    """Whether all evidence is dumps of processes that have not ended, and not all of them wait for
+    a rank without a dump."""
     trace = context.trace
     if trace.live or trace.claims:
         return False
@@ -85,30 +85,31 @@ def _may_tell(context: Context) -> bool:
 
 
 def _dumped_within(context: Context, ranks: Collection[int], limit_s: float) -> bool:
-    """Whether there are such ranks, and their dumps were written when those of all others were."""
+    """Whether there are such ranks, and their dumps were written at about the time of all
+    others."""
     written = {r: f.observed_ns for r, f in context.trace.ranks.items()}
     first = min((written[r] for r in ranks), default=0)
     return first > 0 and max(written.values()) - first < limit_s * SECOND_NS
 
 
 def _of_the_last(context: Context, quiet_s: dict[int, float]) -> list[float]:
-    """Of those who were dumped last: what came before may have been a job that still moved."""
+    """Values of the ranks that were dumped last: at earlier dumps the job may still have moved."""
     written = {r: context.trace.ranks[r].observed_ns for r in quiet_s}
     newest = max(written.values())
     return [s for r, s in quiet_s.items() if newest - written[r] < _SOON_S * SECOND_NS]
 
 
 def _quiet_s(context: Context) -> dict[int, float]:
-    """Per rank the seconds from its last record to its dump; empty where of most it is not known.
+    """Per rank the seconds from its last record to its dump; empty if unknown for most ranks.
 
-    Where a host's clock is ahead of the file server's, dumps seem older than their records.
+    If a host's clock is ahead of the file server's, its dumps seem older than their records.
     """
     found = {}
     for rank, (low, high) in context.bounds.items():
         part = context.trace.records[low:high]
         last = max(int(part["created_ns"].max()), int(part["completed_ns"].max()))
         facts = context.trace.ranks.get(rank)
-        # A file without a credible date counts as written at its newest time, which is no date.
+        # A file without a credible date is dated by its newest record, which is not a date.
         undated = facts is not None and facts.observed_ns == int(part["started_ns"].max())
         if facts is not None and facts.observed_ns > last > 0 and not undated:
             found[rank] = (facts.observed_ns - last) / SECOND_NS
@@ -116,9 +117,9 @@ def _quiet_s(context: Context) -> dict[int, float]:
 
 
 def _gave_up(context: Context, rank: int) -> bool:
-    """Whether what a rank did last came after a silence like none before, and all at once.
+    """Whether the rank's last records form a burst after an unusually long silence.
 
-    So it looks where it gave up waiting, and let go of all it held, before it was dumped.
+    That is the pattern of a rank that timed out and released everything before it was dumped.
     """
     low, high = context.bounds[rank]
     part = context.trace.records[low:high]
@@ -136,7 +137,7 @@ def _gave_up(context: Context, rank: int) -> bool:
 
 
 def _longest_gap_s(context: Context) -> float:
-    """The longest time any rank was seen to take from one operation to the next, in seconds."""
+    """The longest gap (s) between two operations of any rank."""
     created = context.trace.records["created_ns"]
     same = np.diff(context.trace.records["rank"]) == 0
     gaps = np.diff(created)[same]

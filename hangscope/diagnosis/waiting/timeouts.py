@@ -1,4 +1,4 @@
-"""After how long those who wait give up, as far as their records say."""
+"""When waiting ranks time out, according to their records."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import NamedTuple
 from hangscope.diagnosis.context import Context
 
 NEARLY = 0.9
-"""Who has waited for this share of its timeout is about to give up, or has."""
+"""A rank that has waited for this share of its timeout is about to time out, or has."""
 
 
 class Timeouts(NamedTuple):
-    """The timeouts (s) of what has not finished."""
+    """Timeouts (s) of unfinished operations."""
 
     shortest_s: float
     longest_s: float
 
 
 def recorded_timeouts(context: Context) -> Timeouts | None:
-    """The timeouts of what has not finished; None where none of them is on record."""
+    """The timeouts of unfinished operations; None if none is recorded."""
     limits_ms = context.trace.records["timeout_ms"][context.front.unfinished]
     known_ms = limits_ms[limits_ms > 0]
     if not len(known_ms):

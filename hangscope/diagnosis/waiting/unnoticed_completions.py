@@ -1,4 +1,4 @@
-"""Ends that only the dump itself has noticed: their ranks moved when they were dumped."""
+"""Completions that only the dump itself noticed: these ranks were moving when they were dumped."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from hangscope.trace.model import Flag, State, flagged
 
 
 def just_finished(context: Context) -> frozenset[int]:
-    """Ranks whose newest end no watchdog had noted yet, while it had noted those before.
+    """Ranks whose newest completion the watchdog had not yet noted, though it had noted earlier
+    ones.
 
-    Torch's looks every tenth of a second. Whatever the date of the file says, which copying renews,
-    such a rank had not waited for long.
+    Torch's watchdog looks every tenth of a second. So whatever the file's date says (copying
+    changes it), such a rank had not waited for long.
     """
     found = set()
     for rank, (low, high) in context.bounds.items():

@@ -1,4 +1,4 @@
-"""What counts as waiting: long enough, on a job that stood still."""
+"""Which waits count: those that lasted long enough, in a job that stood still."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from hangscope.trace import formats
 from hangscope.trace.model import Flag, State, flagged
 
 _OF_TIME = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTIVE)
-"""Verdicts that a job which moves would get as well, at some moment."""
+"""Verdicts that a moving job would also get at some moments."""
 _FAR, _HOUR_S = 3, 3600.0
 _SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S = 600.0, 1800.0
-"""The shortest and the longest that torch ever had by default."""
+"""The shortest and the longest default timeout torch ever had."""
 _SEEN_TWICE_S = 0.5
 _SLOW_S = 60.0
-"""A rank that saves, loads or compiles may keep the others waiting for so long."""
+"""A rank that saves, loads or compiles may keep the others waiting this long."""
 
 
 def overdue_only(context: Context) -> None:
-    """On a live job, forget waiting that has not lasted: slow is not hung.
+    """On a live job, drop waits that have not lasted long enough: slow is not hung.
 
-    A place that waits for a rank that has ended needs no timeout, and then accuses only that rank.
+    Waiting for a rank that has ended needs no timeout, and accuses only that rank.
     """
     trace, processes = context.trace, context.processes
     if not trace.live:
@@ -61,10 +61,10 @@ def overdue_only(context: Context) -> None:
 
 
 def _in_the_way(context: Context, kept: list[int], least_s: float) -> list[int]:
-    """Places where those stand still whom others have waited for long enough.
+    """Places where ranks that others have waited for long enough are stuck themselves.
 
-    They came late and are held up themselves by now, if not yet for as long: they are in nothing
-    of their own. What they wait in for a moment is the work that keeps them from coming.
+    They arrived late and are now held up too, if not for as long, so they are not busy with work of
+    their own. A momentary wait, in contrast, is part of the work that keeps them from arriving.
     """
     places, known = context.waits.places, set(kept)
     still_in: dict[int, list[int]] = {}
@@ -85,9 +85,10 @@ def _in_the_way(context: Context, kept: list[int], least_s: float) -> list[int]:
 
 
 def _locks_that_last(context: Context, kept: list[int]) -> set[int]:
-    """Locks that hold up whom others have waited for long enough.
+    """Locks that hold up ranks which others have waited for long enough.
 
-    Who waits for that long itself does not let go; others have to be seen to hold it twice.
+    A holder that has itself waited that long does not let go; any other must be seen to hold the
+    lock twice.
     """
     places = context.waits.places
     wanted = {rank for i in kept for rank in places[i].targets}
@@ -102,10 +103,10 @@ def _locks_that_last(context: Context, kept: list[int]) -> set[int]:
 
 
 def as_victims(processes: dict[int, ProcessState], told_ns: int = 0) -> dict[int, ProcessState]:
-    """Every rank was ended from outside: no end is anybody's own doing.
+    """Every rank was ended from outside, so no rank's end is its own doing.
 
-    Where they were told to stop at one moment (``told_ns``) their waiting ends there, however long
-    some of them took to leave.
+    If they were told to stop at one moment (``told_ns``), all waits end there, however long some
+    ranks took to exit.
     """
     return {
         rank: replace(
@@ -119,27 +120,27 @@ def as_victims(processes: dict[int, ProcessState], told_ns: int = 0) -> dict[int
 
 
 def lasting_only(context: Context) -> None:
-    """Of a job that was killed from outside, keep only waiting that was a hang already."""
+    """In a job that was killed from outside, keep only waits that were already a hang."""
     waits = context.waits
     kept = [i for i, p in enumerate(waits.places) if context.standing_s(p) >= _limit_s(context, p)]
     waits.keep_only({*kept, *_locks_that_last(context, kept)})
 
 
 def _limit_s(context: Context, place: Place) -> float:
-    """How long no place stands in a job that moves.
+    """The wait after which a job at this place no longer counts as moving.
 
-    How fast a job goes is not known while its ranks still start and connect to each other.
+    While ranks still start and connect to each other, the pace of the job is unknown.
     """
     limit_s = standstill_s(context.trace)
     return max(limit_s, min(_SLOW_S, context.trace.timeout_s)) if place.phase == INIT else limit_s
 
 
 def doubt_staircases(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Where no state is recorded and every rank is at another place, the dumps may show a job that
-    moved while they were taken one after another: then who is behind tells nothing.
+    """If no state is recorded and every rank is at a different place, name nobody: the dumps may
+    show a moving job, dumped rank by rank.
 
-    In a hang the ranks that wait wait together. Only dumps of backends that record no completion
-    (native Gloo) are in doubt, and only without any knowledge of the processes.
+    In a hang, ranks wait together. This only affects dumps of backends that record no completion
+    (native Gloo) when nothing is known about the processes.
     """
     if context.trace.live or any(h.state != "unknown" for h in context.processes.values()):
         return causes
@@ -157,7 +158,8 @@ def doubt_staircases(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _is_staircase(context: Context, cause: Cause) -> bool:
-    """Whether everybody waits for the accused at a place of his own, and nobody says until when."""
+    """Whether every waiter of the accused is at a place of its own and nothing shows
+    completions."""
     if cause.verdict is not Verdict.MISSING_RANK:
         return False
     places = [context.waits.places[i] for i in cause.places]
@@ -170,10 +172,10 @@ def _is_staircase(context: Context, cause: Cause) -> bool:
 
 
 def doubt_short_waits(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Dumps that were written when nobody had waited for a minute may show a rank that is slow.
+    """Doubt dumps written before anybody had waited for a minute: a rank may just be slow.
 
-    No timeout has written those, and nothing in them tells what the accused does. What cannot go
-    together needs no time.
+    No timeout triggered such dumps, and nothing in them shows what the accused does. Mismatches
+    need no waiting time.
     """
     trace = context.trace
     kinds = {source.format for source in trace.sources}
@@ -182,7 +184,7 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> list[Cause]:
     if any(f.alive is not None or f.exit or f.phases for f in trace.ranks.values()):
         return causes
     if any(claim.kind == "timeout" for claim in trace.claims):
-        return causes  # somebody had waited for long, says a log
+        return causes  # a log says that somebody had waited for long
     shown = {rank for rank, facts in trace.ranks.items() if facts.threads}
     first_s, last_s = _timeouts_s(context)
     longest_s = context.longest_wait_s(context.waits.places)
@@ -219,10 +221,10 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def doubt_ended_early(context: Context, causes: list[Cause]) -> list[Cause]:
-    """A collective is stuck only while all of its members stand in it, and not for a moment only.
+    """A collective is stuck only if all members stay in it, and not just for a moment.
 
-    One of them that ended, by a way nobody saw, well before the others stopped waiting may have
-    ended alone. Where connections broke at once, a job that moved has met whatever broke them.
+    A member that ended unobserved, well before the others stopped waiting, may have ended on its
+    own. If connections broke right away, whatever broke them hit a moving job.
     """
     limit_s = standstill_s(context.trace)
 
@@ -240,7 +242,8 @@ def doubt_ended_early(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _until_connections_broke_s(context: Context, cause: Cause) -> float | None:
-    """How long anybody had waited when the first of them lost a peer; None if other ends came."""
+    """How long the first waiter had waited when a peer's connection was lost; None after other
+    ends."""
     waiters = _waiting(context, cause)
     lost_ns = []
     for rank in waiters:
@@ -256,7 +259,7 @@ def _until_connections_broke_s(context: Context, cause: Cause) -> float | None:
 
 
 def _ended_early(context: Context, cause: Cause, limit_s: float) -> Iterator[str]:
-    """Per place who was not heard of for as long as others waited there."""
+    """For each place, the ranks that fell silent well before the others stopped waiting there."""
     for place in (context.waits.places[i] for i in cause.places):
         ages = {rank: context.age_s(rank, place.began_ns) for rank in place.waiters}
         lasted = {rank: age for rank, age in ages.items() if age is not None}
@@ -277,14 +280,14 @@ def _waiting(context: Context, cause: Cause) -> set[int]:
 
 
 def _is_shown(cause: Cause, shown: set[int]) -> bool:
-    """Whether stacks tell what all of the accused do."""
+    """Whether stacks show what all of the accused are doing."""
     return bool(cause.culprits) and shown.issuperset(cause.culprits)
 
 
 def stood_still(context: Context) -> bool:
-    """Whether the dates of the dumps tell that somebody had waited for long.
+    """Whether the dumps' dates show that somebody had waited for long.
 
-    Files that were copied since have dates hours after any timeout, which tell nothing.
+    Files that were copied later are dated hours after any timeout, which proves nothing.
     """
     waited_s = context.longest_wait_s(context.waits.places)
     _, last_s = _timeouts_s(context)
@@ -292,14 +295,15 @@ def stood_still(context: Context) -> bool:
 
 
 def _timeouts_s(context: Context) -> Timeouts:
-    """After how long (s) the first of those who wait gives up, and after how long all have."""
+    """After how long (s) the first waiter times out, and the last."""
     return recorded_timeouts(context) or Timeouts(_SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S)
 
 
 def doubt_unobserved(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Where no source says what has finished, an accused rank may itself wait in what it did last.
+    """Doubt accused ranks that may themselves wait in their last operation, as no completions are
+    recorded.
 
-    Nothing of the kind is certain; of several such ranks any may wait for another of them.
+    No such accusation is certain; among several such ranks, any may wait for another.
     """
     return [_doubt_unobserved(context, cause) for cause in causes]
 
@@ -326,7 +330,7 @@ def _doubt_unobserved(context: Context, cause: Cause) -> Cause:
 
 
 def _is_unobserved(context: Context, cause: Cause) -> bool:
-    """Whether nobody says of what hangs there that it has not finished."""
+    """Whether no source shows that the hanging operation is unfinished."""
     places = [context.waits.places[i] for i in cause.places]
     if any(place.counted for place in places):
         return True
@@ -336,7 +340,8 @@ def _is_unobserved(context: Context, cause: Cause) -> bool:
 
 
 def _may_wait_elsewhere(context: Context, cause: Cause) -> bool:
-    """Whether an accused may wait in what it issued last, which is not what it is waited for in."""
+    """Whether an accused rank may wait in its last operation, in a different group than it is
+    waited for in."""
     records = context.trace.records
     groups = {context.waits.places[i].group for i in cause.places}
     last = [row for rank in cause.culprits if (row := context.last_row(rank)) >= 0]
@@ -348,7 +353,7 @@ def _may_wait_elsewhere(context: Context, cause: Cause) -> bool:
 
 
 def _rests_on_counters(context: Context, cause: Cause) -> bool:
-    """Whether no record tells that those wait who wait for the accused."""
+    """Whether only counters show that the waiters of the accused are waiting."""
     counted = [context.waits.places[i].counted for i in cause.places]
     circle = cause.verdict is Verdict.DEADLOCK_CYCLE and any(counted)
     missing = cause.verdict is Verdict.MISSING_RANK and bool(counted) and all(counted)
@@ -361,7 +366,7 @@ def _all_unobserved(context: Context, rows: list[int]) -> bool:
 
 
 def _may_be_held_up(context: Context, cause: Cause) -> bool:
-    """Whether somebody who waits has issued before what nobody says it has finished."""
+    """Whether a waiter has an earlier operation of which no completion was recorded."""
     records = context.trace.records
     hidden = flagged(records["flags"], Flag.UNOBSERVED)
     if not hidden.any():
@@ -380,9 +385,10 @@ def _may_be_held_up(context: Context, cause: Cause) -> bool:
 
 
 def _without_pairs(context: Context, ranks: tuple[int, ...]) -> bool:
-    """Whether all that is known of the ranks comes from Gloo's own recorder, which knows no pairs.
+    """Whether all evidence on the ranks comes from Gloo's own recorder, which lacks sends and
+    receives.
 
-    It is told by what it leaves out: no operation has a time at which it ended.
+    It is recognised by an omission: no operation has a completion time.
     """
     trace = context.trace
     for rank in ranks:
