@@ -284,7 +284,7 @@ class Context:
         return collective_row(self.trace, self.front, self.bounds, group, rank, seq)
 
     def last_in_group(self, rank: int, group: int) -> tuple[int, int]:
-        """(sequence number, row or -1) of the rank's last collective in a group; (0, -1) if none."""
+        """Number and row (or -1) of the rank's last collective in a group; (0, -1) if none."""
         low, high = self.bounds.get(rank, (0, 0))
         part = self.trace.records[low:high]
         hits = np.flatnonzero((part["group"] == group) & self.front.collective[low:high])

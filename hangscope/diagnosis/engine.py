@@ -63,7 +63,7 @@ from hangscope.diagnosis.records.inferred_numbers import with_laid_numbers
 from hangscope.diagnosis.records.mismatch import mismatches, parted_before
 from hangscope.diagnosis.records.refused_calls import with_compared_operations
 from hangscope.diagnosis.records.unobserved_p2p import with_lone_halves
-from hangscope.diagnosis.waiting import wait_duration
+from hangscope.diagnosis.waiting import wait_doubts, wait_duration
 from hangscope.diagnosis.waiting.early_dumps import (
     doubt_dumped_before,
     doubt_overtaken,
@@ -205,10 +205,10 @@ def _doubted(
 
     Also returns the ranks whose dumps were written too early to be used.
     """
-    causes = wait_duration.doubt_staircases(context, causes)
-    causes = wait_duration.doubt_unobserved(context, causes)
-    causes = wait_duration.doubt_short_waits(context, causes)
-    causes = wait_duration.doubt_ended_early(context, causes)
+    causes = wait_doubts.doubt_staircases(context, causes)
+    causes = wait_doubts.doubt_unobserved(context, causes)
+    causes = wait_doubts.doubt_short_waits(context, causes)
+    causes = wait_doubts.doubt_ended_early(context, causes)
     causes = doubt_equal_sides(context, causes)
     causes = doubt_unknown_operations(context, causes)
     causes = doubt_concluded(context, causes, concluded)

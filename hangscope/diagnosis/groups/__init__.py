@@ -1,1 +1,1 @@
-"""Who belongs to a group that no source lists, or lists in its own way."""
+"""Members of groups that no source lists, or that sources list in their own way."""

@@ -1,8 +1,8 @@
-"""Names that hide several groups: dumps whose entries do not tell their groups, or all the same.
+"""Names that stand for several groups: dumps whose entries name no group, or all the same one.
 
-Where nobody lists members, a name is taken for one group. What is on record may contradict that: a
-rank's numbers run backwards, as no group's do, or ranks have finished under one number what no
-group carries out together. Then nothing tells whose calls belong together.
+Without member lists, a name is taken for one group. The records may contradict that: a rank's
+numbers run backwards, which cannot happen in one group, or ranks have finished incompatible
+operations under one number. Then nothing shows whose calls belong together.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hangscope.trace.model import NONE, Flag, State, Trace, flagged
 _UNEVEN = "all_to_all"
 """Its sizes follow the data: members pass different ones."""
 _OF_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
-"""Those of which every member passes as much."""
+"""Operations for which every member passes the same amount."""
 _Keys = npt.NDArray[np.int64]
 
 
 def with_hidden_groups_apart(trace: Trace) -> Trace:
-    """The trace with a group of its own for each rank that uses a name which hides several.
+    """The trace with a separate group for each rank that uses an ambiguous name.
 
-    There the rank's collectives bear numbers in their order of issue.
+    In these groups the rank's collectives are numbered in order of issue.
     """
     unlisted = np.array([not group.listed for group in trace.groups] or [False], bool)
     rows = _collectives(trace, unlisted)
@@ -42,7 +42,7 @@ def with_hidden_groups_apart(trace: Trace) -> Trace:
 
 
 def _collectives(trace: Trace, unlisted: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-    """The records of collectives with a number, in groups whose members no source lists."""
+    """Rows of numbered collectives in groups whose members no source lists."""
     records = trace.records
     none = Flag.P2P | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.SYNTHETIC
     told = ~flagged(records["flags"], none) & (records["collective_seq"] > 0)
@@ -57,7 +57,8 @@ def _places(trace: Trace, rows: npt.NDArray[np.intp]) -> _Keys:
 
 
 def _running_backwards(trace: Trace, rows: npt.NDArray[np.intp]) -> list[int]:
-    """Groups in which a rank's numbers fall: it issued what came later under a smaller number."""
+    """Groups in which a rank's numbers decrease: it issued something later under a smaller
+    number."""
     keys = _places(trace, rows)
     order = np.argsort(keys, kind="stable")
     numbers = trace.records["collective_seq"][rows][order]
@@ -67,7 +68,7 @@ def _running_backwards(trace: Trace, rows: npt.NDArray[np.intp]) -> list[int]:
 
 
 def _finished_apart(trace: Trace, rows: npt.NDArray[np.intp]) -> list[int]:
-    """Groups in which ranks have finished, under one number, what nobody carries out together."""
+    """Groups in which ranks have finished incompatible operations under one number."""
     records = trace.records
     kinds = _kinds(trace)[records["signature"][rows]]
     over = records["state"][rows] == int(State.COMPLETED)
@@ -80,9 +81,9 @@ def _finished_apart(trace: Trace, rows: npt.NDArray[np.intp]) -> list[int]:
 
 
 def _kinds(trace: Trace) -> npt.NDArray[np.int64]:
-    """Per signature the first that members may carry out together with it; -1 where that is open.
+    """Per signature the first compatible one; -1 if open.
 
-    Records without a signature (-1) find the last entry.
+    Records without a signature (-1) index the last entry.
     """
     first: dict[tuple[str, int | None], int] = {}
     found = []
@@ -95,7 +96,7 @@ def _kinds(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def _in_order(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-    """1, 2, ... for the records of each rank, in its order of issue."""
+    """1, 2, ... for the records of each rank, in order of issue."""
     keys = _places(trace, rows)
     order = np.argsort(keys, kind="stable")
     fresh = np.flatnonzero(np.diff(keys[order], prepend=-1) != 0)

@@ -1,4 +1,4 @@
-"""Which groups are of one kind: the tensor groups of a mesh, say, wherever they lie in it."""
+"""Which groups are of one kind, such as the tensor-parallel groups of a mesh."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _USUAL_SHARE = 0.3
 
 
 def kinds_of_groups(trace: Trace) -> list[object]:
-    """Per group its description or, where it has none, what shows its dimension of the mesh.
+    """Per group its description or, without one, what identifies its mesh dimension.
 
-    That is how its members lie to each other and what it is used for most: the pairs of a pipeline
-    and the gradients of shared embeddings are exchanged by the same ranks in different groups.
+    That is the relative position of its members and its most frequent operations: pipeline p2p and
+    the gradients of shared embeddings use the same ranks in different groups.
     """
     if all(g.desc not in _NO_DESCRIPTION for g in trace.groups):
         return [g.desc for g in trace.groups]
@@ -31,7 +31,7 @@ def kinds_of_groups(trace: Trace) -> list[object]:
 
 
 def _usual_operations(trace: Trace) -> dict[int, frozenset[str]]:
-    """Per group the operations that most of its records are of."""
+    """Per group the operations that make up most of its records."""
     records = trace.records
     if not len(records):
         return {}

@@ -1,8 +1,8 @@
-"""Groups that every rank has numbered for itself: one number, several groups.
+"""Groups numbered by each rank for itself: one number, several groups.
 
-The oldest dumps, and the watchdog of torch 2.3, name a group by how many the process had made
-before it. Number 1 is the first tensor group on some ranks and the second on others, and nothing
-says who belongs together.
+The oldest dumps, and the watchdog of torch 2.3, name a group by how many groups the process had
+created before. Number 1 is the first tensor group on some ranks and the second on others, and
+nothing shows which ranks belong together.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from hangscope.trace.model import NONE, Group, Trace
 
 
 def with_groups_apart(trace: Trace, sizes: dict[int, int]) -> Trace:
-    """The trace with a group of its own for each rank that uses a number which may mean several.
+    """The trace with a separate group for each rank that uses a possibly ambiguous number.
 
-    ``sizes`` are members per group as the operations show them. Number 0 is everybody's, and so is
-    one whose operations have as many parts as there are ranks. Where no rank uses all the numbers
-    that anybody uses, they were given to the whole job, and nothing is done, unless more ranks use
-    one of them than its operations have parts: where old records are gone, none may show them all.
+    ``sizes``: members per group as operations show them. Number 0 is the whole job, and so is a
+    number whose operations have as many parts as there are ranks. If some rank uses every number
+    that anybody uses, the numbers are local and ambiguous; if none does, they are job-wide and
+    nothing is done, unless more ranks use a number than its operations have parts (once old records
+    are gone, no rank may show all numbers).
     """
     ambiguous = ambiguous_numbers(trace, sizes)
     return apart(trace, ambiguous) if ambiguous else trace
 
 
 def ambiguous_numbers(trace: Trace, sizes: dict[int, int]) -> list[int]:
-    """The groups whose number may mean several, as `with_groups_apart` tells them."""
+    """The groups whose number may be ambiguous, as in `with_groups_apart`."""
     if any(group.desc for group in trace.groups if not _is_unknown(group)):
         return []  # whoever wrote these dumps knew the groups' names
     used = _numbers(trace)
@@ -51,7 +52,7 @@ def ambiguous_numbers(trace: Trace, sizes: dict[int, int]) -> list[int]:
 
 
 def with_logged_groups_apart(trace: Trace) -> Trace:
-    """The same for logs, whose labels show it: a place in a group belongs to one rank."""
+    """The same for logs, whose labels reveal it: a place in a group belongs to one rank."""
     taken: dict[tuple[int, int], int] = {}
     shared = False
     for claim in trace.claims:
@@ -65,7 +66,7 @@ def with_logged_groups_apart(trace: Trace) -> Trace:
 
 
 def _is_unknown(group: Group) -> bool:
-    """Whether it is one that a log beside the dumps speaks of without a name."""
+    """Whether it is a nameless group mentioned by a log next to the dumps."""
     return group.name.startswith("?")
 
 
@@ -74,7 +75,7 @@ def _is_number(group: Group) -> bool:
 
 
 def apart(trace: Trace, ambiguous: list[int]) -> Trace:
-    """Each of the groups once per rank, without a list of members."""
+    """The trace with one copy of each group per rank, without member lists."""
     records, members = trace.records.copy(), trace.members.copy()
     records["peer"][np.isin(records["group"], ambiguous)] = NONE
     groups = list(trace.groups)
@@ -83,7 +84,7 @@ def apart(trace: Trace, ambiguous: list[int]) -> Trace:
         number = trace.groups[index].name
         uses = [(table, table["group"] == index) for table in (records, members)]
         here = np.unique(np.concatenate([table["rank"][rows] for table, rows in uses]))
-        # The first takes over the group's place in the table: no other index moves.
+        # The first copy takes over the group's index: no other index moves.
         places = np.array([index, *range(len(groups), len(groups) + len(here) - 1)][: len(here)])
         for rank, place in zip(here.tolist(), places.tolist(), strict=True):
             if place == len(groups):
@@ -101,7 +102,7 @@ def apart(trace: Trace, ambiguous: list[int]) -> Trace:
 
 
 def _numbers(trace: Trace) -> dict[int, set[int]]:
-    """Per rank the numbers of the groups it used; empty where a group has another name."""
+    """Per rank the numbers of the groups it used; empty if any group has another kind of name."""
     names = ["" if _is_unknown(group) else group.name or "0" for group in trace.groups]
     if not all(name.isdigit() for name in names if name):
         return {}

@@ -1,8 +1,8 @@
-"""Who belongs to a group that no source lists: what can be concluded, and what was made up.
+"""Members of groups that no source lists: infer them, or drop lists that were made up.
 
-Logs and the oldest dumps list no members, only who was heard of in a group. Groups of one
-description share the world out evenly, as the dimensions of a mesh do; where that leaves one way to
-complete them they are completed, else their lists are dropped rather than believed.
+Logs and the oldest dumps list no members, only ranks that appear in a group. Groups with one
+description partition the world evenly, like mesh dimensions. If that leaves one way to complete the
+lists they are completed; otherwise they are dropped.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _MOST_LOST = 8
 
 
 def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
-    """The trace with members concluded where they can be, and without lists that were made up.
+    """The trace with members inferred where possible and without made-up lists.
 
-    Also the groups whose members were concluded.
+    Also returns the groups with inferred members.
 
-    A list made up from those who are seen is short where somebody is missing, and a partner's
-    place in the group then means another rank.
+    A list made up from the ranks that appear is too short if a rank is missing, and a partner's
+    place in the group then points to the wrong rank.
     """
     if trace.only_logs:
         trace = with_logged_groups_apart(trace)
@@ -71,10 +71,10 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
 
 
 def _short(trace: Trace, missing: set[int], nameless: bool) -> list[bool]:
-    """Per group whether its list was made up of those who were heard of, and may lack somebody.
+    """Per group, whether its list was made up from the ranks that appear, and may be incomplete.
 
-    A missing rank may belong to it; and it does lack members where the names of pairs or the sizes
-    of gathers speak of more.
+    A missing rank may belong to it. It is certainly incomplete if names of p2p operations or sizes
+    of gathers imply more members.
     """
     least = _named_places(trace)
     for group, size in sizes_of_groups(trace).items():
@@ -91,7 +91,7 @@ def _short(trace: Trace, missing: set[int], nameless: bool) -> list[bool]:
 
 
 def _silent(trace: Trace) -> set[int]:
-    """Ranks that show nothing of any group but the default one: they may be in all others."""
+    """Ranks that appear in no group but the default one: they may be in all others."""
     heard = set().union(
         *(s for s, g in zip(_seen(trace), trace.groups, strict=True) if g.desc != "default_pg")
     )
@@ -99,9 +99,9 @@ def _silent(trace: Trace) -> set[int]:
 
 
 def all_nameless(trace: Trace) -> bool:
-    """Whether all dumps count each rank's own groups, as those of the oldest kind do.
+    """Whether every dump numbers its rank's groups locally, like the oldest kind of dumps.
 
-    So do others that only give a group's number: no source lists its members or says what it is.
+    Dumps that give only a group's number count too: no source lists members or describes the group.
     """
     dumps = [s for s in trace.sources if s.format in formats.DUMPS]
     numbered = all(not g.listed and not g.desc and g.name.isdigit() for g in trace.groups)
@@ -109,7 +109,7 @@ def all_nameless(trace: Trace) -> bool:
 
 
 def set_peers(trace: Trace, rows: npt.NDArray[np.intp]) -> None:
-    """The partners that names give as places in a group, where the group is known by now."""
+    """Set p2p partners given as places in a group, now that the group's members are known."""
     records = trace.records
     for row in rows.tolist():
         parsed = operations.parse(trace.signatures[records["signature"][row]].raw)
@@ -121,9 +121,9 @@ def set_peers(trace: Trace, rows: npt.NDArray[np.intp]) -> None:
 
 
 def _world_by_tiling(trace: Trace, alike: dict[str, list[int]]) -> int | None:
-    """The world's size: groups of one description have one size, so a short one lacks somebody.
+    """The world size: groups with one description have equal sizes, so a short one lacks a member.
 
-    Only where every description with several groups says the same.
+    Only if every description with several groups gives the same size.
     """
     world = trace.world_size
     if world is None:
@@ -148,7 +148,7 @@ def _settled(group: Group, made_up: bool, members: tuple[int, ...] | None) -> Gr
 
 
 def _as_seen(trace: Trace) -> list[bool]:
-    """Per group whether its list holds those who are seen in it and not everybody."""
+    """Per group, whether its list holds only ranks that appear in it, and not everybody."""
     return [
         set(g.ranks) <= s and len(g.ranks) != trace.world_size
         for g, s in zip(trace.groups, _seen(trace), strict=True)
@@ -158,8 +158,8 @@ def _as_seen(trace: Trace) -> list[bool]:
 def _whole(trace: Trace) -> set[int]:
     """Groups in which the places that members state leave room for no other rank.
 
-    Members stand in the order of their ranks: where places follow one another from 0 on, only a
-    rank above the last of them can be one, too.
+    Members are in rank order: if places are consecutive from 0 on, only a rank above the last one
+    can be a member as well.
     """
     ranks = {*trace.ranks, *trace.missing_ranks}
     whole = set()
@@ -183,7 +183,8 @@ def _seen(trace: Trace) -> list[set[int]]:
 
 
 def _shared_out(trace: Trace) -> dict[int, tuple[int, ...]]:
-    """Members per group where the groups of its description share the world out in one way."""
+    """Members per group, if there is one way for groups of its description to partition the
+    world."""
     world = trace.world_size or 0
     seen = _seen(trace)
     sizes, named = sizes_of_groups(trace), _named_places(trace)
@@ -205,7 +206,7 @@ def _shared_out(trace: Trace) -> dict[int, tuple[int, ...]]:
 
 
 def _alike(groups: tuple[Group, ...]) -> dict[str, list[int]]:
-    """Groups by their description, where it tells one mesh dimension from another."""
+    """Groups by description, if it identifies a mesh dimension."""
     alike: dict[str, list[int]] = defaultdict(list)
     for index, group in enumerate(groups):
         if group.desc not in NOT_TELLING:
@@ -214,7 +215,7 @@ def _alike(groups: tuple[Group, ...]) -> dict[str, list[int]]:
 
 
 def _one_mesh(known: dict[int, set[int]], size: int, world: int) -> dict[int, tuple[int, ...]]:
-    """Members of the groups of one mesh dimension: what is seen, completed to ``size``."""
+    """Members of the groups of one mesh dimension: the observed ones, completed to ``size``."""
     if size < 2 or world % size or max(map(len, known.values())) > size:
         return {}
     full = {i: tuple(sorted(ranks)) for i, ranks in known.items() if len(ranks) == size}
@@ -240,13 +241,14 @@ def _one_mesh(known: dict[int, set[int]], size: int, world: int) -> dict[int, tu
 
 
 def _stride(ranks: tuple[int, ...]) -> int:
-    """The common distance of neighbours; 0 for none."""
+    """The common distance of neighbours; 0 if there is none."""
     steps = {b - a for a, b in pairwise(ranks)}
     return steps.pop() if len(steps) == 1 else 0
 
 
 def _named_places(trace: Trace) -> dict[int, int]:
-    """Per group the least size that the names of its pairs allow: ``recv 0<-3`` has a place 3."""
+    """Per group the minimum size implied by the names of its p2p operations: ``recv 0<-3`` has a
+    place 3."""
     found: dict[int, int] = {}
     records = trace.records
     pairs = records[flagged(records["flags"], Flag.P2P)]
@@ -260,7 +262,7 @@ def _named_places(trace: Trace) -> dict[int, int]:
 
 
 def sizes_of_groups(trace: Trace) -> dict[int, int]:
-    """Members of a group as its operations show them: sizes differ by that factor."""
+    """Group sizes implied by operations: input and output sizes differ by that factor."""
     votes: dict[int, Counter[int]] = defaultdict(Counter)
     width = max(len(trace.signatures), 1)
     keys = trace.records["group"].astype(np.int64) * width + trace.records["signature"]

@@ -1,9 +1,9 @@
-"""The oldest dumps number each rank's own groups: the answer on which all meshes that fit agree.
+"""Dumps with locally numbered groups: the answer on which all plausible meshes agree.
 
-Nothing says whose number 1 is the same group. But groups of one number are the blocks of a mesh as
-a rule, of one size and one stride, and what their members have finished has to go together. Each
-mesh that passes is judged; that which asks for the fewest wrong ranks counts, and where several
-ask for as few, only what all of them say.
+Nothing shows whose number 1 is the same group. But groups with one number are usually blocks of a
+mesh, of one size and one stride, and what their members have finished must be consistent. Every
+mesh that passes is diagnosed. The one with the fewest wrong ranks wins; if several tie, only what
+all of them say counts.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from hangscope.trace.model import NONE, Flag, Group, State, Trace, flagged
 
 _MOST_RANKS = 512
 _MOST_WAYS = 48
-"""So many meshes are judged; where more fit, nothing is concluded."""
+"""Limit on the meshes diagnosed; if more are possible, nothing is concluded."""
 _MOST_LOST = 8
 _FAILED = 1
 _UNNAMED = 2
-"""What an answer without a culprit counts as: more than one rank that is wrong."""
+"""The cost of an answer without culprits: more than one wrong rank."""
 _UNKNOWN = "who belongs to the groups is not listed; all regular meshes that fit say the same"
 
 Judge = Callable[[Trace], Diagnosis]
 Shape = tuple[int, int]
-"""Stride and size of the groups of one number."""
+"""Stride and size of the groups with one number."""
 
 
 def by_meshes(trace: Trace, judge: Judge) -> Diagnosis | None:
-    """What every mesh that fits best says of dumps that number each rank's own groups.
+    """What the best meshes say about dumps with locally numbered groups.
 
-    None for other traces, and where the meshes do not agree or name nobody.
+    None for other traces, and if the meshes disagree or name nobody.
     """
     dumps = [s for s in trace.sources if s.format in formats.DUMPS]
     if not dumps or not all_nameless(trace) or len(dumps) != len(trace.sources):
@@ -58,7 +58,7 @@ def by_meshes(trace: Trace, judge: Judge) -> Diagnosis | None:
         if (shapes := _shapes(told, trace, world, stated.get(index)))
     }
     if len(fitting) < len(numbers):
-        return None  # who waits in a group of which nothing is known may be right to
+        return None  # a rank that waits in an unknown group may be right to do so
     meshes = list(islice(_meshes(fitting, world), _MOST_WAYS + 1))
     if not 0 < len(meshes) <= _MOST_WAYS:
         return None
@@ -75,16 +75,17 @@ def by_meshes(trace: Trace, judge: Judge) -> Diagnosis | None:
 
 
 def _world(trace: Trace, sizes: Sequence[int]) -> int:
-    """The world's size: the least that groups of these sizes share out; the last may be lost."""
+    """The world size: the smallest that groups of these sizes partition; its last ranks may be
+    lost."""
     least = max([trace.world_size or 0, *(r + 1 for r in trace.ranks)])
     wider = range(least, least + _MOST_LOST + 1)
     return next((world for world in wider if all(world % size == 0 for size in sizes)), least)
 
 
 def _cost(answer: Diagnosis) -> int:
-    """How much an answer asks one to believe: ranks that are wrong, networks and devices that fail.
+    """How implausible an answer is: wrong ranks, failing networks and devices.
 
-    That a rank cannot finish what others have is what groups taken for larger than they are show.
+    A rank that cannot finish what others finished is also what groups assumed too large look like.
     """
     return sum(
         len(f.culprits) if f.verdict is not Verdict.STUCK_COLLECTIVE else len(f.culprits) + _FAILED
@@ -96,10 +97,10 @@ def _cost(answer: Diagnosis) -> int:
 def _unsaid(
     stories: Mapping[int, Mapping[int, _Story]], mesh: Mapping[int, Shape], world: int
 ) -> int:
-    """What else one would have to believe: an answer is silent on what may follow from its cause.
+    """What else one would have to assume, as an answer leaves out what may follow from its cause.
 
-    Groups beyond the first whose members issued different things need a mistake of their own; those
-    whose members stand together at one place, held up by nothing older, a network that fails.
+    Each group beyond the first with mismatched operations needs a mistake of its own; each group
+    whose members wait together, held up by nothing older, a network failure.
     """
     parted = stuck = 0
     for index, (stride, size) in mesh.items():
@@ -121,9 +122,9 @@ def _unsaid(
 
 
 def _meshes(fitting: Mapping[int, set[Shape]], world: int) -> Iterator[dict[int, Shape]]:
-    """Every mesh in which each number is one dimension or everybody, and has a shape that fits.
+    """Every mesh in which each number is a dimension or the whole job and has a shape that fits.
 
-    One dimension may be used by none of the numbers.
+    One dimension may be used by no number.
     """
     for order in _orders(sorted(fitting)):
         inside = [index for index in order if index is not None]
@@ -142,7 +143,8 @@ def _meshes(fitting: Mapping[int, set[Shape]], world: int) -> Iterator[dict[int,
 
 
 def _orders(numbers: Sequence[int]) -> Iterator[tuple[int | None, ...]]:
-    """Which numbers are dimensions, the innermost first; None is one that no number uses."""
+    """Assignments of numbers to dimensions, innermost first; None is a dimension without a
+    number."""
     for count in range(len(numbers) + 1):
         for chosen in permutations(numbers, count):
             if count != 1:
@@ -152,7 +154,7 @@ def _orders(numbers: Sequence[int]) -> Iterator[tuple[int | None, ...]]:
 
 
 def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Every way to write a number as a product of so many, each of two or more."""
+    """Every way to write a number as a product of ``count`` factors of at least two."""
     if not count:
         yield from [()]
     elif count == 1:
@@ -163,7 +165,7 @@ def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
 
 
 def _likely(answer: Diagnosis, trace: Trace) -> Diagnosis:
-    """The answer, which rests on members that nobody listed."""
+    """The answer, capped at likely as its members are inferred."""
     findings = tuple(
         replace(
             finding,
@@ -180,20 +182,22 @@ def _likely(answer: Diagnosis, trace: Trace) -> Diagnosis:
 
 
 class _Story:
-    """What one rank did in the groups of one number: terms and ends of its collectives in order."""
+    """What one rank did in the groups with one number: terms and ends of its collectives in
+    order."""
 
     def __init__(self) -> None:
         self.terms: list[Terms] = []
         self.over: list[bool] = []
         self.place = NONE
-        """Its place in its group, where the name of a pair tells."""
+        """Its place in its group, if a p2p operation's name gives it."""
         self.whole = True
-        """Whether the first of them is on record."""
+        """Whether its first collective is on record."""
         self.stands_at = NONE
-        """Which of them is the oldest unfinished operation of the rank, if any is."""
+        """Index of the rank's oldest unfinished operation, if it is one of these."""
 
     def finished(self) -> int:
-        """How many it has finished that no member can finish alone, counted to the last of them."""
+        """How many collectives that need all members it has finished, counted to the last of
+        them."""
         done = [
             i
             for i, (term, over) in enumerate(zip(self.terms, self.over, strict=True))
@@ -203,7 +207,7 @@ class _Story:
 
 
 def _stories(trace: Trace, group: int) -> dict[int, _Story]:
-    """Per rank its story in the groups of one number."""
+    """Each rank's story in the groups with one number."""
     found: dict[int, _Story] = defaultdict(_Story)
     flags = trace.records["flags"]
     of_signature = [terms(signature) for signature in trace.signatures]
@@ -232,10 +236,11 @@ def _stories(trace: Trace, group: int) -> dict[int, _Story]:
 def _shapes(
     stories: Mapping[int, _Story], trace: Trace, world: int, size: int | None
 ) -> set[Shape]:
-    """Every (stride, size) of blocks of the world that what their members did allows."""
+    """Every (stride, size) of blocks of the world that is consistent with what their members
+    did."""
     told = all(story.whole and (story.terms or story.place != NONE) for story in stories.values())
     if stories.keys() != set(trace.ranks) or not told:
-        return set()  # ranks that are in fewer groups than others number another kind so
+        return set()  # ranks in fewer groups than others give this number to another kind of group
     found = set()
     for length in divisors(world):
         if length < 2 or (size and length != size):
@@ -248,7 +253,7 @@ def _shapes(
 
 
 def _fits(stories: Mapping[int, _Story], members: Sequence[int]) -> bool:
-    """Whether what the members are known to have finished can have been done together."""
+    """Whether the members can have done together what they are known to have finished."""
     here = [stories[rank] for rank in members if rank in stories]
     if not all(
         stories[rank].place in (NONE, place)
@@ -261,7 +266,7 @@ def _fits(stories: Mapping[int, _Story], members: Sequence[int]) -> bool:
     finished = max(story.finished() for story in here)
     if any(len(story.terms) < finished for story in here):
         return False
-    # Who has finished an operation of all has had everybody's part of it.
+    # A rank that finished an operation of all members received every member's part.
     first = max(here, key=lambda story: story.finished())
     return not any(
         (a_over or b_over) and disagreement(a, b)
@@ -273,7 +278,8 @@ def _fits(stories: Mapping[int, _Story], members: Sequence[int]) -> bool:
 
 
 def _shared_out(trace: Trace, mesh: Mapping[int, Shape], world: int) -> Trace:
-    """The trace with these blocks as the groups of the numbers, and all in the others."""
+    """The trace with these blocks as the groups of the numbers, and all ranks in the other
+    groups."""
     records, members = trace.records.copy(), trace.members.copy()
     everybody = tuple(range(world))
     groups = [replace(g, ranks=everybody, desc="default_pg") for g in trace.groups]

@@ -1,9 +1,9 @@
-"""Regular meshes: from the places that some ranks say they have in their groups to all members.
+"""Regular meshes: infers all members of groups from the places some ranks state.
 
-A log's labels say which place a rank has in a group (``Rank 2`` of a tensor group). The groups of
-one mesh dimension have one stride and one size, tile the world and begin at multiples, so a few
-places tell the rest. What they leave open is not guessed: only members that every possible size
-includes are filled in.
+A log's labels give a rank's place in a group (``Rank 2`` of a tensor group). The groups of a mesh
+dimension have one stride and one size, tile the world and start at multiples, so a few places
+determine the rest. Nothing is guessed: only members that every possible size includes are filled
+in.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from hangscope.trace.model import Trace
 
 _WIDER = 64
 _LARGEST = 1 << 17
-"""Worlds beyond this are a damaged number."""
+"""Larger worlds are a damaged number."""
 _COMBINED = re.compile(r"_AND_|EMBEDDING|^MODEL_PARALLEL|MODEL_PIPELINE|PARTIAL", re.I)
-"""Groups over several dimensions at once, or over the ends of one: their strides are not even."""
+"""Groups over several dimensions, or over the ends of one: their strides are not even."""
 Alike = Mapping[str, Sequence[int]]
 Places = dict[int, dict[int, int]]
-"""Per group the rank at each place that is known."""
+"""Per group the rank at each known place."""
 
 
 def places_of(trace: Trace) -> Places:
-    """What the labels of a log say about places."""
+    """Places stated by the labels of a log."""
     found: Places = defaultdict(dict)
     for claim in trace.claims:
         place = claim.details.get("place")
@@ -37,7 +37,7 @@ def places_of(trace: Trace) -> Places:
 
 
 def block(rank: int, stride: int, size: int, world: int) -> tuple[int, ...]:
-    """The group of a regular mesh that a rank is in, by the group's stride and size."""
+    """The members of a rank's group in a regular mesh, given the group's stride and size."""
     if stride < 1 or size < 1 or world % (stride * size):
         return ()
     first = rank // (stride * size) * (stride * size) + rank % stride
@@ -45,9 +45,9 @@ def block(rank: int, stride: int, size: int, world: int) -> tuple[int, ...]:
 
 
 def world_of(trace: Trace, alike: Alike) -> int | None:
-    """The world's size: where no source states it, the smallest that the known places allow.
+    """The world size: as stated, else the smallest one that the known places allow.
 
-    The highest ranks may have left nothing: seven ranks cannot hold tensor groups that begin at 4
+    The highest ranks may have left nothing: seven ranks cannot hold tensor groups that start at 4
     and have a place 2, eight can.
     """
     world = trace.world_size
@@ -61,9 +61,9 @@ def world_of(trace: Trace, alike: Alike) -> int | None:
 
 
 def by_places(trace: Trace, alike: Alike, sizes: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
-    """Members per group as far as the places of one mesh dimension tell them.
+    """Members per group, as far as the places of one mesh dimension determine them.
 
-    A group of which nobody is missing is listed only if its shape is beyond doubt.
+    A group without missing members is listed only if its shape is unambiguous.
     """
     world = trace.world_size or 0
     if not 0 < world <= _LARGEST:
@@ -84,7 +84,7 @@ def by_places(trace: Trace, alike: Alike, sizes: Mapping[int, int]) -> dict[int,
 
 
 def _dimensions(trace: Trace, alike: Alike) -> list[Places]:
-    """The known places of every description that can be one dimension of a mesh."""
+    """The known places for every description that can be one mesh dimension."""
     known = places_of(trace)
     found = []
     for desc, indexes in alike.items():
@@ -95,7 +95,7 @@ def _dimensions(trace: Trace, alike: Alike) -> list[Places]:
 
 
 def _shapes(groups: Places, world: int, stated: set[int]) -> list[tuple[int, int]]:
-    """Every (stride, size) with which each known place is where it should be."""
+    """Every (stride, size) that puts each known place where it should be."""
     least = 1 + max(place for places in groups.values() for place in places)
     fitting = []
     for size in divisors(world):
@@ -109,13 +109,13 @@ def _shapes(groups: Places, world: int, stated: set[int]) -> list[tuple[int, int
 
 @functools.lru_cache(4096)
 def divisors(number: int) -> tuple[int, ...]:
-    """All divisors of a number, the smallest first."""
+    """All divisors of a number, smallest first."""
     small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     return tuple(sorted({*small, *(number // n for n in small)}))
 
 
 def _fits(groups: Places, stride: int, size: int) -> bool:
-    """Whether the groups are different blocks of such a mesh, and every rank is at its place."""
+    """Whether the groups are distinct blocks of such a mesh with every rank at its place."""
     firsts = set()
     for places in groups.values():
         for place, rank in places.items():

@@ -1,4 +1,4 @@
-"""Members of a group that no list names: where sizes or gaps in the numbering tell of them."""
+"""Group members that no list names but sizes or gaps in the rank numbering imply."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hangscope.diagnosis.records.frontier import index_of
 from hangscope.trace.model import Trace
 
 NOT_TELLING = ("", "default_pg", "undefined", "unknown group")
-"""Descriptions that say nothing of what a group is for."""
+"""Descriptions that do not say what a group is for."""
 
 
 class Unlisted:
-    """Answers for every group of a trace who else must belong to it."""
+    """Says for every group of a trace who else must belong to it."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -28,7 +28,8 @@ class Unlisted:
     def of(
         self, group: int, seen: tuple[int, ...], seen_in: Mapping[int, tuple[int, ...]]
     ) -> list[int]:
-        """Members of ``group`` beside those ``seen``; ``seen_in`` holds those of every group."""
+        """Members of ``group`` other than those ``seen``; ``seen_in`` gives the latter for every
+        group."""
         trace = self.trace
         if trace.groups[group].outsiders:
             return []
@@ -41,7 +42,7 @@ class Unlisted:
             return sorted(set(range(size)) - set(seen)) if whole else []
         if whole:
             return sorted(missing)  # a group of the whole world
-        # Groups of one description share the world out evenly: who is in none of them is missing.
+        # Groups with one description partition the world evenly: ranks in none of them are missing.
         desc = trace.groups[group].desc
         if desc in NOT_TELLING:
             return []
@@ -52,7 +53,7 @@ class Unlisted:
         return sorted(missing) if size - len(seen) == len(missing) else []
 
     def _size_from_operations(self, group: int) -> int | None:
-        """How many members a group has, from an operation whose sizes tell."""
+        """Size of a group, from an operation whose sizes reveal it."""
         if self._sizes is None:
             self._sizes = {}
             signatures = max(len(self.trace.signatures), 1)

@@ -1,1 +1,1 @@
-"""What ranks did before, and who departed from it."""
+"""What ranks did before, and which of them deviated from it."""

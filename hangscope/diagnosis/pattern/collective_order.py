@@ -1,8 +1,8 @@
-"""In which order ranks come to collectives of two kinds of groups, and who of a circle differs.
+"""In which order ranks issue collectives of two kinds of groups, and who deviates in a cycle.
 
-Two ranks that wait for each other in two groups have come to them in opposite orders. All others
-run the same program: where each of them that is in groups of both kinds has come to these two
-operations in one order, who has come in the other is the one to blame.
+Two ranks that wait for each other in two groups have reached them in opposite orders. All others
+run the same program: if everyone who is in groups of both kinds issued these two operations in one
+order, whoever used the opposite order is to blame.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from hangscope.diagnosis.records.kinds import is_one_sided
 from hangscope.trace.model import NONE
 
 _MOST_ASKED = 64
-"""So many others tell the usual order."""
+"""Limit on the other ranks asked for the usual order."""
 _ENOUGH = 2
 _MOST_MEETINGS = 6
 
 Meeting = tuple[int, int]
-"""A collective by a number for the kind of its group and its own number there."""
+"""A collective as (number of its group's kind, sequence number)."""
 
 
 def against_order(
     context: Context, ranks: Collection[int], places: Iterable[Place]
 ) -> tuple[int, ...]:
-    """Those of ``ranks`` who came to two of the ``places`` in another order than everybody else.
+    """Those of ``ranks`` that reached two of the ``places`` in a different order than all others.
 
-    Empty where the others do not agree, are too few, or where all of ``ranks`` differ from them.
+    Empty if the others disagree or are too few, or if all of ``ranks`` differ from them.
     """
     odd = _Orders(context, places).broken_by(ranks)
     return odd if len(odd) < len(ranks) else ()
@@ -41,29 +41,29 @@ def against_order(
 def alone_against_order(
     context: Context, ranks: Collection[int], places: Iterable[Place]
 ) -> int | None:
-    """The only one of ``ranks`` who came to two of the ``places`` in another order than all others
-    did, those among ``ranks`` as well."""
+    """The only one of ``ranks`` that reached two of the ``places`` in a different order than all
+    others, including the rest of ``ranks``."""
     orders = _Orders(context, places)
     odd = [rank for rank in sorted(ranks) if orders.broken_by([rank])]
     return odd[0] if len(odd) == 1 else None
 
 
 def collective_first(context: Context, collective: Place, pair: Place) -> bool | None:
-    """Whether counterparts in sibling groups came to the collective before they came to the pair.
+    """Whether counterparts in sibling groups reached the collective before the pair.
 
-    One member waits in either, and has not come to the other. A half carries the number of the
-    last collective before it, so its record alone tells. None unless two tell, one of
-    whom exchanges as the rank that waits in the pair, and all the same.
+    One member waits in each and has not reached the other. A half carries the number of the last
+    collective before it, so its record alone suffices. None unless at least two counterparts tell
+    and all agree, one of whom exchanges the same as the rank that waits in the pair.
     """
     group, seq = collective.group, collective.seq
     ranks = context.trace.groups[group].ranks
     if not {pair.waiters[0], pair.absent[0]} <= set(ranks):
-        return None  # what was read contradicts itself
+        return None  # the records contradict each other
     waiting, wanted = ranks.index(pair.waiters[0]), ranks.index(pair.absent[0])
     op = context.families[context.trace.records["signature"][pair.row]]
     halves = [(waiting, wanted, pair.seq, op)]
     row = context.row_of(group, pair.absent[0], seq)
-    if row != NONE:  # its half was to come next
+    if row != NONE:  # its half was due next
         number = int(context.trace.records["p2p_seq"][row]) + 1
         halves.append((wanted, waiting, number, "send" if op == "recv" else "recv"))
     said: list[list[bool]] = []
@@ -82,10 +82,10 @@ def collective_first(context: Context, collective: Place, pair: Place) -> bool |
 
 
 class _Orders:
-    """Some places, by the kinds of their groups, and the order in which ranks came to them."""
+    """Some places, by the kinds of their groups, and the order in which ranks reached them."""
 
     def __init__(self, context: Context, places: Iterable[Place]) -> None:
-        # Kinds may hold lists of all ranks: they are hashed once, not for every rank.
+        # Kinds may hold lists of all ranks: hash them once, not per rank.
         numbers: dict[object, int] = {}
         chosen = {
             (numbers.setdefault(context.kinds[p.group], len(numbers)), p.seq)
@@ -100,8 +100,8 @@ class _Orders:
         self._asked = [r for r in context.trace.ranks if r not in context.without_order]
 
     def broken_by(self, ranks: Collection[int]) -> tuple[int, ...]:
-        """Those of ``ranks`` who came to two meetings in another order than all who are in groups
-        of the same program, two at least."""
+        """Those of ``ranks`` that reached two places in a different order than all others (at least
+        two) whose groups run the same program."""
         odd: set[int] = set()
         for a, b in combinations(self._meetings, 2):
             if a[0] != b[0]:
@@ -130,23 +130,24 @@ class _Orders:
         return odd
 
     def _groups(self, rank: int, a: Meeting, b: Meeting) -> tuple[int, int] | None:
-        """The one group of each kind that the rank is in."""
+        """The rank's group of each of two kinds; None unless there is exactly one of each."""
         first, second = (self._group_of.get((rank, kind), NONE) for kind, _ in (a, b))
         return None if NONE in (first, second) else (first, second)
 
     def _alike(self, groups: tuple[int, int], rank: int, a: Meeting, b: Meeting) -> bool:
-        """Whether the rank's groups run the program of these: the same numbers mean the same."""
+        """Whether the rank's groups run the same program as these: equal numbers mean the same
+        operation."""
         its = self._groups(rank, a, b)
         assert its is not None
         pairs = zip(groups, its, (a[1], b[1]), strict=True)
         return all(same_program(self._context, g, other, seq) for g, other, seq in pairs)
 
     def _abreast(self, rank: int, other: int, a: Meeting, b: Meeting) -> bool:
-        """Whether two ranks had come equally far in either group when they were last at the same
-        place of the other one; where that is not on record, they are taken to have been.
+        """Whether two ranks were equally far in each group when they were last at the same place of
+        the other; assumed if not recorded.
 
-        Else the numbers stand for other steps of one program: every replica may take as many
-        micro-batches as its data ask for.
+        Otherwise the numbers stand for other steps of one program: each replica may take as many
+        micro-batches as its data requires.
         """
         mine, its = self._groups(rank, a, b), self._groups(other, a, b)
         assert mine is not None
@@ -161,14 +162,14 @@ class _Orders:
         return True
 
     def _progress_in(self, rank: int, group: int) -> Progress:
-        """The progress of a rank in a group, looked up once."""
+        """The progress of a rank in a group (cached)."""
         if (rank, group) not in self._progress:
             self._progress[rank, group] = progress_in(self._context, rank, group)
         return self._progress[rank, group]
 
     def _who_did(self, known: Iterable[int], a: Meeting, b: Meeting) -> set[int]:
-        """These, and the members of groups that finished both with them: those came in one order
-        too, whether they left a record or not."""
+        """These ranks, and the members of groups that finished both with them: those used the same
+        order, recorded or not."""
         context, found = self._context, set(known)
         for rank in known:
             groups = self._groups(rank, a, b)
@@ -182,10 +183,11 @@ class _Orders:
         return found
 
     def _a_first(self, rank: int, a: Meeting, b: Meeting) -> bool | None:
-        """Whether the rank came to ``a`` before it came to ``b``; None where that is not known.
+        """Whether the rank issued ``a`` before ``b``; None if unknown.
 
-        What is not on record of a rank whose older records are gone has been issued before all that
-        is, or not yet: its counters tell. Of finished entries that are not listed nobody knows.
+        If a rank's older records are gone, an unrecorded operation was either issued before all
+        recorded ones or not yet: its counters decide. Finished entries that are not listed leave it
+        open.
         """
         groups = self._groups(rank, a, b)
         if groups is None:
@@ -207,7 +209,7 @@ class _Orders:
 
 
 def _groups_of(context: Context, numbers: Mapping[object, int]) -> dict[tuple[int, int], int]:
-    """Per rank and number of a kind the group it is in, or -1 where it is in several."""
+    """(rank, number of a kind) -> the group, or -1 if the rank is in several."""
     found: dict[tuple[int, int], int] = {}
     for index, (group, kind) in enumerate(zip(context.trace.groups, context.kinds, strict=True)):
         number = numbers.get(kind)
@@ -218,6 +220,6 @@ def _groups_of(context: Context, numbers: Mapping[object, int]) -> dict[tuple[in
 
 
 def _finished_by_all(context: Context, row: int) -> bool:
-    """Whether a rank finished a collective to which every member has to come."""
+    """Whether a rank finished a collective that needs every member."""
     signature = context.trace.signatures[int(context.trace.records["signature"][row])]
     return not context.front.unfinished[row] and not is_one_sided(signature)

@@ -1,7 +1,7 @@
 """What counterparts in sibling groups did: groups of the same kind run the same program.
 
-Two counterparts have the same place in their groups. How far each had come in its group, whenever
-it issued a collective that both took part in, tells who of them left something out.
+Two counterparts have the same place in their groups. How far each had got in its group whenever it
+issued a collective both took part in shows which of them left something out.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from hangscope.trace.model import NONE
 _MAX_SIBLINGS = 16
 _FEW = 2
 _MOST_PARTINGS = 2
-"""Somebody who left the way may come back to it, or leave it once more behind that."""
+"""A rank that deviates may return to the pattern, or deviate once more after that."""
 
 Issued = tuple[object, ...]
 """One half of a pair: operation, partner's place, tensors, line."""
 Progress = dict[tuple[int, int], tuple[int, int]]
-"""Per collective of another group, in the order of issue: how far the rank had come in this one."""
+"""Per collective of another group, in order of issue: how far the rank had got in this one."""
 
 
 def siblings(context: Context, group: int) -> list[int]:
-    """Groups of the same kind and size but no rank in common, a few of them."""
+    """Groups of the same kind and size without common ranks, a few of them."""
     groups = context.trace.groups
     mine = groups[group]
     if mine.desc == "default_pg" or len(mine.ranks) < 2:
@@ -40,19 +40,20 @@ def siblings(context: Context, group: int) -> list[int]:
 
 
 def unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
-    """Whether the rank did something else in one of its groups than its counterparts elsewhere."""
+    """Whether the rank did something different in one of its groups than its counterparts
+    elsewhere."""
     return bool(unlike_whom(context, rank, groups))
 
 
 def unlike_whom(
     context: Context, rank: int, groups: Iterable[int], without: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """The counterparts elsewhere that did something else than the rank in one of its groups.
+    """The counterparts elsewhere that did something different than the rank in one of its groups.
 
-    Of each group, where more of them did so than did the same; those ``without`` whom it goes are
-    not asked. Who did something else than who did the same as the rank run another program
-    (another stage) and are no measure; nor is who did something else than the rest of them, as
-    where every replica takes as many micro-batches as its data ask for.
+    A group counts if more counterparts differ than agree; ranks ``without`` are not asked. A
+    counterpart that differs from those that agree with the rank runs another program (another
+    stage) and is ignored. So is one that differs from the other counterparts, as when every replica
+    takes as many micro-batches as its data requires.
     """
     found: dict[int, None] = {}
     for group in groups:
@@ -95,28 +96,29 @@ def _doings(context: Context, rank: int, group: int) -> _Doings:
 
 
 def _pairs_differ(mine: _Doings, theirs: _Doings) -> bool | None:
-    """Whether two counterparts issued other halves under one number; None if they share none."""
+    """Whether two counterparts issued different halves under one number; None if they share
+    none."""
     common = mine.pairs.keys() & theirs.pairs.keys()
     return any(mine.pairs[k] != theirs.pairs[k] for k in common) if common else None
 
 
 def _unlike(mine: _Doings, theirs: _Doings) -> bool:
-    """Whether two counterparts did something else, as far as they can be compared."""
+    """Whether two counterparts differ, where they can be compared."""
     return bool(_pairs_differ(mine, theirs) or _parted(mine.progress, theirs.progress))
 
 
 def _agree(mine: _Doings, theirs: _Doings) -> bool:
-    """Whether two counterparts did the same wherever they can be compared."""
+    """Whether two counterparts agree wherever they can be compared."""
     common = mine.progress.keys() & theirs.progress.keys()
     even = all(mine.progress[place] == theirs.progress[place] for place in common)
     return even and not _pairs_differ(mine, theirs)
 
 
 def _parted(mine: Progress, theirs: Progress) -> bool | None:
-    """Whether two counterparts were equally far once, and no longer at the last common place.
+    """Whether two counterparts were equally far at one time, but not at their last common place.
 
-    None where they have too little in common, or never were: another stage, another program. So is
-    one that draws away again and again: a mistake is made once.
+    None if they have too little in common or never were equally far: another stage, another
+    program. So is one that keeps diverging: a mistake is made once.
     """
     common = [place for place in mine if place in theirs]  # in the order they were issued
     if len(common) < 2 or mine[common[0]] != theirs[common[0]]:
@@ -130,10 +132,10 @@ def _parted(mine: Progress, theirs: Progress) -> bool | None:
 
 
 def _alone_at_one(context: Context, rank: int, group: int, other: int) -> bool | None:
-    """Whether the rank alone was not as far as its counterpart, at the one place both have come to.
+    """Whether only this rank lagged its counterpart at the one place both have reached.
 
-    Where nothing older is on record, the others of its group are the measure: one of them at least
-    must be as far as its own counterpart is. None where there is no such place.
+    Without older records the group's other members are the reference: at least one of them must be
+    as far as its own counterpart. None if there is no such place.
     """
     mates, counterparts = (context.trace.groups[g].ranks for g in (group, other))
     apart: dict[int, bool] = {}
@@ -149,7 +151,7 @@ def _beyond(context: Context, rank: int, group: int, mine: _Doings, theirs: _Doi
     """Whether the rank has issued more in ``group`` than its counterpart had when that one went on
     to the next collective of another group, where this rank is still expected.
 
-    A counterpart that nobody else has followed there is no measure: it may have gone too early.
+    A counterpart that nobody else followed there is ignored: it may have gone there too early.
     """
     last = {other: max(seq for g, seq in mine.progress if g == other) for other, _ in mine.progress}
     due = [
@@ -164,7 +166,7 @@ def _beyond(context: Context, rank: int, group: int, mine: _Doings, theirs: _Doi
 
 
 def _came_alone(context: Context, rank: int, group: int, seq: int) -> bool:
-    """Whether none of the other members, two at least, has come to a collective of the rank's."""
+    """Whether none of the other members (at least two) has issued a collective of the rank's."""
     if len(context.trace.groups[group].ranks) <= _FEW:
         return False
     come = context.trace.records["rank"][context.rows_at(group, seq)]
@@ -172,7 +174,8 @@ def _came_alone(context: Context, rank: int, group: int, seq: int) -> bool:
 
 
 def progress_in(context: Context, rank: int, group: int) -> Progress:
-    """How far in ``group`` (collectives, pairs) each collective of other groups was issued."""
+    """How far the rank was in ``group`` (collectives, p2p) when it issued each collective of other
+    groups."""
     low, high = context.bounds.get(rank, (0, 0))
     records = context.trace.records[low:high]
     here = records["group"] == group
@@ -189,14 +192,14 @@ def progress_in(context: Context, rank: int, group: int) -> Progress:
 
 
 def _pairs(context: Context, rank: int, group: int) -> dict[int, tuple[Issued, ...]]:
-    """Per point-to-point number the halves issued under it: partner's place, tensors, line."""
+    """Per p2p number the halves issued under it: partner's place, tensors, line."""
     low, high = context.bounds.get(rank, (0, 0))
     records = context.trace.records[low:high]
     rows = np.flatnonzero((records["group"] == group) & (records["peer"] >= 0))
     ranks = context.trace.groups[group].ranks
     place = {r: i for i, r in enumerate(ranks)}
     result: dict[int, tuple[Issued, ...]] = {}
-    # The same stack has another number in the ring of another rank.
+    # The same stack has a different number in another rank's ring.
     numbers = np.unique(records["stack"][rows]).tolist()
     lines = {n: user_frames(context.trace.stacks[n]) if n != NONE else () for n in numbers}
     for row in rows.tolist():

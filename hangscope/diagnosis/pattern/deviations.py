@@ -1,8 +1,8 @@
-"""What a healthy member would have done: sibling groups and a rank's own past.
+"""What a healthy member would have done, judged by sibling groups and the rank's own past.
 
-Where two ranks wait for each other the graph alone cannot say who is wrong. Groups of the same
-kind (the other tensor groups, the same pipeline stage elsewhere) run the same program, and a
-training loop repeats itself: who left the pattern is the likelier culprit.
+If two ranks wait for each other, the graph alone cannot say who is wrong. Groups of the same kind
+(the other tensor groups, the same pipeline stage elsewhere) run the same program, and a training
+loop repeats itself: the rank that deviates is the likelier culprit.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _HALF = 3
 """Fields of an operation that count in a step: all but its stack."""
 _USUAL_TIMES = 2
 _UNEVEN = "all_to_all"
-"""Its sizes follow the data: those of another group tell nothing."""
+"""Its sizes follow the data: those of another group prove nothing."""
 _PAST = 4
-"""So many operations before show that another group runs the same program."""
+"""So many earlier operations show that another group runs the same program."""
 
 _NEAR = 24
-"""Those are looked for among so many."""
+"""Window in which they are looked for."""
 
 Step = tuple[object, ...]
 
@@ -45,21 +45,21 @@ def deviants(
     *,
     pairs: bool = True,
 ) -> tuple[int, ...]:
-    """Those of ``ranks`` that left the pattern, where not all of them did; else none.
+    """Those of ``ranks`` that deviated, unless all of them did.
 
-    ``mates``: counterparts who are as suspect, and therefore no measure.
-    ``pairs``: sends or receives are among what they wait in. Without them, who waits together with
-    ranks that nobody suspects is where it should be.
+    ``mates``: counterparts that are just as suspect and therefore no reference. ``pairs``: they
+    wait in sends or receives, among others. Without those, a rank that waits together with
+    unsuspected ranks is where it should be.
     """
     suspects = sorted(set(ranks))
     wider = _with_counterparts(context, suspects, groups)
     apart = {r: unlike_whom(context, r, wider, mates) for r in suspects}
-    # Two who differ from nobody but each other are equally far from the pattern.
+    # Two ranks that differ only from each other are equally far from the pattern.
     found = [r for r, whom in apart.items() if any(not apart.get(other) for other in whom)]
     if 0 < len(found) < len(suspects):
         return tuple(found)
-    # Something new is weak evidence: it counts only where a single rank did it, and where the
-    # past of the others is long enough to tell that they did not.
+    # Something new is weak evidence: it counts only if a single rank did it, and if the others'
+    # past is long enough to show that they did not.
     new = {r: _did_something_new(context, r, suspects) for r in suspects}
     found = [
         r
@@ -73,7 +73,8 @@ def deviants(
 
 
 def _did_something_new(context: Context, rank: int, suspects: Sequence[int]) -> bool | None:
-    """Whether a rank took a step it had never taken, or came to a send or receive new to it."""
+    """Whether a rank took a step it had never taken, or reached a send or receive that is new to
+    it."""
     unlike = unlike_before(context, rank, suspects)
     return unlike if unlike is not False else waits_anew(context, rank)
 
@@ -81,7 +82,7 @@ def _did_something_new(context: Context, rank: int, suspects: Sequence[int]) -> 
 def _with_counterparts(
     context: Context, suspects: Sequence[int], groups: Iterable[int]
 ) -> tuple[int, ...]:
-    """The groups, and those like them in which a suspect is the counterpart of another."""
+    """The groups, and their siblings in which a suspect is the counterpart of another suspect."""
     found = dict.fromkeys(groups)
     for group in [*found]:
         ranks = context.trace.groups[group].ranks
@@ -93,10 +94,10 @@ def _with_counterparts(
 
 
 def _in_company(context: Context, rank: int, suspects: list[int]) -> bool:
-    """Whether somebody whom nobody suspects waits at the same place and came by a new way too.
+    """Whether an unsuspected rank waits at the same place and also arrived in a new way.
 
-    Then being there is normal. Where the others came as they always do, this rank has skipped
-    something on its way. A member that left no dump may be there as well.
+    Then being there is normal. If the others arrived as usual, this rank has skipped something. A
+    member that left no dump may be there as well.
     """
     places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]
     if any(r not in context.on_record for place in places for r in place.unknown):
@@ -106,9 +107,9 @@ def _in_company(context: Context, rank: int, suspects: list[int]) -> bool:
 
 
 def came_as_siblings(context: Context, rank: int) -> bool:
-    """Whether a counterpart in a sibling group came to what the rank waits in by the same way.
+    """Whether a counterpart in a sibling group reached what the rank waits in by the same way.
 
-    Then being there is normal, however new the way is to the rank.
+    Then being there is normal, even if the way is new to the rank.
     """
     groups = context.trace.groups
     for place in (context.waits.places[i] for i in context.waits.places_of.get(rank, ())):
@@ -123,7 +124,7 @@ def came_as_siblings(context: Context, rank: int) -> bool:
 
 
 def _way_to(context: Context, rank: int, group: int, seq: int) -> Step | None:
-    """What a rank issued just before it came to a collective: kind of group, operation, number."""
+    """What a rank issued just before a collective: kind of group, operation, number."""
     row = context.row_of(group, rank, seq)
     if row <= context.bounds.get(rank, (0, 0))[0]:
         return None
@@ -133,12 +134,12 @@ def _way_to(context: Context, rank: int, group: int, seq: int) -> Step | None:
 
 
 def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:
-    """Whether none of the rank's counterparts in sibling groups has come to this pair by number."""
+    """Whether none of the rank's counterparts in sibling groups has reached this p2p number."""
     return NONE < furthest_counterpart(context, rank, group) < number
 
 
 def furthest_counterpart(context: Context, rank: int, group: int) -> int:
-    """The highest number of a pair that a counterpart in a sibling group has come to, or -1."""
+    """The highest p2p number that a counterpart in a sibling group has reached, or -1."""
     ranks = context.trace.groups[group].ranks
     if rank not in ranks:
         return NONE
@@ -154,10 +155,9 @@ def furthest_counterpart(context: Context, rank: int, group: int) -> int:
 def unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool | None:
     """Whether one of the newest steps from operation to operation never occurred before.
 
-    Only those count that came after the last collective that all ``suspects`` have finished: until
-    then they went together. None where there are too few to tell: what the operation before it is
-    usually followed by must be on record and, where older records are gone, so must the operation
-    that is new there.
+    Only steps after the last collective finished by all ``suspects`` count: until then they went
+    together. None if that cannot be told: the records must show what usually follows the preceding
+    operation and, if older records are gone, the new operation as well.
     """
     past = past_of(context, rank, suspects)
     steps: list[Step] = [(*a[:_HALF], *b[:_HALF]) for a, b in pairwise(past.issued)]
@@ -170,7 +170,7 @@ def unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool 
     unsure = False
     for at, step in enumerate(steps[start:], start + 1):
         if step not in seen:
-            if at in past.begun:  # a thread's beginning follows nothing
+            if at in past.begun:  # a thread's first operation follows nothing
                 unsure = True
             elif usual[step[:_HALF]] >= _USUAL_TIMES and (past.whole or step[_HALF:] in known):
                 return True
@@ -183,7 +183,7 @@ def unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool 
 
 
 def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
-    """The part of an evenly divided mismatch that sibling groups and the past speak against."""
+    """The ranks of an evenly divided mismatch that sibling groups and the past speak against."""
     votes: Counter[int] = Counter()
     by_name: Counter[int] = Counter()
     records = context.trace.records
@@ -205,7 +205,7 @@ def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
             votes[index] += signature in {alike[k] for k in kinds}
             by_name[index] += op in {ops[k] for k in kinds}
     if mismatch.aspect == "op" and not any(votes.values()):
-        votes = by_name  # sizes differ from group to group: another stage, other experts
+        votes = by_name  # sizes differ between groups: another stage, other experts
     if votes:
         best = max(votes.values())
         winners = [i for i in range(len(mine)) if votes[i] == best]
@@ -217,9 +217,9 @@ def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
 
 
 def _alike(signatures: Sequence[Signature], with_reduce_op: bool) -> list[int]:
-    """For each signature the first that is the same but for the reduce op.
+    """For each signature the first one that is equal but for the reduce op.
 
-    That becomes known later than the rest: the newest records of a rank that was killed lack it.
+    The reduce op is recorded later than the rest: the newest records of a killed rank lack it.
     """
     if with_reduce_op:
         return list(range(len(signatures)))
@@ -228,10 +228,10 @@ def _alike(signatures: Sequence[Signature], with_reduce_op: bool) -> list[int]:
 
 
 def _same_past(context: Context, mismatch: Mismatch, other: int, alike: Sequence[int]) -> bool:
-    """Whether a sibling group issued the same just before: another stage runs another program.
+    """Whether a sibling group issued the same just before; another stage runs another program.
 
-    At a group's first operations all that came before them counts. ``alike`` numbers the
-    signatures by what they are; -1 those of which nothing but the operation is compared.
+    For a group's first operations, everything before them counts. ``alike`` numbers equal
+    signatures; -1 means that only the operation is compared.
     """
     mine = _before(context, mismatch.group, mismatch.seq)
     theirs = _before(context, other, mismatch.seq)
@@ -242,7 +242,8 @@ def _same_past(context: Context, mismatch: Mismatch, other: int, alike: Sequence
 
 
 def same_program(context: Context, group: int, other: int, seq: int) -> bool:
-    """Whether two groups, as far as is on record, issued the same up to a number, and anything."""
+    """Whether two groups issued the same up to a number, as far as recorded, and issued anything at
+    all."""
     if group == other:
         return True
     mine, theirs = (_before(context, g, seq + 1) for g in (group, other))
@@ -251,7 +252,7 @@ def same_program(context: Context, group: int, other: int, seq: int) -> bool:
 
 
 def _could_be_one(context: Context, signature: int, other: int) -> bool:
-    """Whether two groups that run one program may have issued these under one number."""
+    """Whether two groups of one program may have issued these under one number."""
     op, its_op = context.families[signature], context.families[other]
     mine, its = context.trace.signatures[signature], context.trace.signatures[other]
     same = mine.input_dtypes == its.input_dtypes and mine.input_sizes == its.input_sizes

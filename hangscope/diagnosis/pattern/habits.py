@@ -1,4 +1,4 @@
-"""What a rank has always done at a line: whom it named as its partner, and what it did before."""
+"""A rank's habits at a line: the peer it names, and what it issues before."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hangscope.diagnosis.records.pairing import Half
 from hangscope.trace.model import NONE, Signature
 
 _USUAL = 3
-"""So many operations of one line make its partner the usual one."""
+"""This many operations of a line establish its usual peer."""
 _USUAL_WAY = 2
 _NEWEST = 512
 
 
 def left_partner(context: Context, half: Half) -> int:
-    """The one rank that the line of ``half`` had always named until now, where it names another.
+    """The one peer that the line of ``half`` had always named until now, if it names another.
 
-    -1 where it names whom it always names, or has named several, or too few to tell.
+    -1 if it names its usual peer, has named several, or too few times to tell.
     """
     records = context.trace.records
     row = records[half.row]
@@ -41,9 +41,9 @@ def left_partner(context: Context, half: Half) -> int:
 
 
 def left_size(context: Context, half: Half) -> int | None:
-    """How many elements a rank had always sent to its partner, or received from it, until ``half``.
+    """The element count a rank had always exchanged with its peer until ``half``, if it changed.
 
-    None where it is as many now, or has been several numbers, or too few times to tell.
+    None if it is the usual count, varied before, or occurred too few times to tell.
     """
     records, trace = context.trace.records, context.trace
     row = records[half.row]
@@ -61,10 +61,10 @@ def left_size(context: Context, half: Half) -> int | None:
 
 
 def sent_otherwise(context: Context, rank: int, peer: int) -> bool:
-    """Whether a rank has sent other sizes to its partner, or in another order, than ever before.
+    """Whether a rank sent its peer sizes, or an order of sizes, that it never sent before.
 
-    Compared is what it sent from one collective of both to the next: since the last of them, and
-    after each earlier one. False where two steps at least do not tell how it goes.
+    Compares what it sent since the last collective of both with what it sent after each earlier
+    one. False with fewer than two earlier steps.
     """
     steps: list[list[int | None]] = [[]]
     low, high = context.bounds.get(rank, (0, 0))
@@ -86,10 +86,10 @@ def sent_otherwise(context: Context, rank: int, peer: int) -> bool:
 
 
 def waits_anew(context: Context, rank: int) -> bool:
-    """Whether a rank stands in a send or receive at a line where it had never sent or received.
+    """Whether a rank waits in a send or receive at a line where it had never sent or received.
 
-    Where lines are not on record, a dtype or number of dimensions that it had never exchanged tells
-    the same; sizes may be new in every step.
+    Without recorded lines, a new dtype or number of dimensions shows the same; sizes may be new in
+    every step.
     """
     records = context.trace.records
     low, high = context.bounds.get(rank, (0, 0))
@@ -108,15 +108,15 @@ def waits_anew(context: Context, rank: int) -> bool:
 
 
 def tensors_of(signature: Signature) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:
-    """Of what kind the tensors are: dtypes and numbers of dimensions; sizes may always differ."""
+    """The kind of tensors: dtypes and numbers of dimensions; sizes may always differ."""
     return signature.input_dtypes, tuple(len(size) for size in signature.input_sizes or ())
 
 
 def came_as_before(context: Context, rank: int) -> bool | None:
-    """Whether a rank came to what it issued last by the way by which it had always come there.
+    """Whether a rank reached its last operation in the same way as always.
 
-    At a line where it has never been, all lines that issue the same count. None where it came there
-    too seldom before, or by several ways.
+    At a new line, all lines that issue the same operation count. None if it was there too seldom
+    before, or arrived in several ways.
     """
     low, high = context.bounds.get(rank, (0, 0))
     part = context.trace.records[low:high]
@@ -131,5 +131,5 @@ def came_as_before(context: Context, rank: int) -> bool | None:
 
 
 def _ways_to(issued: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """What came before each earlier operation that is the same as the last one."""
+    """What preceded each earlier operation that equals the last one."""
     return [before[:-1] for before, what in pairwise(issued[:-1]) if what == issued[-1]]

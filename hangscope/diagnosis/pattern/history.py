@@ -1,4 +1,4 @@
-"""What a rank has issued until it stood still, and where it was together with others."""
+"""What a rank issued before it stood still, and when it was last in step with others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hangscope.diagnosis.records.issue_order import in_turn
 from hangscope.trace.model import NONE
 
 _NEWEST = 4096
-"""So many operations of a rank are looked at."""
+"""Limit on the operations of a rank that are examined."""
 
 Issued = tuple[int, str, int, int]
 """Group, operation (interchangeable names are one), partner and stack."""
@@ -20,20 +20,21 @@ Issued = tuple[int, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A rank's operations in the order of issue."""
+    """A rank's operations in order of issue."""
 
     issued: list[Issued]
-    """Up to the oldest unfinished one, which is the last; up to the newest where none is."""
+    """Up to the oldest unfinished operation, which comes last; up to the newest if none is
+    unfinished."""
     meetings: list[int]
-    """Places in ``issued`` of the finished collectives of groups that all suspects are in."""
+    """Indices in ``issued`` of the finished collectives of groups that include all suspects."""
     whole: bool
     """Whether it goes back to the rank's first operation."""
     begun: frozenset[int]
-    """Places in ``issued`` of what a thread issued first, while another one had before it."""
+    """Indices in ``issued`` of each thread's first operation, except the rank's very first."""
 
 
 def past_of(context: Context, rank: int, suspects: Collection[int]) -> Past:
-    """What a rank issued before it stood still; ``suspects``: whom it was together with."""
+    """What a rank issued before it stood still; ``suspects``: the ranks it was in step with."""
     trace, front = context.trace, context.front
     low, high = context.bounds.get(rank, (0, 0))
     stood = _stood_in(context, rank)
@@ -66,7 +67,7 @@ def past_of(context: Context, rank: int, suspects: Collection[int]) -> Past:
 
 
 def _stood_in(context: Context, rank: int) -> int:
-    """The oldest record of a rank that is unfinished, as it says itself or its backend counts."""
+    """The rank's oldest unfinished record, by its own state or its backend's counter."""
     low, high = context.bounds.get(rank, (0, 0))
     rows = [low + at for at in np.flatnonzero(context.front.unfinished[low:high])[:1].tolist()]
     places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]

@@ -1,8 +1,8 @@
-"""Ranks that wait for one that left nothing: did they leave the pattern that their siblings keep?
+"""Ranks that wait for a lost rank: did they deviate from what their siblings did?
 
-One half of such a meeting is not on record. What the other half does is compared with what ranks
-at its place of sibling groups did: who issued something else, or came there by another way, would
-be left waiting whatever the lost rank did.
+The lost rank's half of the exchange is not recorded. The waiting rank is compared with ranks at the
+same place of sibling groups: if it issued something else or arrived in a different way, it would be
+left waiting whatever the lost rank did.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _PAST = 24
 _MOST_LOST = 4
 _MOST_MATES = 4
 _LARGE_GROUP = 64
-"""Members of larger groups are too many to be compared, and everybody is in one of those."""
+"""Larger groups have too many members to compare, and everybody is in one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """``rank`` left the pattern.
+    """``rank`` deviated.
 
     ``aspect``: how its operation differs from what siblings issued at that number (as in
-    `hangscope.diagnosis.records.mismatch.Mismatch`); ``pair`` where it sent or received something
-    else, ``order`` where it came there by another way.
-    ``place`` is where it waits, ``row`` a record of what the siblings issued there, or -1.
+    `hangscope.diagnosis.records.mismatch.Mismatch`); ``pair`` if it sent or received something
+    else, ``order`` if it arrived in a different way. ``place`` is where it waits, ``row`` a record
+    of what the siblings issued there, or -1.
     """
 
     rank: int
@@ -47,10 +47,10 @@ class Left:
 
 
 def left_pattern(context: Context, lost: AbstractSet[int], until_ns: int) -> list[Left]:
-    """Those who wait, share a group with one of the ``lost`` and did not do as their siblings did.
+    """Waiting ranks that share a group with one of the ``lost`` and deviated from their siblings.
 
-    Who began to wait after ``until_ns`` explains nothing. Nothing is said where all of them differ:
-    then it is the siblings that run another program; nor where many are lost.
+    A wait that began after ``until_ns`` explains nothing. Empty if all of them differ (then the
+    siblings run another program), or if many ranks are lost.
     """
     if len(lost) > _MOST_LOST:
         return []
@@ -82,7 +82,7 @@ def left_pattern(context: Context, lost: AbstractSet[int], until_ns: int) -> lis
 
 
 def _twin(context: Context, rank: int, groups: Sequence[int]) -> int | None:
-    """The counterpart in sibling groups that a rank is compared with, where that is one alone."""
+    """The only counterpart in sibling groups to compare a rank with, if there is exactly one."""
     twins = set()
     for group in groups:
         ranks = context.trace.groups[group].ranks
@@ -93,7 +93,7 @@ def _twin(context: Context, rank: int, groups: Sequence[int]) -> int | None:
 
 
 def _its_twin_left(context: Context, rank: int, twin: int) -> bool:
-    """Whether the one counterpart that a rank is compared with has left its way, and it has not."""
+    """Whether a rank's only counterpart deviated from its own past while the rank did not."""
     return came_as_before(context, rank) is not False and came_as_before(context, twin) is False
 
 
@@ -109,8 +109,8 @@ def _by_operation(
 ) -> Left | None:
     """Whether most siblings with the same past issued something else where the rank waits.
 
-    ``mates``: of a sibling in which the rank's counterpart has not come there, another member's
-    operation counts: all have to issue the same.
+    ``mates``: if the rank's counterpart in a sibling group has not arrived, use another member's
+    operation: all have to issue the same.
     """
     for place in places:
         row = context.row_of(place.group, rank, place.seq)
@@ -125,7 +125,7 @@ def _by_operation(
             rows = (context.row_of(other, r, place.seq) for r in asked)
             its = next((row for row in rows if row != NONE), NONE)
             if its == NONE or (_is_new(context, its) and not _is_new(context, row)):
-                continue  # nobody came there, or it is the sibling that did something new
+                continue  # nobody arrived there, or the sibling is the one that did something new
             if _same_past(context, row, its):
                 aspect = _disagreement(context, row, its)
                 votes[aspect] += 1
@@ -137,7 +137,7 @@ def _by_operation(
 
 
 def _disagreement(context: Context, row: int, other: int) -> str:
-    """How the operations of two groups differ; empty where they could be one."""
+    """How the operations of two groups differ; empty if they could be the same."""
     trace = context.trace
     mine, its = (trace.signatures[int(trace.records["signature"][r])] for r in (row, other))
     roots = _root_place(context, row), _root_place(context, other)
@@ -145,7 +145,7 @@ def _disagreement(context: Context, row: int, other: int) -> str:
 
 
 def _root_place(context: Context, row: int) -> int:
-    """Which member of its group the root is; -1 where that is not known."""
+    """The root's index in its group; -1 if unknown."""
     record = context.trace.records[row]
     ranks = context.trace.groups[int(record["group"])].ranks
     return ranks.index(int(record["root"])) if int(record["root"]) in ranks else NONE
@@ -166,7 +166,7 @@ def _is_new(context: Context, row: int) -> bool:
 
 
 def _before(context: Context, row: int) -> dict[int, int]:
-    """Record per number of the group's collectives shortly before a record of it."""
+    """Per number of the group's collectives shortly before a record, the row."""
     record = context.trace.records[row]
     low, _ = context.bounds[int(record["rank"])]
     part = context.trace.records[low:row]

@@ -1,9 +1,9 @@
-"""What ranks had issued in a group when they came to one and the same operation of another.
+"""What ranks had issued in one group by the time they reached the same operation of another.
 
-Whoever has come to the same operation has issued as many before it: the members of a group as many
-collectives, and the same rank of a sibling group as many sends and receives. Who left one out, or
-issued one more, shows it by the total alone; that what had finished is no longer on record (only
-unfinished entries are listed, or the ring has wrapped) does not matter.
+Ranks at the same operation have issued equally much before it: members of a group equally many
+collectives, counterparts in sibling groups equally many sends and receives. The total alone shows
+who left one out or issued one too many, even if finished operations are no longer recorded (only
+unfinished entries listed, or the ring has wrapped).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hangscope.diagnosis.records.frontier import UNKNOWN
 from hangscope.trace.model import NONE, Flag, flagged
 
 _ENOUGH = 2
-"""So many others agree: of two that differ from each other either may be the odd one."""
+"""So many others must agree: of two that differ, either may be the odd one."""
 Standing = tuple[object, ...]
 
 
 class _Total(NamedTuple):
-    """Where a rank had come to, and what it had issued in a group until then, or `UNKNOWN`."""
+    """Where a rank had got to, and what it had issued in a group until then, or `UNKNOWN`."""
 
     standing: Standing
     collectives: int
@@ -37,11 +37,11 @@ class _Total(NamedTuple):
 def odd_totals(
     context: Context, ranks: Iterable[int], groups: Iterable[int], mates: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """Those of ``ranks`` that had issued more or less in one of the groups than all others had who
-    came to where they came; none where that may be said of several of them, half or more.
+    """Those of ``ranks`` that had issued more or less in one of the groups than all others that
+    reached the same operation; empty if that holds for several of them making up half or more.
 
-    ``mates``: their counterparts elsewhere, who are as suspect. Then only other members of the
-    group itself are asked: siblings without such may be of another stage.
+    ``mates``: their counterparts elsewhere, which are just as suspect. With any, only members of
+    the group itself are asked: siblings without mates may be another stage.
     """
     suspects = sorted(set(ranks))
     totals = _Totals(context, frozenset(mates))
@@ -56,14 +56,14 @@ def odd_totals(
 
 
 class _Totals:
-    """Answers for one trace."""
+    """Queries on one trace."""
 
     def __init__(self, context: Context, mates: frozenset[int]) -> None:
         self.context = context
         self.mates = mates
 
     def odd(self, group: int, ranks: Iterable[int]) -> list[int]:
-        """Those of the ranks, members all, that differ from all who came to where they came."""
+        """Of these members, those that differ from all ranks that reached the same operation."""
         members = self.context.trace.groups[group].ranks
         asked = [r for r in members if r not in self.mates]
         own = {r: total for r in asked if (total := self.at_newest(r, group)) is not None}
@@ -89,10 +89,11 @@ class _Totals:
         return found
 
     def at_newest(self, rank: int, group: int) -> _Total | None:
-        """What a rank had issued in a group when it came to its newest operation of any other.
+        """What a rank had issued in a group when it reached its newest operation of any other
+        group.
 
-        There all have issued as many; in the group itself that is the question. None where nothing
-        of another group is on record.
+        At that operation all ranks have issued equally much; in the group itself that is the
+        question. None if nothing of another group is recorded.
         """
         context, trace = self.context, self.context.trace
         low, high = context.bounds.get(rank, (0, 0))
@@ -121,19 +122,18 @@ class _Totals:
     def _issued(self, rank: int, group: int) -> int:
         """How many collectives of a group a rank has issued by now.
 
-        Where there are pairs as well, a counter tells of either.
+        In a group with p2p as well, a counter covers both.
         """
         if group not in self.context.with_collectives or group in self.context.with_pairs:
             return UNKNOWN
         if self._lists_unfinished(rank) and group in self.context.with_one_sided:
-            return UNKNOWN  # a root may have issued and finished more since, which is not listed
+            return UNKNOWN  # a root may have issued and finished more since, unlisted
         return self._counted(rank, group)
 
     def _pairs(self, rank: int, group: int) -> int:
-        """How many sends and receives (batches of them count once) it has issued there.
+        """How many sends and receives (a batch counts once) the rank has issued there.
 
-        Where only unfinished ones are listed, those of batches still are, as torch never notes
-        their end.
+        If only unfinished ones are listed, batches stay listed, as torch never notes their end.
         """
         if group not in self.context.with_pairs:
             return UNKNOWN
@@ -151,7 +151,7 @@ class _Totals:
         return facts is not None and facts.only_active
 
     def _counted(self, rank: int, group: int) -> int:
-        """What a counter tells that is of one kind of operation only."""
+        """A counter's value, if it counts one kind of operation only."""
         front = self.context.front
         number: int = self.context.counted_pairs.get((rank, group), UNKNOWN)
         for pair in self.context.pairs_of_rank.get(rank, ()):

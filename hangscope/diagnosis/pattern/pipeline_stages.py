@@ -1,9 +1,9 @@
-"""Stages of a pipeline in its first step: which one goes through a phase another number of times.
+"""Pipeline stages in their first step: which one ran a phase a different number of times.
 
-Two neighbours wait for each other's halves: one of them expects more micro-batches than the other.
-The past says nothing yet, but the other stages run the same lines and have left that phase behind.
-In schedules that go back and forth between their phases (1F1B) every stage first leaves the forward
-pass after a number of its own: no two agree, and nothing is concluded.
+Two neighbours wait for each other's halves: one expects more micro-batches than the other. There is
+no past to compare with, but the other stages run the same lines and have left that phase behind. In
+schedules that alternate between phases (1F1B) every stage leaves the forward pass after a different
+count: no two agree, and nothing is concluded.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from hangscope.trace.model import Frame
 
 _WRAPPER = re.compile(r"distributed_c10d\.py$|c10d_logger\.py$|[\\/]hangscope[\\/]")
 _FRAMES = 4
-"""So many frames around the call tell the phases of a schedule apart, and not its callers."""
+"""This many frames around the call distinguish the phases of a schedule, not its callers."""
 _MOST_RANKS = 512
 _ENOUGH = 2
 _ENOUGH_UNFINISHED = 3
-"""So many others tell how often a line is to be come to where some of them may come again."""
+"""This many others establish the usual count at a line if some of them may still return to it."""
 
 Site = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OddStage:
-    """``rank`` came to a line ``times`` times, and each of ``others`` ``usual`` times."""
+    """``rank`` reached a line ``times`` times, and each of ``others`` ``usual`` times."""
 
     rank: int
     times: int
@@ -44,7 +44,7 @@ class OddStage:
 
 @dataclass(slots=True)
 class _Phase:
-    """How often a rank came to one site. ``left``: it has since begun something new."""
+    """How often a rank reached one site. ``left``: it has since begun something new."""
 
     times: int
     left: bool
@@ -55,7 +55,7 @@ Phases = dict[Site, _Phase]
 
 
 def odd_stage(context: Context, suspects: Iterable[int], groups: Iterable[int]) -> OddStage | None:
-    """The one of ``suspects`` that went through a phase another number of times than the others."""
+    """The one of ``suspects`` that ran a phase a different number of times than the others."""
     chosen = sorted(groups)
     members = sorted({r for g in chosen for r in context.trace.groups[g].ranks})
     if len(members) > _MOST_RANKS or context.hidden.intersection(members):
@@ -73,7 +73,7 @@ def odd_stage(context: Context, suspects: Iterable[int], groups: Iterable[int]) 
 
 
 def _unlike_those_done(suspect: int, mine: Phases, others: dict[int, Phases]) -> OddStage | None:
-    """Whether all who have left a line did so after one number of times, and the suspect not."""
+    """The suspect, if all ranks that left a line did so after the same count and it differs."""
     odd = None
     for site, phase in mine.items():
         left = {r: p[site] for r, p in others.items() if site in p and p[site].left}
@@ -87,11 +87,11 @@ def _unlike_those_done(suspect: int, mine: Phases, others: dict[int, Phases]) ->
 
 
 def _fewer_than_all(suspect: int, mine: Phases, others: dict[int, Phases]) -> OddStage | None:
-    """Whether the suspect has left its lines after fewer times than anybody else has come there.
+    """The suspect, if it left its lines after fewer visits than any other rank has made.
 
-    Those who come after it wait in vain for one more, so few of the others can have left. All of
-    them have to agree, and there have to be enough of them: stages that leave a phase after numbers
-    of their own (1F1B) agree by chance only.
+    Ranks after it in the pipeline wait in vain for one more, so few others can have left. All of
+    them must agree, and there must be enough of them: stages that leave a phase after different
+    counts (1F1B) agree only by chance.
     """
     for site in {site for phases in others.values() for site in phases}:
         if len({p[site].times for p in others.values() if site in p and p[site].left}) > 1:
@@ -117,7 +117,7 @@ def _line(site: Site) -> str:
 
 
 def _sites(context: Context, members: list[int], groups: list[int]) -> dict[int, Site]:
-    """Per stack from which a half was issued the frames around the call, without torch's own."""
+    """Per stack that issued a half, the frames around the call, without torch's own."""
     records = context.trace.records
     found: dict[int, Site] = {}
     for rank in members:
@@ -133,9 +133,9 @@ def _sites(context: Context, members: list[int], groups: list[int]) -> dict[int,
 
 
 def _phases(context: Context, rank: int, groups: list[int], sites: dict[int, Site]) -> Phases:
-    """Per line from which the rank sent or received: how often, and whether it has left it.
+    """Per line from which the rank sent or received: how often, and whether it has left the line.
 
-    What a host issued behind the receive or batch at which its device stands does not count: the
+    Whatever a host issued after the receive or batch its device is stuck in does not count: the
     rank has not been through that.
     """
     low, high = context.bounds.get(rank, (0, 0))

@@ -1,12 +1,12 @@
-"""Which rank of a circle did not do what it did before, since all of them were last together.
+"""Which rank of a cycle deviated from its usual steps since all ranks were last in step.
 
-Training repeats itself: from one collective of all suspects to the next a rank issues what it
-issued after an earlier one, from the same lines, and stops where it has to wait. One that has
-issued anything else has left the pattern, and two steps are enough to see it.
+Training repeats itself: from one collective of all suspects to the next, a rank issues what it
+issued after an earlier one, from the same lines, and stops where it has to wait. A rank that issued
+anything else has deviated, and two steps suffice to see it.
 
-Somebody who leaves out what the suspects share, and only that, meets the others at the next of it:
-from then on the one is a step behind, and all look as they always do until something comes that
-not every step has.
+A rank that leaves out only the collective shared by all suspects meets the others at the next one:
+from then on it is a step behind, and every rank looks as usual until something comes that not every
+step has.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from hangscope.diagnosis.pattern.history import Issued, Past, past_of
 from hangscope.trace.model import NONE
 
 _MOST_RANKS = 64
-"""In a larger circle no single rank is to blame."""
+"""In a larger cycle no single rank is to blame."""
 _USUAL_TIMES = 2
 
 
 def strayed(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
-    """The one of ``suspects`` that did something else than before, where all others did not.
+    """The one of ``suspects`` that did something else than before, if all others did not.
 
-    Empty where several strayed, where a rank's past says nothing, and where somebody waits at a
-    line it has never been at before: then something new began for all of them.
+    Empty if several deviated, if a rank's past is unknown, or if a rank waits at a line that is new
+    to it: then something new began for all of them.
     """
     ranks = sorted(set(suspects))
     if not 1 < len(ranks) <= _MOST_RANKS:
@@ -41,7 +41,7 @@ def strayed(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
 def out_of_step(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
     """The one of ``suspects`` that once went through a step without the collective they share.
 
-    So it is with one that issued it twice in a row. Empty where several did, or none.
+    A rank that issued it twice in a row counts too. Empty if several did, or none.
     """
     ranks = sorted(set(suspects))
     if not 1 < len(ranks) <= _MOST_RANKS:
@@ -51,10 +51,10 @@ def out_of_step(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
 
 
 def alone_as_ever(context: Context, rank: int, suspects: Iterable[int]) -> bool:
-    """Whether the rank did what it had always done since all were together, and nobody else did.
+    """Whether the rank alone did what it had always done since all were together.
 
-    Of the others each has at least two earlier steps on record, and waits where it had waited
-    before: nothing new began for them. Then they may have left the pattern together.
+    Each of the others has at least two earlier steps on record and waits where it had waited
+    before, so nothing new began for them. They may then have deviated together.
     """
     others = sorted(set(suspects) - {rank})[:_MOST_RANKS]
     if len(others) < _USUAL_TIMES or _as_ever(context, rank, [rank, *others]) is not True:
@@ -63,9 +63,9 @@ def alone_as_ever(context: Context, rank: int, suspects: Iterable[int]) -> bool:
 
 
 def _as_ever(context: Context, rank: int, suspects: list[int]) -> bool | None:
-    """Whether what came after such a meeting began so before; None where that cannot be said.
+    """Whether the steps after such a collective used to begin in this way; None if unknown.
 
-    The newest meeting counts with what came after it: a step may have several of them.
+    The newest collective counts together with what came after it: a step may have several of them.
     """
     past = past_of(context, rank, suspects)
     earlier = [past.issued[a : b + 1] for a, b in pairwise(past.meetings)]
@@ -78,7 +78,8 @@ def _as_ever(context: Context, rank: int, suspects: list[int]) -> bool | None:
 
 
 def lost_step(context: Context, rank: int, others: Iterable[int]) -> bool:
-    """Whether the rank once left out, or repeated, what ends each step that it goes with others."""
+    """Whether the rank once left out, or repeated, the collective that ends each step it shares
+    with others."""
     earlier, _ = _stretches(past_of(context, rank, {rank, *others}))
     common = Counter(tuple(stretch) for stretch in earlier).most_common(2)
     if not common or common[0][1] < _USUAL_TIMES or len(common[0][0]) < 2:
@@ -87,15 +88,15 @@ def lost_step(context: Context, rank: int, others: Iterable[int]) -> bool:
     if len(common) > 1 and common[1][1] == times:
         return False
     odd = {(*usual[:-1], *usual), usual[-1:]}
-    # Only once: what happens again and again is the program's own way, and so is how it begins.
+    # Only once: whatever happens repeatedly, or at the start, is the program's own way.
     steps = [tuple(stretch) for stretch in earlier]
     return sum(a == usual and b in odd for a, b in pairwise(steps)) == 1
 
 
 def has_strayed(context: Context, rank: int, suspects: list[int]) -> bool | None:
-    """Whether the rank's newest stretch is unlike the beginning of all its earlier ones.
+    """Whether the rank's newest stretch differs from the beginning of all its earlier ones.
 
-    None where no earlier one begins with the same operation, or the rank waits at a new line.
+    None if no earlier one begins with the same operation, or if the rank waits at a new line.
     """
     earlier, newest = _stretches(past_of(context, rank, suspects))
     if not newest or newest[-1][-1] == NONE:
@@ -108,9 +109,9 @@ def has_strayed(context: Context, rank: int, suspects: list[int]) -> bool | None
 
 
 def _met_otherwise(context: Context, rank: int, suspects: list[int]) -> bool:
-    """Whether what came after the newest meeting never came after one of that kind.
+    """Whether what followed the newest common collective never followed one of that kind before.
 
-    Where suspects share several groups a step has several meetings, with nothing between them.
+    If suspects share several groups, a step has several such collectives with nothing in between.
     """
     past = past_of(context, rank, suspects)
     newest, *earlier = (past.issued[at] for at in reversed(past.meetings))
@@ -118,10 +119,10 @@ def _met_otherwise(context: Context, rank: int, suspects: list[int]) -> bool:
 
 
 def _stretches(past: Past) -> tuple[list[list[Issued]], list[Issued]]:
-    """What was issued between collectives of all suspects: earlier stretches, the newest.
+    """What was issued between collectives of all suspects: earlier stretches, and the newest.
 
-    The newest ends with the rank's oldest unfinished operation. What was issued before the oldest
-    such collective is a stretch where its beginning is on record.
+    The newest ends with the rank's oldest unfinished operation. What precedes the oldest such
+    collective is a stretch if its beginning is on record.
     """
     if not past.meetings:
         return [], []

@@ -1,8 +1,8 @@
-"""Groups to which ranks come in an order of their own, without harm.
+"""Groups that ranks reach in varying orders, without harm.
 
-A checkpoint that a thread writes has a group of its own, and where its calls fall among those of
-the training step differs from rank to rank. Who stands in such a group has not kept from another
-one, and that somebody came to the two the other way round is no mistake.
+A checkpoint written by a thread has its own group, and where its calls fall among those of the
+training step differs between ranks. A rank in such a group is not late for another group, and
+reaching the two in opposite orders is no mistake.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _MOST_GROUPS = 4
 
 
 def order_is_free(context: Context, ranks: Iterable[int], places: Iterable[Place]) -> bool:
-    """Whether some of ``ranks`` came to two of these groups in different orders before, and went on
-    together nevertheless.
+    """Whether some of ``ranks`` reached two of these groups in different orders before, and carried
+    on.
 
-    Somebody who left a call out stays behind; who only took it later catches up with the others.
+    A rank that skipped a call stays behind; one that only issued it later catches up.
     """
     seqs = {p.group: p.seq for p in places if p.group >= 0 and not p.p2p}
     few = sorted(set(ranks))[:_MOST_RANKS]
@@ -35,7 +35,8 @@ def order_is_free(context: Context, ranks: Iterable[int], places: Iterable[Place
 def _counts(
     context: Context, ranks: Sequence[int], one: int, other: int, below: int
 ) -> list[dict[int, int]]:
-    """Per rank in both groups: how many calls of ``one`` it had issued by each of ``other``."""
+    """Per rank in both groups: how many calls of ``one`` it had issued by each call of
+    ``other``."""
     groups = context.trace.groups
     both = set(groups[one].ranks) & set(groups[other].ranks)
     return [
@@ -50,7 +51,7 @@ def _counts(
 
 
 def _caught_up(counts: Sequence[dict[int, int]]) -> bool:
-    """Whether a rank differed from the first one, and later did not."""
+    """Whether a rank differed from the first one and later did not."""
     if len(counts) < 2:
         return False
     first, *others = counts

@@ -1,1 +1,1 @@
-"""What each rank's process tells: where it stands and how it ended."""
+"""What each rank's process shows: where it is and how it ended."""

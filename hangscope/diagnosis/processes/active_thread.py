@@ -1,8 +1,8 @@
-"""The thread whose stack tells what a rank is doing.
+"""The thread whose stack shows what a rank is doing.
 
-That is the main thread's, as a rule. Some launchers train in another thread while the main one
-serves requests or waits for it (Ray Train, notebooks, a watchdog around the job): there, what holds
-the rank up is to be seen in the thread that issues its operations.
+Usually that is the main thread. Some launchers train in another thread while the main one serves
+requests or waits for it (Ray Train, notebooks, a watchdog around the job): then the thread that
+issues the operations shows what holds the rank up.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _WAITS_FOR_THREAD = re.compile(
     r"(?:^|[\\/])(?:threading|queue)\.py$|[\\/](?:concurrent[\\/]futures|asyncio)[\\/]"
 )
 _INNER = 3
-"""Within so many innermost frames a wait for another thread shows."""
+"""A wait for another thread shows within this many innermost frames."""
 
 
 def newest_threads(trace: Trace) -> dict[int, int]:
-    """For each rank with records the native id of the thread that issued its newest operation."""
+    """For each rank with records, the native id of the thread that issued its newest operation."""
     records = trace.records
     if not len(records):
         return {}
@@ -31,7 +31,7 @@ def newest_threads(trace: Trace) -> dict[int, int]:
 
 
 def working_stack(facts: RankFacts, thread: int | None) -> Stack:
-    """The stack of the main thread, or of ``thread`` where the main one only waits for that."""
+    """The stack of the main thread, or of ``thread`` if the main thread only waits for it."""
     main = facts.main_stack
     if not thread or thread == NONE or thread == facts.pid:
         return main
@@ -47,11 +47,11 @@ def working_stack(facts: RankFacts, thread: int | None) -> Stack:
 
 
 def group_stack(facts: RankFacts, thread: int, newest: int) -> Stack:
-    """The stack of the thread that issued a group's operations, where another one goes on.
+    """The stack of the thread that issued a group's operations, if a different thread goes on.
 
-    A heartbeat, a metric or a checkpoint in a thread of its own may hang while the main thread
-    trains on: what the group waits for is to be seen in its own thread. Empty where that is the
-    thread of the rank's newest operation, or has no stack.
+    A heartbeat, metric or checkpoint thread may hang while the main thread trains on: its own stack
+    shows what the group waits for. Empty if it is the thread of the rank's newest operation, or has
+    no stack.
     """
     if not thread or thread in (NONE, newest):
         return ()
@@ -67,7 +67,8 @@ def _has_users(stack: Stack) -> bool:
 
 @functools.lru_cache(4096)
 def _waits(stack: Stack) -> bool:
-    """Whether it waits below the user's innermost line; around it, a pool's frames run it."""
+    """Whether it waits below the user's innermost line; frames of a pool around that line only run
+    it."""
     for frame in stack[:_INNER]:
         if not is_library(frame):
             return False

@@ -1,7 +1,7 @@
-"""Exceptions of helper processes, which a rank raises again with their traceback as the message.
+"""Exceptions of helper processes, which a rank re-raises with their traceback as the message.
 
-A data loader's worker, a pool's or an actor's: what went wrong, and at which line of the user's, is
-only told in that text; the rank's own stack ends where it waited for the helper.
+The helper is a data loader worker, a pool worker or an actor. Only that text shows what went wrong,
+and at which line of the user's code; the rank's own stack ends where it waited for the helper.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CAUGHT = re.compile(r"Caught \w+ in ([^\n]{1,80}?)\.?\s*(?:\n|$)")
 
 
 def with_original_exceptions(trace: Trace) -> Trace:
-    """The trace, exceptions that a helper process raised in place of those that pass them on."""
+    """The trace with exceptions raised in helper processes in place of those that re-raise them."""
     found = {}
     places = own_places(trace)
     for rank, facts in trace.ranks.items():
@@ -32,9 +32,9 @@ def with_original_exceptions(trace: Trace) -> Trace:
 
 
 def failed_ranks(message: str) -> frozenset[int] | None:
-    """Which ranks failed, where all raise because some did; empty where it does not say which.
+    """Which ranks failed, if all raise because some did; empty if the message does not say which.
 
-    None where the message is about the rank itself.
+    None if the message is about the rank itself.
     """
     said = _FAILED_ON.search(message)
     if said is not None:
@@ -44,10 +44,10 @@ def failed_ranks(message: str) -> frozenset[int] | None:
 
 
 def own_places(trace: Trace) -> dict[int, int]:
-    """By rank the number by which messages name it in which all raise because some failed.
+    """Per rank the number used for it in messages that all raise because some failed.
 
-    They number the members of the group that worked together: that is one in which all others than
-    those that failed raise. Ranks of which none is known to be that group are left out.
+    These number the members of the group that worked together: one in which all members raise
+    except those that failed. Ranks with no such known group are left out.
     """
     told = {
         rank: failed
@@ -63,15 +63,15 @@ def own_places(trace: Trace) -> dict[int, int]:
 
 
 def original(exception: ExceptionFacts, rank: int = NONE) -> ExceptionFacts:
-    """What the traceback in the message ended with; the exception itself where that is unclear.
+    """The exception at the end of the embedded traceback; the exception itself if that is unclear.
 
-    ``rank``: the writer as such messages number it.
+    ``rank``: the raising rank, as such messages number it.
 
-    The frames of the helper come first (they are the innermost), then those of the rank.
+    The helper's frames come first (they are the innermost), then those of the rank.
     """
     own = failed_ranks(exception.message)
     if own is not None and own != {rank}:
-        return exception  # another rank's, which all of them are told of
+        return exception  # another rank's exception, reported to all
     told = exception.message[exception.message.rfind(_TRACEBACK) + len(_TRACEBACK) :]
     frames = [
         Frame(match["name"], match["file"], int(match["line"])) for match in _FRAME.finditer(told)

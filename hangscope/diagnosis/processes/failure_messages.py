@@ -1,4 +1,4 @@
-"""Which failures speak of somebody else's."""
+"""Which failures are about another rank's failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from hangscope.trace.model import ExceptionFacts
 
 DIFFER = re.compile(r"inconsistent between workers|expects same model across all ranks", re.I)
-"""All ranks raise where they find that their replicas differ."""
+"""All ranks raise this when they find that their replicas differ."""
 _SECONDARY = re.compile(
     r"connection (?:was )?(?:closed|reset|refused|aborted)|broken pipe|socket closed|"
     r"timed out waiting \d+ ?ms for (?:recv|send)|"
@@ -31,12 +31,12 @@ _SECONDARY = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 WAITED_IN_VAIN = re.compile(r"timed? ?out|monitored ?barrier|wait timeout", re.IGNORECASE)
-"""What an exception says of a wait that nobody has ended."""
+"""Messages of exceptions after a wait that timed out."""
 _LAUNCH = re.compile(
     r"error initializing torch\.distributed using \S+ rendezvous|no rendezvous handler for",
     re.IGNORECASE,
 )
-"""A rank that was started without its place in the job: nobody else has to do with that."""
+"""Errors of a rank started without its place in the job: no other rank is involved."""
 SECONDARY_TYPES = ("DistNetworkError", "DistStoreError", "SignalException", "BarrierTimeout")
 _CLOSED = re.compile(
     r"connection (?:was )?(?:closed|reset)|(?:closed|reset) by peer|remote process exited",
@@ -53,12 +53,12 @@ _ABOUT_TORCH = re.compile(
 
 
 def is_secondary(text: str) -> bool:
-    """Whether an error message speaks of a peer that failed or did not come."""
+    """Whether an error message is about a peer that failed or did not arrive."""
     return bool(_SECONDARY.search(text)) and not _LAUNCH.search(text)
 
 
 def is_about_others(exception: ExceptionFacts) -> bool | None:
-    """Whether a failure to communicate was one between ranks; None where nothing tells.
+    """Whether a communication failure was between ranks; None if nothing shows it.
 
     "Connection reset by peer" from the client of a data store is that rank's own failure.
     """
@@ -70,5 +70,5 @@ def is_about_others(exception: ExceptionFacts) -> bool | None:
 
 
 def lost_a_peer(exception: ExceptionFacts) -> bool:
-    """Whether it is of a connection between ranks that the other side has closed."""
+    """Whether it is about a connection between ranks closed by the other side."""
     return bool(_CLOSED.search(exception.message)) and is_about_others(exception) is True

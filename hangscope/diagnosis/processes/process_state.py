@@ -1,4 +1,4 @@
-"""What each rank's process tells by itself: how it ended, and what it is doing."""
+"""What each rank's process shows: how it ended or what it is doing."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ LOADER = re.compile(
 )
 CHECKPOINT = re.compile(r"checkpoint|save|state_dict|serialize", re.I)
 STARVED = "starved"
-"""State of a process that could run, and gets no processor to do it on."""
+"""State of a process that is runnable but gets no CPU."""
 _STARVED = 0.1
-"""CPU seconds a second, of a process that could run: it gets hardly any."""
+"""CPU seconds per second below which a runnable process is starved."""
 _STARVED_NS = 10**9
-"""For so long it has to be seen ready to run: a thread that sleeps wakes up now and then."""
+"""It must be seen runnable for so long: sleeping threads wake up now and then."""
 _IN_COMMUNICATION = re.compile(
     r"all_reduce|allreduce|all_gather|broadcast|reduce_scatter|all_to_all|barrier|\bwait\b|"
     r"synchronize|\bsend\b|\brecv\b|irecv|isend|backward|gather|scatter|\breduce\b|coalesc"
@@ -45,12 +45,12 @@ _COMMUNICATION_FILE = re.compile(r"torch[\\/]distributed[\\/]|distributed_c10d\.
 
 
 _IDLE = 0.08
-"""CPU seconds a second that a process without work may need; on a crowded machine one that computes
-may get little more."""
+"""CPU seconds per second that an idle process may use; on a crowded machine a computing one may get
+little more."""
 
 _WAKES_HZ = 1.0
-"""Waits of libraries look around every few seconds (a data loader, whether its workers live); who
-reads or writes piece by piece is awake more often."""
+"""Library waits poll every few seconds (a data loader checks its workers); a process that reads or
+writes piecemeal wakes up more often."""
 
 
 class End(str, Enum):
@@ -65,7 +65,7 @@ class End(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """One rank's process, judged. ``frozen`` says its own recorder could not run any more."""
+    """The state of one rank's process. ``frozen``: its own recorder could no longer run."""
 
     rank: int
     end: End
@@ -74,34 +74,35 @@ class ProcessState:
     end_text: str = ""
     frozen: bool = False
     secondary: bool = False
-    """Its failure speaks of somebody else's."""
+    """Its failure is about another rank's failure."""
     stack: Stack = ()
     phase: str | None = None
     held_by: str = ""
-    """Who keeps a stopped process from running, where that is no signal."""
+    """What keeps a stopped process from running, if not a signal."""
     in_kernel: bool = False
-    """Whether its main thread was in a system call that cannot be interrupted (state D)."""
+    """Whether its main thread was in an uninterruptible system call (state D)."""
     wait: KernelWait | None = None
-    """What its main thread did not go on for, where ``stack`` is that thread's."""
+    """What its main thread was blocked on, if ``stack`` is that thread's."""
     waits_for: tuple[int, ...] = ()
-    """The ranks among the processes that ``wait`` names."""
+    """The ranks among the processes named by ``wait``."""
     wakes: bool = False
-    """Whether its main thread runs again and again, and so is not in one call that never ends."""
+    """Whether its main thread keeps waking up, and so is not in one endless call."""
     beat_ns: int = 0
-    """When its own recorder last ran; 0 where nothing tells."""
+    """When its own recorder last ran; 0 if unknown."""
 
     @property
     def gone(self) -> bool:
-        """Whether the process has ended or is ending by a failure."""
+        """Whether the process has ended or is ending because of a failure."""
         return self.end in (End.CLEAN, End.CRASHED, End.TORN_DOWN)
 
     @property
     def cannot_run(self) -> bool:
-        """Whether it was stopped, or something kept its Python from running, when last seen."""
+        """Whether it was stopped, or kept from running Python, when last seen."""
         return self.state in ("stopped", "gil-held", STARVED)
 
     def in_thread(self, stack: Stack) -> ProcessState:
-        """The same process, shown by what another thread does: the kernel told of the main one."""
+        """The same process with another thread's stack; what the kernel reported is about the main
+        one."""
         if stack == self.stack:
             return self
         wait = self.wait
@@ -123,14 +124,14 @@ class ProcessState:
 def process_of(
     facts: RankFacts, thread: int | None, neighbours: Mapping[int, int] | None = None
 ) -> ProcessState:
-    """One rank's process.
+    """The state of one rank's process.
 
     Parameters
     ----------
     facts:
-        What is known of it.
+        What is known about the rank.
     thread:
-        The one that issued the rank's newest operation.
+        The thread that issued the rank's newest operation.
     neighbours:
         The ranks of processes on the same host.
     """
@@ -144,13 +145,13 @@ def process_of(
     if wait.kind == RUNS and process.state == "gil-held":
         process = replace(
             process, state=STARVED
-        )  # its heart cannot beat either, whoever has the GIL
+        )  # the heartbeat then stops as well, whoever has the GIL
     ranks = {(neighbours or {}).get(pid) for pid in wait.processes} - {None, facts.rank}
     return replace(process, wait=wait, waits_for=tuple(sorted(r for r in ranks if r is not None)))
 
 
 def _starves(facts: RankFacts, wait: KernelWait) -> bool:
-    """Whether a process that could run was seen to get hardly any processor for a while."""
+    """Whether a runnable process was seen to get hardly any CPU for a while."""
     hardly = facts.cpu_busy is not None and facts.cpu_busy < _STARVED
     return hardly and wait.seen_ns - wait.since_ns > _STARVED_NS
 
@@ -176,7 +177,7 @@ def _process_of(facts: RankFacts, thread: int | None) -> ProcessState:
             held_by=(facts.held_by or "") if state == "stopped" else "",
             in_kernel=facts.process_state == "disk-sleep",
         )
-    # The exception comes before the exit that it leads to, and is the time that counts.
+    # The exception precedes the exit it leads to; its time counts.
     ended_ns = own_failure.at_ns if own_failure else 0
     ended_ns = ended_ns or (exit_.at_ns if exit_ else 0) or facts.heartbeat_ns
     how = _failure(facts) or _how(facts)
@@ -185,12 +186,12 @@ def _process_of(facts: RankFacts, thread: int | None) -> ProcessState:
         state = held_up or "exited"
         stack = stack or (facts.exception.stack if facts.exception is not None else ())
         if stack and facts.is_only_leaving:
-            phase = None  # until it was told to stop it was where its stack shows
+            phase = None  # until told to stop, it was where its stack shows
         return ProcessState(
             rank, End.TORN_DOWN, state, ended_ns, how, True, True, phase=phase, stack=stack
         )
     if facts.is_only_leaving and facts.exception is None and not facts.is_seen_leaving:
-        stack = ()  # what was seen of it is from before it left
+        stack = ()  # it was sampled before the process left
     if not stack and facts.exception is not None:
         stack = facts.exception.stack
     state, secondary = held_up or "crashed", _speaks_of_others(facts)
@@ -206,7 +207,7 @@ def _own_failure(facts: RankFacts) -> ExceptionFacts | None:
 
 
 def _torn_down(facts: RankFacts) -> bool:
-    """Whether a process that is gone was ended by others: its launcher, or who interrupted it."""
+    """Whether others ended the process: its launcher, or whoever interrupted it."""
     exit_, exception = facts.exit, facts.exception
     if exception is not None and exception.is_interrupt:
         return True
@@ -217,7 +218,7 @@ def _torn_down(facts: RankFacts) -> bool:
 
 
 def _failure(facts: RankFacts) -> str:
-    """The exception that a process ended by, in one line; empty where it ended otherwise."""
+    """The exception that ended the process, in one line; empty if it ended otherwise."""
     exception = facts.exception
     by_thread = facts.exit is not None and facts.exit.kind in ("exception", "code")
     if exception is None or not (exception.is_main_thread or by_thread):
@@ -233,7 +234,7 @@ def _failure(facts: RankFacts) -> str:
 
 
 def _speaks_of_others(facts: RankFacts) -> bool:
-    """Whether what a process failed of tells of somebody else's failure."""
+    """Whether the process failed because of another rank's failure."""
     own = _own_failure(facts)
     if own is not None and is_about_others(own) is False:
         return False
@@ -262,18 +263,18 @@ def _how(facts: RankFacts) -> str:
 
 
 def is_late_abort(process: ProcessState) -> bool:
-    """Whether a process was killed by a signal after it had left its program by itself."""
+    """Whether a signal killed the process after its program had already ended."""
     return process.end is End.CRASHED and process.end_text.endswith(ON_ITS_WAY_OUT)
 
 
 def _held_up_to_the_end(facts: RankFacts) -> str:
-    """What kept a process from running that was killed then, as a monitor saw it last."""
+    """What kept a process from running until it was killed, as a monitor last saw it."""
     state, frozen = _alive_state(facts)
     return state if frozen and not _went_on(facts) else ""
 
 
 def _went_on(facts: RankFacts) -> bool:
-    """Whether a process came to its end by itself: what it had waited for before was over."""
+    """Whether a process ended by itself, so that whatever it had waited for before was over."""
     left = facts.exit is not None and facts.exit.kind not in ("signal", "oom", "unknown")
     return left or _own_failure(facts) is not None
 
@@ -295,21 +296,21 @@ def _alive_state(facts: RankFacts) -> tuple[str, bool]:
 
 
 def is_at_work(facts: RankFacts, more_than: float = _IDLE) -> bool:
-    """Whether two looks have seen a process go on, or use a processor.
+    """Whether two looks saw a process make progress or use CPU.
 
-    ``more_than``: so many CPU seconds a second count as no work.
+    ``more_than``: up to this many CPU seconds per second do not count as work.
     """
     return bool(facts.stack_moved) or (facts.cpu_busy is not None and facts.cpu_busy > more_than)
 
 
 def is_unseen(facts: RankFacts) -> bool:
-    """Whether nothing tells how a rank ended."""
+    """Whether nothing shows how a rank ended."""
     own = facts.exception is not None and facts.exception.is_main_thread
     return not own and (facts.exit is None or facts.exit.kind == "unknown")
 
 
 def activity(process: ProcessState | None, facts: RankFacts | None) -> str:
-    """What a rank without an operation was doing, as a few words."""
+    """What a rank without an operation was doing, in a few words."""
     if process is None or facts is None:
         return "left no dump"
     if process.end is End.CLEAN:
@@ -331,7 +332,7 @@ def activity(process: ProcessState | None, facts: RankFacts | None) -> str:
 
 
 def _cannot_run_as(process: ProcessState) -> list[str]:
-    """What keeps a process from running; nothing where it can."""
+    """What keeps a process from running; empty if it can run."""
     if process.state == "stopped":
         return [f"held by {process.held_by}" if process.held_by else "stopped"]
     if process.state == "gil-held":
@@ -342,7 +343,7 @@ def _cannot_run_as(process: ProcessState) -> list[str]:
 def in_communication(stack: Stack) -> bool:
     """Whether the innermost frames are those of a collective or of a wait for one.
 
-    Python's own waits (for a queue, a lock, a socket, a child) are none for other ranks.
+    Python's own waits (for a queue, a lock, a socket, a child) are not waits for other ranks.
     """
     return any(
         _COMMUNICATION_FILE.search(frame.filename)

@@ -1,4 +1,4 @@
-"""Stacks reduced to the user's own frames, and the frame where two sides part."""
+"""Stacks reduced to the user's own frames, and the frame where two sides diverge."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ _LIBRARY = re.compile(
 )
 _PYTHON = re.compile(
     r"(?:^|/)lib(?:64)?/python\d[\d.]*/(?!(?:site|dist)-packages/)"
-    # As py-spy shortens them.
+    # Paths as py-spy shortens them.
     r"|^(?:threading|queue|selectors|socket|socketserver|ssl|subprocess|signal|runpy|contextlib"
     r"|functools|tempfile|shutil|pathlib|pickle|copy|gzip|tarfile|zipfile|inspect|weakref"
     r"|_weakrefset|traceback|linecache|random|typing|enum|dataclasses|glob|os|posixpath|abc)\.py$"
     r"|^(?:multiprocessing|concurrent|asyncio|http|urllib|importlib|logging|json|email|ctypes"
     r"|collections|encodings|unittest|xml|sqlite3|re)/"
 )
-"""Files of Python's own library."""
+"""Files of Python's standard library."""
 _FRAMEWORK = re.compile(
     r"(?:site-packages|dist-packages|\.whl)/(?!torch/|hangscope/(?!demos/))([^/]+?)(?:\.py)?(?:/|$)"
 )
-"""Installed packages, of HangScope's own only the demonstrations: those are programs."""
+"""Installed packages; of HangScope's own only the demos, which are programs."""
 _STARTER = re.compile(r"(?:^|/)bin/[^/.]+$")
-"""The script that an installed package's command consists of: it calls the package, no more."""
+"""The script of an installed package's command: it only calls the package."""
 _ENTRY = frozenset({"_bootstrap", "_bootstrap_inner", "run_module_as_main", "_run_code"})
 _TEXT = "<string>"
-"""The file of what is run from text: `exec`, ``python -c``; also of what Python's library makes."""
+"""The file name of code run from text (`exec`, ``python -c``), also of code that the standard
+library generates."""
 _MADE = re.compile(r"__\w+__")
-"""Methods that dataclasses and named tuples are given."""
+"""Methods generated for dataclasses and named tuples."""
 
 
 def is_library(frame: Frame) -> bool:
@@ -53,9 +54,8 @@ def is_library(frame: Frame) -> bool:
 
 
 def _is_made(frame: Frame) -> bool:
-    """Whether code that was run from text is Python's doing: a made method, or the one line with
-    which ``multiprocessing`` and others start a process.
-    """
+    """Whether code run from text is Python's own: a generated method, or the line with which
+    ``multiprocessing`` and others start a process."""
     return bool(_MADE.fullmatch(frame.name)) or (frame.name, frame.line) == ("<module>", 1)
 
 
@@ -65,9 +65,10 @@ def in_framework(frame: Frame) -> bool:
 
 
 def inside_package(stack: Stack) -> tuple[str, Frame] | None:
-    """The installed package, other than torch, that the user's innermost line has called.
+    """The installed package, other than torch, called by the user's innermost line.
 
-    With its innermost frame; None where the user's own code runs, or none is on the stack.
+    Returned with its innermost frame; None if the user's own code is running, or none is on the
+    stack.
     """
     for at, frame in enumerate(stack):
         if not is_library(frame):
@@ -79,7 +80,7 @@ def inside_package(stack: Stack) -> tuple[str, Frame] | None:
 
 @functools.lru_cache(16_384)
 def in_python(filename: str) -> bool:
-    """Whether a file is one of Python's own library."""
+    """Whether a file belongs to Python's standard library."""
     return bool(_PYTHON.search(filename))
 
 
@@ -90,7 +91,7 @@ def _in_installed(filename: str) -> bool:
 
 @functools.lru_cache(16_384)
 def _in_library(filename: str) -> bool:
-    """A job's stacks name the same few hundred files over and over."""
+    """Cached: a job's stacks name the same few hundred files over and over."""
     return bool(_LIBRARY.search(filename)) or in_python(filename)
 
 
@@ -99,8 +100,8 @@ def user_frames(stack: Stack) -> Stack:
     """The frames of the user's own code, innermost first.
 
     A program that is installed as a whole (a package's command, ``python -m package``) has none:
-    then those of installed packages, without torch and Python. All of them where there are none
-    of these either.
+    then frames of installed packages, without torch and Python, count instead. Without those
+    either, all frames count.
     """
     mine = tuple(frame for frame in stack if not is_library(frame))
     return mine or tuple(frame for frame in stack if in_framework(frame)) or stack
@@ -120,15 +121,15 @@ def where(frame: Frame | None) -> str:
 
 
 def is_over(stack: Stack) -> bool:
-    """Whether the main thread is past the program's end and only waits for other threads.
+    """Whether the program has ended and the main thread only waits for other threads.
 
-    It does at the outermost place, or where ``multiprocessing`` ends a process of its own.
+    Its outermost frame shows that, or the place where ``multiprocessing`` ends a child process.
     """
     return any(f.name == "_shutdown" and base(f.filename) == "threading.py" for f in stack)
 
 
 def calls_exit(stack: Stack) -> bool:
-    """Whether the recorder took it as the process called ``sys.exit`` or ``os._exit``."""
+    """Whether the recorder took the stack as the process called ``sys.exit`` or ``os._exit``."""
     return any(
         f.name in ("exit", "_exit") and f.filename.endswith("hangscope/recording/lifecycle.py")
         for f in stack
@@ -136,14 +137,14 @@ def calls_exit(stack: Stack) -> bool:
 
 
 def base(filename: str) -> str:
-    """The last part of a path of either kind of separator."""
+    """The file name in a path with either kind of separator."""
     return re.split(r"[\\/]", filename)[-1]
 
 
 def parting(stack: Stack, others: Sequence[Stack]) -> int | None:
     """Index in ``stack`` of the outermost frame that the other stacks do not share.
 
-    None where there is nothing to compare with or every frame is shared.
+    None if there is nothing to compare with, or every frame is shared.
     """
     rest = [other for other in others if other]
     if not stack or not rest:
@@ -158,5 +159,5 @@ def parting(stack: Stack, others: Sequence[Stack]) -> int | None:
 
 
 def _same(a: Frame, b: Frame) -> bool:
-    # Directories may differ from host to host; a line of a file of one name does not.
+    # Directories may differ between hosts; file name and line do not.
     return a.line == b.line and a.name == b.name and base(a.filename) == base(b.filename)

@@ -1,1 +1,1 @@
-"""What the records say by themselves: how far ranks got, what fits and what does not."""
+"""What the records alone show: how far ranks got, which operations match and which do not."""

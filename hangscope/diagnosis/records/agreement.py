@@ -1,8 +1,8 @@
 """What the members of a group must agree on, operation by operation.
 
-One `Terms` per signature holds only what has to be equal on every member; everything that may
-legally differ (an uneven all_to_all, the root's list of a gather, equal numel in another shape) is
-left out. ``None`` means that the source does not say, and is compatible with anything.
+The `Terms` of a signature hold only what must be equal on every member. Whatever may legally differ
+(an uneven all_to_all, the root's list in a gather, the same element count in another shape) is left
+out. ``None`` means that the source does not say; it is compatible with anything.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ FAMILIES = {
     "allgather_coalesced": "all_gather_coalesced",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_coalesced",
 }
-"""Names that a backend carries out in the same way: mixing them hangs nobody."""
+"""Names of operations that backends execute identically: mixing them causes no hang."""
 
 HOST_BACKENDS = frozenset({"gloo", "mpi"})
-"""Backends whose operations run on the caller's time: waiting for one holds the caller up. They
-match sends and receives by tag; devices ignore tags."""
+"""Backends whose operations run on the caller's thread of execution, so waiting for one blocks the
+caller. They match sends and receives by tag; devices ignore tags."""
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 """Operations with a root."""
 
 FROM_ROOT = frozenset({"broadcast", "scatter"})
-"""Operations in which the others receive from the root."""
+"""Operations in which all other members receive from the root."""
 
 ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter", "send", "recv"})
-"""A member may finish these before every other member has come."""
+"""A member may finish these before all others have arrived."""
 
 _NAMELESS = ("", "unknown")
-"""Operations whose names their source has lost: they may be any."""
+"""Operation names that the source has lost: they may stand for any operation."""
 _COALESCED_IN = frozenset({"all_reduce_coalesced", "all_gather_coalesced"})
 _COALESCED_OUT = frozenset({"reduce_scatter_coalesced"})
 _BY_INPUT = _COALESCED_IN | {"all_reduce", "reduce", "broadcast", "all_gather", "gather"}
@@ -68,19 +68,19 @@ _WITH_REDUCTION = frozenset(
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What must be equal: operation family, element count per member, dtype, reduce op, and whether
-    the tensors lie on the host or on a device."""
+    the tensors are on the host or on a device."""
 
     op: str
     numel: int | None = None
     dtype: str | None = None
     reduce_op: str | None = None
     batch: int = 0
-    """A mark of what is inside a coalesced batch; 0: not on record."""
+    """A hash of what is inside a coalesced batch; 0: not recorded."""
     on_host: bool | None = None
 
     @property
     def known(self) -> int:
-        """How many of the terms are known: the most specific makes the best reference."""
+        """How many terms are known; the most specific ones make the best reference."""
         return sum(x is not None for x in (self.numel, self.dtype, self.reduce_op))
 
 
@@ -90,26 +90,26 @@ def family(op: str) -> str:
 
 
 def numel(sizes: tuple[tuple[int, ...], ...] | None) -> int | None:
-    """Elements over all tensors, or None where sizes are unknown or there are none."""
+    """Elements over all tensors; None if sizes are unknown or there are none."""
     if not sizes:
         return None
     return sum(prod(size) for size in sizes)
 
 
 def input_numel(signature: Signature) -> int | None:
-    """Elements going in."""
+    """Number of input elements."""
     known = numel(signature.input_sizes)
     return signature.input_numel if known is None else known
 
 
 def output_numel(signature: Signature) -> int | None:
-    """Elements coming out."""
+    """Number of output elements."""
     known = numel(signature.output_sizes)
     return signature.output_numel if known is None else known
 
 
 def terms(signature: Signature) -> Terms:
-    """What ``signature`` binds the other members to."""
+    """What ``signature`` requires of the other members."""
     op = family(signature.op)
     if op in ("barrier", "coalesced") or op not in _BY_INPUT | _BY_OUTPUT | {"all_to_all"}:
         return Terms(op)
@@ -136,13 +136,13 @@ def terms(signature: Signature) -> Terms:
 
 
 def has_rules(op: str) -> bool:
-    """Whether it is known what members of ``op`` have to pass to go together."""
+    """Whether the matching rules of ``op`` are known."""
     kind = family(op)
     return kind in _BY_INPUT | _BY_OUTPUT | {"all_to_all", "barrier", "coalesced", *_NAMELESS}
 
 
 def _in_even_parts(signature: Signature) -> bool:
-    """Whether one tensor is exchanged of which everybody gets as much: no split list was given."""
+    """Whether one tensor is exchanged in equal parts: no split list was given."""
     given = (signature.input_splits, signature.output_splits)
     sizes = (signature.input_sizes, signature.output_sizes)
     return given == ((), ()) and all(s is not None and len(s) == 1 for s in sizes)
@@ -153,10 +153,9 @@ def _uneven(sizes: tuple[tuple[int, ...], ...] | None) -> bool:
 
 
 def disagreement(a: Terms, b: Terms) -> str | None:
-    """The first term that cannot go together: ``op``, ``dtype``, ``numel``, ``reduce_op`` or
-    ``device``.
+    """The first incompatible term: ``op``, ``dtype``, ``numel``, ``reduce_op`` or ``device``.
 
-    None where the two can be one operation of one group.
+    None if the two can be one operation of one group.
     """
     if _barrier_by_another_name(a, b) or _barrier_by_another_name(b, a):
         return None
@@ -176,16 +175,16 @@ def disagreement(a: Terms, b: Terms) -> str | None:
 
 
 def _barrier_by_another_name(a: Terms, b: Terms) -> bool:
-    """Whether ``a`` is a barrier, and ``b`` may be one as NCCL's watchdog calls it.
+    """Whether ``a`` is a barrier and ``b`` could be one under the name NCCL's watchdog gives it.
 
-    A barrier on a device is an all-reduce of one element. The recorder tells it from others by its
-    name; the watchdog does not, nor does it say of what dtype the element is.
+    A barrier on a device is an all-reduce of one element. The recorder identifies it by name; the
+    watchdog neither does so nor states the element's dtype.
     """
     return a.op == "barrier" and b.op == "all_reduce" and b.numel == 1 and b.dtype is None
 
 
 def aspect_of(a: Terms, b: Terms, roots: tuple[int, int]) -> str | None:
-    """As `disagreement`, or ``root`` where only the roots differ; one that is not known is -1."""
+    """As `disagreement`, or ``root`` if only the roots differ; an unknown root is -1."""
     found = disagreement(a, b)
     if found is None and a.op in ROOTED and min(roots) >= 0 and roots[0] != roots[1]:
         return "root"
@@ -193,7 +192,7 @@ def aspect_of(a: Terms, b: Terms, roots: tuple[int, int]) -> str | None:
 
 
 def group_size(signature: Signature) -> int | None:
-    """How many members the group has, where the operation's sizes say so."""
+    """Number of group members, if the operation's sizes reveal it."""
     inputs, outputs = signature.input_sizes, signature.output_sizes
     if signature.op in ("all_gather", "gather") and outputs and len(outputs) > 1:
         return len(outputs)

@@ -1,8 +1,8 @@
-"""Which sends of one rank belong to which receives of another where both records begin somewhere.
+"""Matches sends of one rank with receives of another when both records start in the middle.
 
-Two records of one channel, the sends of one rank and the receives of the other, that have both lost
-their beginning cannot be paired by counting from the start. What has finished bounds how far the
-ends may be apart, and times choose: nothing finishes before its other half was issued.
+The two sides of a channel that have both lost their beginning cannot be paired by counting from the
+start. Completions limit how far the ends of the records may be apart, and timestamps decide:
+nothing finishes before its other half was issued.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 _COMPARED = 256
-"""Newest halves of a side that are looked at."""
+"""Newest halves per side that are compared."""
 _CLEARLY = 3
-"""How many times worse than the best a shift fits before as many finished halves count no more."""
+"""A shift that fits this many times worse than the best one cannot win by equal counts of finished
+halves."""
 _CLOCK_NS = 20 * 10**6
-"""What clocks of two hosts may differ by and still count as the same."""
+"""Clocks of two hosts that differ by less count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a channel, oldest first: numbers, times (ns; 0: unknown), what is unfinished."""
+    """One side of a channel, oldest first: numbers, times (ns; 0: unknown), unfinished halves."""
 
     seq: npt.NDArray[np.int64]
     created_ns: npt.NDArray[np.int64]
@@ -30,32 +31,32 @@ class Side:
     unfinished: npt.NDArray[np.bool_]
 
     def at(self, which: slice | npt.NDArray[np.int64]) -> Side:
-        """Some of the halves."""
+        """A subset of the halves."""
         return Side(
             self.seq[which], self.created_ns[which], self.ended_ns[which], self.unfinished[which]
         )
 
     def waiting(self) -> int:
-        """How many were issued after the last that has finished."""
+        """How many halves were issued after the last finished one."""
         done = np.flatnonzero(~self.unfinished)
         return len(self.unfinished) - 1 - int(done[-1]) if len(done) else len(self.unfinished)
 
 
 def shift(mine: Side, others: Side) -> int:
-    """By how many more halves ``mine`` has been issued than ``others``; negative for fewer.
+    """How many more halves ``mine`` has issued than ``others``; negative for fewer.
 
-    The half that is ``k``-th from the end of ``mine`` belongs to the one that is
-    ``k - shift``-th from the end of ``others``.
+    The ``k``-th half from the end of ``mine`` belongs to the ``k - shift``-th from the end of
+    ``others``.
     """
     ahead, behind = mine.waiting(), others.waiting()
     apart = _numbers_apart(mine, others)
     if apart > ahead == len(mine.seq) and behind == 0:
-        return apart  # what finished in pairs is gone from one side, what is left of it is later
-    guess = ahead - behind  # as many have finished on both sides
+        return apart  # one side lost what finished in pairs; what is left of it is newer
+    guess = ahead - behind  # both sides have finished equally many
     low, high = max(-behind, -_COMPARED), min(ahead, _COMPARED)
     nearest_first = sorted(range(low, high + 1), key=lambda by: (abs(by - guess), by))
     fits = [(by, _fit(mine, others, by)) for by in nearest_first]
-    # Where nothing is possible the clocks disagree: then only what repeats in both can tell.
+    # If no shift is possible, the clocks disagree; only patterns repeated on both sides can decide.
     fits = [(by, fit) for by, fit in fits if not fit.impossible] or fits
     for by, fit in fits:
         if fit.same_numbers:
@@ -65,9 +66,9 @@ def shift(mine: Side, others: Side) -> int:
 
 
 def _numbers_apart(mine: Side, others: Side) -> int:
-    """By how much more ``mine`` is numbered, where each half of either side has the next number.
+    """The offset between the numbers of both sides, if each side numbers its halves consecutively.
 
-    0 where numbers are left out: then they count what went elsewhere, too.
+    0 if numbers are skipped: they then also count traffic to other ranks.
     """
     in_a_row = all(len(side.seq) > 1 and (np.diff(side.seq) == 1).all() for side in (mine, others))
     return int(mine.seq[-1] - others.seq[-1]) if in_a_row else 0
@@ -75,11 +76,11 @@ def _numbers_apart(mine: Side, others: Side) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """How well two sides go together under one shift.
+    """How well two sides match under one shift.
 
-    ``impossible`` counts pairs of which one half finished before the other was issued;
-    ``spread_ns`` is how much the time between the halves of a pair varies: pauses of the job,
-    which both sides have at the same place, do not cancel out under a wrong shift.
+    ``impossible`` counts pairs with one half finished before the other was issued. ``spread_ns``
+    measures how much the time between the halves of a pair varies: pauses of the job happen on both
+    sides at the same place and only cancel out under the right shift.
     """
 
     impossible: int

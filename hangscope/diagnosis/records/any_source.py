@@ -1,4 +1,4 @@
-"""A receive from any source names nobody; who sent fewer than the others is whom it waits for."""
+"""Receives from any source: the ranks that sent less often than others are the ones waited for."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def debtors(
     recorded: Collection[int],
     hidden: Collection[int],
 ) -> Debtors:
-    """Who owes the sends that a receive from any source waits for.
+    """The ranks that owe the send a receive from any source waits for.
 
-    Where the start of their records is gone, senders that serve this receiver alone are compared by
-    the counter of pairs that every entry carries.
+    If the start of their records is gone, senders that serve only this receiver are compared by the
+    p2p counter in every entry.
     """
     members = [r for r in trace.groups[half.group].ranks if r != half.rank]
     lost = tuple(r for r in members if r not in trace.ranks)
@@ -42,12 +42,12 @@ def debtors(
     most = max(counts.values(), default=0)
     behind = tuple(sorted(r for r, count in counts.items() if count < most))
     if len(behind) > 1 and any(trace.ranks[r].only_active for r in behind):
-        behind = ()  # their programs may differ: a single odd one out is the most that it can tell
+        behind = ()  # their programs may differ, so at most a single outlier can be told
     return Debtors(behind, lost)
 
 
 def _sent(trace: Trace, rank: int, half: Half, bounds: tuple[int, int], hidden: bool) -> int | None:
-    """How many sends a rank has issued to the receiver; None where that cannot be told."""
+    """Number of sends a rank has issued to the receiver; None if unknown."""
     part = trace.records[bounds[0] : bounds[1]]
     pairs = part[(part["group"] == half.group) & (part["peer"] >= 0)]
     mine = pairs[pairs["peer"] == half.rank]

@@ -1,4 +1,4 @@
-"""Operations that blocked their caller: where it went on, they have finished, whatever is noted."""
+"""Blocking operations: if the caller moved on, they have finished, whatever the record says."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Bools = npt.NDArray[np.bool_]
 
 
 def blocks_caller(trace: Trace) -> Bools:
-    """Per record: the operation returned to its caller only when it had finished.
+    """Per record: whether the operation returned to its caller only once it had finished.
 
-    Only rings say which operations were asynchronous, and only CPU backends block in the others.
+    Only rings record which operations were asynchronous; in other sources only CPU backends block.
     """
     records = trace.records
     flags = records["flags"]
     loose = int(Flag.ASYNC | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.TIMED_OUT)
-    # Of pairs only those that say so: isend and send may have left the same record.
+    # Sends and receives only if marked as blocking: isend and send may leave the same record.
     pair = flags & int(Flag.P2P | Flag.BLOCKING)
     found: Bools = which(trace, is_on_host) & ~flagged(flags, loose)
     found &= pair != int(Flag.P2P)
@@ -28,9 +28,9 @@ def blocks_caller(trace: Trace) -> Bools:
 
 
 def from_rings(trace: Trace) -> Bools:
-    """Per record: whether it comes from a HangScope ring, or from a ring's export.
+    """Per record: whether it comes from a HangScope ring or an export of one.
 
-    Of processes only our own recorder tells a heartbeat.
+    Only our own recorder reports heartbeats.
     """
     told = {rank for rank, facts in trace.ranks.items() if facts.heartbeat_ns}
     rings = {
@@ -46,15 +46,15 @@ def from_rings(trace: Trace) -> Bools:
 
 
 def returned(trace: Trace) -> Bools:
-    """Operations that blocked their caller and after which it went on: they have finished."""
+    """Blocking operations whose caller moved on: they have finished."""
     records = trace.records
     if not len(records):
         return np.zeros(0, bool)
     waits = blocks_caller(trace) & (records["state"] != int(State.COMPLETED))
     found = np.zeros(len(records), bool)
     rows = np.flatnonzero(waits)
-    # Only what the same thread issued later tells: a heartbeat on another thread goes on while the
-    # main thread waits. Records are sorted by rank.
+    # Only later operations of the same thread count: a heartbeat thread goes on while the main
+    # thread waits. Records are sorted by rank.
     rank = np.ascontiguousarray(records["rank"])
     last = np.searchsorted(rank, rank[rows], "right") - 1
     same = records["thread"][last] == records["thread"][rows]
@@ -69,5 +69,5 @@ def returned(trace: Trace) -> Bools:
 
 
 def _bounds(rank: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> tuple[list[int], ...]:
-    """First rows, and the rows after the last, of some ranks."""
+    """First rows, and rows after the last, of some ranks."""
     return np.searchsorted(rank, wanted).tolist(), np.searchsorted(rank, wanted, "right").tolist()

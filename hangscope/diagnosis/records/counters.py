@@ -1,10 +1,10 @@
-"""Counters of different meaning made one: old dumps, and operations that count twice.
+"""Gives counters one meaning: dumps with a shared counter, and operations that count twice.
 
-Until dump version 2.0 a group had a single ``seq_id`` that sends and receives moved too, and where
-collectives are numbered by what else is issued it still has. Those differ legally between members,
-so collectives of such a group are numbered afresh, in order of issue, wherever the records go back
-to the start. Gloo's monitored barrier moves its counter by two,
-one for each message, and bears the second number: it stands where the first one is due.
+Until dump version 2.0 a group had a single ``seq_id`` that sends and receives advanced too; groups
+whose collectives are numbered along with other operations still do. Such numbers legally differ
+between members, so the collectives of such a group are renumbered in order of issue wherever the
+records go back to the start. Gloo's monitored barrier advances its counter by two, one per message,
+and carries the second number: it is moved to the first one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _COUNTS_TWICE = "monitored_barrier"
 
 
 def with_first_numbers(trace: Trace) -> Trace:
-    """The trace with every operation that counts twice at the first of its numbers.
+    """The trace with every operation that counts twice at its first number.
 
-    There it meets what a member issued that did something else.
+    There it meets whatever another member issued instead.
     """
     twice = np.array([s.op == _COUNTS_TWICE for s in trace.signatures] or [False], bool)
     if not twice.any():
@@ -38,7 +38,7 @@ def with_first_numbers(trace: Trace) -> Trace:
 
 
 def with_own_counters(trace: Trace) -> Trace:
-    """The trace with separate counters in every group that had a common one."""
+    """The trace with separate counters in every group that had a shared one."""
     records = trace.records
     flags = records["flags"]
     p2p = flagged(flags, Flag.P2P)
@@ -76,18 +76,18 @@ def with_own_counters(trace: Trace) -> Trace:
         ],
         bool,
     )
-    # Where the start is lost the numbers cannot be had: such rows are not aligned at all.
+    # If the start is lost, these numbers cannot be recovered: such rows are not aligned at all.
     records["collective_seq"][rows] = np.where(wrapped, 0, number)
     members = trace.members[~shared[trace.members["group"]]]  # counted with the old numbers
     return replace(trace, records=records, members=members)
 
 
 def _moved_by_pairs(trace: Trace, p2p: Bools, groups: int) -> Bools:
-    """Per group whether a send or receive takes the next number of the collectives.
+    """Per group, whether sends and receives advance the counter of collectives.
 
-    A recorder of two counters writes on each half the number of the collective before it. Here all
-    that a member issued, halves and collectives, bears one number after the other. Batches, and
-    lists with gaps, tell nothing; our own rings have two counters.
+    A recorder with two counters puts the number of the preceding collective on each half. Here, all
+    halves and collectives of a member are numbered consecutively instead. Batches and lists with
+    gaps prove nothing; our own rings have two counters.
     """
     records = trace.records
     inside = int(Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.SYNTHETIC)
@@ -105,7 +105,7 @@ def _moved_by_pairs(trace: Trace, p2p: Bools, groups: int) -> Bools:
     whole = np.array([r for r, f in trace.ranks.items() if f.oldest_record_id <= 1], np.int64)
     next_one = np.ones(len(rows), bool)
     next_one[1:] = number[1:] == number[:-1] + 1
-    # What comes first is the first of its counter, where the records go back to the start.
+    # If records go back to the start, the first record is the first of its counter.
     begun = first & np.isin(records["rank"][rows], whole)
     next_one = np.where(first, ~begun | (number == 1), next_one)
     near_half = half.copy()

@@ -1,4 +1,4 @@
-"""What the records of a rank can prove: how far they go back, and who left none at all."""
+"""What a rank's records cover: how far back they go, and which ranks left none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEPT_FROM_US = ("permission denied", "operation not permitted", "input/output",
 _NO_ORDER_NS = 10**9
 
 Bounds = dict[int, tuple[int, int]]
-"""Per rank the slice of its records."""
+"""Each rank's slice of the records."""
 
 
 def hidden_ranks(trace: Trace) -> frozenset[int]:
@@ -31,18 +31,18 @@ def hidden_ranks(trace: Trace) -> frozenset[int]:
 
 
 def half_told(trace: Trace) -> frozenset[int]:
-    """Ranks whose watchdog has spoken in a log that does not hold what they wait in."""
+    """Ranks whose watchdog appears in a log that does not show what they wait in."""
     told = {c.reporter for c in trace.claims if c.details.get("half_told")}
     return frozenset(r for r in told if r is not None)
 
 
 def cut_off(trace: Trace) -> frozenset[int]:
-    """Ranks of which a file that ends in the middle tells how far they had come, and no more."""
+    """Ranks known only from a truncated file: it shows how far they had got, and no more."""
     return frozenset(rank for rank, facts in trace.ranks.items() if facts.newest_lost)
 
 
 def end_is_unseen(trace: Trace, row: int) -> bool:
-    """Whether an operation's source cannot see its end, and nothing else has told of it."""
+    """Whether the operation's source cannot observe its end and nothing else reported it."""
     record = trace.records[row]
     hidden = int(record["flags"]) & int(Flag.UNOBSERVED)
     return hidden != 0 and record["state"] != int(State.COMPLETED)
@@ -51,7 +51,7 @@ def end_is_unseen(trace: Trace, row: int) -> bool:
 def collective_row(
     trace: Trace, front: Frontiers, bounds: Bounds, group: int, rank: int, seq: int
 ) -> int:
-    """The record of a rank's collective, by its number in the group, or -1."""
+    """The row of a rank's collective, given its sequence number in the group, or -1."""
     low, high = bounds.get(rank, (0, 0))
     part = trace.records[low:high]
     here = (part["group"] == group) & (part["collective_seq"] == seq)
@@ -62,8 +62,8 @@ def collective_row(
 def overrun_ranks(trace: Trace, front: Frontiers) -> frozenset[int]:
     """Ranks whose oldest unfinished operation may be overwritten.
 
-    Their oldest record left is unfinished, or a group's counter tells of unfinished operations
-    older than any that is on record.
+    Either their oldest remaining record is unfinished, or a group's counter implies unfinished
+    operations older than any record.
     """
     ranks = trace.records["rank"]
     if not len(ranks):
@@ -81,7 +81,7 @@ def overrun_ranks(trace: Trace, front: Frontiers) -> frozenset[int]:
 
 
 def _counted_but_gone(trace: Trace, front: Frontiers) -> frozenset[int]:
-    """Ranks of which a group's oldest unfinished collective is counted and not on record."""
+    """Ranks with a group whose oldest unfinished collective is counted but not recorded."""
     members = trace.members
     behind = (members["completed"] >= 0) & (members["enqueued"] > members["completed"])
     if not behind.any():
@@ -104,7 +104,7 @@ def _counted_but_gone(trace: Trace, front: Frontiers) -> frozenset[int]:
 
 
 def rank_bounds(trace: Trace) -> Bounds:
-    """Per rank the slice of its records."""
+    """Each rank's slice of the records."""
     ranks = np.ascontiguousarray(trace.records["rank"])
     if not len(ranks):
         return {}
@@ -115,14 +115,15 @@ def rank_bounds(trace: Trace) -> Bounds:
 
 
 def gaps(trace: Trace) -> tuple[int, ...]:
-    """Ranks that left nothing, told by the world's size, the groups or the numbering."""
+    """Ranks that left nothing; the world size, the groups or gaps in the numbering show they
+    exist."""
     everybody = set(trace.ranks) | set(trace.missing_ranks)
     everybody |= set(range(max(everybody, default=0) + 1))
     return tuple(sorted(everybody - set(trace.ranks)))
 
 
 def unreadable(trace: Trace) -> dict[int, str]:
-    """Ranks of which a file is there that cannot be read, and why: they lived to write it."""
+    """Ranks whose file exists but cannot be read, and why: they lived to write it."""
     found = {}
     told_of = set(told_of_only(trace))
     for file in trace.unread:
@@ -133,15 +134,15 @@ def unreadable(trace: Trace) -> dict[int, str]:
 
 
 def could_not_be_recorded(trace: Trace) -> dict[int, str]:
-    """Ranks that could not be recorded, as they have said themselves, and why."""
+    """Ranks that reported that they could not be recorded, and why."""
     return {r: c.text for c in trace.claims if c.kind == UNRECORDED for r in c.accused}
 
 
 def _whose(path: Path, why: str) -> int | None:
-    """The rank that wrote a file which cannot be read; None where it may be anything.
+    """The rank that wrote an unreadable file; None if it could be anything.
 
-    What is no ring by its name, and may not be looked at, is a rank's only where its name says so:
-    the number of `core.3` is no rank.
+    A file that is not a ring by its name belongs to a rank only if its name says so: the number in
+    `core.3` is not a rank.
     """
     if path.suffix == ".ring" or why.startswith(_DAMAGED):
         return rank_of_dump(path)
@@ -149,16 +150,16 @@ def _whose(path: Path, why: str) -> int | None:
 
 
 def unlisted(trace: Trace) -> tuple[int, ...]:
-    """Those of `gaps` that no group lists: real lists would name them at least once."""
+    """Those of `gaps` that no group lists; genuine member lists would name them at least once."""
     listed = {r for g in trace.groups for r in g.ranks}
     return tuple(r for r in gaps(trace) if r not in listed)
 
 
 def without_order(trace: Trace) -> frozenset[int]:
-    """Ranks of which a log tells that they wait in several groups, and not where they came first.
+    """Ranks for which a log reports waits in several groups but not where they arrived first.
 
-    A watchdog prints since when an operation has run to the millisecond, and each group's own
-    prints at a time of its own.
+    A watchdog prints to the millisecond since when an operation has been running, but each group's
+    watchdog prints at its own time.
     """
     records = trace.records
     rows = np.flatnonzero(flagged(records["flags"], Flag.SYNTHETIC) & (records["created_ns"] > 0))
@@ -170,15 +171,16 @@ def without_order(trace: Trace) -> frozenset[int]:
 
 
 def cut_short(trace: Trace) -> bool:
-    """Whether all that is given is a log that ends in the middle of a timeout's line.
+    """Whether the only source is a log that ends in the middle of a timeout message.
 
-    Who is not heard of in such an excerpt may have spoken in what was left out.
+    Ranks missing from such an excerpt may appear in the rest.
     """
     return trace.only_logs and any(c.details.get("cut") for c in trace.claims)
 
 
 def told_of_only(trace: Trace) -> tuple[int, ...]:
-    """Ranks whose rings are gone: the monitor's journal tells how they ended, not what they did."""
+    """Ranks whose rings are gone: the monitor's journal reports how they ended, not what they
+    did."""
     if any(s.format == formats.LOG for s in trace.sources):
         return ()
     recorded = recorded_ranks(trace)
@@ -186,7 +188,7 @@ def told_of_only(trace: Trace) -> tuple[int, ...]:
 
 
 def recorded_ranks(trace: Trace) -> frozenset[int]:
-    """Ranks that left a record of their operations, even an empty one (a log is none)."""
+    """Ranks with a record of their operations, even an empty one; a log is not such a record."""
     recorded = {
         s.rank
         for s in trace.sources
@@ -195,7 +197,7 @@ def recorded_ranks(trace: Trace) -> frozenset[int]:
     if not trace.sources or recorded.issuperset(trace.ranks):
         return frozenset(trace.ranks)
     rows = trace.records
-    if not trace.only_logs:  # beside dumps, a log's lines say little of what a rank has issued
+    if not trace.only_logs:  # next to dumps, a log's lines say little about what a rank has issued
         rows = rows[~flagged(rows["flags"], Flag.SYNTHETIC)]
     recorded.update(np.unique(rows["rank"]).tolist())
     return frozenset(r for r in recorded if r in trace.ranks)

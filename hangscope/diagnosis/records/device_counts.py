@@ -1,4 +1,4 @@
-"""What a backend's own counter tells of operations on a device, whose end no recorder sees."""
+"""What a backend's own counter says about device operations whose end no recorder observes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from hangscope.trace.model import NONE, Trace
 
 
 def counted_by_backend(trace: Trace, row: int) -> bool:
-    """Whether a counter that stands at this record (-1: none) is the backend's own.
-
-    It is where nobody else saw the end of the operation.
-    """
+    """Whether a counter at this record (-1: none) is the backend's own: nothing else observes the
+    end."""
     return row != NONE and end_is_unseen(trace, row)
 
 
 def counts_as_unfinished(trace: Trace, front: Frontiers, row: int, low: int, pairs: Ints) -> bool:
     """Whether the backend counts the collective in a rank's newest record as unfinished.
 
-    Only where the record that the counter stands at is one of the device's, too: then the counter
-    is the backend's, and none that follows from ends that the recorder saw.
+    The record that the counter points to must be a device's, too: then the counter is the backend's
+    own rather than one derived from completions that the recorder saw.
 
     Parameters
     ----------

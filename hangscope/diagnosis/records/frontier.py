@@ -1,7 +1,7 @@
-"""How far every rank got in every group: the frontiers, from records and counters alike.
+"""Frontiers: how far every rank got in every group, from records and counters.
 
-A *pair* is one (rank, group). All aggregates are one value per pair, computed over the record
-columns without a Python loop over records.
+A *pair* is one (rank, group). All aggregates have one value per pair and are computed over record
+columns, without a Python loop over records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hangscope.diagnosis.records.kinds import is_one_sided, which
 from hangscope.trace.model import Flag, State, Trace, flagged
 
 UNKNOWN = -1
-"""No counter, no record and no way to conclude one."""
+"""No counter, no record, and no way to infer one."""
 
 _FAR = np.iinfo(np.int64).max
 _DENSE_PAIRS = 32_000_000
@@ -27,11 +27,11 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Frontiers:
-    """One row per pair, sorted by (rank, group). Sequence numbers are collective ones.
+    """One row per pair, sorted by (rank, group). Sequence numbers are those of collectives.
 
-    ``enqueued`` is the last one issued (`UNKNOWN` where nothing tells), ``completed`` the last one
-    known finished (0: none known), ``pending`` the oldest unfinished one (0: none), ``first`` the
-    oldest one on record (0: none), ``pending_row`` the record of ``pending`` or -1.
+    ``enqueued`` is the last one issued (`UNKNOWN` if nothing shows it), ``completed`` the last one
+    known to be finished (0: none), ``pending`` the oldest unfinished one (0: none), ``first`` the
+    oldest one on record (0: none), ``pending_row`` the row of ``pending`` or -1.
     """
 
     rank: Ints
@@ -44,18 +44,18 @@ class Frontiers:
     first: Ints
     last_row: Ints
     ended: Ints
-    """The newest collective that needs all members and that some member of the group has finished
-    (0: none known)."""
+    """The newest collective that needs all members and that some member has finished (0: none)."""
     late: Bools
-    """Its own record or counter calls one unfinished after which members have finished another."""
+    """Whether its own record or counter shows one as unfinished although members finished a later
+    one."""
     collective: Bools
-    """Per record: stands for a collective of its group (no send, no recv, no batch member)."""
+    """Per record: is a collective of its group (not a send, receive or batch member)."""
     unfinished: Bools
     """Per record: known not to have finished."""
     p2p: Bools
-    """Per record: a send or recv, batched or not."""
+    """Per record: is a send or receive, batched or not."""
     batch_row: Ints
-    """Per record: the batch that a batch member belongs to, or -1."""
+    """Per record: the row of the batch it is a member of, or -1."""
 
     def of_group(self) -> dict[int, Ints]:
         """Pair indices per group."""
@@ -75,37 +75,38 @@ class Frontiers:
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """What each record is: one value per record."""
+    """The kind of each record: one value per record."""
 
     p2p: Bools
     member: Bools
-    """Of a batch, which is carried out as a whole."""
+    """Member of a batch, which executes as a whole."""
     batch_row: Ints
-    """The record that stands for the batch of a member, or -1."""
+    """Row of the batch that a member belongs to, or -1."""
     p2p_batch: Bools
-    """Stands for a batch of sends and receives."""
+    """Is the row of a batch of sends and receives."""
     collective: Bools
 
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """The pairs of a trace, each as ``rank * groups + group``, and where records belong."""
+    """The (rank, group) pairs of a trace, each as ``rank * groups + group``, and each record's
+    pair."""
 
     keys: Ints
     """Sorted, one per pair."""
     groups: int
-    """How many groups there are, one at least."""
+    """Number of groups, at least one."""
     of_record: Ints
     of_member: Ints
 
     @property
     def group(self) -> Ints:
-        """Per pair its group."""
+        """The group of each pair."""
         return self.keys % self.groups
 
     @property
     def rank(self) -> Ints:
-        """Per pair its rank."""
+        """The rank of each pair."""
         return self.keys // self.groups
 
     def filled(self, value: int) -> Ints:
@@ -115,12 +116,13 @@ class _Pairs:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """What has finished: by itself, or because nothing later could have otherwise."""
+    """What has finished: by its own record, or because something later could not have finished
+    otherwise."""
 
     done: Bools
     """Per record."""
     everybody: Ints
-    """Per group the newest collective that needs all members and that somebody has finished."""
+    """Per group the newest collective that needs all members and that some member has finished."""
     late: Bools
     """Per pair, see `Frontiers`."""
 
@@ -143,7 +145,7 @@ def frontiers(trace: Trace) -> Frontiers:
     open_rows = np.flatnonzero(kinds.collective & unfinished)
     pending = pairs.filled(_FAR)
     np.minimum.at(pending, of_record[open_rows], seq[open_rows])
-    reached = np.maximum(counter, ended - 1)  # peers' ends tell of what it had no time to count
+    reached = np.maximum(counter, ended - 1)  # peers' completions show what it had no time to count
     ahead = (enqueued > reached) & _counts_alone(trace, kinds, pairs, counter)
     pending = np.where(ahead & (pending == _FAR), reached + 1, pending)
     pending[pending == _FAR] = 0
@@ -151,8 +153,8 @@ def frontiers(trace: Trace) -> Frontiers:
     pending_row = pairs.filled(-1)
     is_oldest = seq[open_rows] == pending[of_record[open_rows]]
     pending_row[of_record[open_rows[is_oldest]][::-1]] = open_rows[is_oldest][::-1]
-    # Where only unfinished entries are listed, what was issued before the oldest has finished,
-    # unless a counter knows better: the buffer may have been overwritten as well.
+    # If only unfinished entries are listed, everything issued before the oldest has finished,
+    # unless a counter says otherwise: the buffer may have been overwritten as well.
     listed = np.isin(pairs.rank, _only_active(trace)) & (pending_row >= 0) & (counter == UNKNOWN)
     completed = np.where(listed, np.maximum(completed, pending - 1), completed)
 
@@ -182,10 +184,10 @@ def frontiers(trace: Trace) -> Frontiers:
 
 
 def _counted(trace: Trace, kinds: _Kinds, pairs: _Pairs) -> tuple[Ints, Ints]:
-    """Per pair the collectives completed and issued by its counters, `UNKNOWN` where none tells.
+    """Per pair the collectives completed and issued according to its counters, else `UNKNOWN`.
 
-    Native counters do not tell sends from collectives: in a group that has both, or sends only,
-    they count neither.
+    Native counters do not separate sends from collectives: groups with both, or with sends only,
+    are not counted.
     """
     members = trace.members
     with_p2p = np.zeros(pairs.groups, bool)
@@ -199,12 +201,12 @@ def _counted(trace: Trace, kinds: _Kinds, pairs: _Pairs) -> tuple[Ints, Ints]:
 
 
 def _counts_alone(trace: Trace, kinds: _Kinds, pairs: _Pairs, counter: Ints) -> Bools:
-    """Pairs of which ``counter`` tells what is pending, without a record (a log line, an
+    """Pairs for which ``counter`` shows what is pending without a record (a log line, or an
     only-active dump that lost entries).
 
-    A ring's counter (and its export's) stops at what it cannot observe; there the record knows
-    better. A native counter is kept by the backend itself; it tells nothing new where the next
-    number is a batch of sends and receives.
+    A ring's counter (and that of its export) stops at anything it cannot observe, where the record
+    knows better. A native counter is the backend's own; it adds nothing if the next number is a
+    batch of sends and receives.
     """
     next_one = trace.records["collective_seq"] == counter[pairs.of_record] + 1
     on_record = np.zeros(len(pairs.keys), bool)
@@ -221,8 +223,8 @@ def _kinds_of(trace: Trace) -> _Kinds:
     member = flagged(flags, Flag.COALESCED_MEMBER)
     batch = flagged(flags, Flag.COALESCED_BATCH)
     batch_row, p2p_batch = _batches(trace, p2p, member, batch)
-    # A terminator of sends and recvs is a point-to-point matter: members of the group need not
-    # all have one, so it is never aligned by its collective number.
+    # The terminator of a p2p batch concerns only its partners: other members of the group need not
+    # have one, so it is never aligned by its collective number.
     collective = ~p2p & ~member & ~p2p_batch & (records["collective_seq"] > 0)
     return _Kinds(p2p, member, batch_row, p2p_batch, collective)
 
@@ -237,26 +239,27 @@ def _pairs_of(trace: Trace) -> _Pairs:
 
 
 def _ends_of(trace: Trace, kinds: _Kinds, pairs: _Pairs) -> _Ends:
-    """Draw from every end what else must have ended before it."""
+    """Infer from each completion what else must have finished before it."""
     records, collective, of_record = trace.records, kinds.collective, pairs.of_record
     seq = records["collective_seq"]
     done = (records["state"] == int(State.COMPLETED)) | _member_done(records, kinds.batch_row)
     done |= returned(trace)
-    # Nobody finishes a later collective of all members while an earlier one still waits for one.
+    # Nobody can finish a later collective of all members while an earlier one waits for a member.
     implied = pairs.filled(0)
     rows = np.flatnonzero(collective & done & ~which(trace, is_one_sided))
     np.maximum.at(implied, of_record[rows], seq[rows])
     done |= collective & (seq < implied[of_record])
-    # What every member has issued, as a peer's end tells, cannot wait on a rank that has finished
-    # something later in the group: its end was not noticed before the rank was stopped or killed.
+    # A peer's completion proves that every member issued the operation, so a rank that finished
+    # something later in the group does not wait in it: the rank was stopped or killed before it
+    # noticed.
     everybody = np.zeros(pairs.groups, np.int64)
     np.maximum.at(everybody, pairs.group, implied)
     later = pairs.filled(0)
     rows = np.flatnonzero(collective & done)
     np.maximum.at(later, of_record[rows], seq[rows])
     done |= collective & (seq <= everybody[records["group"]]) & (seq < later[of_record])
-    # A peer that finished a later collective of all members had this rank's part of it, which a
-    # communicator carries out after all that was issued before.
+    # A peer that finished a later collective of all members received this rank's part of it, which
+    # a communicator executes after everything issued earlier.
     untold = collective & ~done & (seq < everybody[records["group"]])
     unobserved = flagged(records["flags"], Flag.UNOBSERVED)
     late = np.zeros(len(pairs.keys), bool)
@@ -271,22 +274,22 @@ def _unfinished(trace: Trace, kinds: _Kinds, done: Bools, counter: Ints) -> Bool
     retired = flagged(flags, Flag.RETIRED)
     timed_out = flagged(flags, Flag.TIMED_OUT)
     unfinished: Bools = ~done & ~unobserved
-    # Where a counter vouches for the collective, the entry's own state is only late.
+    # If a counter covers the collective, the entry's own state is merely late.
     vouched = trace.records["collective_seq"] <= counter
     unfinished &= ~(kinds.collective & vouched & ~timed_out)
-    # A member of a batch never reports its own end: the batch does.
+    # A batch member never reports its own end: the batch does.
     partial = np.isin(trace.records["rank"], _only_active(trace))
     unfinished &= ~(kinds.member & (kinds.batch_row < 0) & (retired | partial))
     return unfinished
 
 
 def _only_active(trace: Trace) -> Ints:
-    """Ranks of which only unfinished entries are listed."""
+    """Ranks for which only unfinished entries are listed."""
     return np.array([r for r, f in trace.ranks.items() if f.only_active], np.int64)
 
 
 def _pending_ns(trace: Trace, pairs: _Pairs, pending: Ints, pending_row: Ints) -> Ints:
-    """Per pair when the oldest unfinished collective was issued; 0 where that is not known."""
+    """Per pair, when the oldest unfinished collective was issued; 0 if unknown."""
     issued = np.zeros(len(pending), np.int64)
     if len(trace.records):
         issued = np.where(pending_row >= 0, trace.records["created_ns"][pending_row], 0)
@@ -297,9 +300,9 @@ def _pending_ns(trace: Trace, pairs: _Pairs, pending: Ints, pending_row: Ints) -
 
 
 def _batches(trace: Trace, p2p: Bools, member: Bools, batch: Bools) -> tuple[Ints, Bools]:
-    """For each batch member the row that stands for its batch, and which batches are all p2p.
+    """For each batch member the row of its batch, and which batches consist of p2p only.
 
-    A batch's row comes after its members (the terminator) and is of the same rank and group.
+    A batch's row (the terminator) follows its members and has the same rank and group.
     """
     records = trace.records
     batch_row = np.full(len(records), -1, np.int64)
@@ -318,7 +321,7 @@ def _batches(trace: Trace, p2p: Bools, member: Bools, batch: Bools) -> tuple[Int
     target = keyed[np.minimum(slot, len(keyed) - 1)]
     found &= target // scale == key[members]
     rows = np.where(found, target % scale, -1)
-    # Where finished batches are not listed, the next one's row is not that of these members.
+    # If finished batches are not listed, the next terminator does not belong to these members.
     mine, its = records["p2p_seq"][members], records["p2p_seq"][rows]
     rows = np.where(p2p[members] & (mine > 0) & (its > 0) & (mine != its), -1, rows)
     batch_row[members] = rows
@@ -336,9 +339,9 @@ def _member_done(records: npt.NDArray[np.void], batch_row: Ints) -> Bools:
 
 
 def index_of(key: Ints) -> tuple[Ints, Ints]:
-    """Sorted unique keys and each element's place among them.
+    """Sorted unique keys, and each element's index in them.
 
-    Keys are small non-negative integers as a rule, so a presence table beats sorting millions.
+    Keys are usually small non-negative integers, so a presence table beats sorting millions.
     """
     if not len(key):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -1,8 +1,9 @@
-"""Numbers for collectives that have none: the records of a group's members laid side by side.
+"""Infers sequence numbers for collectives without one by aligning the records of a group's members.
 
-Recorders with one counter for several things, once their oldest records are overwritten, leave
-open which collective of a group a record is. Members issue the same operations in the same order,
-nothing finishes before every member has issued it, and as a rule as many have finished everywhere.
+A recorder with one counter for several things does not show, once its oldest records are
+overwritten, which collective of the group a record is. But members issue the same operations in the
+same order, nothing finishes before every member has issued it, and usually all have finished
+equally many.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from hangscope.diagnosis.records.alignment import Side, shift
 from hangscope.trace.model import Flag, Records, State, Trace, flagged
 
 _LOST = 1000
-"""Numbers of groups of which no member knows any begin here: not with the first operation."""
+"""Inferred numbers start here in groups of which no member has its own: it is not the first
+operation."""
 
 Rows = npt.NDArray[np.int64]
 
 
 def with_laid_numbers(trace: Trace) -> tuple[Trace, frozenset[int]]:
-    """The trace with a number for every collective that has none, and the groups of those.
+    """The trace with a number for every collective that lacks one, and the groups affected.
 
-    The member that knows its numbers, or else that with most records, is the measure. Whether two
-    numbers mean the same operation is then concluded, not known. Counters of such a group counted
-    something else, and are left out.
+    The reference is a member that knows its numbers, else the one with most records. That two
+    numbers mean the same operation is then an inference. Counters of such a group counted something
+    else, and are dropped.
     """
     records = trace.records
     inside = int(Flag.P2P | Flag.COALESCED_MEMBER | Flag.SYNTHETIC)
@@ -74,7 +76,8 @@ def _side(records: Records, kinds: Rows, rows: Rows) -> Side:
 
 
 def _kinds(trace: Trace) -> Rows:
-    """Per signature a number for what all members of a group issue alike; never two in a row."""
+    """Numbers the signatures by what all members of a group must issue alike; never two in a
+    row."""
     known: dict[Terms, int] = {}
     bound = [terms(signature) for signature in trace.signatures]
     return np.array([2 * known.setdefault(one, len(known)) for one in bound], np.int64)

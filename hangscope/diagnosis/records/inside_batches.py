@@ -1,7 +1,7 @@
-"""Where two coalesced batches part: the first operation inside them that cannot go together.
+"""Where two coalesced batches diverge: the first incompatible operation inside them.
 
-A batch's own row carries a name and no sizes. NCCL spells an uneven all-gather out as one broadcast
-for each member, a manager of several all-reduces as these: what differs is one of them.
+A batch's own row has a name but no sizes. NCCL implements an uneven all-gather as one broadcast per
+member, a coalescing manager groups several all-reduces: one of those inner operations differs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hangscope.trace.model import Trace
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """The place in the batches (0: the first operation), what differs there (as in `Mismatch`), and
-    the record of each batch there, in their order."""
+    """The index in the batches (0: the first operation), what differs there (as in `Mismatch`), and
+    the row of each batch there, in order."""
 
     place: int
     aspect: str
@@ -26,10 +26,10 @@ class Inside:
 
 
 def first_difference(trace: Trace, front: Frontiers, batches: tuple[int, ...]) -> Inside | None:
-    """The first place at which batches differ from the first of them.
+    """The first index at which batches differ from the first of them.
 
-    None where one of them holds more operations than another, or what is inside is not on record:
-    then the batches as a whole are what differs.
+    None if one batch holds more operations than another, or if the content is not recorded: then
+    the batches as a whole differ.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which operations of a rank are issued in one order: threads may go on side by side."""
+"""Which operations of a rank have a fixed order: threads may run in parallel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hangscope.trace.model import Records
 
 
 def in_turn(part: Records) -> npt.NDArray[np.bool_]:
-    """Which operations of a rank are in one order with its last one, given all up to that.
+    """Given a rank's operations up to some last one, those whose order relative to it is fixed.
 
-    Those of threads that share no group with its thread (a checkpoint written in the background,
-    say) come in between at any time, another one in every step and on every rank.
+    Operations of threads that share no group with that thread (such as a checkpoint written in the
+    background) interleave at any time, differently in every step and on every rank.
     """
     if not len(part) or (part["thread"] == part["thread"][0]).all():
         return np.ones(len(part), np.bool_)

@@ -1,4 +1,4 @@
-"""What kind of operation each record is: questions about signatures, asked once of each."""
+"""The kind of operation of each record: predicates evaluated once per signature."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hangscope.trace.model import Signature, Trace
 def which(
     trace: Trace, holds: Callable[[Signature], bool], rows: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.bool_]:
-    """Per record, or per record of ``rows``: whether something holds of its signature."""
-    # Records without a signature (-1) find the last entry.
+    """Per record, or per record of ``rows``: whether a predicate holds for its signature."""
+    # Records without a signature (-1) index the last entry.
     table = np.array([*map(holds, trace.signatures), False], bool)
     signatures = trace.records["signature"]
     found: npt.NDArray[np.bool_] = table[signatures if rows is None else signatures[rows]]
@@ -23,7 +23,7 @@ def which(
 
 
 def is_sending(signature: Signature) -> bool:
-    """Whether the operation is a sending half."""
+    """Whether the operation is a send."""
     return signature.op.startswith("send") or signature.op == "isend"
 
 
@@ -43,12 +43,12 @@ def comes_from_root(signature: Signature) -> bool:
 
 
 def same_backend(trace: Trace, row: int, other: int) -> bool:
-    """Whether two operations of a group that may have several backends ran on the same one."""
+    """Whether two operations of a group ran on the same backend; a group may have several."""
     of = trace.records["signature"]
     one, two = trace.signatures[int(of[row])], trace.signatures[int(of[other])]
     return one.backend == two.backend
 
 
 def is_on_host(signature: Signature) -> bool:
-    """Whether the operation runs on its caller's time (see `HOST_BACKENDS`)."""
+    """Whether the operation runs on the host (see `HOST_BACKENDS`)."""
     return signature.backend in HOST_BACKENDS

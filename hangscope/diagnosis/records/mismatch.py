@@ -1,4 +1,4 @@
-"""The first place in each group where what the members issued cannot go together."""
+"""The first place in each group where the operations that members issued are incompatible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hangscope.trace.model import MAX_RANK, Flag, Records, State, Trace, flagged
 _SPARSE_FACTOR = 8
 
 _ASPECTS = ("op", "dtype", "numel", "reduce_op", "device", "root", None)
-"""What differs, the most telling first."""
+"""What differs, most informative first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class Part:
 
     ranks: tuple[int, ...]
     row: int
-    """One of their records there, as an example."""
+    """Row of one of them, as an example."""
     inner: int = -1
-    """Of a coalesced batch: the record inside it at which it parts from the others, or -1."""
+    """For a coalesced batch: the row inside it at which it differs from the others, or -1."""
 
     @property
     def shown(self) -> int:
-        """The record that shows the difference."""
+        """The row that shows the difference."""
         return self.row if self.inner < 0 else self.inner
 
 
@@ -40,7 +40,7 @@ class Part:
 class Mismatch:
     """``aspect``: op, numel, dtype, reduce_op, root or history.
 
-    Parts come largest first; once one of equal sides is held to be right, it is the first.
+    The largest part comes first, or, of equally large ones, the one found to be right.
     """
 
     group: int
@@ -48,12 +48,12 @@ class Mismatch:
     aspect: str
     parts: tuple[Part, ...]
     inside: int = -1
-    """The place, from 0, of the operation inside the batches at which they part; -1: no batch."""
+    """Index (from 0) of the operation inside the batches that differs; -1: not a batch."""
     completed_by_all: bool = False
-    """Every member has finished it nevertheless: a clue to what went wrong later, no hang."""
+    """Every member has finished it nevertheless: a clue to a later failure, not a hang."""
 
     def with_last(self, ranks: Collection[int]) -> Mismatch:
-        """The same with the parts of ``ranks`` behind all others."""
+        """The same with the parts of ``ranks`` last."""
         parts = sorted(self.parts, key=lambda part: not set(ranks).isdisjoint(part.ranks))
         return replace(self, parts=tuple(parts))
 
@@ -64,13 +64,13 @@ class Mismatch:
 
 
 def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:
-    """One `Mismatch` per group at most: everything after the first one is its consequence."""
+    """At most one `Mismatch` per group: everything after the first is its consequence."""
     rows = np.flatnonzero(front.collective)
     if not len(rows):
         return []
     classes, known, examples = _classes(trace, front, rows)
     position, group_of, seq_of = _positions(trace, rows)
-    # Each place remembers one class as its reference, the best known one (written last).
+    # Each place has one reference class: the best known one, written last.
     reference = np.full(len(group_of), -1, np.int64)
     for level in range(int(known.max()) + 1):
         chosen = known == level
@@ -86,7 +86,7 @@ def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:
     over = _completed(trace, front, rows, position, len(group_of))
     first: dict[int, int] = {}
     for place in sorted(places.tolist(), key=lambda p: (bool(over[p]), int(seq_of[p]))):
-        # What everybody finished counts only where nothing else differs.
+        # A mismatch that everybody finished counts only if there is no other.
         first.setdefault(int(group_of[place]), place)
     if not first:
         return []
@@ -110,7 +110,7 @@ def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:
 def _completed(
     trace: Trace, front: Frontiers, rows: Ints, position: Ints, places: int
 ) -> npt.NDArray[np.bool_]:
-    """Per place whether every record of it is known to have finished."""
+    """Per place, whether all its records are known to have finished."""
     flags = trace.records["flags"][rows]
     doubtful = int(Flag.UNOBSERVED | Flag.TIMED_OUT | Flag.SYNTHETIC)
     open_ = front.unfinished[rows] | (trace.records["state"][rows] != int(State.COMPLETED))
@@ -123,7 +123,7 @@ def _completed(
 def _classes(
     trace: Trace, front: Frontiers, rows: Ints
 ) -> tuple[Ints, Ints, dict[int, tuple[Terms, int]]]:
-    """A class per row: equal class, equal terms. Also how much of the terms is known."""
+    """A class per row; rows of one class have equal terms. Also how much of the terms is known."""
     of_signature = [terms(signature) for signature in trace.signatures]
     numbers: dict[Terms, int] = {}
     ids = np.array([numbers.setdefault(t, len(numbers)) for t in of_signature], np.int64)
@@ -134,7 +134,7 @@ def _classes(
     root = trace.records["root"][rows].astype(np.int64)
     root[~rooted[signature] | (root < 0) | (root > MAX_RANK)] = -1
     span = int(root.max()) + 2 if len(root) else 1
-    # A batch is what its members are: its own row carries only a name.
+    # A batch is defined by its members: its own row has only a name.
     number = ids[signature]
     inside = np.flatnonzero(contents)
     if len(inside):
@@ -154,7 +154,7 @@ def _classes(
 
 
 def _batch_contents(trace: Trace, front: Frontiers, rows: Ints, ids: Ints) -> Ints:
-    """Per row a mark of the operations inside its batch, in any order; 0: not all on record."""
+    """Per row a hash of the operations inside its batch, in any order; 0: not all recorded."""
     members = np.flatnonzero(front.batch_row >= 0)
     if not len(members):
         return np.zeros(len(rows), np.int64)
@@ -167,7 +167,7 @@ def _batch_contents(trace: Trace, front: Frontiers, rows: Ints, ids: Ints) -> In
 
 
 def _cut_batches(trace: Trace, front: Frontiers, members: Ints) -> Ints:
-    """Rows of batches that begin a group's records on a rank whose older ones are overwritten.
+    """Rows of batches that start a group's records on a rank whose older ones are overwritten.
 
     The first of their operations may be gone.
     """
@@ -215,13 +215,14 @@ def _parts(
     group: int,
     seq: int,
 ) -> Mismatch | None:
-    """Sort the members at one place into parts that agree, largest first."""
+    """Split the members at one place into parts that agree, largest first."""
     ranks = trace.records["rank"][rows]
     by_class: dict[int, list[int]] = defaultdict(list)
     row_of: dict[int, int] = {}
     seen: set[int] = set()
     for rank, cls, row in zip(ranks.tolist(), classes.tolist(), rows.tolist(), strict=True):
-        if rank in seen:  # one sequence number, several entries: a coalesced batch spelt out
+        # One sequence number with several entries: a coalesced batch listed operation by operation.
+        if rank in seen:
             continue
         seen.add(rank)
         by_class[cls].append(rank)
@@ -244,7 +245,7 @@ def _parts(
 
 
 def _inside(trace: Trace, front: Frontiers, mismatch: Mismatch) -> Mismatch:
-    """Of batches that differ, what differs in them."""
+    """Replace a mismatch of batches by what differs inside them."""
     if mismatch.aspect != "op":
         return mismatch
     found = first_difference(trace, front, tuple(part.row for part in mismatch.parts))
@@ -257,7 +258,7 @@ def _inside(trace: Trace, front: Frontiers, mismatch: Mismatch) -> Mismatch:
 
 
 def minority(parts: Iterable[Part]) -> tuple[tuple[int, ...], bool]:
-    """Ranks that differ from the largest part, and whether that part is really the larger.
+    """Ranks that differ from the largest part, and whether that part is strictly larger.
 
     Without a single largest part nothing decides: all the equally large parts are returned.
     """
@@ -269,11 +270,12 @@ def minority(parts: Iterable[Part]) -> tuple[tuple[int, ...], bool]:
 
 
 def parted_before(trace: Trace, front: Frontiers, known: Iterable[int]) -> list[Mismatch]:
-    """Groups whose running hashes differ from the first place that several members still hold.
+    """Groups whose running hashes already differ at the first place that several members still
+    hold.
 
-    There the difference itself has been overwritten. Where hashes agree at first and differ later
-    although the operations may go together, the hash is stricter than the wire: no finding.
-    ``known``: groups in which a difference is on record anyway.
+    The difference itself has been overwritten there. If hashes first agree and later differ
+    although the operations are compatible, the hash is just stricter than the wire: no finding.
+    ``known``: groups with a recorded difference anyway.
     """
     history = trace.records["history"]
     rows = np.flatnonzero(front.collective & (history != 0))

@@ -1,4 +1,4 @@
-"""How fast a job goes, and after how long a pause it stands still."""
+"""How fast a job runs, and after what pause it counts as standing still."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _SECOND_NS = 1_000_000_000
 
 
 def standstill_s(trace: Trace) -> float:
-    """Seconds without any operation that no job which was moving would let pass."""
+    """A pause (s) without any operation that no moving job would show."""
     return min(trace.timeout_s, max(_SHORTEST_S, _GAPS * usual_gap_s(trace)))
 
 
 def stood_before(trace: Trace, since_ns: int, stopped_ns: int) -> bool:
-    """Whether what began at ``since_ns`` had stood still before a rank was stopped.
+    """Whether what began at ``since_ns`` had already stalled before a rank was stopped.
 
-    Then it is no doing of whoever stopped it: a debugger, say, that looks at a rank that hangs.
-    ``stopped_ns``: when that rank last ran.
+    Then whatever stopped the rank (a debugger attached to a hung rank, say) did not cause the hang.
+    ``stopped_ns``: when the rank last ran.
     """
     return stopped_ns - since_ns > standstill_s(trace) * _SECOND_NS
 
@@ -37,7 +37,7 @@ def usual_gap_s(trace: Trace) -> float:
 
 
 def last_moved_ns(trace: Trace) -> Mapping[int, int]:
-    """Per rank when it last issued or finished an operation, or began to do something else."""
+    """Per rank when it last issued or finished an operation, or entered a phase."""
     latest = {
         rank: max(p.since_ns for p in facts.phases)
         for rank, facts in trace.ranks.items()

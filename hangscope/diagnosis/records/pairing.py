@@ -16,7 +16,8 @@ from hangscope.trace.model import NONE, Flag, Trace, flagged
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """An unfinished send or recv. ``matched``: its partner issued the other half; None: unknown."""
+    """An unfinished send or receive. ``matched``: the partner issued the other half; None:
+    unknown."""
 
     rank: int
     peer: int
@@ -29,7 +30,7 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """All halves of a trace, finished or not: one value each, in the order of their records."""
+    """All halves of a trace, finished or not, as columns in record order."""
 
     row: Ints
     rank: Ints
@@ -40,7 +41,7 @@ class _Table:
     batched: Bools
     """Member of a batch."""
     concluded: Bools
-    """Made up by a reader from what a log says."""
+    """Inferred by a reader from a log."""
     tag: Ints
     """-1 where tags do not count."""
     side: Side
@@ -48,23 +49,23 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the records of a trace can tell of halves that are not among them."""
+    """What the records reveal about halves that are not among them."""
 
     ranks: Set[int]
-    """Of which there is a record at all."""
+    """Ranks with any record."""
     hidden: Set[int]
-    """Whose early records are gone."""
+    """Ranks whose early records are gone."""
     from_first: Set[tuple[int, int]]
-    """(rank, group) of hidden ranks that lack no half there all the same."""
+    """(rank, group) of hidden ranks that nevertheless have all their halves there."""
     anybody: Mapping[tuple[int, int], list[int]]
-    """(rank, group) that receives from any source; the records of those still waiting."""
+    """(rank, group) that receives from any source -> rows of those receives still waiting."""
 
 
 def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> list[Half]:
     """Every unfinished half.
 
     ``hidden`` are ranks whose early records are gone (wrapped, or only active entries listed):
-    there, halves are paired from the newest end, because the older ones finished in pairs.
+    their halves are paired from the newest end, because the older ones finished in pairs.
     """
     table = _halves_of(trace, front)
     unfinished = table.side.unfinished
@@ -93,7 +94,7 @@ def _halves_of(trace: Trace, front: Frontiers) -> _Table:
     inside = batch_row >= 0
     unfinished = front.unfinished[rows]
     unfinished[inside] &= front.unfinished[batch_row[inside]]
-    ended = records["completed_ns"][rows].astype(np.int64)  # a batched one with its batch
+    ended = records["completed_ns"][rows].astype(np.int64)  # a batched half ends with its batch
     ended[inside] = records["completed_ns"][batch_row[inside]]
     return _Table(
         row=rows,
@@ -109,9 +110,9 @@ def _halves_of(trace: Trace, front: Frontiers) -> _Table:
 
 
 def _channels(table: _Table) -> list[Ints]:
-    """The halves of every channel on which one is unfinished, each channel's oldest first.
+    """The halves of every channel with an unfinished one, oldest first.
 
-    A channel is what one rank sends to one other in a group, with what that one receives of it.
+    A channel is what one rank sends to another in a group, with what the other receives of it.
     """
     span = int(max(table.rank.max(), table.peer.max())) + 2
     source = np.where(table.is_send, table.rank, table.peer) + 1
@@ -128,10 +129,10 @@ def _channels(table: _Table) -> list[Ints]:
 def _from_their_first(
     trace: Trace, rows: Ints, hidden: frozenset[int]
 ) -> frozenset[tuple[int, int]]:
-    """(rank, group) of ``hidden`` ranks whose sends and receives are on record from the first on.
+    """(rank, group) of ``hidden`` ranks whose sends and receives are recorded from the first on.
 
-    Only unfinished entries were listed there, and the recorder's numbers have no hole: of batches
-    every half stays listed, finished or not.
+    Only unfinished entries were listed there, and the recorder's numbers have no gap: every half of
+    a batch stays listed, finished or not.
     """
     listed = [r for r in hidden if r in trace.ranks and trace.ranks[r].only_active]
     rows = rows[np.isin(trace.records["rank"][rows], listed)]
@@ -146,7 +147,7 @@ def _from_their_first(
 
 
 def _from_anybody(table: _Table) -> dict[tuple[int, int], list[int]]:
-    """Per (rank, group) that receives from any source the records of its unfinished ones."""
+    """(rank, group) that receives from any source -> rows of its unfinished receives."""
     found: dict[tuple[int, int], list[int]] = {}
     for i in np.flatnonzero((table.peer < 0) & ~table.is_send).tolist():
         waiting = found.setdefault((int(table.rank[i]), int(table.group[i])), [])
@@ -156,7 +157,7 @@ def _from_anybody(table: _Table) -> dict[tuple[int, int], list[int]]:
 
 
 def _with_only_partner(trace: Trace, group: Ints, rank: Ints, peer: Ints) -> Ints:
-    """The peers, and where none is recorded but the group has two members, the other member."""
+    """The peers; in a group of two, an unrecorded peer is the other member."""
     peer = peer.astype(np.int64)
     for i in np.flatnonzero(peer < 0).tolist():
         members = trace.groups[int(group[i])].ranks
@@ -166,7 +167,7 @@ def _with_only_partner(trace: Trace, group: Ints, rank: Ints, peer: Ints) -> Int
 
 
 def tags_count(trace: Trace, *rows: int) -> bool:
-    """Whether halves meet only under one tag, and theirs are on record. Devices ignore tags."""
+    """Whether halves only match under the same tag and tags are recorded. Devices ignore tags."""
     records = trace.records
     return all(
         int(records["root"][row]) >= 0
@@ -176,14 +177,14 @@ def tags_count(trace: Trace, *rows: int) -> bool:
 
 
 def _tags(trace: Trace, rows: Ints) -> Ints:
-    """Per half its tag, -1 where tags do not count."""
+    """The tag of each half, -1 where tags do not count."""
     tags = trace.records["root"][rows].astype(np.int64)
     found: Ints = np.where(which(trace, is_on_host, rows), tags, NONE)
     return found
 
 
 def _by_tag(tag: Ints, part: Ints) -> list[Ints]:
-    """The halves of one channel, those of each tag apart."""
+    """The halves of one channel, split by tag."""
     tags = tag[part]
     if (tags < 0).any():
         return [part]
@@ -191,9 +192,10 @@ def _by_tag(tag: Ints, part: Ints) -> list[Ints]:
 
 
 def _across_tags(trace: Trace, halves: list[Half]) -> list[Half]:
-    """Halves of one channel; those that both sides wait for under different tags are partners.
+    """Halves of one channel; those that the two sides wait for under different tags become
+    partners.
 
-    They were meant for each other: neither side can issue anything else before they have met.
+    They were meant for each other: neither side can issue anything else before they match.
     """
     waited = int(Flag.BLOCKING | Flag.WAITED | Flag.COALESCED_MEMBER)
     lone = [h for h in halves if h.matched is False and int(trace.records["flags"][h.row]) & waited]
@@ -208,7 +210,7 @@ def _channel(table: _Table, known: _Known, part: Ints) -> list[Half]:
     """The unfinished halves of one channel, each with its other half."""
     a, b, group = (int(column[part[0]]) for column in (table.rank, table.peer, table.group))
     concluded = bool(table.concluded[part].any())
-    # A receive from any source takes sends that then are missing here: counting is off.
+    # A receive from any source takes sends that are then missing here: counting would be off.
     taken = (a, group) in known.anybody or (b, group) in known.anybody
     lacking = any(r in known.hidden and (r, group) not in known.from_first for r in (a, b))
     partial = lacking or concluded or taken
@@ -243,11 +245,11 @@ def _channel(table: _Table, known: _Known, part: Ints) -> list[Half]:
 
 
 def _from_newest(table: _Table, waiting: Ints, others: Ints) -> Ints:
-    """Places in ``others`` of the other halves where both sides list what is unfinished.
+    """Indices in ``others`` of the other halves, where both sides list unfinished halves.
 
-    Batched exchanges are symmetric as a rule; a half whose batch waits for another half may have
-    been served long ago, so counting from the oldest unfinished one would be off: there the same
-    number counts. Behind the last: it has none.
+    Batched exchanges are usually symmetric. A half whose batch waits for another half may have been
+    served long ago, so counting from the oldest unfinished one would be off: match equal numbers
+    instead. An index past the end: no other half.
     """
     numbered: dict[int, int] = {}
     for place, seq in enumerate(table.side.seq[others].tolist()):

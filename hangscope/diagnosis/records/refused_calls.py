@@ -1,8 +1,8 @@
-"""Operations that torch refused to issue because it had compared them with those of other ranks.
+"""Operations that torch refused to issue after comparing them across ranks.
 
-With ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` every rank raises what two of them ran, or that others did
-not come to the barrier before it, and nothing is recorded of the call itself: what the exceptions
-tell is put where the call would stand.
+With ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` every rank raises which operations two of them ran, or that
+others did not reach the preceding barrier. The call itself is not recorded, so what the exceptions
+say is inserted where the call would be.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from hangscope.trace.job_log.readers.gloo import held_up_at_barrier, waited_at_b
 from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Signature, Stack, State, Trace
 
 Told = dict[int, tuple[int, dict[int, Signature]]]
-"""By rank the place in the group that it gives itself, and what members ran by place."""
+"""Per rank its own place in the group, and what members ran, by place."""
 _MS_NS = 1_000_000
 _MOST_GROUPS = 16
-"""Groups that found themselves at odds at one time."""
+"""Limit on groups that disagree at one time."""
 
 
 def with_compared_operations(trace: Trace) -> Trace:
-    """The trace, with the operations that exceptions of its ranks tell of.
+    """The trace with the operations reported by the ranks' exceptions.
 
-    A job log's reader does so itself.
+    For job logs, the log reader does that itself.
     """
     if trace.only_logs:
         return trace
@@ -48,15 +48,15 @@ def with_compared_operations(trace: Trace) -> Trace:
 
 
 def _in_something(trace: Trace, bounds: tuple[int, int]) -> bool:
-    """Whether what a rank issued last is on record as unfinished: then it failed in that."""
+    """Whether the rank's last operation is recorded as unfinished: then it failed in that one."""
     low, high = bounds
     return low < high and int(trace.records["state"][high - 1]) != int(State.COMPLETED)
 
 
 def _compared(trace: Trace, group: int, told: Told) -> Trace:
-    """The trace with what was compared in one group."""
+    """The trace with the operations compared in one group."""
     ran: dict[int, Signature] = {}
-    for place, sides in told.values():  # each knows best what it ran itself
+    for place, sides in told.values():  # each rank knows best what it ran itself
         for other, signature in sides.items():
             member = trace.groups[group].ranks[other]
             if member in trace.ranks and (member not in ran or other == place):
@@ -96,10 +96,9 @@ def _compared(trace: Trace, group: int, told: Told) -> Trace:
 
 
 def _group(trace: Trace, told: Told) -> tuple[int, list[int]]:
-    """The group that was compared, and those who tell of it: messages number its members.
+    """The compared group, and the ranks whose messages mention it: messages number its members.
 
-    It is the one in which most writers are at the places they give; of several the one they used
-    last.
+    It is the group in which most authors have the places they state; of several, the last one used.
     """
     fits: dict[int, list[int]] = {}
     for index, group in enumerate(trace.groups):

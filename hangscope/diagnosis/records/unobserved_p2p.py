@@ -1,7 +1,8 @@
-"""Sends and receives whose ends nobody observes: which of them cannot have met their other halves.
+"""Sends and receives whose completion nobody observes: which of them have no other half.
 
-On NCCL the halves between two ranks meet in their order and none ends without its partner. So where
-both sides have all of them on record and one has issued fewer, the newest of the other side wait.
+On NCCL the halves between two ranks match in order and none completes without its partner. So if
+both sides have all of them on record and one has issued fewer, the newest halves of the other side
+wait.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Unpaired:
     surplus: int
     """Sends without a receive; negative: receives without a send."""
     rows: tuple[int, ...]
-    """The newest halves of the side that has issued more, as many as lack a partner."""
+    """The newest halves of the side that issued more: those without a partner."""
 
     @property
     def row(self) -> int:
@@ -42,10 +43,10 @@ class Unpaired:
 
 
 def with_lone_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
-    """The trace, where halves that cannot have met another count as unfinished, and their records.
+    """The trace with halves that have no other half marked unfinished, and their rows.
 
-    Of a job that runs only those of ranks that have issued nothing for as long as an operation may
-    wait: hosts issue far ahead of each other, and a send may be left alone.
+    In a running job this applies only to ranks that have issued nothing for the timeout: hosts run
+    far ahead of each other, and a send may legally stay unmatched.
     """
     records = trace.records
     unseen = flagged(records["flags"], Flag.UNOBSERVED)
@@ -67,7 +68,7 @@ def with_lone_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
 
 
 def _batches_of(records: Records, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The records that stand for the batches of some halves: those are carried out as a whole."""
+    """Rows of the batches of some halves; a batch executes as a whole."""
     batches = np.flatnonzero(flagged(records["flags"], Flag.COALESCED_BATCH))
     members = rows[flagged(records["flags"][rows], Flag.COALESCED_MEMBER)]
     if not len(batches) or not len(members):
@@ -83,7 +84,7 @@ def _batches_of(records: Records, rows: npt.NDArray[np.int64]) -> npt.NDArray[np
 def unpaired_halves(trace: Trace, told: npt.NDArray[np.bool_]) -> list[Unpaired]:
     """Every direction in which two ranks have issued different numbers of halves.
 
-    ``told``: the records that are looked at.
+    ``told``: the records to look at.
     """
     records = trace.records
     flags = records["flags"]
@@ -97,9 +98,9 @@ def unpaired_halves(trace: Trace, told: npt.NDArray[np.bool_]) -> list[Unpaired]
         return []
     seen = ~flagged(flags[rows], Flag.UNOBSERVED)
     if (seen | (records["state"][rows] == int(State.COMPLETED))).all():
-        return []  # who has finished is on record, and has been judged by that
+        return []  # completions are recorded, and have been used
     if (records["peer"][rows] < 0).any():
-        return []  # from any source: whose half it takes is not on record
+        return []  # from any source: not recorded whose half it takes
     hidden = hidden_ranks(trace)
     rank = records["rank"][rows].astype(np.int64)
     peer = records["peer"][rows].astype(np.int64)

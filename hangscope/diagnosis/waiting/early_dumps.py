@@ -15,7 +15,7 @@ from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.records.frontier import UNKNOWN, Bools
-from hangscope.diagnosis.waiting.wait_duration import stood_still
+from hangscope.diagnosis.waiting.wait_doubts import stood_still
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, Trace
 

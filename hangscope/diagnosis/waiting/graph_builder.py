@@ -365,10 +365,8 @@ class GraphBuilder:
         return replace(place, waiters=tuple(first_here), behind=tuple(gone or behind))
 
     def _after_older(self, rank: int, row: int) -> bool:
-        """Whether an older unfinished operation of the rank holds ``row`` up.
-
-        Threads with groups of their own run in parallel on the host, but not on a device.
-        """
+        """Whether an older unfinished operation holds ``row`` up: threads with groups of their own
+        run in parallel on the host, but not on a device."""
         oldest = self.oldest_row.get(rank, row)
         if oldest >= row:
             return False
